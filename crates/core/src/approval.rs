@@ -1,0 +1,106 @@
+//! One question to a human, from asking to use. Bound to what exactly would be done, answered
+//! once, used once.
+
+use serde_json::Value;
+
+use crate::ids::ApprovalId;
+
+/// The hash of an action: tool and arguments, as they would be executed.
+pub fn action_hash(tool: &str, args: &Value) -> String {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&(tool.len() as u64).to_be_bytes()).update(tool.as_bytes());
+    hash.update(args.to_string().as_bytes());
+    hash.finalize().to_hex().to_string()
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    pub id: ApprovalId,
+    /// [`action_hash`] of what was shown to the human.
+    pub action: String,
+    pub state: ApprovalState,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApprovalState {
+    Pending,
+    Granted {
+        by: String,
+    },
+    Denied {
+        by: String,
+        reason: Option<String>,
+    },
+    /// Granted, and the action was begun: it grants nothing more.
+    Used,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApprovalEvent {
+    Grant {
+        by: String,
+    },
+    Deny {
+        by: String,
+        reason: Option<String>,
+    },
+    /// The action with this hash is about to begin.
+    Use {
+        action: String,
+    },
+}
+
+impl Approval {
+    pub fn ask(id: ApprovalId, action: String) -> Self {
+        Self { id, action, state: ApprovalState::Pending }
+    }
+
+    /// The next state, and whether the event meant anything. The first answer stands; a grant
+    /// is used only by the very action that was shown, and only once.
+    pub fn step(self, event: ApprovalEvent) -> (Self, bool) {
+        use ApprovalEvent::{Deny, Grant, Use};
+        use ApprovalState::{Denied, Granted, Pending, Used};
+        let Self { id, action, state } = self;
+        let (state, meant) = match (state, event) {
+            (Pending, Grant { by }) => (Granted { by }, true),
+            (Pending, Deny { by, reason }) => (Denied { by, reason }, true),
+            (Granted { .. }, Use { action: used }) if used == action => (Used, true),
+            (same @ (Pending | Granted { .. } | Denied { .. } | Used), _) => (same, false),
+        };
+        (Self { id, action, state }, meant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ask() -> Approval {
+        let action = action_hash("run_shell", &json!({"command": "ls"}));
+        Approval::ask(ApprovalId::from_u128(1), action)
+    }
+
+    #[test]
+    fn the_first_answer_stands() {
+        let (granted, meant) = ask().step(ApprovalEvent::Grant { by: "ann".into() });
+        assert!(meant);
+        let (still, meant) =
+            granted.clone().step(ApprovalEvent::Deny { by: "bob".into(), reason: None });
+        assert!(!meant);
+        assert_eq!(still, granted);
+    }
+
+    #[test]
+    fn a_grant_is_used_once_and_only_by_what_was_shown() {
+        let (granted, _) = ask().step(ApprovalEvent::Grant { by: "ann".into() });
+        let other = action_hash("run_shell", &json!({"command": "rm -rf /"}));
+        assert!(!granted.clone().step(ApprovalEvent::Use { action: other }).1);
+        let shown = granted.action.clone();
+        let (used, meant) = granted.step(ApprovalEvent::Use { action: shown.clone() });
+        assert!(meant);
+        assert!(!used.step(ApprovalEvent::Use { action: shown }).1);
+        assert!(!ask().step(ApprovalEvent::Use { action: ask().action }).1, "not granted yet");
+    }
+}

@@ -1,0 +1,134 @@
+//! Messages between Cortex and Hives, and the port that carries them.
+//!
+//! Cortex and Hive know each other only through these, even inside one process, so that taking
+//! them apart is surgery and not a rewrite. Every message about a session carries its epoch: a
+//! Hive refuses work of an older start, a Cortex refuses results of one.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::Fut;
+use crate::effect::{Effect, EffectResult};
+use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
+use crate::model::ModelDelta;
+use crate::sandbox::SandboxLevel;
+use crate::time::Timestamp;
+use crate::tool::ToolOutcome;
+
+/// Raised whenever a message changes its meaning. A receiver refuses versions it does not know.
+pub const BUS_VERSION: u16 = 1;
+
+#[derive(Clone, Debug)]
+pub struct Envelope<Body> {
+    pub version: u16,
+    pub hive: HiveId,
+    pub body: Body,
+}
+
+/// What a hive must know to work for a session.
+#[derive(Clone, Debug)]
+pub struct Assignment {
+    pub session: SessionId,
+    pub epoch: u32,
+    pub colony: ColonyId,
+    pub agent: AgentId,
+    pub tools_allowed: Arc<[String]>,
+    pub sandbox: SandboxLevel,
+    pub workspace: PathBuf,
+}
+
+/// From the Cortex to a Hive.
+#[derive(Clone, Debug)]
+pub enum ToHive {
+    Assign(Assignment),
+    /// Do this. Allowed only between `Assign` and `Release` of the same epoch.
+    Perform {
+        session: SessionId,
+        epoch: u32,
+        effect: Effect,
+    },
+    /// Stop this effect and kill what it started. No report follows.
+    Abort {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+    },
+    /// The session is over here: abort what is left and forget it.
+    Release {
+        session: SessionId,
+        epoch: u32,
+    },
+    /// Call a tool in a session's name, asked for through the API and not by the session.
+    CallTool {
+        call: EffectId,
+        assignment: Assignment,
+        name: String,
+        args: Value,
+    },
+}
+
+/// From a Hive to the Cortex.
+#[derive(Clone, Debug)]
+pub enum ToCortex {
+    /// The answer to `Assign`: false when a newer epoch is known here.
+    Acknowledge {
+        session: SessionId,
+        epoch: u32,
+        accepted: bool,
+    },
+    Report {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        result: EffectResult,
+    },
+    /// Pieces of a model's reply while it streams.
+    Progress {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        delta: ModelDelta,
+    },
+    /// The answer to `CallTool`.
+    Called {
+        call: EffectId,
+        outcome: ToolOutcome,
+        latency_ms: u64,
+    },
+    Heartbeat {
+        at: Timestamp,
+        sessions: u32,
+        effects: u32,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BusError {
+    #[error("{hive} is not connected")]
+    NoHive { hive: HiveId },
+    #[error("the bus is closed")]
+    Closed,
+}
+
+/// The Cortex's end of the bus. Sends wait while the receiver's bounded queue is full.
+pub trait CortexBus: Send + Sync + fmt::Debug {
+    /// # Errors
+    ///
+    /// [`BusError`]; the message was not delivered then.
+    fn send(&self, hive: HiveId, body: ToHive) -> Fut<'_, Result<(), BusError>>;
+    /// The next message from any hive; `None` when the bus is closed.
+    fn receive(&self) -> Fut<'_, Option<Envelope<ToCortex>>>;
+}
+
+/// A Hive's end of the bus.
+pub trait HiveBus: Send + Sync + fmt::Debug {
+    /// # Errors
+    ///
+    /// [`BusError`]; the message was not delivered then.
+    fn send(&self, body: ToCortex) -> Fut<'_, Result<(), BusError>>;
+    /// The next message for this hive; `None` when the bus is closed.
+    fn receive(&self) -> Fut<'_, Option<Envelope<ToHive>>>;
+}

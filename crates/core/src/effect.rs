@@ -1,0 +1,73 @@
+//! Effects: what a session asks the world to do, and the life of each request.
+//!
+//! Intent → act → result (architecture §4). The intent is durable before the act begins; what a
+//! crash makes of it depends on the class alone: [`after_crash`].
+
+use serde_json::Value;
+
+use crate::agent::OnUnknown;
+use crate::ids::{EffectId, StepId};
+use crate::model::{ModelFailure, ModelReply, ModelRequest};
+use crate::time::Timestamp;
+use crate::tool::{EffectClass, ToolOutcome};
+
+/// One thing to do.
+#[derive(Clone, Debug)]
+pub struct Effect {
+    pub id: EffectId,
+    /// The step it works for; model calls between steps have none.
+    pub step: Option<StepId>,
+    /// Not to be begun before this time (the backoff of a retry).
+    pub not_before: Option<Timestamp>,
+    pub action: EffectAction,
+}
+
+#[derive(Clone, Debug)]
+pub enum EffectAction {
+    Tool { name: String, args: Value, class: EffectClass },
+    Model(Box<ModelRequest>),
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub enum EffectResult {
+    Tool { outcome: ToolOutcome, latency_ms: u64 },
+    Model { reply: Result<Box<ModelReply>, ModelFailure>, latency_ms: u64 },
+}
+
+/// What to do about an effect whose result a crash has hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// Do it again, under the same id.
+    Redo,
+    /// Wait for a human to say what became of it.
+    AskHuman,
+    /// Hand the agent a result that says "unknown".
+    ReportUnknown,
+}
+
+/// Decides what becomes of an effect that was under way when its hive or Cortex died.
+pub fn after_crash(class: EffectClass, on_unknown: OnUnknown) -> Recovery {
+    match (class, on_unknown) {
+        (EffectClass::Pure | EffectClass::Idempotent, _)
+        | (EffectClass::Once, OnUnknown::Retry) => Recovery::Redo,
+        (EffectClass::Once, OnUnknown::Ask) => Recovery::AskHuman,
+        (EffectClass::Once, OnUnknown::Report) => Recovery::ReportUnknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_agent_that_says_so_repeats_a_once_effect() {
+        for on_unknown in [OnUnknown::Ask, OnUnknown::Retry, OnUnknown::Report] {
+            assert_eq!(after_crash(EffectClass::Pure, on_unknown), Recovery::Redo);
+            assert_eq!(after_crash(EffectClass::Idempotent, on_unknown), Recovery::Redo);
+        }
+        assert_eq!(after_crash(EffectClass::Once, OnUnknown::Ask), Recovery::AskHuman);
+        assert_eq!(after_crash(EffectClass::Once, OnUnknown::Report), Recovery::ReportUnknown);
+        assert_eq!(after_crash(EffectClass::Once, OnUnknown::Retry), Recovery::Redo);
+    }
+}

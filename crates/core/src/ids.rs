@@ -1,0 +1,168 @@
+//! Typed ids: one line each, a prefix in the text, no mixing.
+//!
+//! An id is a UUIDv7, so ids sort by the time they were minted. Ids of things that a session
+//! decides (steps, effects, approvals) are *derived* from the session and a counter, so that a
+//! replay of the session's log finds the same ids.
+
+use std::fmt;
+use std::str::FromStr;
+
+use uuid::Uuid;
+
+/// Where new ids come from. The engine gets one; tests seed theirs.
+pub trait IdSource: Send + Sync + fmt::Debug {
+    /// A value never handed out before, in UUIDv7 layout.
+    fn next(&self) -> u128;
+}
+
+/// Why a text is not an id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    #[error("`{given}` is not a `{wanted}_…` id")]
+    Prefix { given: String, wanted: &'static str },
+    #[error("`{given}` is not an id: after `{wanted}_` stand 32 hexadecimal digits")]
+    Digits { given: String, wanted: &'static str },
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// What every text form of this id begins with, before the underscore.
+            pub const PREFIX: &'static str = $prefix;
+
+            pub fn mint(source: &dyn IdSource) -> Self {
+                Self(Uuid::from_u128(source.next()))
+            }
+
+            pub const fn from_u128(raw: u128) -> Self {
+                Self(Uuid::from_u128(raw))
+            }
+
+            pub const fn as_u128(self) -> u128 {
+                self.0.as_u128()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "_{}"), self.0.simple())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                // What is echoed back is bounded: the text came from outside.
+                let given = || text.chars().take(64).collect::<String>();
+                let Some(digits) = text.strip_prefix(concat!($prefix, "_")) else {
+                    return Err(IdError::Prefix { given: given(), wanted: $prefix });
+                };
+                // `Uuid` also parses braces, URNs and dashes; one spelling is enough.
+                let plain = digits.len() == 32
+                    && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+                match Uuid::try_parse(digits) {
+                    Ok(id) if plain => Ok(Self(id)),
+                    Ok(_) | Err(_) => Err(IdError::Digits { given: given(), wanted: $prefix }),
+                }
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A versioned definition of an agent.
+    AgentId = "agt";
+    /// A question to a human whether an action may happen.
+    ApprovalId = "apr";
+    /// A named key to the API.
+    ApiKeyId = "key";
+    /// A logical group that every resource belongs to (namespace).
+    ColonyId = "col";
+    /// One thing done to the world: a tool call or a model call.
+    EffectId = "eff";
+    /// A machine that runs sessions (node).
+    HiveId = "hive";
+    /// One remembered text.
+    MemoryId = "mem";
+    /// One agent at work, from placement to end. Never reused.
+    SessionId = "ses";
+    /// One step of a session.
+    StepId = "stp";
+}
+
+macro_rules! derived {
+    ($($name:ident $tag:literal),*) => {$(
+        impl $name {
+            /// The id of the `n`-th of its kind in `session`: the same in every replay.
+            pub fn derive(session: SessionId, n: u64) -> Self {
+                let mut hash = blake3::Hasher::new();
+                hash.update($tag).update(&session.as_u128().to_be_bytes()).update(&n.to_be_bytes());
+                let mut raw = [0_u8; 16];
+                raw.copy_from_slice(&hash.finalize().as_bytes()[..16]);
+                // Version 8 of RFC 9562: a UUID whose bits have the maker's own meaning.
+                Self(uuid::Builder::from_custom_bytes(raw).into_uuid())
+            }
+        }
+    )*};
+}
+derived!(StepId b"step", EffectId b"effect", ApprovalId b"approval");
+
+impl ColonyId {
+    /// The colony of everything that names none.
+    pub const DEFAULT: Self = Self::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001);
+}
+
+impl HiveId {
+    /// The hive inside the Cortex's own process, when it runs alone.
+    pub const LOCAL: Self = Self::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_round_trip_and_do_not_mix() {
+        let id = SessionId::from_u128(0x0190_0000_0000_7000_8000_0000_0000_00ff);
+        assert_eq!(id.to_string(), "ses_019000000000700080000000000000ff");
+        assert_eq!(id.to_string().parse(), Ok(id));
+        let err = id.to_string().parse::<HiveId>().unwrap_err();
+        assert_eq!(err.to_string(), "`ses_019000000000700080000000000000ff` is not a `hive_…` id");
+        for bad in ["ses_", "ses_xyz", "ses_019000000000700080000000000000fF", "", "../x"] {
+            assert!(bad.parse::<SessionId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn derived_ids_repeat_for_the_same_place_and_differ_for_others() {
+        let (a, b) = (SessionId::from_u128(1), SessionId::from_u128(2));
+        assert_eq!(StepId::derive(a, 0), StepId::derive(a, 0));
+        assert_ne!(StepId::derive(a, 0), StepId::derive(a, 1));
+        assert_ne!(StepId::derive(a, 0), StepId::derive(b, 0));
+        assert_ne!(StepId::derive(a, 0).as_u128(), EffectId::derive(a, 0).as_u128());
+    }
+}

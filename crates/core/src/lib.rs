@@ -1,0 +1,30 @@
+//! The ground floor: ids, vocabulary, pure state machines, and the ports that adapters fill.
+//!
+//! No tokio, no files, no sockets, no clock, no randomness: time and ids are arguments, and
+//! nothing here can fail for a reason outside. `serde` appears only for what stands in the log
+//! (its payloads are this crate's own format); what crosses the network to users is in `api`.
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub mod agent;
+pub mod approval;
+pub mod bus;
+pub mod effect;
+pub mod failpoint;
+pub mod ids;
+pub mod memory;
+pub mod model;
+pub mod policy;
+pub mod queue;
+pub mod replay;
+pub mod retry;
+pub mod row;
+pub mod sandbox;
+pub mod session;
+pub mod store;
+pub mod time;
+pub mod tool;
+
+/// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
+pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

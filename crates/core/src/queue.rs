@@ -1,0 +1,318 @@
+//! Who runs next: fair, bounded, and as quick with ten thousand waiting as with one.
+//!
+//! Colonies take turns; within a colony its agents take turns; within an agent the oldest comes
+//! first. An agent or colony at its bound is passed over, and costs nothing while it is.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::ids::{AgentId, ColonyId, SessionId};
+
+/// Bounds on what runs at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub total: u32,
+    pub per_colony: u32,
+    /// For agents that name no bound of their own.
+    pub per_agent: u32,
+}
+
+/// One session that waits or runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    pub session: SessionId,
+    pub colony: ColonyId,
+    pub agent: AgentId,
+    /// The agent's own bound; 0 is none.
+    pub agent_bound: u32,
+}
+
+#[derive(Debug, Default)]
+struct Agent {
+    waiting: VecDeque<SessionId>,
+    running: u32,
+    bound: u32,
+    /// Stands in its colony's round.
+    listed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Colony {
+    agents: HashMap<AgentId, Agent>,
+    /// Agents that have someone waiting and are below their bound.
+    round: VecDeque<AgentId>,
+    running: u32,
+    listed: bool,
+}
+
+/// Everything that waits, and how much runs.
+#[derive(Debug)]
+pub struct FairQueue {
+    bounds: Bounds,
+    colonies: BTreeMap<ColonyId, Colony>,
+    round: VecDeque<ColonyId>,
+    running: HashMap<SessionId, Ticket>,
+    waiting: HashMap<SessionId, Ticket>,
+}
+
+impl FairQueue {
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            colonies: BTreeMap::new(),
+            round: VecDeque::new(),
+            running: HashMap::new(),
+            waiting: HashMap::new(),
+        }
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Adds a session at the end of its agent's line. One that waits or runs already is not
+    /// added again.
+    pub fn push(&mut self, ticket: Ticket) {
+        if self.waiting.contains_key(&ticket.session) || self.running.contains_key(&ticket.session)
+        {
+            return;
+        }
+        self.waiting.insert(ticket.session, ticket);
+        let bound = self.agent_bound(ticket.agent_bound);
+        let colony = self.colonies.entry(ticket.colony).or_default();
+        let agent = colony.agents.entry(ticket.agent).or_default();
+        agent.bound = bound;
+        agent.waiting.push_back(ticket.session);
+        self.list(ticket.colony, ticket.agent);
+    }
+
+    /// Takes a session out of its line: it was canceled. True if it stood there.
+    pub fn remove(&mut self, session: SessionId) -> bool {
+        // The line itself is cleaned when its turn comes: searching it would cost its length.
+        self.waiting.remove(&session).is_some()
+    }
+
+    /// The next session that may run now; it counts as running from here on.
+    pub fn pop(&mut self) -> Option<Ticket> {
+        if self.running.len() >= self.bounds.total as usize {
+            return None;
+        }
+        while let Some(colony_id) = self.round.pop_front() {
+            let colony = self.colonies.get_mut(&colony_id).expect("a listed colony exists");
+            colony.listed = false;
+            if let Some(ticket) = Self::pop_agent(colony, &self.waiting, self.bounds.per_colony) {
+                self.waiting.remove(&ticket.session);
+                self.running.insert(ticket.session, ticket);
+                self.relist(colony_id);
+                return Some(ticket);
+            }
+        }
+        None
+    }
+
+    fn pop_agent(
+        colony: &mut Colony,
+        waiting: &HashMap<SessionId, Ticket>,
+        bound: u32,
+    ) -> Option<Ticket> {
+        if colony.running >= bound {
+            return None;
+        }
+        while let Some(agent_id) = colony.round.pop_front() {
+            let agent = colony.agents.get_mut(&agent_id).expect("a listed agent exists");
+            agent.listed = false;
+            if agent.running >= agent.bound {
+                continue;
+            }
+            let next = std::iter::from_fn(|| agent.waiting.pop_front())
+                .find_map(|session| waiting.get(&session).copied());
+            if let Some(ticket) = next {
+                agent.running += 1;
+                colony.running += 1;
+                if !agent.waiting.is_empty() && agent.running < agent.bound {
+                    agent.listed = true;
+                    colony.round.push_back(agent_id);
+                }
+                return Some(ticket);
+            }
+            if agent.running == 0 {
+                colony.agents.remove(&agent_id);
+            }
+        }
+        None
+    }
+
+    /// Counts a session as running without its turn: it was resumed by a human, or recovered.
+    pub fn run_now(&mut self, ticket: Ticket) {
+        if self.running.insert(ticket.session, ticket).is_some() {
+            return;
+        }
+        self.waiting.remove(&ticket.session);
+        let bound = self.agent_bound(ticket.agent_bound);
+        let colony = self.colonies.entry(ticket.colony).or_default();
+        colony.running += 1;
+        let agent = colony.agents.entry(ticket.agent).or_default();
+        agent.bound = bound;
+        agent.running += 1;
+    }
+
+    /// A running session ended or waits for a human: its place is free.
+    pub fn finished(&mut self, session: SessionId) {
+        let Some(ticket) = self.running.remove(&session) else { return };
+        let Some(colony) = self.colonies.get_mut(&ticket.colony) else { return };
+        colony.running = colony.running.saturating_sub(1);
+        if let Some(agent) = colony.agents.get_mut(&ticket.agent) {
+            agent.running = agent.running.saturating_sub(1);
+            if agent.running == 0 && agent.waiting.is_empty() && !agent.listed {
+                colony.agents.remove(&ticket.agent);
+            }
+        }
+        if colony.agents.is_empty() && !colony.listed {
+            self.colonies.remove(&ticket.colony);
+            return;
+        }
+        self.list(ticket.colony, ticket.agent);
+        self.relist(ticket.colony);
+    }
+
+    fn agent_bound(&self, own: u32) -> u32 {
+        if own == 0 { self.bounds.per_agent } else { own }
+    }
+
+    /// Puts an agent into its colony's round, and the colony into the round of colonies, if
+    /// they have work and room.
+    fn list(&mut self, colony_id: ColonyId, agent_id: AgentId) {
+        let Some(colony) = self.colonies.get_mut(&colony_id) else { return };
+        if let Some(agent) = colony.agents.get_mut(&agent_id)
+            && !agent.listed
+            && !agent.waiting.is_empty()
+            && agent.running < agent.bound
+        {
+            agent.listed = true;
+            colony.round.push_back(agent_id);
+        }
+        self.relist(colony_id);
+    }
+
+    fn relist(&mut self, colony_id: ColonyId) {
+        let Some(colony) = self.colonies.get_mut(&colony_id) else { return };
+        if !colony.listed && !colony.round.is_empty() && colony.running < self.bounds.per_colony {
+            colony.listed = true;
+            self.round.push_back(colony_id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ticket(session: u128, agent: u128, colony: u128) -> Ticket {
+        Ticket {
+            session: SessionId::from_u128(session),
+            colony: ColonyId::from_u128(colony),
+            agent: AgentId::from_u128(agent),
+            agent_bound: 0,
+        }
+    }
+
+    fn queue(total: u32, per_colony: u32, per_agent: u32) -> FairQueue {
+        FairQueue::new(Bounds { total, per_colony, per_agent })
+    }
+
+    #[test]
+    fn a_new_agent_does_not_wait_behind_ten_thousand_sessions_of_another() {
+        let mut q = queue(100, 100, 4);
+        for n in 0..10_000 {
+            q.push(ticket(n, 1, 1));
+        }
+        for _ in 0..4 {
+            assert_eq!(q.pop().expect("room").agent, AgentId::from_u128(1));
+        }
+        assert_eq!(q.pop(), None, "the agent is at its bound");
+        q.push(ticket(20_000, 2, 1));
+        assert_eq!(q.pop().expect("room").session, SessionId::from_u128(20_000));
+    }
+
+    #[test]
+    fn agents_and_colonies_take_turns() {
+        let mut q = queue(100, 100, 100);
+        for n in 0..3 {
+            q.push(ticket(n, 1, 1));
+            q.push(ticket(10 + n, 2, 1));
+            q.push(ticket(20 + n, 3, 2));
+        }
+        let order: Vec<_> = std::iter::from_fn(|| q.pop()).map(|t| t.session.as_u128()).collect();
+        assert_eq!(order, [0, 20, 10, 21, 1, 22, 11, 2, 12]);
+    }
+
+    #[test]
+    fn a_canceled_session_never_comes_up() {
+        let mut q = queue(10, 10, 10);
+        q.push(ticket(1, 1, 1));
+        q.push(ticket(2, 1, 1));
+        assert!(q.remove(SessionId::from_u128(1)));
+        assert_eq!(q.pop().expect("the other").session.as_u128(), 2);
+        assert_eq!(q.pop(), None);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Push(u128, u128, u128),
+        Pop,
+        Remove(u128),
+        Finish(u128),
+        RunNow(u128, u128, u128),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            3 => (0..40_u128, 0..4_u128, 0..2_u128).prop_map(|(s, a, c)| Op::Push(s, a, c)),
+            3 => Just(Op::Pop),
+            1 => (0..40_u128).prop_map(Op::Remove),
+            2 => (0..40_u128).prop_map(Op::Finish),
+            1 => (0..40_u128, 0..4_u128, 0..2_u128).prop_map(|(s, a, c)| Op::RunNow(s, a, c)),
+        ]
+    }
+
+    proptest! {
+        /// Bounds hold, nobody is lost, and whoever waits while there is room comes up.
+        #[test]
+        fn nobody_is_lost_and_bounds_hold(ops in proptest::collection::vec(op(), 0..200)) {
+            let mut q = queue(6, 4, 2);
+            for op in ops {
+                // A session's agent and colony never change in its life.
+                match op {
+                    Op::Push(s, _, _) => q.push(ticket(s, s % 4, s % 2)),
+                    Op::Pop => {
+                        if let Some(t) = q.pop() {
+                            let same = |f: &dyn Fn(&Ticket) -> bool| q.running.values().filter(|t| f(t)).count();
+                            // Sessions that were run at once may stand above a bound; a turn never goes there.
+                            prop_assert!(q.running.len() <= 6);
+                            prop_assert!(same(&|o| o.colony == t.colony) <= 4);
+                            prop_assert!(same(&|o| o.agent == t.agent && o.colony == t.colony) <= 2);
+                        }
+                    }
+                    Op::Remove(s) => { q.remove(SessionId::from_u128(s)); }
+                    Op::Finish(s) => q.finished(SessionId::from_u128(s)),
+                    Op::RunNow(s, _, _) => q.run_now(ticket(s, s % 4, s % 2)),
+                }
+            }
+            // Drain: finishing everything lets everybody up in the end.
+            let mut left = q.waiting();
+            loop {
+                while q.pop().is_some() { left -= 1; }
+                let running: Vec<_> = q.running.keys().copied().collect();
+                if running.is_empty() { break; }
+                for session in running { q.finished(session); }
+            }
+            prop_assert_eq!(left, 0);
+            prop_assert_eq!(q.waiting(), 0);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Replay: a session decided again from its own log.
+//!
+//! [`Replayer`] takes the events of one stream in order. Inputs are fed to the machine; every
+//! decision that the machine makes must stand next in the log, word for word. The same walk
+//! rebuilds a session after a restart, so recovery is tested by every verification and the
+//! other way round.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::session::{Decision, DecodeError, Recorded, Session, Spec, Step, Toolset};
+use crate::time::Timestamp;
+
+/// Why a log cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    #[error("event {seq}: {source}")]
+    Decode {
+        seq: u64,
+        #[source]
+        source: DecodeError,
+    },
+    #[error("event {seq} is `{kind}`; a session begins with `run.queued`")]
+    NoBeginning { seq: u64, kind: String },
+    #[error("event {seq}: `{kind}` means nothing to the session as it stands: {why}")]
+    Refused { seq: u64, kind: String, why: String },
+    #[error("event {seq} differs: recorded {recorded}, decided {decided}")]
+    Diverged { seq: u64, recorded: String, decided: String },
+    #[error("the session was made with tool definitions {hash}, which are not stored")]
+    NoToolset { hash: String },
+}
+
+/// Masks secrets as the store does: recorded decisions have been through it.
+pub type Redact<'a> = &'a dyn Fn(&mut Value);
+
+/// Finds the tool definitions that a spec names.
+pub type FindToolset<'a> = &'a dyn Fn(&str) -> Option<Arc<Toolset>>;
+
+/// A replay under way.
+#[derive(Debug, Default)]
+pub struct Replayer {
+    session: Option<Session>,
+    /// Decided and not yet seen in the log.
+    expected: VecDeque<Decision>,
+    last: Step,
+    pub events: u64,
+    /// Decisions that were compared and found equal.
+    pub decided: u64,
+}
+
+impl Replayer {
+    /// Takes the next event. `verify` compares decisions; without it they are trusted, which
+    /// is what a restart wants: speed, and no refusal of a log that an older program wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError`]; the replayer must not be used again then.
+    pub fn event(
+        &mut self,
+        seq: u64,
+        kind: &str,
+        ts: Timestamp,
+        payload: &str,
+        verify: Option<Redact<'_>>,
+        toolset: FindToolset<'_>,
+    ) -> Result<(), ReplayError> {
+        self.events += 1;
+        let recorded = Recorded::decode(kind, payload)
+            .map_err(|source| ReplayError::Decode { seq, source })?;
+        match (recorded, self.session.take()) {
+            (Recorded::Observation, session) => self.session = session,
+            (Recorded::Queued(spec), None) => self.session = Some(begin(*spec, ts, toolset)?),
+            (Recorded::Queued(_), Some(_)) => {
+                let why = "the session has begun already".into();
+                return Err(ReplayError::Refused { seq, kind: kind.into(), why });
+            }
+            (Recorded::Input(_) | Recorded::Decision, None) => {
+                return Err(ReplayError::NoBeginning { seq, kind: kind.into() });
+            }
+            (Recorded::Input(input), Some(session)) => {
+                if let Some(missing) = self.expected.front() {
+                    return Err(diverged(seq, kind, payload, Some(missing)));
+                }
+                session.accepts(&input).map_err(|refusal| ReplayError::Refused {
+                    seq,
+                    kind: kind.into(),
+                    why: refusal.to_string(),
+                })?;
+                let (session, step) = session.step(&input, ts);
+                self.session = Some(session);
+                if verify.is_some() {
+                    self.expected.extend(step.events.iter().cloned());
+                }
+                self.last = step;
+            }
+            (Recorded::Decision, Some(session)) => {
+                self.session = Some(session);
+                let Some(redact) = verify else { return Ok(()) };
+                let Some(mut decision) = self.expected.pop_front() else {
+                    return Err(diverged(seq, kind, payload, None));
+                };
+                redact(&mut decision.payload);
+                // Compared as text: the log holds bytes, and they are what was hashed.
+                let decided = decision.payload.to_string();
+                if decision.kind != kind || decided != payload {
+                    return Err(diverged(seq, kind, payload, Some(&decision)));
+                }
+                self.decided += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the replay.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplayError::Diverged`] when the log ends before what was decided.
+    pub fn finish(self, seq: u64) -> Result<Option<Session>, ReplayError> {
+        match self.expected.front() {
+            Some(missing) => Err(diverged(seq + 1, "nothing", "", Some(missing))),
+            None => Ok(self.session),
+        }
+    }
+
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
+    }
+
+    /// What the last input led to.
+    pub fn last_step(&self) -> &Step {
+        &self.last
+    }
+}
+
+fn begin(spec: Spec, ts: Timestamp, toolset: FindToolset<'_>) -> Result<Session, ReplayError> {
+    match toolset(&spec.toolset) {
+        Some(toolset) => Ok(Session::begin(spec, toolset, ts)),
+        None => Err(ReplayError::NoToolset { hash: spec.toolset }),
+    }
+}
+
+fn diverged(seq: u64, kind: &str, payload: &str, decided: Option<&Decision>) -> ReplayError {
+    ReplayError::Diverged {
+        seq,
+        recorded: format!("{kind} {payload}"),
+        decided: decided.map_or_else(
+            || "nothing".into(),
+            |decision| format!("{} {}", decision.kind, decision.payload),
+        ),
+    }
+}

@@ -1,0 +1,161 @@
+//! Which failures of a tool are worth another try, and when.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ids::EffectId;
+use crate::tool::EffectClass;
+
+/// What kind of failure an error envelope tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Category {
+    /// The same call may succeed later.
+    Transient,
+    /// The same call would fail again.
+    Permanent,
+    /// Nothing tells; treated as transient, for another try costs little.
+    Unknown,
+}
+
+impl Category {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+const TRANSIENT: &[&str] = &[
+    "timeout",
+    "temporarily_unavailable",
+    "rate_limited",
+    "network_error",
+    "docker_unavailable",
+    "sandbox_unavailable",
+];
+const PERMANENT: &[&str] = &[
+    "validation_error",
+    "tool_not_allowed",
+    "tool_not_found",
+    "file_not_found",
+    "not_found",
+    "permission_denied",
+    "invalid_path",
+    "invalid_arguments",
+    // The message of `bad_args` is free text: the code alone decides, or an argument that is
+    // called `timeout` would make a wrong call look transient.
+    "bad_args",
+    "bad_config",
+    "size_limit",
+    "image_not_pinned",
+    "unsupported_backend",
+    "verification_failed",
+    "no_match",
+    "not_unique",
+    "unknown_outcome",
+];
+
+/// Classifies by the code, and only for codes that say nothing by the words of the message.
+pub fn classify(error: &Value) -> Category {
+    let text = |key| error.get(key).and_then(Value::as_str).unwrap_or("");
+    let (code, message) = (text("code"), text("message").to_lowercase());
+    if TRANSIENT.contains(&code) {
+        return Category::Transient;
+    }
+    if PERMANENT.contains(&code) {
+        return Category::Permanent;
+    }
+    let says = |words: &[&str]| words.iter().any(|word| message.contains(word));
+    if says(&["timeout", "timed out", "temporar", "rate limit"]) {
+        Category::Transient
+    } else if says(&[
+        "not allowed",
+        "not found",
+        "invalid",
+        "permission",
+        "schema",
+        "argument",
+        "escapes",
+    ]) {
+        Category::Permanent
+    } else {
+        Category::Unknown
+    }
+}
+
+/// Errors that say the tool did not begin, so that even a *once* effect may be tried again.
+const DID_NOT_BEGIN: &[&str] =
+    &["temporarily_unavailable", "rate_limited", "docker_unavailable", "sandbox_unavailable"];
+
+/// Whether a failed attempt may be followed by another.
+pub fn may_retry(class: EffectClass, error: &Value, attempt: u32, max_attempts: u32) -> bool {
+    if attempt >= max_attempts {
+        return false;
+    }
+    let code = error.get("code").and_then(Value::as_str).unwrap_or("");
+    match class {
+        // A command that timed out has run: doing it again could do its work twice.
+        EffectClass::Once => DID_NOT_BEGIN.contains(&code),
+        EffectClass::Pure | EffectClass::Idempotent => match classify(error) {
+            Category::Transient | Category::Unknown => true,
+            Category::Permanent => false,
+        },
+    }
+}
+
+/// How long to wait before attempt `attempt + 1`: 100 ms doubling to at most 30 s, give or take
+/// a fifth that the effect's id decides, so that a replay waits the same.
+pub fn backoff(effect: EffectId, attempt: u32) -> Duration {
+    let base = 100_u64.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(30_000);
+    let spread = base * 2 / 5;
+    let jitter = effect.as_u128() % u128::from(spread.max(1));
+    Duration::from_millis(base - base / 5 + u64::try_from(jitter).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn codes_decide_before_words() {
+        let check = |code: &str, message: &str, want| {
+            assert_eq!(
+                classify(&json!({"code": code, "message": message})),
+                want,
+                "{code} {message}"
+            );
+        };
+        check("timeout", "Command timed out after 3s", Category::Transient);
+        check("bad_args", "timeout_s must be of type int", Category::Permanent);
+        check("tool_error", "text must be a non-empty string", Category::Unknown);
+        check("tool_error", "connection timed out", Category::Transient);
+        check("tool_error", "Path escapes workspace", Category::Permanent);
+        check("", "permission denied", Category::Permanent);
+    }
+
+    #[test]
+    fn a_command_that_ran_is_never_run_again_by_itself() {
+        let timeout = json!({"code": "timeout", "message": "Command timed out after 3s"});
+        assert!(!may_retry(EffectClass::Once, &timeout, 1, 5));
+        assert!(may_retry(EffectClass::Pure, &timeout, 1, 5));
+        assert!(!may_retry(EffectClass::Pure, &timeout, 5, 5));
+        let down = json!({"code": "docker_unavailable", "message": "…"});
+        assert!(may_retry(EffectClass::Once, &down, 1, 2));
+    }
+
+    #[test]
+    fn backoff_grows_is_bounded_and_repeats() {
+        let effect = EffectId::from_u128(12345);
+        assert_eq!(backoff(effect, 3), backoff(effect, 3));
+        for attempt in 1..40 {
+            let wait = backoff(effect, attempt);
+            assert!(wait >= Duration::from_millis(80) && wait <= Duration::from_millis(36_000));
+        }
+        assert!(backoff(effect, 5) > backoff(effect, 1));
+    }
+}

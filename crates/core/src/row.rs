@@ -1,0 +1,182 @@
+//! Current state at rest: what the store keeps beside the log, in the same transaction.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use crate::model::Usage;
+use crate::sandbox::SandboxLevel;
+use crate::time::Timestamp;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionStatus {
+    Queued,
+    Running,
+    AwaitingInput,
+    AwaitingApproval,
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+impl SessionStatus {
+    pub const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Running,
+        Self::AwaitingInput,
+        Self::AwaitingApproval,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Canceled,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::AwaitingInput => "awaiting_input",
+            Self::AwaitingApproval => "awaiting_approval",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Ended for good: nothing changes such a session any more.
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed | Self::Canceled => true,
+            Self::Queued | Self::Running | Self::AwaitingInput | Self::AwaitingApproval => false,
+        }
+    }
+}
+
+/// One session (`/api/runs`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionRow {
+    pub id: SessionId,
+    pub colony: ColonyId,
+    pub agent: AgentId,
+    pub agent_version: u32,
+    /// The hive it was last placed on.
+    pub hive: Option<HiveId>,
+    /// How often it was started; 0 before the first start.
+    pub epoch: u32,
+    pub status: SessionStatus,
+    pub task: String,
+    /// 0 is none.
+    pub step_limit: u32,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub finished_at: Option<Timestamp>,
+    /// The question it waits for an answer to.
+    pub prompt: Option<String>,
+    /// The approval it waits for.
+    pub approval: Option<ApprovalId>,
+    pub final_answer: Option<String>,
+    /// `{"code","message",…}` of a failed session.
+    pub error: Option<Value>,
+    pub usage: Usage,
+    /// `None` as soon as one call had no known price.
+    pub cost_microusd: Option<u64>,
+    pub model_calls: u32,
+    pub steps: u32,
+    pub sandbox: SandboxLevel,
+    /// Absolute path on the hive.
+    pub workspace: String,
+    /// The session and step that it was forked from.
+    pub forked_from: Option<(SessionId, u32)>,
+    /// Who asked for it: the name of an API key, `admin`, or a session id.
+    pub created_by: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepKind {
+    Plan,
+    Tool,
+    AskUser,
+    Verify,
+    /// The final answer.
+    Eval,
+}
+
+impl StepKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Tool => "tool",
+            Self::AskUser => "ask_user",
+            Self::Verify => "verify",
+            Self::Eval => "eval",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Plan, Self::Tool, Self::AskUser, Self::Verify, Self::Eval]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+    }
+}
+
+/// One step of a session. Finished steps never change again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepRow {
+    pub id: StepId,
+    pub session: SessionId,
+    /// From 0, without gaps.
+    pub idx: u32,
+    /// The turn it belongs to, from 0.
+    pub turn: u32,
+    pub kind: StepKind,
+    pub input: Value,
+    pub output: Option<Value>,
+    pub started_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+    pub error: Option<String>,
+}
+
+/// What a key may do. Ordered: weaker first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads everything but settings and keys.
+    Viewer,
+    /// Also creates and changes agents and sessions, and answers questions.
+    Operator,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Viewer, Self::Operator, Self::Admin].into_iter().find(|role| role.as_str() == text)
+    }
+}
+
+/// A named key to the API. Only its hash is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    pub id: ApiKeyId,
+    pub colony: ColonyId,
+    /// Unique among keys that are not revoked.
+    pub name: String,
+    pub role: Role,
+    /// BLAKE3 of the key. The key has 256 random bits, so a fast hash is enough.
+    pub hash: [u8; 32],
+    pub created_at: Timestamp,
+    pub revoked_at: Option<Timestamp>,
+}

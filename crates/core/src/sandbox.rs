@@ -1,0 +1,153 @@
+//! The port to sandboxes: run one command with a known level of isolation.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fut;
+
+/// How strongly a command is kept apart from the host. Ordered: weaker first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxLevel {
+    /// No isolation at all. Only when an agent asks for it by name.
+    None,
+    /// Linux namespaces (user, mount, pid, net, ipc, uts), seccomp, rlimits.
+    Namespace,
+    /// A hardened container.
+    Docker,
+}
+
+impl SandboxLevel {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Namespace => "namespace",
+            Self::Docker => "docker",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "none" => Some(Self::None),
+            "namespace" => Some(Self::Namespace),
+            "docker" => Some(Self::Docker),
+            _ => None,
+        }
+    }
+}
+
+/// Bounds of one command. Zero never means "no limit".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SandboxLimits {
+    pub memory_bytes: u64,
+    pub cpus: f64,
+    pub pids: u32,
+    pub tmp_bytes: u64,
+    /// Largest file that the command may write.
+    pub file_bytes: u64,
+    pub open_files: u32,
+    /// Kept bytes of stdout and of stderr, each; the rest is read, counted and dropped.
+    pub output_bytes: usize,
+}
+
+impl Default for SandboxLimits {
+    /// The figures of requirement A5, plus bounds that it left open.
+    fn default() -> Self {
+        Self {
+            memory_bytes: 256 << 20,
+            cpus: 0.5,
+            pids: 128,
+            tmp_bytes: 64 << 20,
+            file_bytes: 1 << 30,
+            open_files: 1024,
+            output_bytes: 100_000,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct SandboxRequest {
+    /// Program and arguments, as seen inside. `run_shell` gives `sh -lc <command>`.
+    pub argv: Vec<String>,
+    /// The workspace on the host, mounted at `/workspace` (in `none`: used as it is).
+    pub workspace: PathBuf,
+    /// Directory beneath the workspace, relative, that may be written; `.` is all of it.
+    /// `None`: the workspace is read-only. It exists when the driver is called.
+    pub writable: Option<PathBuf>,
+    /// Where the command starts, relative to the workspace.
+    pub cwd: PathBuf,
+    /// The whole environment: nothing of the daemon's own environment is passed on.
+    pub env: Vec<(String, String)>,
+    pub stdin: Vec<u8>,
+    pub timeout: Duration,
+    pub limits: SandboxLimits,
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// The hard timeout passed; the whole tree was killed.
+    TimedOut,
+}
+
+/// What the command wrote to one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Lossy UTF-8, cut at a character boundary to at most the limit's bytes.
+    pub text: String,
+    /// Bytes that the command wrote in all.
+    pub total_bytes: u64,
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct SandboxResult {
+    pub exit: Exit,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    pub elapsed: Duration,
+    pub level: SandboxLevel,
+    /// One line a person can use to see what was run, without the command itself
+    /// (`docker run --rm --network none … '<redacted-command>'`); `None` if there is no such line.
+    pub shown_as: Option<String>,
+}
+
+/// Why the command did not run. It has not run at all when one of these is returned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxError {
+    /// The level cannot be given on this machine now.
+    #[error("{message}")]
+    Unavailable { code: String, message: String, reason: String, remedy: String },
+    #[error("{message}")]
+    BadConfig { code: String, message: String },
+    #[error("running a command in the {level} sandbox: {message}")]
+    Failed { level: &'static str, message: String },
+}
+
+/// One driver.
+pub trait Sandbox: Send + Sync + fmt::Debug {
+    fn level(&self) -> SandboxLevel;
+
+    /// Runs one command to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError`]; the command has not run then. A non-zero exit is not an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future kills the whole tree, double-forked children included.
+    fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>>;
+
+    /// Whether a command could run now, and if not, why not.
+    ///
+    /// # Errors
+    ///
+    /// What `run` would answer.
+    fn check(&self) -> Fut<'_, Result<(), SandboxError>>;
+}

@@ -1,0 +1,622 @@
+//! Acting: the calls of a decision, from begun to done, through failures, humans and crashes.
+
+use serde_json::{Value, json};
+
+use super::model_turn::message_of;
+use super::phase::{Call, CallState, Phase, Question};
+use super::supervise::Trace;
+use super::{Decision, Session, Step};
+use crate::agent::PolicyKind;
+use crate::approval::{Approval, ApprovalEvent, action_hash};
+use crate::effect::{Effect, EffectAction, Recovery, after_crash};
+use crate::ids::{ApprovalId, EffectId};
+use crate::model::ToolChoice;
+use crate::policy::rules::{self, Decided};
+use crate::retry;
+use crate::row::{SessionStatus, StepKind};
+use crate::time::Timestamp;
+use crate::tool::{EffectClass, ToolOutcome};
+
+impl Session {
+    /// Takes the one action that the rules find in `task`.
+    pub(super) fn decide_by_rules(&mut self, task: &str, now: Timestamp, out: &mut Step) {
+        let model = &self.agent.model;
+        if model.starts_with("fail") {
+            let message = format!("model '{model}' is unavailable");
+            return self.fail(
+                json!({"code": "model_inference_error", "message": message}),
+                now,
+                out,
+            );
+        }
+        match rules::decide(task) {
+            Decided::Tool { name, args } => {
+                let class = self.toolset.find(name).map_or(EffectClass::Pure, |tool| tool.class);
+                let (id, step, state) = (None, None, CallState::Waiting);
+                let call =
+                    Call { id, name: name.into(), args, class, step, approved: false, state };
+                self.phase = Phase::Acting { calls: vec![call] };
+                self.advance(now, out);
+            }
+            Decided::Ask { prompt } => {
+                let input = json!({"prompt": prompt});
+                let Some(step) = self.open_step(StepKind::AskUser, input, now, out) else { return };
+                let id = step.id;
+                let question = Question::Agent { step: Some(Box::new(step)), calls: Vec::new() };
+                self.ask(question, prompt.into(), Some(id), now, out);
+            }
+        }
+    }
+
+    /// Begins what can begin now. Calls go in their order, one at a time; only calls that
+    /// change nothing run together with the ones next to them.
+    pub(super) fn advance(&mut self, now: Timestamp, out: &mut Step) {
+        loop {
+            let Phase::Acting { calls } = &self.phase else { return };
+            let Some(at) = calls.iter().position(|call| call.state == CallState::Waiting) else {
+                if calls.iter().all(|call| call.state == CallState::Done) {
+                    self.turn_done(now, out);
+                }
+                return;
+            };
+            let busy = calls.iter().any(|call| matches!(call.state, CallState::Running { .. }));
+            let together = calls[at].class == EffectClass::Pure
+                && !self.is_special(&calls[at])
+                && calls[..at].iter().all(|call| call.class == EffectClass::Pure);
+            if busy && !together {
+                return;
+            }
+            self.begin_call(at, now, out);
+        }
+    }
+
+    fn is_special(&self, call: &Call) -> bool {
+        matches!(call.name.as_str(), "ask_user" | "final_answer") || self.needs_approval(call)
+    }
+
+    fn needs_approval(&self, call: &Call) -> bool {
+        !call.approved
+            && self.agent.approvals.iter().any(|name| name == "*" || *name == call.name)
+            && self.toolset.find(&call.name).is_some_and(|tool| !tool.internal)
+    }
+
+    fn begin_call(&mut self, at: usize, now: Timestamp, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let call = calls[at].clone();
+        if call.name == "final_answer" && !message_of(&call.args).trim().is_empty() {
+            let answer = message_of(&call.args).to_owned();
+            self.drop_calls();
+            return self.finish_with_answer(answer, now, out);
+        }
+        if call.name == "ask_user" && !message_of(&call.args).trim().is_empty() {
+            return self.begin_question(at, message_of(&call.args).to_owned(), now, out);
+        }
+        if self.needs_approval(&call) {
+            return self.begin_approval(&call, now, out);
+        }
+        let step = match call.step {
+            Some(step) => step,
+            None => {
+                let (kind, input) = match call.name.as_str() {
+                    "verify" => (StepKind::Verify, call.args.clone()),
+                    _ => (StepKind::Tool, json!({"tool_name": call.name, "args": call.args})),
+                };
+                match self.open_step(kind, input, now, out) {
+                    Some(step) => step,
+                    None => return,
+                }
+            }
+        };
+        let (n, effect) = self.new_effect();
+        out.effects.push(Effect {
+            id: effect,
+            step: Some(step.id),
+            not_before: None,
+            action: EffectAction::Tool { name: call.name, args: call.args, class: call.class },
+        });
+        self.with_call(at, |call| {
+            call.step = Some(step);
+            call.state = CallState::Running { effect: n, attempt: 1 };
+        });
+    }
+
+    /// Calls after a final answer mean nothing: they never begin.
+    fn drop_calls(&mut self) {
+        if let Phase::Acting { calls } = &mut self.phase {
+            calls.retain(|call| call.step.is_some());
+        }
+    }
+
+    fn begin_question(&mut self, at: usize, prompt: String, now: Timestamp, out: &mut Step) {
+        let input = json!({"prompt": prompt});
+        let Some(step) = self.open_step(StepKind::AskUser, input, now, out) else { return };
+        let id = step.id;
+        let mut calls = self.take_calls();
+        calls[at].state = CallState::Waiting;
+        self.ask(Question::Agent { step: Some(Box::new(step)), calls }, prompt, Some(id), now, out);
+    }
+
+    fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
+        let id = ApprovalId::derive(self.row.id, self.next_approval);
+        self.next_approval += 1;
+        let action = action_hash(&call.name, &call.args);
+        out.events.push(Decision {
+            kind: "approval.requested",
+            payload: json!({
+                "run_id": self.row.id, "approval_id": id, "tool_name": call.name,
+                "args": call.args, "action_hash": action,
+            }),
+        });
+        self.stop_clock(now);
+        self.row.status = SessionStatus::AwaitingApproval;
+        self.row.approval = Some(id);
+        self.row.prompt = Some(format!(
+            "May `{}` run? {}",
+            call.name,
+            super::model_turn::preview(&call.args.to_string())
+        ));
+        let calls = self.take_calls();
+        self.phase = Phase::Approving { calls, approval: Approval::ask(id, action) };
+    }
+
+    fn take_calls(&mut self) -> Vec<Call> {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Acting { calls } | Phase::Approving { calls, .. } => calls,
+            Phase::Fresh
+            | Phase::Deciding { .. }
+            | Phase::Asking { .. }
+            | Phase::Forked { .. }
+            | Phase::Ended => Vec::new(),
+        }
+    }
+
+    fn with_call(&mut self, at: usize, change: impl FnOnce(&mut Call)) {
+        if let Phase::Acting { calls } = &mut self.phase {
+            change(&mut calls[at]);
+        }
+    }
+
+    // --- results
+
+    pub(super) fn tool_done(
+        &mut self,
+        effect: u64,
+        outcome: &ToolOutcome,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let found = calls.iter().enumerate().find_map(|(at, call)| match call.state {
+            CallState::Running { effect: n, attempt } if n == effect => Some((at, attempt)),
+            CallState::Running { .. } | CallState::Waiting | CallState::Done => None,
+        });
+        let Some((at, attempt)) = found else { return };
+        let call = calls[at].clone();
+        if let Some(error) = outcome.result.get("error").filter(|_| !outcome.ok()) {
+            let max = self.agent.limits.max_attempts;
+            if retry::may_retry(call.class, error, attempt, max) {
+                return self.try_again(at, &call, attempt, error, now, out);
+            }
+            return self.call_failed(at, &call, outcome, error.clone(), now, out);
+        }
+        let error = (!outcome.ok()).then(|| failure_text(&call.name, &outcome.result));
+        self.finish_call(at, outcome.result.clone(), error.clone(), now, out);
+        if let Some(error) = error {
+            // It ran and said no: for a model that is something to read, for the rules the end.
+            if self.policy() == PolicyKind::Deterministic {
+                let mut error = json!({"code": "tool_failed", "message": error});
+                if let Some(code) = outcome.result.get("exit_code") {
+                    error["exit_code"] = code.clone();
+                }
+                return self.fail(error, now, out);
+            }
+        }
+        self.failures = 0;
+        self.validate(&call, &outcome.result, outcome.ok(), out);
+        self.advance(now, out);
+    }
+
+    fn try_again(
+        &mut self,
+        at: usize,
+        call: &Call,
+        attempt: u32,
+        error: &Value,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let step = call.step.as_ref().map(|step| step.id);
+        out.events.push(Decision {
+            kind: "tool.retry",
+            payload: json!({
+                "step_id": step, "tool_name": call.name, "attempt": attempt, "error": error,
+            }),
+        });
+        out.events.push(Decision {
+            kind: "tool.retry.classified",
+            payload: json!({
+                "step_id": step, "tool_name": call.name, "attempt": attempt, "retryable": true,
+                "category": retry::classify(error).as_str(),
+            }),
+        });
+        let (n, id) = self.new_effect();
+        out.effects.push(Effect {
+            id,
+            step,
+            not_before: Some(now.after(retry::backoff(id, attempt))),
+            action: EffectAction::Tool {
+                name: call.name.clone(),
+                args: call.args.clone(),
+                class: call.class,
+            },
+        });
+        self.with_call(at, |call| {
+            call.state = CallState::Running { effect: n, attempt: attempt + 1 };
+        });
+    }
+
+    fn call_failed(
+        &mut self,
+        at: usize,
+        call: &Call,
+        outcome: &ToolOutcome,
+        error: Value,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let message =
+            error.get("message").and_then(Value::as_str).unwrap_or("tool failed").to_owned();
+        let step = call.step.as_ref().map(|step| step.id);
+        self.finish_call(at, outcome.result.clone(), Some(message.clone()), now, out);
+        let verify = call.name == "verify"
+            && error.get("code").and_then(Value::as_str) == Some("verification_failed");
+        if verify {
+            if let Some(prompt) = call.args.get("on_fail_prompt").and_then(Value::as_str) {
+                let (prompt, calls) = (prompt.to_owned(), self.take_calls());
+                return self.ask(Question::Verify { calls }, prompt, step, now, out);
+            }
+            // A check that fails is news for the model, not a mistake of its own.
+            self.validate(call, &outcome.result, false, out);
+            return self.advance(now, out);
+        }
+        out.events.push(Decision {
+            kind: "tool.failed",
+            payload: json!({
+                "run_id": self.row.id, "step_id": step, "tool_name": call.name, "retryable": false,
+                "category": retry::classify(&error).as_str(), "error": error,
+            }),
+        });
+        if self.policy() == PolicyKind::Deterministic {
+            return self.fail(error, now, out);
+        }
+        self.failures += 1;
+        if self.failures >= self.agent.limits.failure_budget {
+            let error = json!({
+                "code": "failure_budget_exhausted",
+                "message": "too many consecutive failed actions", "last_error": error,
+            });
+            return self.fail(error, now, out);
+        }
+        self.last_error = message;
+        self.validate(call, &outcome.result, false, out);
+        self.advance(now, out);
+    }
+
+    /// Closes the call's step and tells the model.
+    fn finish_call(
+        &mut self,
+        at: usize,
+        output: Value,
+        error: Option<String>,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let Phase::Acting { calls } = &mut self.phase else { return };
+        let call = &mut calls[at];
+        call.state = CallState::Done;
+        let (id, name, step) = (call.id.clone(), call.name.clone(), call.step.clone());
+        if let Some(id) = id {
+            self.convo.tool(&id, &name, output.to_string(), error.is_some());
+        }
+        if let Some(step) = step {
+            self.close_step(step, output, error, now, out);
+        }
+    }
+
+    /// Notes what the action looked like, for the supervisor.
+    fn validate(&mut self, call: &Call, result: &Value, ok: bool, out: &mut Step) {
+        if self.policy() == PolicyKind::Deterministic {
+            return;
+        }
+        let trace = Trace {
+            tool: call.name.clone(),
+            args: fingerprint(&call.args),
+            result: fingerprint(&without_timing(result)),
+            ok,
+        };
+        let low = self.history.repeats(&trace);
+        let code = match (ok, low) {
+            (false, _) => "tool_error",
+            (true, true) => "repeated_observation",
+            (true, false) => "validated_generic",
+        };
+        out.events.push(Decision {
+            kind: "worker.validation",
+            payload: json!({
+                "run_id": self.row.id, "step_id": call.step.as_ref().map(|step| step.id),
+                "tool_name": call.name,
+                "validation": {"ok": ok, "low_progress": low || !ok, "code": code},
+            }),
+        });
+        self.history.push(trace);
+    }
+
+    /// All calls of a decision are done.
+    fn turn_done(&mut self, now: Timestamp, out: &mut Step) {
+        if self.policy() != PolicyKind::Deterministic {
+            return self.ask_model(now, out);
+        }
+        // The one call of the rules closed its step just now, in this very commit.
+        let answer = out.steps.last().and_then(|step| {
+            let name = step.input.get("tool_name").and_then(Value::as_str)?;
+            Some(rules::summary(name, step.output.as_ref()?))
+        });
+        self.finish_with_answer(answer.unwrap_or_default(), now, out);
+    }
+
+    // --- humans
+
+    pub(super) fn answered(&mut self, message: &str, now: Timestamp, out: &mut Step) {
+        let Phase::Asking { question } = std::mem::replace(&mut self.phase, Phase::Ended) else {
+            return;
+        };
+        self.turn += 1;
+        self.row.task = format!("{}\n\nUser input: {}", self.row.task, message.trim());
+        match question {
+            Question::Agent { step, mut calls } => {
+                if let Some(step) = step {
+                    let prompt = step.input.get("prompt").cloned().unwrap_or(Value::Null);
+                    let output = json!({"ok": true, "status": "answered", "prompt": prompt, "answer": message});
+                    self.close_step(*step, output, None, now, out);
+                }
+                let Some(call) = calls.iter_mut().find(|call| call.state == CallState::Waiting)
+                else {
+                    return self.decide_by_rules(message, now, out);
+                };
+                call.state = CallState::Done;
+                let answer = json!({"ok": true, "answer": message}).to_string();
+                if let Some(id) = call.id.clone() {
+                    self.convo.tool(&id, "ask_user", answer, false);
+                }
+                self.phase = Phase::Acting { calls };
+                self.advance(now, out);
+            }
+            Question::Unknown { calls } => self.unknown_settled(calls, message, now, out),
+            Question::Verify { calls } => {
+                self.phase = Phase::Acting { calls };
+                // Said once every call of the decision has its result: until then providers
+                // accept nothing but results.
+                self.notes.push(format!("The user says: {message}"));
+                self.advance(now, out);
+            }
+            Question::Model => self.send_again(out),
+        }
+    }
+
+    fn send_again(&mut self, out: &mut Step) {
+        let (effect, _) = self.new_effect();
+        self.request_again(effect, ToolChoice::Auto, out);
+    }
+
+    /// A human said what became of the effect that a crash has hidden.
+    fn unknown_settled(&mut self, calls: Vec<Call>, message: &str, now: Timestamp, out: &mut Step) {
+        self.phase = Phase::Acting { calls };
+        let at = self.first_waiting();
+        let (ok, note) = match message.trim().to_lowercase().as_str() {
+            "retry" | "again" => return self.advance(now, out),
+            "done" | "skip" | "ok" => (true, "a human said that it was done".to_owned()),
+            _ => (false, format!("its outcome is unknown; a human said: {message}")),
+        };
+        let Some(at) = at else { return self.advance(now, out) };
+        let output = if ok {
+            json!({"ok": true, "note": note})
+        } else {
+            json!({"ok": false, "error": {"code": "unknown_outcome", "message": note}})
+        };
+        self.finish_call(at, output, (!ok).then_some(note.clone()), now, out);
+        if !ok && self.policy() == PolicyKind::Deterministic {
+            return self.fail(json!({"code": "unknown_outcome", "message": note}), now, out);
+        }
+        self.advance(now, out);
+    }
+
+    fn first_waiting(&self) -> Option<usize> {
+        let Phase::Acting { calls } = &self.phase else { return None };
+        calls.iter().position(|call| call.state == CallState::Waiting)
+    }
+
+    pub(super) fn decided(
+        &mut self,
+        approve: bool,
+        reason: Option<&str>,
+        by: &str,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let Phase::Approving { calls, approval } = std::mem::replace(&mut self.phase, Phase::Ended)
+        else {
+            return;
+        };
+        self.phase = Phase::Acting { calls };
+        let Some(at) = self.first_waiting() else { return self.advance(now, out) };
+        let answer = if approve {
+            ApprovalEvent::Grant { by: by.to_owned() }
+        } else {
+            ApprovalEvent::Deny { by: by.to_owned(), reason: reason.map(str::to_owned) }
+        };
+        let (approval, _) = approval.step(answer);
+        let Phase::Acting { calls } = &self.phase else { return };
+        let action = action_hash(&calls[at].name, &calls[at].args);
+        let (_, granted) = approval.step(ApprovalEvent::Use { action });
+        if granted {
+            self.with_call(at, |call| call.approved = true);
+            return self.advance(now, out);
+        }
+        let message = match reason {
+            Some(reason) => format!("{by} denied this: {reason}"),
+            None => format!("{by} denied this"),
+        };
+        self.deny(at, message, now, out);
+    }
+
+    fn deny(&mut self, at: usize, message: String, now: Timestamp, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let (name, args) = (calls[at].name.clone(), calls[at].args.clone());
+        let input = json!({"tool_name": name, "args": args});
+        let Some(step) = self.open_step(StepKind::Tool, input, now, out) else { return };
+        self.with_call(at, |call| call.step = Some(step));
+        let error = json!({"code": "denied", "message": message});
+        self.finish_call(at, json!({"ok": false, "error": error}), Some(message), now, out);
+        if self.policy() == PolicyKind::Deterministic {
+            return self.fail(error, now, out);
+        }
+        self.advance(now, out);
+    }
+
+    // --- crashes
+
+    /// Goes on after a crash: each effect that was under way is judged by its class.
+    pub(super) fn recover(&mut self, now: Timestamp, out: &mut Step) {
+        if let Phase::Deciding { effect, .. } = self.phase {
+            return self.request_again(effect, ToolChoice::Auto, out);
+        }
+        let Phase::Acting { calls } = &self.phase else { return };
+        let hidden: Vec<_> = calls
+            .iter()
+            .enumerate()
+            .filter_map(|(at, call)| match call.state {
+                CallState::Running { effect, .. } => Some((at, effect, call.class)),
+                CallState::Waiting | CallState::Done => None,
+            })
+            .collect();
+        for (at, effect, class) in hidden {
+            match after_crash(class, self.agent.on_unknown) {
+                Recovery::Redo => self.redo(at, effect, out),
+                Recovery::AskHuman => return self.ask_about_unknown(at, now, out),
+                Recovery::ReportUnknown => {
+                    let note = "the node stopped while this ran; whether it was done is unknown";
+                    let output =
+                        json!({"ok": false, "error": {"code": "unknown_outcome", "message": note}});
+                    self.finish_call(at, output, Some(note.into()), now, out);
+                    if self.policy() == PolicyKind::Deterministic {
+                        let error = json!({"code": "unknown_outcome", "message": note});
+                        return self.fail(error, now, out);
+                    }
+                }
+            }
+        }
+        self.advance(now, out);
+    }
+
+    /// A fork begins the effects that its repeated part decided on and never began.
+    pub(super) fn recover_forked(&mut self, now: Timestamp, out: &mut Step) {
+        match &self.phase {
+            Phase::Deciding { effect, .. } => {
+                let effect = *effect;
+                self.request_again(effect, ToolChoice::Auto, out);
+            }
+            Phase::Acting { calls } => {
+                let waiting: Vec<_> = calls
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, call)| match call.state {
+                        CallState::Running { effect, .. } => Some((at, effect)),
+                        CallState::Waiting | CallState::Done => None,
+                    })
+                    .collect();
+                for (at, effect) in waiting {
+                    self.redo(at, effect, out);
+                }
+                self.advance(now, out);
+            }
+            Phase::Fresh => self.start(now, out),
+            Phase::Asking { .. }
+            | Phase::Approving { .. }
+            | Phase::Forked { .. }
+            | Phase::Ended => {}
+        }
+    }
+
+    fn redo(&self, at: usize, effect: u64, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let call = &calls[at];
+        let step = call.step.as_ref().map(|step| step.id);
+        out.events.push(Decision {
+            kind: "effect.redone",
+            payload: json!({"run_id": self.row.id, "step_id": step, "effect": effect, "tool_name": call.name}),
+        });
+        out.effects.push(Effect {
+            id: EffectId::derive(self.row.id, effect),
+            step,
+            not_before: None,
+            action: EffectAction::Tool {
+                name: call.name.clone(),
+                args: call.args.clone(),
+                class: call.class,
+            },
+        });
+    }
+
+    /// Effects that never began wait again: a recovery begins them like new ones.
+    pub(super) fn hand_over(&mut self, not_begun: &[u64]) {
+        let Phase::Acting { calls } = &mut self.phase else { return };
+        for call in calls {
+            if let CallState::Running { effect, .. } = call.state
+                && not_begun.contains(&effect)
+            {
+                call.state = CallState::Waiting;
+            }
+        }
+    }
+
+    fn ask_about_unknown(&mut self, at: usize, now: Timestamp, out: &mut Step) {
+        let mut calls = self.take_calls();
+        out.effects.clear();
+        // All of them wait again; those that may be redone begin anew after the answer.
+        for call in &mut calls {
+            if let CallState::Running { .. } = call.state {
+                call.state = CallState::Waiting;
+            }
+        }
+        let call = &calls[at];
+        let shown = super::model_turn::preview(&call.args.to_string());
+        let prompt = format!(
+            "The node stopped while `{}` ran with {shown}. Whether it was done is unknown. Answer \
+             `retry` to do it again, `done` to go on as if it was done, or anything else to tell \
+             the agent.",
+            call.name
+        );
+        let step = call.step.as_ref().map(|step| step.id);
+        self.ask(Question::Unknown { calls }, prompt, step, now, out);
+    }
+}
+
+fn failure_text(tool: &str, result: &Value) -> String {
+    match result.get("exit_code").and_then(Value::as_i64) {
+        Some(code) => format!("the command exited with {code}"),
+        None => format!("{tool} failed"),
+    }
+}
+
+fn without_timing(result: &Value) -> Value {
+    let mut result = result.clone();
+    if let Some(map) = result.as_object_mut() {
+        map.remove("latency_ms");
+    }
+    result
+}
+
+fn fingerprint(value: &Value) -> u64 {
+    let hash = blake3::hash(value.to_string().as_bytes());
+    u64::from_be_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
+}

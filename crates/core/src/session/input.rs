@@ -1,0 +1,327 @@
+//! What reaches a session from outside, and how it stands in the log.
+//!
+//! A session's stream holds three classes of events. *Inputs* are facts from outside: results,
+//! answers, orders. *Decisions* follow from the inputs before them and nothing else; a replay
+//! makes them again and compares. *Observations* (streamed model output, calls of tools from
+//! outside the session) change nothing and are skipped.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::agent::AgentSpec;
+use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use crate::model::{ModelFailure, ModelReply};
+use crate::tool::ToolOutcome;
+
+/// Everything that a session's decisions rest on besides its inputs. The payload of
+/// `run.queued`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Spec {
+    pub run_id: SessionId,
+    pub colony: ColonyId,
+    pub agent_id: AgentId,
+    pub agent_version: u32,
+    pub agent: AgentSpec,
+    pub task: String,
+    /// 0 is none.
+    pub step_limit: u32,
+    pub workspace: String,
+    pub created_by: String,
+    /// Hash of the tool definitions in force: see [`super::Toolset`].
+    pub toolset: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<ForkOf>,
+}
+
+/// Where a fork comes from and what it changes from the fork on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForkOf {
+    pub from: SessionId,
+    /// Index of the first step that the fork takes itself.
+    pub at: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+}
+
+/// One fact from outside. The first one, [`Spec`], makes the session.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// Placed on a hive for the first time, or after a fork.
+    Started {
+        epoch: u32,
+        hive: HiveId,
+        agent_active: bool,
+    },
+    /// Its hive or Cortex died while it ran; it is placed again.
+    Recovered {
+        epoch: u32,
+        hive: HiveId,
+    },
+    ToolDone {
+        effect: u64,
+        outcome: ToolOutcome,
+        latency_ms: u64,
+    },
+    ModelDone {
+        effect: u64,
+        reply: Result<Box<ModelReply>, ModelFailure>,
+        latency_ms: u64,
+    },
+    /// A human answered the question that the session waits on.
+    Answered {
+        message: String,
+        by: String,
+        epoch: u32,
+        hive: HiveId,
+    },
+    /// A human decided about an approval.
+    Decided {
+        approval: ApprovalId,
+        approve: bool,
+        reason: Option<String>,
+        by: String,
+        epoch: u32,
+        hive: HiveId,
+    },
+    Canceled {
+        by: String,
+    },
+    /// The wall time that the agent allows has passed.
+    TimeLimit,
+    /// The repeated part of a fork ends here; what follows is its own.
+    Forked,
+    /// The node shut down in good order: these effects were decided on and never begun.
+    HandedOver {
+        not_begun: Vec<u64>,
+    },
+}
+
+/// What an event of a session's stream is to a replay.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recorded {
+    Queued(Box<Spec>),
+    Input(Input),
+    Decision,
+    Observation,
+}
+
+/// An input event whose payload does not say what its kind promises.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the payload of `{kind}` is not readable: {why}")]
+pub struct DecodeError {
+    pub kind: String,
+    pub why: String,
+}
+
+#[derive(Deserialize)]
+struct Placed {
+    epoch: u32,
+    hive: HiveId,
+    #[serde(default = "yes")]
+    agent_active: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+struct ToolPayload {
+    effect: Option<u64>,
+    allowed: bool,
+    latency_ms: u64,
+    result: Value,
+}
+
+#[derive(Deserialize)]
+struct ReplyPayload {
+    effect: u64,
+    latency_ms: u64,
+    reply: ModelReply,
+}
+
+#[derive(Deserialize)]
+struct FailurePayload {
+    effect: u64,
+    latency_ms: u64,
+    error: ModelFailure,
+}
+
+#[derive(Deserialize)]
+struct AnswerPayload {
+    message: String,
+    by: String,
+    epoch: u32,
+    hive: HiveId,
+}
+
+#[derive(Deserialize)]
+struct DecisionPayload {
+    approval_id: ApprovalId,
+    approve: bool,
+    reason: Option<String>,
+    by: String,
+    epoch: u32,
+    hive: HiveId,
+}
+
+#[derive(Deserialize)]
+struct CancelPayload {
+    by: String,
+}
+
+#[derive(Deserialize)]
+struct HandedOverPayload {
+    not_begun: Vec<u64>,
+}
+
+impl Recorded {
+    /// Reads an event back.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] when the payload of an input is damaged or of another program's making.
+    pub fn decode(kind: &str, payload: &str) -> Result<Self, DecodeError> {
+        fn read<'a, T: Deserialize<'a>>(kind: &str, payload: &'a str) -> Result<T, DecodeError> {
+            serde_json::from_str(payload)
+                .map_err(|err| DecodeError { kind: kind.into(), why: err.to_string() })
+        }
+        Ok(match kind {
+            "run.queued" => Self::Queued(Box::new(read(kind, payload)?)),
+            "run.started" => {
+                let Placed { epoch, hive, agent_active } = read(kind, payload)?;
+                Self::Input(Input::Started { epoch, hive, agent_active })
+            }
+            "run.recovered" => {
+                let Placed { epoch, hive, .. } = read(kind, payload)?;
+                Self::Input(Input::Recovered { epoch, hive })
+            }
+            "tool.called" | "tool.denied" => {
+                let ToolPayload { effect, allowed, latency_ms, result } = read(kind, payload)?;
+                match effect {
+                    Some(effect) => Self::Input(Input::ToolDone {
+                        effect,
+                        outcome: ToolOutcome { allowed, result },
+                        latency_ms,
+                    }),
+                    // Called through the API in the run's name: the session did not ask for it.
+                    None => Self::Observation,
+                }
+            }
+            "model.infer.completed" => {
+                let ReplyPayload { effect, latency_ms, reply } = read(kind, payload)?;
+                Self::Input(Input::ModelDone { effect, reply: Ok(Box::new(reply)), latency_ms })
+            }
+            "model.infer.failed" => {
+                let FailurePayload { effect, latency_ms, error } = read(kind, payload)?;
+                Self::Input(Input::ModelDone { effect, reply: Err(error), latency_ms })
+            }
+            "run.input_received" => {
+                let AnswerPayload { message, by, epoch, hive } = read(kind, payload)?;
+                Self::Input(Input::Answered { message, by, epoch, hive })
+            }
+            "approval.answered" => {
+                let DecisionPayload { approval_id, approve, reason, by, epoch, hive } =
+                    read(kind, payload)?;
+                Self::Input(Input::Decided {
+                    approval: approval_id,
+                    approve,
+                    reason,
+                    by,
+                    epoch,
+                    hive,
+                })
+            }
+            "run.canceled" => {
+                let CancelPayload { by } = read(kind, payload)?;
+                Self::Input(Input::Canceled { by })
+            }
+            "run.time_limit_reached" => Self::Input(Input::TimeLimit),
+            "run.forked" => Self::Input(Input::Forked),
+            "run.handed_over" => {
+                let HandedOverPayload { not_begun } = read(kind, payload)?;
+                Self::Input(Input::HandedOver { not_begun })
+            }
+            "model.output.started"
+            | "model.output.delta"
+            | "model.output.completed"
+            | "model.output.restarted"
+            | "memory.stored" => Self::Observation,
+            _ => Self::Decision,
+        })
+    }
+}
+
+/// What the session knows about the thing that an input answers, for the log's readers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct About {
+    pub(super) step: Option<StepId>,
+    pub(super) tool: String,
+    pub(super) args: Value,
+    /// Summary of a model request.
+    pub(super) request: Value,
+}
+
+impl Input {
+    /// The event that records this input.
+    pub(super) fn record(
+        &self,
+        run: SessionId,
+        agent: AgentId,
+        about: About,
+    ) -> (&'static str, Value) {
+        match self {
+            Self::Started { epoch, hive, agent_active } => (
+                "run.started",
+                json!({
+                    "run_id": run, "agent_id": agent, "epoch": epoch, "hive": hive,
+                    "agent_active": agent_active,
+                }),
+            ),
+            Self::Recovered { epoch, hive } => {
+                ("run.recovered", json!({"run_id": run, "epoch": epoch, "hive": hive}))
+            }
+            Self::ToolDone { effect, outcome, latency_ms } => (
+                if outcome.allowed { "tool.called" } else { "tool.denied" },
+                json!({
+                    "run_id": run, "step_id": about.step, "effect": effect,
+                    "tool_name": about.tool, "args": about.args, "ok": outcome.ok(),
+                    "allowed": outcome.allowed, "latency_ms": latency_ms, "result": outcome.result,
+                }),
+            ),
+            Self::ModelDone { effect, reply: Ok(reply), latency_ms } => (
+                "model.infer.completed",
+                json!({
+                    "run_id": run, "effect": effect, "kind": "action", "request": about.request,
+                    "reply": reply, "latency_ms": latency_ms,
+                }),
+            ),
+            Self::ModelDone { effect, reply: Err(error), latency_ms } => (
+                "model.infer.failed",
+                json!({
+                    "run_id": run, "effect": effect, "kind": "action", "request": about.request,
+                    "error": error, "latency_ms": latency_ms,
+                }),
+            ),
+            Self::Answered { message, by, epoch, hive } => (
+                "run.input_received",
+                json!({"run_id": run, "message": message, "by": by, "epoch": epoch, "hive": hive}),
+            ),
+            Self::Decided { approval, approve, reason, by, epoch, hive } => (
+                "approval.answered",
+                json!({
+                    "run_id": run, "approval_id": approval, "approve": approve, "reason": reason,
+                    "by": by, "epoch": epoch, "hive": hive,
+                }),
+            ),
+            Self::Canceled { by } => ("run.canceled", json!({"run_id": run, "by": by})),
+            Self::TimeLimit => ("run.time_limit_reached", json!({"run_id": run})),
+            Self::Forked => ("run.forked", json!({"run_id": run})),
+            Self::HandedOver { not_begun } => {
+                ("run.handed_over", json!({"run_id": run, "not_begun": not_begun}))
+            }
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! The session: one agent at work, as a pure state machine.
+//!
+//! [`Session::begin`] makes one from its [`Spec`]; [`Session::step`] takes it from input to
+//! input. Everything it decides follows from these alone: no clock is read, no id is drawn, so
+//! the recorded inputs of a session lead to the same decisions again ([`crate::replay`]).
+//!
+//! The caller commits what [`Step`] says, in this order of trust: first the events and rows,
+//! durably; only then the effects. A session never waits: it says what it waits for.
+
+mod act;
+mod convo;
+mod input;
+mod model_turn;
+mod phase;
+pub mod supervise;
+mod toolset;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use self::convo::Conversation;
+use self::input::About;
+pub use self::input::{DecodeError, ForkOf, Input, Recorded, Spec};
+use self::phase::{Phase, Question};
+use self::supervise::History;
+pub use self::toolset::Toolset;
+use crate::agent::{AgentSpec, PolicyKind};
+use crate::effect::Effect;
+use crate::ids::{EffectId, StepId};
+use crate::model::Usage;
+use crate::policy::prompt;
+use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
+use crate::sandbox::SandboxLevel;
+use crate::time::Timestamp;
+
+/// An event that a session decided on. Its stream and time are the commit's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    pub kind: &'static str,
+    pub payload: Value,
+}
+
+/// What one input led to.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    pub events: Vec<Decision>,
+    /// Steps that are new or changed.
+    pub steps: Vec<StepRow>,
+    /// To be begun once the rest is durable.
+    pub effects: Vec<Effect>,
+    /// To be stopped; their results mean nothing any more.
+    pub aborted: Vec<EffectId>,
+}
+
+/// Why an input means nothing to a session as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("Run is already finished")]
+    Finished,
+    #[error("Run is not awaiting input")]
+    NotAwaitingInput,
+    #[error("Run is not awaiting this approval")]
+    NotAwaitingApproval,
+    #[error("Run was already started")]
+    NotQueued,
+    #[error("Run is not running")]
+    NotRunning,
+    /// A result that nothing waits for: of an older epoch, or given twice.
+    #[error("nothing waits for this result")]
+    Stale,
+}
+
+/// One session in memory.
+#[derive(Clone, Debug)]
+pub struct Session {
+    spec: Arc<Spec>,
+    toolset: Arc<Toolset>,
+    /// Differs from the spec's agent once a fork is on its own.
+    agent: Arc<AgentSpec>,
+    system: Arc<str>,
+    row: SessionRow,
+    phase: Phase,
+    convo: Conversation,
+    history: History,
+    next_effect: u64,
+    next_approval: u64,
+    turn: u32,
+    failures: u32,
+    last_error: String,
+    /// To be said to the model before its next turn, once all results are in.
+    notes: Vec<String>,
+    nudged: bool,
+    /// Since when it runs, and how long it ran before.
+    running_since: Option<Timestamp>,
+    ran: Duration,
+}
+
+impl Session {
+    /// Makes the session that `spec` describes. Its event is `run.queued` with the spec.
+    pub fn begin(spec: Spec, toolset: Arc<Toolset>, now: Timestamp) -> Self {
+        let agent = Arc::new(spec.agent.clone());
+        let row = SessionRow {
+            id: spec.run_id,
+            colony: spec.colony,
+            agent: spec.agent_id,
+            agent_version: spec.agent_version,
+            hive: None,
+            epoch: 0,
+            status: SessionStatus::Queued,
+            task: spec.task.clone(),
+            step_limit: spec.step_limit,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            prompt: None,
+            approval: None,
+            final_answer: None,
+            error: None,
+            usage: Usage::default(),
+            cost_microusd: Some(0),
+            model_calls: 0,
+            steps: 0,
+            sandbox: agent.sandbox,
+            workspace: spec.workspace.clone(),
+            forked_from: spec.fork.as_ref().map(|fork| (fork.from, fork.at)),
+            created_by: spec.created_by.clone(),
+        };
+        Self {
+            system: prompt::system(&agent, agent.sandbox != SandboxLevel::None).into(),
+            spec: Arc::new(spec),
+            toolset,
+            agent,
+            row,
+            phase: Phase::Fresh,
+            convo: Conversation::default(),
+            history: History::default(),
+            next_effect: 0,
+            next_approval: 0,
+            turn: 0,
+            failures: 0,
+            last_error: String::new(),
+            notes: Vec::new(),
+            nudged: false,
+            running_since: None,
+            ran: Duration::ZERO,
+        }
+    }
+
+    pub fn row(&self) -> &SessionRow {
+        &self.row
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The agent as it is in force now.
+    pub fn agent(&self) -> &Arc<AgentSpec> {
+        &self.agent
+    }
+
+    pub fn status(&self) -> SessionStatus {
+        self.row.status
+    }
+
+    /// When [`Input::TimeLimit`] is due, if it is running and has a limit.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let limit = self.agent.limits.wall_time()?;
+        Some(self.running_since?.after(limit.saturating_sub(self.ran)))
+    }
+
+    /// Whether a tool is under way: unlike a model call it may not be cut off freely.
+    pub fn is_acting(&self) -> bool {
+        matches!(self.phase, Phase::Acting { .. }) && self.phase.running().next().is_some()
+    }
+
+    /// Number of the effect with this id, if one is under way.
+    pub fn effect_number(&self, id: EffectId) -> Option<u64> {
+        self.phase.running().find(|n| EffectId::derive(self.row.id, *n) == id)
+    }
+
+    /// Whether `input` means anything now.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`], in the words that a user sees.
+    pub fn accepts(&self, input: &Input) -> Result<(), Refusal> {
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Queued, Running};
+        if self.row.status.is_terminal() {
+            return Err(match input {
+                Input::Answered { .. } => Refusal::NotAwaitingInput,
+                Input::Decided { .. } => Refusal::NotAwaitingApproval,
+                Input::ToolDone { .. } | Input::ModelDone { .. } => Refusal::Stale,
+                Input::Started { .. }
+                | Input::Recovered { .. }
+                | Input::Canceled { .. }
+                | Input::TimeLimit
+                | Input::Forked
+                | Input::HandedOver { .. } => Refusal::Finished,
+            });
+        }
+        let status = self.row.status;
+        let ok = |fits: bool, otherwise| if fits { Ok(()) } else { Err(otherwise) };
+        match input {
+            Input::Started { epoch, .. } => {
+                ok(status == Queued && *epoch > self.row.epoch, Refusal::NotQueued)
+            }
+            Input::Recovered { epoch, .. } => {
+                ok(status == Running && *epoch > self.row.epoch, Refusal::NotRunning)
+            }
+            Input::ToolDone { effect, .. } | Input::ModelDone { effect, .. } => {
+                let model = matches!(input, Input::ModelDone { .. });
+                let waits = status == Running
+                    && model == matches!(self.phase, Phase::Deciding { .. })
+                    && self.phase.running().any(|n| n == *effect);
+                ok(waits, Refusal::Stale)
+            }
+            Input::Answered { epoch, .. } => {
+                ok(status == AwaitingInput && *epoch > self.row.epoch, Refusal::NotAwaitingInput)
+            }
+            Input::Decided { approval, epoch, .. } => ok(
+                status == AwaitingApproval
+                    && self.row.approval == Some(*approval)
+                    && *epoch > self.row.epoch,
+                Refusal::NotAwaitingApproval,
+            ),
+            Input::Canceled { .. } => Ok(()),
+            Input::TimeLimit | Input::HandedOver { .. } => {
+                ok(status == Running, Refusal::NotRunning)
+            }
+            Input::Forked => ok(
+                self.spec.fork.is_some() && !matches!(self.phase, Phase::Forked { .. }),
+                Refusal::NotRunning,
+            ),
+        }
+    }
+
+    /// The event that records `input`: to be written before what [`Self::step`] decides.
+    pub fn record(&self, input: &Input) -> (&'static str, Value) {
+        let about = match input {
+            Input::ToolDone { effect, .. } => {
+                self.phase.call(*effect).map_or_else(About::default, |call| About {
+                    step: call.step.as_ref().map(|step| step.id),
+                    tool: call.name.clone(),
+                    args: call.args.clone(),
+                    request: Value::Null,
+                })
+            }
+            Input::ModelDone { .. } => match &self.phase {
+                Phase::Deciding { request, .. } => {
+                    About { request: request.clone(), ..About::default() }
+                }
+                Phase::Fresh
+                | Phase::Acting { .. }
+                | Phase::Asking { .. }
+                | Phase::Approving { .. }
+                | Phase::Forked { .. }
+                | Phase::Ended => About::default(),
+            },
+            Input::Started { .. }
+            | Input::Recovered { .. }
+            | Input::Answered { .. }
+            | Input::Decided { .. }
+            | Input::Canceled { .. }
+            | Input::TimeLimit
+            | Input::Forked
+            | Input::HandedOver { .. } => About::default(),
+        };
+        input.record(self.row.id, self.row.agent, about)
+    }
+
+    /// Takes the next state and says what follows. An input that [`Self::accepts`] refuses
+    /// changes nothing.
+    #[must_use]
+    pub fn step(mut self, input: &Input, now: Timestamp) -> (Self, Step) {
+        let mut out = Step::default();
+        if self.accepts(input).is_ok() {
+            self.take(input, now, &mut out);
+        }
+        (self, out)
+    }
+
+    fn take(&mut self, input: &Input, now: Timestamp, out: &mut Step) {
+        match input {
+            Input::Started { epoch, hive, agent_active } => {
+                self.place(*epoch, *hive, now);
+                if !agent_active {
+                    let error =
+                        json!({"code": "agent_disabled", "message": "the agent is disabled"});
+                    return self.fail(error, now, out);
+                }
+                self.start(now, out);
+            }
+            Input::Recovered { epoch, hive } => {
+                self.place(*epoch, *hive, now);
+                self.recover(now, out);
+            }
+            Input::ToolDone { effect, outcome, latency_ms: _ } => {
+                self.tool_done(*effect, outcome, now, out);
+            }
+            Input::ModelDone { effect: _, reply, latency_ms: _ } => {
+                self.model_done(reply, now, out);
+            }
+            Input::Answered { message, by: _, epoch, hive } => {
+                self.place(*epoch, *hive, now);
+                self.answered(message, now, out);
+            }
+            Input::Decided { approval: _, approve, reason, by, epoch, hive } => {
+                self.place(*epoch, *hive, now);
+                self.decided(*approve, reason.as_deref(), by, now, out);
+            }
+            Input::Canceled { by: _ } => self.end(SessionStatus::Canceled, "canceled", now, out),
+            Input::TimeLimit => {
+                let seconds = self.agent.limits.max_seconds;
+                let message = format!("the session ran for its limit of {seconds} s");
+                self.fail(json!({"code": "time_limit", "message": message}), now, out);
+            }
+            Input::Forked => self.forked(),
+            Input::HandedOver { not_begun } => {
+                self.stop_clock(now);
+                self.hand_over(not_begun);
+            }
+        }
+    }
+
+    /// Takes a place on a hive: a new epoch begins, and time runs.
+    fn place(&mut self, epoch: u32, hive: crate::ids::HiveId, now: Timestamp) {
+        self.row.epoch = epoch;
+        self.row.hive = Some(hive);
+        self.row.status = SessionStatus::Running;
+        self.row.prompt = None;
+        self.row.approval = None;
+        self.row.started_at.get_or_insert(now);
+        // After a crash the time since the last commit is not known; it counts as not run.
+        self.running_since = Some(now);
+    }
+
+    fn start(&mut self, now: Timestamp, out: &mut Step) {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Forked { then } => {
+                self.phase = *then;
+                self.recover_forked(now, out);
+            }
+            Phase::Fresh => {
+                let rules = self.policy() == PolicyKind::Deterministic;
+                let input = json!({
+                    "task": self.row.task, "agent_id": self.row.agent, "run_id": self.row.id,
+                });
+                let Some(step) = self.open_step(StepKind::Plan, input, now, out) else { return };
+                let note = if rules { "no tool" } else { "planned" };
+                self.close_step(step, json!({"ok": true, "note": note}), None, now, out);
+                if rules {
+                    let task = self.row.task.clone();
+                    self.decide_by_rules(&task, now, out);
+                } else {
+                    self.convo.user(self.row.task.clone());
+                    self.ask_model(now, out);
+                }
+            }
+            other @ (Phase::Deciding { .. }
+            | Phase::Acting { .. }
+            | Phase::Asking { .. }
+            | Phase::Approving { .. }
+            | Phase::Ended) => self.phase = other,
+        }
+    }
+
+    fn policy(&self) -> PolicyKind {
+        self.agent.policy.resolve(&self.agent.model)
+    }
+
+    /// Turns the session into its own: the overrides of the fork count from here on.
+    fn forked(&mut self) {
+        match &self.phase {
+            // A fork at a question waits for its own answer.
+            Phase::Asking { .. } | Phase::Approving { .. } => {}
+            Phase::Fresh
+            | Phase::Deciding { .. }
+            | Phase::Acting { .. }
+            | Phase::Forked { .. }
+            | Phase::Ended => {
+                let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+                self.phase = Phase::Forked { then: Box::new(phase) };
+                self.row.status = SessionStatus::Queued;
+            }
+        }
+        self.row.started_at = None;
+        self.running_since = None;
+        self.ran = Duration::ZERO;
+        // What the repeated part cost was paid by the session it comes from.
+        self.row.usage = Usage::default();
+        self.row.cost_microusd = Some(0);
+        self.row.model_calls = 0;
+        if let Some(fork) = &self.spec.fork {
+            let agent = Arc::make_mut(&mut self.agent);
+            if let Some(model) = &fork.model {
+                agent.model.clone_from(model);
+            }
+            if let Some(prompt) = &fork.prompt {
+                agent.role.clone_from(prompt);
+            }
+            self.system = prompt::system(agent, agent.sandbox != SandboxLevel::None).into();
+        }
+    }
+
+    // --- steps
+
+    /// Opens the next step, or ends the session when that would pass its step limit.
+    fn open_step(
+        &mut self,
+        kind: StepKind,
+        input: Value,
+        now: Timestamp,
+        out: &mut Step,
+    ) -> Option<StepRow> {
+        let (idx, limit) = (self.row.steps, self.row.step_limit);
+        if limit > 0 && idx >= limit {
+            out.events.push(Decision {
+                kind: "run.step_limit_reached",
+                payload: json!({"run_id": self.row.id, "step_limit": limit}),
+            });
+            let message = format!("the session reached its limit of {limit} steps");
+            self.fail(json!({"code": "step_limit", "message": message}), now, out);
+            return None;
+        }
+        self.row.steps += 1;
+        let step = StepRow {
+            id: StepId::derive(self.row.id, u64::from(idx)),
+            session: self.row.id,
+            idx,
+            turn: self.turn,
+            kind,
+            input,
+            output: None,
+            started_at: now,
+            finished_at: None,
+            error: None,
+        };
+        out.events.push(Decision {
+            kind: "step.started",
+            payload: json!({
+                "step_id": step.id, "idx": idx, "type": kind.as_str(), "input": step.input,
+            }),
+        });
+        out.steps.push(step.clone());
+        Some(step)
+    }
+
+    fn close_step(
+        &mut self,
+        mut step: StepRow,
+        output: Value,
+        error: Option<String>,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        out.events.push(Decision {
+            kind: "step.finished",
+            payload: json!({"step_id": step.id, "idx": step.idx, "ok": error.is_none()}),
+        });
+        step.output = Some(output);
+        step.error = error;
+        step.finished_at = Some(now);
+        // A step that opened and closed in one commit is written once.
+        out.steps.retain(|other| other.id != step.id);
+        out.steps.push(step);
+    }
+
+    // --- ends
+
+    fn fail(&mut self, error: Value, now: Timestamp, out: &mut Step) {
+        let why = error.get("message").and_then(Value::as_str).unwrap_or("failed").to_owned();
+        self.row.error = Some(error);
+        self.end(SessionStatus::Failed, &why, now, out);
+    }
+
+    fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
+        self.row.final_answer = Some(answer);
+        self.end(SessionStatus::Succeeded, "the session ended", now, out);
+    }
+
+    /// The one way out: closes open steps, aborts effects, and says so once.
+    fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
+        self.stop_clock(now);
+        for n in self.phase.running() {
+            out.aborted.push(EffectId::derive(self.row.id, n));
+        }
+        out.effects.clear();
+        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+        for step in phase.into_open_steps() {
+            let output = json!({"ok": false, "note": why});
+            self.close_step(step, output, Some(why.to_owned()), now, out);
+        }
+        self.row.status = status;
+        self.row.finished_at = Some(now);
+        self.row.prompt = None;
+        self.row.approval = None;
+        let run = self.row.id;
+        let event = match status {
+            SessionStatus::Succeeded => Some(Decision {
+                kind: "run.succeeded",
+                payload: json!({"run_id": run, "final_answer": self.row.final_answer}),
+            }),
+            SessionStatus::Failed => Some(Decision {
+                kind: "run.failed",
+                payload: json!({"run_id": run, "error": self.row.error}),
+            }),
+            // `run.canceled` is the input itself: an order from outside.
+            SessionStatus::Canceled
+            | SessionStatus::Queued
+            | SessionStatus::Running
+            | SessionStatus::AwaitingInput
+            | SessionStatus::AwaitingApproval => None,
+        };
+        out.events.extend(event);
+    }
+
+    /// Waits for a human: the question is in the row, time does not run.
+    fn ask(
+        &mut self,
+        question: Question,
+        prompt: String,
+        step: Option<StepId>,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        self.stop_clock(now);
+        out.events.push(Decision {
+            kind: "run.awaiting_input",
+            payload: json!({
+                "run_id": self.row.id, "step_id": step, "prompt": prompt,
+                "reason": question.reason(),
+            }),
+        });
+        self.row.status = SessionStatus::AwaitingInput;
+        self.row.prompt = Some(prompt);
+        self.phase = Phase::Asking { question };
+    }
+
+    fn stop_clock(&mut self, now: Timestamp) {
+        if let Some(since) = self.running_since.take() {
+            self.ran += now.since(since);
+        }
+    }
+
+    fn steps_left(&self) -> Option<u32> {
+        (self.row.step_limit > 0).then(|| self.row.step_limit.saturating_sub(self.row.steps))
+    }
+
+    fn new_effect(&mut self) -> (u64, EffectId) {
+        let n = self.next_effect;
+        self.next_effect += 1;
+        (n, EffectId::derive(self.row.id, n))
+    }
+}
+
+#[cfg(test)]
+mod tests;

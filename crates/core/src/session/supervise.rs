@@ -1,0 +1,173 @@
+//! The supervisor: sees loops and repeated failures in a session's last actions, says so, and
+//! in the end stops the session.
+//!
+//! Heuristics only. An earlier system also asked a model for advice every few steps; that is
+//! deliberately absent: it cost a call per turn, and its own gate dropped most of the advice.
+
+use std::collections::VecDeque;
+
+use serde_json::{Value, json};
+
+/// Warnings before a stalled session ends; the last one ends it.
+pub const STRIKES: u32 = 3;
+const KEPT: usize = 8;
+
+/// What one finished action looked like, reduced to what patterns need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    pub tool: String,
+    /// Hash of the arguments.
+    pub args: u64,
+    /// Hash of the result, without its latency.
+    pub result: u64,
+    pub ok: bool,
+}
+
+/// The last actions, newest last, at most [`KEPT`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    last: VecDeque<Trace>,
+    good: u32,
+    strikes: u32,
+}
+
+/// A session that goes in circles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    pub pattern: &'static str,
+    pub what: String,
+    pub strike: u32,
+}
+
+impl History {
+    pub fn push(&mut self, trace: Trace) {
+        if trace.ok {
+            self.good += 1;
+        }
+        if self.last.len() == KEPT {
+            self.last.pop_front();
+        }
+        self.last.push_back(trace);
+    }
+
+    /// An action that gave the same result for the same arguments before: no progress.
+    pub fn repeats(&self, trace: &Trace) -> bool {
+        self.last.iter().any(|old| old == trace)
+    }
+
+    /// Looks for a loop; each one found is a strike, and clears what was seen so that the next
+    /// strike needs a whole loop again.
+    pub fn stall(&mut self) -> Option<Stall> {
+        let last: Vec<_> = self.last.iter().rev().collect();
+        let same = |a: usize, b: usize| last[a] == last[b];
+        let (pattern, what) = if last.len() >= 3 && same(0, 1) && same(1, 2) {
+            ("repeat", format!("`{}` gave the same result three times in a row", last[0].tool))
+        } else if last.len() >= 6 && !same(0, 1) && (0..4).all(|i| same(i, i + 2)) {
+            (
+                "alternate",
+                format!(
+                    "`{}` and `{}` take turns with the same results",
+                    last[1].tool, last[0].tool
+                ),
+            )
+        } else {
+            return None;
+        };
+        self.last.clear();
+        self.strikes += 1;
+        Some(Stall { pattern, what, strike: self.strikes })
+    }
+
+    /// The directive of the next turn.
+    pub fn directive(&self, steps_left: Option<u32>, failures: u32) -> Directive {
+        let recent_failure = self.last.iter().rev().take(4).any(|trace| !trace.ok);
+        let mode = if failures > 0 || recent_failure {
+            Mode::Recovery
+        } else if self.good < 2 {
+            Mode::Exploration
+        } else {
+            Mode::Execution
+        };
+        Directive { mode, steps_left }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Exploration,
+    Execution,
+    Recovery,
+}
+
+/// How the next turn should go about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directive {
+    pub mode: Mode,
+    pub steps_left: Option<u32>,
+}
+
+impl Directive {
+    pub fn to_value(self) -> Value {
+        let (mode, phase, failures) = match self.mode {
+            Mode::Exploration => ("exploration", "map_environment", 3),
+            Mode::Execution => ("execution", "execute_objective", 3),
+            Mode::Recovery => ("recovery", "recover_progress", 2),
+        };
+        let mut budget = json!({
+            "max_steps": self.steps_left.map_or(8, |left| left.clamp(1, 8)),
+            "max_failures": failures,
+        });
+        if let Some(left) = self.steps_left {
+            budget["remaining_steps_total"] = json!(left);
+        }
+        json!({"source": "heuristic", "mode": mode, "phase": phase, "budget": budget})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(tool: &str, result: u64) -> Trace {
+        Trace { tool: tool.into(), args: 1, result, ok: true }
+    }
+
+    #[test]
+    fn three_equal_results_in_a_row_are_a_strike_and_different_results_are_not() {
+        let mut history = History::default();
+        for n in 0..10 {
+            history.push(trace("poll", n));
+            assert_eq!(history.stall(), None, "polling that changes is progress");
+        }
+        for strike in 1..=STRIKES {
+            history.push(trace("read", 7));
+            history.push(trace("read", 7));
+            assert_eq!(history.stall(), None);
+            history.push(trace("read", 7));
+            let stall = history.stall().expect("a loop of one");
+            assert_eq!((stall.pattern, stall.strike), ("repeat", strike));
+        }
+    }
+
+    #[test]
+    fn two_actions_that_take_turns_are_a_strike() {
+        let mut history = History::default();
+        for n in 0..6 {
+            assert_eq!(history.stall(), None);
+            history.push(trace(if n % 2 == 0 { "a" } else { "b" }, n % 2));
+        }
+        assert_eq!(history.stall().expect("a loop of two").pattern, "alternate");
+    }
+
+    #[test]
+    fn a_failure_turns_the_directive_to_recovery() {
+        let mut history = History::default();
+        assert_eq!(history.directive(None, 0).mode, Mode::Exploration);
+        history.push(trace("a", 1));
+        history.push(trace("b", 1));
+        assert_eq!(history.directive(None, 0).mode, Mode::Execution);
+        assert_eq!(history.directive(None, 1).mode, Mode::Recovery);
+        let shown = history.directive(Some(3), 0).to_value();
+        assert_eq!(shown["budget"]["remaining_steps_total"], 3);
+    }
+}

@@ -1,0 +1,452 @@
+//! The port to durable state: one append-only log, and rows that change in the same commit.
+//!
+//! Nothing above this port knows which database is behind it. A [`Commit`] is one unit: all of
+//! it is durable when [`Store::commit`] answers, or none of it ever happened.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use crate::Fut;
+use crate::agent::Agent;
+use crate::ids::{AgentId, ApiKeyId, ColonyId, EffectId, HiveId, MemoryId, SessionId, StepId};
+use crate::memory::MemoryItem;
+use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
+use crate::time::Timestamp;
+
+/// A stream of the log: its own sequence numbers from 1, its own hash chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StreamId {
+    /// Agents, keys, settings, hives, memory, retention: everything that is not one session.
+    System,
+    Session(SessionId),
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System => f.write_str("system"),
+            Self::Session(id) => id.fmt(f),
+        }
+    }
+}
+
+impl FromStr for StreamId {
+    type Err = crate::ids::IdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "system" { Ok(Self::System) } else { text.parse().map(Self::Session) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewEvent {
+    pub stream: StreamId,
+    /// Dotted, lower case: `run.queued`.
+    pub kind: &'static str,
+    pub ts: Timestamp,
+    /// An object. Secrets in it are masked by the store before it is hashed and written.
+    pub payload: Value,
+}
+
+/// One event at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEvent {
+    /// Place in the order of all commits of this store, from 1.
+    pub global: u64,
+    pub stream: StreamId,
+    /// Place in its stream, from 1, without gaps.
+    pub seq: u64,
+    pub kind: Box<str>,
+    pub ts: Timestamp,
+    /// JSON text, exactly as hashed.
+    pub payload: Box<str>,
+    pub hash: [u8; 32],
+}
+
+impl LogEvent {
+    /// The event's id at the surface: `<stream>.<seq>`.
+    pub fn id(&self) -> String {
+        format!("{}.{}", self.stream, self.seq)
+    }
+
+    /// The payload parsed; a JSON string of the raw text when it does not parse.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(&self.payload)
+            .unwrap_or_else(|_| Value::String(self.payload.to_string()))
+    }
+}
+
+/// The hash of an event: `BLAKE3(prev ‖ seq ‖ ts ‖ len(stream) ‖ stream ‖ len(kind) ‖ kind ‖
+/// payload)`, integers as 8 bytes big-endian. `prev` is the hash before it in its stream, 32
+/// zero bytes for the first.
+pub fn chain_hash(
+    prev: &[u8; 32],
+    stream: StreamId,
+    seq: u64,
+    ts: Timestamp,
+    kind: &str,
+    payload: &str,
+) -> [u8; 32] {
+    let stream = stream.to_string();
+    let mut hash = blake3::Hasher::new();
+    hash.update(prev).update(&seq.to_be_bytes()).update(&ts.as_micros().to_be_bytes());
+    for part in [stream.as_str(), kind] {
+        hash.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
+    }
+    hash.update(payload.as_bytes());
+    *hash.finalize().as_bytes()
+}
+
+/// What must be true at the moment of the commit; otherwise nothing of it happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The session stands at exactly this epoch and has not ended.
+    SessionEpoch { session: SessionId, epoch: u32 },
+    /// The session exists (any epoch, any status).
+    SessionExists { session: SessionId },
+    /// The agent stands at exactly this version.
+    AgentVersion { agent: AgentId, version: u32 },
+}
+
+/// A change of current state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Inserts or replaces an agent and keeps this version in the history.
+    AgentPut(Box<Agent>),
+    /// A new session; its id must be new.
+    SessionInsert(Box<SessionRow>),
+    /// Replaces a session's row. The session must exist.
+    SessionUpdate(Box<SessionRow>),
+    /// Inserts or replaces a step by its id.
+    StepPut(Box<StepRow>),
+    /// A new memory item. With a `key` seen before, this change does nothing.
+    MemoryInsert {
+        item: Box<MemoryItem>,
+        key: Option<EffectId>,
+    },
+    MemoryDelete(MemoryId),
+    /// Inserts or replaces a key by its id.
+    ApiKeyPut(Box<ApiKey>),
+    SettingPut {
+        key: String,
+        value: Value,
+        at: Timestamp,
+    },
+    SettingDelete {
+        key: String,
+    },
+    HivePut {
+        hive: HiveId,
+        name: String,
+        seen_at: Timestamp,
+    },
+    /// Remembers the answer to a request that carried an Idempotency-Key. The pair of scope and
+    /// key must be new; otherwise the commit is refused with [`StoreError::Conflict`].
+    IdempotencyPut {
+        scope: String,
+        key: String,
+        answer: IdempotentAnswer,
+        at: Timestamp,
+    },
+}
+
+/// What a first request with an Idempotency-Key made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotentAnswer {
+    /// BLAKE3 of the request's body: the same key with another body is refused.
+    pub fingerprint: [u8; 32],
+    /// Id of what was created.
+    pub resource: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Commit {
+    pub guards: Vec<Guard>,
+    pub events: Vec<NewEvent>,
+    pub changes: Vec<Change>,
+}
+
+/// Where the events of a commit came to stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Global number of the last event; the store's head when there were none.
+    pub global: u64,
+    /// `(stream, seq)` of each event, in the commit's order.
+    pub places: Vec<(StreamId, u64)>,
+}
+
+/// Why the store did not do what was asked. No driver type is in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// A guard did not hold, or a unique name is taken. Read again, decide again.
+    #[error("{what}")]
+    Conflict { what: String },
+    #[error("{what} does not exist")]
+    NotFound { what: String },
+    /// The disk is full. Nothing was written; the same commit may succeed later.
+    #[error("the disk holding {} is full: {detail}; free space and try again", path.display())]
+    Full { path: PathBuf, detail: String },
+    #[error("{} cannot be written: {detail}; check its owner, its mode and the mount", path.display())]
+    ReadOnly { path: PathBuf, detail: String },
+    /// Another process holds the store.
+    #[error("{} is in use: {detail}", path.display())]
+    Locked { path: PathBuf, detail: String },
+    /// The file, or a row in it, is damaged.
+    #[error("{} is damaged: {detail}; `overmind audit verify` names the place, `overmind restore` brings a backup back", path.display())]
+    Corrupt { path: PathBuf, detail: String },
+    /// The file was written by a newer program.
+    #[error("{} has schema {found}, this program knows up to {known}: use the newer program, or restore a backup made by this one", path.display())]
+    TooNew { path: PathBuf, found: u32, known: u32 },
+    /// The store was closed, or its writer ended after a failure that it could not survive.
+    #[error("the store is closed: {detail}")]
+    Closed { detail: String },
+    #[error("{attempt}: {detail}")]
+    Other { attempt: String, detail: String },
+}
+
+impl StoreError {
+    /// The same request may succeed later without anyone changing it.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Full { .. } | Self::ReadOnly { .. } | Self::Locked { .. } => true,
+            Self::Conflict { .. }
+            | Self::NotFound { .. }
+            | Self::Corrupt { .. }
+            | Self::TooNew { .. }
+            | Self::Closed { .. }
+            | Self::Other { .. } => false,
+        }
+    }
+}
+
+/// Part of a list, newest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page<Id> {
+    /// At most this many, 1..=1000.
+    pub limit: u32,
+    /// Only what stands after this one in the list, which need not exist any more.
+    pub after: Option<Id>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    pub colony: Option<ColonyId>,
+    pub agent: Option<AgentId>,
+    pub status: Option<SessionStatus>,
+}
+
+/// Part of the log, in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventQuery {
+    /// `None`: all streams, by global order (`after` is a global number then).
+    pub stream: Option<StreamId>,
+    /// Only events with a greater number.
+    pub after: u64,
+    /// Only these kinds; empty: all.
+    pub kinds: &'static [&'static str],
+    /// At most this many, 1..=10_000.
+    pub limit: u32,
+}
+
+/// A memory item that matches words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryMatch {
+    pub item: MemoryItem,
+    /// BM25, higher is better (SQLite's sign turned round).
+    pub bm25: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    pub events: u64,
+    pub streams: u64,
+    pub sessions_by_status: Vec<(SessionStatus, u64)>,
+    pub agents: u64,
+    pub memory_items: u64,
+    /// Bytes on disk, log files included.
+    pub bytes: u64,
+    pub schema: u32,
+    pub last_checkpoint: Option<u64>,
+    /// Where the state lies, in words: a path or a URL without credentials.
+    pub location: String,
+}
+
+/// What `audit verify` found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditFinding {
+    /// The event's bytes do not give its hash, or do not follow the event before it.
+    BadHash { stream: String, seq: u64, global: u64, kind: String },
+    /// A number is missing in a stream.
+    Gap { stream: String, expected: u64, found: u64 },
+    /// A number is missing in the global order, and no retention record explains it.
+    GlobalGap { expected: u64, found: u64 },
+    /// The stream ends before its recorded head, or at another hash.
+    BadHead { stream: String, recorded: u64, found: u64 },
+    /// A checkpoint's signature is wrong, or it does not follow the one before it.
+    BadCheckpoint { number: u64, why: String },
+    /// A checkpoint vouches for a head that the log does not have.
+    CheckpointMismatch { number: u64, stream: String, seq: u64 },
+    /// A stored value cannot be read at all.
+    Unreadable { at: String, why: String },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditReport {
+    pub events: u64,
+    pub streams: u64,
+    pub checkpoints: u64,
+    /// Events after the newest checkpoint: chained, not yet signed for.
+    pub unsigned_tail: u64,
+    /// Fingerprint of the key that signs checkpoints.
+    pub key: String,
+    /// Empty when all is well. At most 100 are listed.
+    pub findings: Vec<AuditFinding>,
+}
+
+/// What retention removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub sessions: u64,
+    pub events: u64,
+    pub steps: u64,
+}
+
+/// Called after each durable commit that had events, with their places; must not block.
+pub type CommitListener = Box<dyn Fn(&[(StreamId, u64)]) + Send + Sync>;
+
+/// Durable state. Writers wait for durability; readers never block them.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Makes one commit durable.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; nothing of the commit happened then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not undo the commit: it may happen all the same.
+    fn commit(&self, commit: Commit) -> Fut<'_, Result<Committed, StoreError>>;
+
+    /// Masks what looks like a secret, or is one that the store was told about, in every text
+    /// of `value`. The same rule that `commit` applies; applying it twice changes nothing more.
+    fn redact(&self, value: &mut Value);
+
+    /// Sets who is told about commits. There is one listener; a second call replaces it.
+    fn listen(&self, listener: CommitListener);
+
+    fn agent_fetch(&self, id: AgentId) -> Fut<'_, Result<Option<Agent>, StoreError>>;
+    /// By exact name; the newest one when several share it.
+    fn agent_by_name(
+        &self,
+        colony: ColonyId,
+        name: String,
+    ) -> Fut<'_, Result<Option<Agent>, StoreError>>;
+    fn agent_list(&self, page: Page<AgentId>) -> Fut<'_, Result<Vec<Agent>, StoreError>>;
+    /// All versions of an agent, newest first.
+    fn agent_versions(
+        &self,
+        id: AgentId,
+        page: Page<u32>,
+    ) -> Fut<'_, Result<Vec<Agent>, StoreError>>;
+
+    fn session_fetch(&self, id: SessionId) -> Fut<'_, Result<Option<SessionRow>, StoreError>>;
+    fn session_list(
+        &self,
+        filter: SessionFilter,
+        page: Page<SessionId>,
+    ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>>;
+    /// Sessions with this status, oldest first, in pages: for recovery and the queue.
+    fn session_scan(
+        &self,
+        status: SessionStatus,
+        after: Option<SessionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>>;
+
+    /// Steps in ascending order of `idx`, those after `after` only.
+    fn step_list(
+        &self,
+        session: SessionId,
+        after: Option<u32>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<StepRow>, StoreError>>;
+    fn step_fetch(&self, id: StepId) -> Fut<'_, Result<Option<StepRow>, StoreError>>;
+
+    fn events(&self, query: EventQuery) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
+    /// The newest events of all streams or of one, newest first; `after` means "older than".
+    fn events_newest(
+        &self,
+        stream: Option<StreamId>,
+        page: Page<u64>,
+    ) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
+
+    fn memory_fetch(&self, id: MemoryId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
+    /// The item that was stored with this idempotency key.
+    fn memory_by_key(&self, key: EffectId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
+    /// Items of a collection that contain any of `terms`, best BM25 first. Terms are words, not
+    /// syntax: whatever they contain is matched as text.
+    fn memory_match(
+        &self,
+        colony: ColonyId,
+        collection: String,
+        terms: Vec<String>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
+    /// Items newest first; `collection` `None` is all of them.
+    fn memory_list(
+        &self,
+        colony: ColonyId,
+        collection: Option<String>,
+        page: Page<MemoryId>,
+    ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>>;
+    /// Items of a collection nearest to `vector` by cosine, among those of the same model and
+    /// dimensions, best first, with their cosine in `bm25`'s place.
+    fn memory_nearest(
+        &self,
+        colony: ColonyId,
+        collection: String,
+        model: String,
+        vector: Vec<f32>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
+
+    fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>>;
+    fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>>;
+
+    fn setting_fetch(&self, key: String) -> Fut<'_, Result<Option<Value>, StoreError>>;
+    fn idempotency_fetch(
+        &self,
+        scope: String,
+        key: String,
+    ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>>;
+
+    fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>>;
+
+    /// Reads the whole log and checks every hash, head, number and signature.
+    fn audit(&self) -> Fut<'_, Result<AuditReport, StoreError>>;
+    /// Signs all stream heads that changed since the last checkpoint; `None` if none did.
+    fn checkpoint(&self, now: Timestamp) -> Fut<'_, Result<Option<u64>, StoreError>>;
+    /// Writes a consistent copy while others go on writing. The file must not exist.
+    fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>>;
+    /// Removes ended sessions that finished before `before`, with their streams, and writes a
+    /// `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
+    /// older than `before`.
+    fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>>;
+    /// Finishes what was accepted and closes. Later calls answer [`StoreError::Closed`].
+    fn close(&self) -> Fut<'_, Result<(), StoreError>>;
+}
+
+/// Checks that a backup target is fit, in words that name the path.
+///
+/// # Errors
+///
+/// A text for the user when the path has no file name.
+pub fn backup_target(path: &Path) -> Result<(), String> {
+    match path.file_name() {
+        Some(_) => Ok(()),
+        None => Err(format!("{} is not a file path", path.display())),
+    }
+}
