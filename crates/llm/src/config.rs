@@ -1,0 +1,484 @@
+//! Which providers there are, where they live, and what they are given.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cassette::Cassette;
+use crate::prices::Price;
+use crate::retry::Retry;
+
+/// A text that never prints itself. Cloning shares it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// White space around it is dropped: keys are pasted. `None` when nothing is left.
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        (!text.is_empty()).then(|| Self(text.into()))
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A wire format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// `POST …/responses`, without state at the provider.
+    OpenAiResponses,
+    /// `POST …/chat/completions`.
+    OpenAiChat,
+    /// `POST …/v1/messages`.
+    AnthropicMessages,
+}
+
+impl Format {
+    /// As it stands after the provider's name in `ModelReply::provider`: `openai/responses`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OpenAiResponses => "responses",
+            Self::OpenAiChat => "chat",
+            Self::AnthropicMessages => "messages",
+        }
+    }
+}
+
+/// What a provider does with model names that none of its patterns match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// It has its own models and no others.
+    Refuse,
+    /// It takes names that no provider claims.
+    TakeUnclaimed,
+    /// It takes names of providers that have no key, too: a server that can serve anything.
+    TakeAll,
+}
+
+/// One provider: a base URL, and all that belongs to it.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// Unique; stands before the colon in `provider:model`.
+    pub name: String,
+    /// The format for models that name none.
+    pub format: Format,
+    /// All formats that it speaks.
+    pub speaks: Vec<Format>,
+    /// For example `https://api.openai.com/v1`. `/v1` is added where the path is empty. The key
+    /// and the headers go to this URL and nowhere else.
+    pub base_url: String,
+    /// A whole URL for one format, in place of the base URL and the format's path.
+    pub endpoints: BTreeMap<Format, String>,
+    pub key: Option<Secret>,
+    /// What to set, in words, when the key is missing; `None` when no key is needed.
+    pub key_hint: Option<String>,
+    /// Sent with each request. Values are treated as secrets.
+    pub headers: Vec<(String, Secret)>,
+    /// Names of its models; one that ends in `*` is a beginning. ASCII case does not matter.
+    pub models: Vec<String>,
+    pub rest: Rest,
+    /// Replaces the request's `idle_timeout`.
+    pub idle_timeout: Option<Duration>,
+    /// Replaces `idle_timeout` for reasoning models, which may be silent for long.
+    pub reasoning_idle_timeout: Option<Duration>,
+    /// For reasoning models, when the request names none.
+    pub reasoning_effort: Option<String>,
+    /// `enabled` or `disabled`: the `thinking` switch of DeepSeek; not sent when absent.
+    pub thinking: Option<String>,
+}
+
+impl Provider {
+    /// A provider without models of its own; the fields are public to be filled in.
+    pub fn new(name: &str, format: Format, base_url: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            format,
+            speaks: vec![format],
+            base_url: base_url.to_owned(),
+            endpoints: BTreeMap::new(),
+            key: None,
+            key_hint: None,
+            headers: Vec::new(),
+            models: Vec::new(),
+            rest: Rest::Refuse,
+            idle_timeout: None,
+            reasoning_idle_timeout: None,
+            reasoning_effort: None,
+            thinking: None,
+        }
+    }
+
+    /// OpenAI, by the Responses API unless a model is named `openai-chat:…`. Without any other
+    /// server configured it also gets names that no provider claims.
+    pub fn openai(key: Option<Secret>) -> Self {
+        Self {
+            speaks: vec![Format::OpenAiResponses, Format::OpenAiChat],
+            key,
+            key_hint: Some("set OPENAI_API_KEY".to_owned()),
+            models: patterns(&[
+                "gpt-*",
+                "o1",
+                "o1-*",
+                "o3",
+                "o3-*",
+                "o4-*",
+                "chatgpt-*",
+                "codex-*",
+            ]),
+            rest: Rest::TakeUnclaimed,
+            ..Self::new("openai", Format::OpenAiResponses, "https://api.openai.com/v1")
+        }
+    }
+
+    pub fn anthropic(key: Option<Secret>) -> Self {
+        Self {
+            key,
+            key_hint: Some("set ANTHROPIC_API_KEY".to_owned()),
+            models: patterns(&["claude-*"]),
+            ..Self::new("anthropic", Format::AnthropicMessages, "https://api.anthropic.com")
+        }
+    }
+
+    pub fn deepseek(key: Option<Secret>) -> Self {
+        Self {
+            key,
+            key_hint: Some("set DEEPSEEK_API_KEY".to_owned()),
+            models: patterns(&["deepseek*"]),
+            ..Self::new("deepseek", Format::OpenAiChat, "https://api.deepseek.com")
+        }
+    }
+
+    /// Any server that speaks one of the formats: Ollama, vLLM, llama-server, a proxy. Named
+    /// `custom`; gets every model whose own provider has no key.
+    pub fn custom(base_url: &str, key: Option<Secret>) -> Self {
+        Self {
+            speaks: vec![Format::OpenAiChat, Format::OpenAiResponses, Format::AnthropicMessages],
+            key,
+            rest: Rest::TakeAll,
+            ..Self::new("custom", Format::OpenAiChat, base_url)
+        }
+    }
+
+    /// The URL of `format`'s endpoint.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the configured URL. The URL itself is left out of the text when
+    /// it holds a password.
+    pub(crate) fn url(&self, format: Format) -> Result<reqwest::Url, String> {
+        let (text, path) = match self.endpoints.get(&format) {
+            Some(whole) => (whole, None),
+            None => (&self.base_url, Some(format)),
+        };
+        let mut url: reqwest::Url =
+            text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("its URL holds a user name or password; give a key instead".to_owned());
+        }
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err(format!("its URL `{url}` is not an http or https URL"));
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err("its URL has a query or a fragment".to_owned());
+        }
+        if let Some(format) = path {
+            let base = url.path().trim_end_matches('/').to_owned();
+            let path = match format {
+                Format::OpenAiResponses | Format::OpenAiChat => {
+                    let base = if base.is_empty() { "/v1" } else { base.as_str() };
+                    let last =
+                        if format == Format::OpenAiChat { "chat/completions" } else { "responses" };
+                    format!("{base}/{last}")
+                }
+                Format::AnthropicMessages => {
+                    format!("{}/v1/messages", base.strip_suffix("/v1").unwrap_or(&base))
+                }
+            };
+            url.set_path(&path);
+        }
+        Ok(url)
+    }
+
+    /// Whether one of [`models`](Self::models) names `model`.
+    pub(crate) fn claims(&self, model: &str) -> bool {
+        let model = model.to_ascii_lowercase();
+        self.models.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => model.starts_with(&start.to_ascii_lowercase()),
+            None => model == pattern.to_ascii_lowercase(),
+        })
+    }
+}
+
+fn patterns(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Everything a [`Gateway`](crate::Gateway) knows. The default has the three standard providers
+/// without keys, so that a missing key is named; it can run cassettes at most.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Earlier ones win where several would take a model.
+    pub providers: Vec<Provider>,
+    /// Cassettes in memory, by the name after `scripted:`.
+    pub cassettes: BTreeMap<String, Cassette>,
+    /// Where `scripted:NAME` finds `NAME.json`.
+    pub cassette_dir: Option<PathBuf>,
+    /// Whether `scripted:` may name any file of the host by its path. Off by default: a model's
+    /// name comes from whoever may write an agent, and errors quote what stands in the file.
+    pub any_cassette_path: bool,
+    /// Prices by model name, before the catalogue's.
+    pub prices: BTreeMap<String, Price>,
+    pub retry: Retry,
+    /// Longest wait for a TCP and TLS connection.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            providers: vec![
+                Provider::openai(None),
+                Provider::anthropic(None),
+                Provider::deepseek(None),
+            ],
+            cassettes: BTreeMap::new(),
+            cassette_dir: None,
+            any_cassette_path: false,
+            prices: BTreeMap::new(),
+            retry: Retry::default(),
+            connect_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A variable whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable} is `{value}`: {problem}")]
+pub struct ConfigError {
+    pub variable: &'static str,
+    /// Never a key: only timeouts and switches are checked here.
+    pub value: String,
+    pub problem: &'static str,
+}
+
+impl Config {
+    /// The configuration that a set of variables describes. `var` looks one up; the names are
+    /// those of the environment, and an empty value counts as unset.
+    ///
+    /// | variable | meaning |
+    /// |---|---|
+    /// | `OPENAI_API_KEY`, `ANTHROPIC_API_KEY`, `DEEPSEEK_API_KEY` | keys |
+    /// | `OVERMIND_OPENAI_RESPONSES_URL`, `OVERMIND_OPENAI_CHAT_COMPLETIONS_URL`, `OVERMIND_ANTHROPIC_MESSAGES_URL`, `OVERMIND_DEEPSEEK_CHAT_COMPLETIONS_URL` | whole endpoint URLs |
+    /// | `OVERMIND_MODEL_BASE_URL`, `OVERMIND_MODEL_API_KEY` | any other server, and its key if it wants one |
+    /// | `OVERMIND_OPENAI_TIMEOUT_S` | seconds of silence allowed, for all but Anthropic |
+    /// | `OVERMIND_REASONING_TIMEOUT_S` | the same for reasoning models of every provider |
+    /// | `OVERMIND_OPENAI_REASONING_EFFORT`, `OVERMIND_DEEPSEEK_REASONING_EFFORT` | effort when the agent names none |
+    /// | `OVERMIND_DEEPSEEK_THINKING_MODE` | `enabled` or `disabled` |
+    /// | `OVERMIND_CASSETTE_DIR` | where `scripted:NAME` is found |
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the variable.
+    pub fn from_vars(var: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let text = |name: &str| var(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
+        let key = |name: &str| var(name).as_deref().and_then(Secret::new);
+        let seconds = |variable: &'static str| match text(variable) {
+            None => Ok(None),
+            Some(value) => match value.parse::<f64>() {
+                Ok(s) if (0.001..=86_400.0).contains(&s) => Ok(Some(Duration::from_secs_f64(s))),
+                Ok(_) | Err(_) => Err(ConfigError {
+                    variable,
+                    value,
+                    problem: "it must be a number of seconds, more than 0 and at most 86400",
+                }),
+            },
+        };
+        let timeout = seconds("OVERMIND_OPENAI_TIMEOUT_S")?;
+        let reasoning_timeout = seconds("OVERMIND_REASONING_TIMEOUT_S")?;
+        let thinking = text("OVERMIND_DEEPSEEK_THINKING_MODE");
+        if let Some(value) =
+            thinking.clone().filter(|v| !matches!(v.as_str(), "enabled" | "disabled"))
+        {
+            return Err(ConfigError {
+                variable: "OVERMIND_DEEPSEEK_THINKING_MODE",
+                value,
+                problem: "it must be `enabled` or `disabled`",
+            });
+        }
+        let endpoints = |pairs: &[(Format, &str)]| {
+            pairs.iter().filter_map(|(format, name)| Some((*format, text(name)?))).collect()
+        };
+        let timed = |provider: Provider| Provider {
+            idle_timeout: timeout,
+            reasoning_idle_timeout: reasoning_timeout,
+            ..provider
+        };
+        let mut providers = Vec::new();
+        if let Some(url) = text("OVERMIND_MODEL_BASE_URL") {
+            providers.push(timed(Provider::custom(&url, key("OVERMIND_MODEL_API_KEY"))));
+        }
+        providers.push(timed(Provider {
+            endpoints: endpoints(&[
+                (Format::OpenAiResponses, "OVERMIND_OPENAI_RESPONSES_URL"),
+                (Format::OpenAiChat, "OVERMIND_OPENAI_CHAT_COMPLETIONS_URL"),
+            ]),
+            reasoning_effort: text("OVERMIND_OPENAI_REASONING_EFFORT"),
+            ..Provider::openai(key("OPENAI_API_KEY"))
+        }));
+        providers.push(Provider {
+            endpoints: endpoints(&[(Format::AnthropicMessages, "OVERMIND_ANTHROPIC_MESSAGES_URL")]),
+            reasoning_idle_timeout: reasoning_timeout,
+            ..Provider::anthropic(key("ANTHROPIC_API_KEY"))
+        });
+        providers.push(timed(Provider {
+            endpoints: endpoints(&[(Format::OpenAiChat, "OVERMIND_DEEPSEEK_CHAT_COMPLETIONS_URL")]),
+            reasoning_effort: text("OVERMIND_DEEPSEEK_REASONING_EFFORT"),
+            thinking,
+            ..Provider::deepseek(key("DEEPSEEK_API_KEY"))
+        }));
+        Ok(Self {
+            providers,
+            cassette_dir: text("OVERMIND_CASSETTE_DIR").map(PathBuf::from),
+            ..Self::default()
+        })
+    }
+
+    /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first:
+    /// what `--base-url` means.
+    #[must_use]
+    pub fn with_base_url(mut self, base_url: &str, key: Option<Secret>) -> Self {
+        self.providers.retain(|provider| provider.name != "custom");
+        self.providers.insert(0, Provider::custom(base_url, key));
+        self
+    }
+
+    /// Adds a cassette that `scripted:NAME` plays, by the cassette's own name.
+    #[must_use]
+    pub fn with_cassette(mut self, cassette: Cassette) -> Self {
+        self.cassettes.insert(cassette.name().to_owned(), cassette);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::from_vars(&|name| {
+            vars.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn provider<'a>(config: &'a Config, name: &str) -> &'a Provider {
+        config.providers.iter().find(|p| p.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_secret_never_shows_itself() {
+        let config = from(&[("OPENAI_API_KEY", " sk-very-secret\n")]).unwrap();
+        assert_eq!(provider(&config, "openai").key.as_ref().unwrap().expose(), "sk-very-secret");
+        assert!(!format!("{config:?}").contains("very"), "{config:?}");
+        assert_eq!(Secret::new(" \n"), None);
+    }
+
+    #[test]
+    fn each_variable_reaches_its_provider() {
+        let config = from(&[
+            ("OPENAI_API_KEY", "a-key"),
+            ("ANTHROPIC_API_KEY", "b-key"),
+            ("DEEPSEEK_API_KEY", "c-key"),
+            ("OVERMIND_OPENAI_RESPONSES_URL", "http://127.0.0.1:1/r"),
+            ("OVERMIND_DEEPSEEK_CHAT_COMPLETIONS_URL", "http://127.0.0.1:2/c"),
+            ("OVERMIND_ANTHROPIC_MESSAGES_URL", "http://127.0.0.1:3/m"),
+            ("OVERMIND_OPENAI_TIMEOUT_S", "7.5"),
+            ("OVERMIND_REASONING_TIMEOUT_S", "90"),
+            ("OVERMIND_OPENAI_REASONING_EFFORT", "high"),
+            ("OVERMIND_DEEPSEEK_REASONING_EFFORT", "low"),
+            ("OVERMIND_DEEPSEEK_THINKING_MODE", "disabled"),
+            ("OVERMIND_MODEL_BASE_URL", "http://127.0.0.1:11434"),
+            ("OVERMIND_CASSETTE_DIR", "tapes"),
+        ])
+        .unwrap();
+        let names: Vec<&str> = config.providers.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["custom", "openai", "anthropic", "deepseek"]);
+        let openai = provider(&config, "openai");
+        assert_eq!(openai.url(Format::OpenAiResponses).unwrap().as_str(), "http://127.0.0.1:1/r");
+        assert_eq!(
+            openai.url(Format::OpenAiChat).unwrap().as_str(),
+            "https://api.openai.com/v1/chat/completions"
+        );
+        assert_eq!(openai.idle_timeout, Some(Duration::from_millis(7500)));
+        assert_eq!(openai.reasoning_idle_timeout, Some(Duration::from_secs(90)));
+        assert_eq!(openai.reasoning_effort.as_deref(), Some("high"));
+        let anthropic = provider(&config, "anthropic");
+        assert_eq!(
+            anthropic.url(Format::AnthropicMessages).unwrap().as_str(),
+            "http://127.0.0.1:3/m"
+        );
+        assert_eq!(anthropic.idle_timeout, None);
+        assert_eq!(anthropic.reasoning_idle_timeout, Some(Duration::from_secs(90)));
+        let deepseek = provider(&config, "deepseek");
+        assert_eq!(deepseek.url(Format::OpenAiChat).unwrap().as_str(), "http://127.0.0.1:2/c");
+        assert_eq!(deepseek.reasoning_effort.as_deref(), Some("low"));
+        assert_eq!(deepseek.thinking.as_deref(), Some("disabled"));
+        assert_eq!(provider(&config, "custom").key, None);
+        assert_eq!(config.cassette_dir, Some(PathBuf::from("tapes")));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_names_its_variable() {
+        for (name, value) in [
+            ("OVERMIND_OPENAI_TIMEOUT_S", "soon"),
+            ("OVERMIND_OPENAI_TIMEOUT_S", "0"),
+            ("OVERMIND_REASONING_TIMEOUT_S", "-1"),
+            ("OVERMIND_REASONING_TIMEOUT_S", "NaN"),
+            ("OVERMIND_DEEPSEEK_THINKING_MODE", "maybe"),
+        ] {
+            let err = from(&[(name, value)]).unwrap_err();
+            assert_eq!(err.variable, name);
+            assert!(err.to_string().contains(value), "{err}");
+        }
+        assert!(from(&[("OVERMIND_OPENAI_TIMEOUT_S", " ")]).is_ok());
+    }
+
+    #[test]
+    fn base_urls_are_completed_the_way_people_write_them() {
+        let url =
+            |base: &str, format| Provider::custom(base, None).url(format).unwrap().to_string();
+        for base in ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"] {
+            assert_eq!(url(base, Format::OpenAiChat), "http://h:1/v1/chat/completions");
+            assert_eq!(url(base, Format::OpenAiResponses), "http://h:1/v1/responses");
+            assert_eq!(url(base, Format::AnthropicMessages), "http://h:1/v1/messages");
+        }
+        assert_eq!(url("http://h/a/b", Format::OpenAiChat), "http://h/a/b/chat/completions");
+        assert_eq!(
+            url("http://h/anthropic", Format::AnthropicMessages),
+            "http://h/anthropic/v1/messages"
+        );
+    }
+
+    #[test]
+    fn urls_that_would_leak_or_cannot_work_are_refused() {
+        for (base, says) in [
+            ("not a url", "not a URL"),
+            ("ftp://h/x", "not an http"),
+            ("http://user:pass-word@h/v1", "password"),
+            ("http://h/v1?key=abc", "query"),
+        ] {
+            let err = Provider::custom(base, None).url(Format::OpenAiChat).unwrap_err();
+            assert!(err.contains(says), "{base}: {err}");
+            assert!(!err.contains("pass-word") && !err.contains("abc"), "{err}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! All configured models behind one door.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use overmind_core::Fut;
+use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
+
+use crate::config::{Config, Format, Secret};
+use crate::fail;
+use crate::route::{Route, route};
+use crate::wire::{Call, Omit};
+use crate::{call, cassette};
+
+/// Most pairs of provider and model whose refusals are remembered.
+const MAX_LEARNED: usize = 256;
+
+/// Sends model calls to where their names say. Cheap to make: the HTTP client, with its TLS
+/// roots and its connections, is made by the first real call.
+pub struct Gateway {
+    pub(crate) config: Config,
+    client: OnceLock<Result<reqwest::Client, String>>,
+    /// Every key and secret header value, to keep them out of texts.
+    pub(crate) secrets: Vec<Secret>,
+    /// What a provider has refused for a model once; it is left out from then on.
+    learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
+}
+
+impl Gateway {
+    pub fn new(config: Config) -> Self {
+        let secrets = config
+            .providers
+            .iter()
+            .flat_map(|provider| provider.key.iter().chain(provider.headers.iter().map(|(_, v)| v)))
+            .cloned()
+            .collect();
+        Self { config, client: OnceLock::new(), secrets, learned: Mutex::default() }
+    }
+
+    /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:
+    /// the environment does not decide who sees the traffic.
+    pub(crate) fn client(&self) -> Result<&reqwest::Client, &str> {
+        let made = self.client.get_or_init(|| {
+            // The binary has done this already; tests and other programs may not have.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            reqwest::Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .connect_timeout(self.config.connect_timeout)
+                .pool_idle_timeout(std::time::Duration::from_secs(60))
+                .pool_max_idle_per_host(8)
+                .tcp_nodelay(true)
+                .user_agent(concat!("overmind/", env!("CARGO_PKG_VERSION")))
+                .build()
+                .map_err(|err| fail::chain(&err))
+        });
+        made.as_ref().map_err(String::as_str)
+    }
+
+    pub(crate) fn learned(&self, call: &Call<'_>) -> BTreeSet<Omit> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        learned.get(&key(call)).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn learn(&self, call: &Call<'_>, omit: Omit) {
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        if learned.len() < MAX_LEARNED || learned.contains_key(&key(call)) {
+            learned.entry(key(call)).or_default().insert(omit);
+        }
+    }
+}
+
+fn key(call: &Call<'_>) -> (String, Format, String) {
+    (call.provider.name.clone(), call.format, call.model.to_owned())
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.config.providers.iter().map(|p| p.name.as_str()).collect();
+        f.debug_struct("Gateway").field("providers", &names).finish_non_exhaustive()
+    }
+}
+
+impl Models for Gateway {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        sink: DeltaSink<'a>,
+    ) -> Fut<'a, Result<ModelReply, ModelFailure>> {
+        Box::pin(async move {
+            let started = std::time::Instant::now();
+            let result = match route(&self.config.providers, &request.model) {
+                Err(failure) => Err(failure),
+                Ok(Route::Cassette { name }) => {
+                    cassette::play(&self.config, name, request, sink).await
+                }
+                Ok(Route::Http { provider, format, model }) => {
+                    let call = Call::new(provider, format, model, request);
+                    call::complete(self, &call, sink).await
+                }
+            };
+            let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let model = request.model.as_str();
+            match &result {
+                Ok(reply) => tracing::debug!(
+                    model,
+                    provider = reply.provider,
+                    elapsed_ms,
+                    input_tokens = reply.usage.input_tokens,
+                    output_tokens = reply.usage.output_tokens,
+                    "model answered"
+                ),
+                Err(failure) => tracing::debug!(
+                    model,
+                    elapsed_ms,
+                    code = failure.code,
+                    error = failure.message,
+                    "model call failed"
+                ),
+            }
+            result.map_err(|failure| fail::redact(failure, &self.secrets))
+        })
+    }
+
+    fn check(&self, model: &str) -> Result<(), ModelFailure> {
+        match route(&self.config.providers, model) {
+            Ok(Route::Http { .. }) => Ok(()),
+            Ok(Route::Cassette { name }) => cassette::check(&self.config, name),
+            Err(failure) => Err(failure),
+        }
+        .map_err(|failure| fail::redact(failure, &self.secrets))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_has_no_http_client_until_a_call_needs_one() {
+        let gateway = Gateway::new(Config::default().with_base_url("http://127.0.0.1:1", None));
+        assert_eq!(gateway.check("m"), Ok(()));
+        assert!(gateway.client.get().is_none());
+        assert!(gateway.client().is_ok());
+        assert!(gateway.client.get().is_some());
+    }
+}

@@ -1,0 +1,38 @@
+//! Language models behind the port [`overmind_core::model::Models`]: OpenAI Responses, OpenAI
+//! Chat Completions and everything that speaks it (Ollama, vLLM, llama-server, DeepSeek),
+//! Anthropic Messages, and `scripted:` cassettes that need no network at all.
+//!
+//! Start at [`Gateway`]. A call goes `route` (which provider, which wire format) → `wire` (the
+//! neutral conversation becomes a request body) → `call` (send, stream, retry) → `wire` again
+//! (events become deltas and one reply) → [`prices`].
+//!
+//! What this crate refuses to do:
+//! * read the environment or a clock: everything comes in through [`Config`];
+//! * send a key anywhere but to the base URL of its own provider: redirects are not followed, no
+//!   proxy is used, and neither errors nor logs nor `Debug` ever show a key;
+//! * run tools or judge arguments: a call to a tool that does not exist is handed on as it came.
+//!
+//! Limits, on purpose: text in and out only (no images, no audio, no provider-side tools); no
+//! conversation state at the provider (`store: false`); `<think>` tags that some small local
+//! models write into their text stay text; a model's list of capabilities is not fetched — a
+//! parameter that a model refuses is left out after its first refusal.
+
+mod alias;
+mod call;
+mod cassette;
+mod config;
+mod conversation;
+mod fail;
+mod gateway;
+pub mod prices;
+mod retry;
+mod route;
+pub mod sse;
+mod wire;
+
+pub use cassette::{
+    Cassette, CassetteError, Expect, ScriptedCall, ScriptedFailure, ScriptedUsage, Turn,
+};
+pub use config::{Config, ConfigError, Format, Provider, Rest, Secret};
+pub use gateway::Gateway;
+pub use retry::Retry;

@@ -1,0 +1,239 @@
+//! What a call cost, in millionths of a US dollar.
+//!
+//! The catalogue holds the list prices of well-known models as of [`AS_OF`], read from the public
+//! price pages of OpenAI, Anthropic and DeepSeek. It knows the standard service tier only: no
+//! batch, flex or priority prices, no regional surcharge, no contract. DeepSeek has cheaper hours;
+//! the dearer ones stand here, so that a budget errs on the safe side. A model that is not in it
+//! has no price rather than a guessed one; [`Config::prices`](crate::Config::prices) adds models
+//! and replaces prices.
+
+use std::collections::BTreeMap;
+
+use overmind_core::model::Usage;
+use serde::{Deserialize, Serialize};
+
+/// The day on which the catalogue was read.
+pub const AS_OF: &str = "2026-11-21";
+
+/// Prices of one model in millionths of a US dollar per million tokens: 2 dollars are 2 000 000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: u64,
+    /// Input that the provider had in its cache.
+    pub cached_input: u64,
+    /// Input that the provider wrote to its cache.
+    pub cache_write: u64,
+    pub output: u64,
+    /// Requests with more input tokens than this cost `long_*` percent of the prices above.
+    #[serde(default)]
+    pub long_above: Option<u64>,
+    #[serde(default = "hundred")]
+    pub long_input_percent: u64,
+    #[serde(default = "hundred")]
+    pub long_output_percent: u64,
+}
+
+fn hundred() -> u64 {
+    100
+}
+
+impl Price {
+    /// The cost of one call in millionths of a dollar, rounded to the nearest; saturates.
+    pub fn cost(&self, usage: &Usage) -> u64 {
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let fresh = usage.input_tokens - cached - written;
+        let long = self.long_above.is_some_and(|above| usage.input_tokens > above);
+        let (input_percent, output_percent) =
+            if long { (self.long_input_percent, self.long_output_percent) } else { (100, 100) };
+        // Tokens × micro-dollars × percent: each product fits 128 bits only if its parts are
+        // bounded, and a provider's numbers are not to be trusted. Hence saturating.
+        let part = |tokens: u64, price: u64, percent: u64| {
+            (u128::from(tokens) * u128::from(price)).saturating_mul(u128::from(percent))
+        };
+        let sum = part(fresh, self.input, input_percent)
+            .saturating_add(part(cached, self.cached_input, input_percent))
+            .saturating_add(part(written, self.cache_write, input_percent))
+            .saturating_add(part(usage.output_tokens, self.output, output_percent));
+        u64::try_from(sum.saturating_add(50_000_000) / 100_000_000).unwrap_or(u64::MAX)
+    }
+}
+
+/// Dollars per million tokens, as price pages write them, in thousandths: 0.3 dollars are 300.
+const fn usd(input: u64, cached_input: u64, cache_write: u64, output: u64) -> Price {
+    Price {
+        input: input * 1000,
+        cached_input: cached_input * 1000,
+        cache_write: cache_write * 1000,
+        output: output * 1000,
+        long_above: None,
+        long_input_percent: 100,
+        long_output_percent: 100,
+    }
+}
+
+const fn long(mut price: Price, above: u64, input_percent: u64, output_percent: u64) -> Price {
+    price.long_above = Some(above);
+    price.long_input_percent = input_percent;
+    price.long_output_percent = output_percent;
+    price
+}
+
+/// Provider, model, price. Dated names and `-latest` of a model have its price too.
+const CATALOGUE: &[(&str, &str, Price)] = &[
+    ("openai", "gpt-6.2-astra", long(usd(8000, 400, 10_000, 40_000), 272_000, 200, 150)),
+    ("openai", "gpt-6.2-sol", long(usd(2000, 100, 2500, 10_000), 272_000, 200, 150)),
+    ("openai", "gpt-6.1-sol", long(usd(2000, 100, 2500, 10_000), 272_000, 200, 150)),
+    ("openai", "gpt-6.1-terra", long(usd(1000, 50, 1250, 5000), 272_000, 200, 150)),
+    ("openai", "gpt-6-astra", long(usd(10_000, 1000, 12_500, 50_000), 272_000, 200, 150)),
+    ("openai", "gpt-6-sol", long(usd(2000, 200, 2500, 10_000), 272_000, 200, 150)),
+    ("openai", "gpt-6-luna", long(usd(100, 10, 125, 500), 272_000, 200, 150)),
+    ("openai", "gpt-5.6-sol", usd(4000, 400, 5000, 20_000)),
+    ("openai", "gpt-5.6-terra", usd(2000, 200, 2500, 12_000)),
+    ("openai", "gpt-5.6-luna", usd(200, 20, 250, 1200)),
+    ("openai", "gpt-5.5", usd(5000, 500, 5000, 30_000)),
+    ("openai", "gpt-5.4", usd(2500, 250, 2500, 15_000)),
+    ("openai", "gpt-5.4-mini", usd(750, 75, 750, 4500)),
+    ("openai", "gpt-5.3-codex", usd(1750, 175, 1750, 14_000)),
+    ("openai", "gpt-5.2", usd(1750, 175, 1750, 14_000)),
+    ("openai", "gpt-5.2-codex", usd(1750, 175, 1750, 14_000)),
+    ("openai", "gpt-5.1", usd(1250, 125, 1250, 10_000)),
+    ("openai", "gpt-5", usd(1250, 125, 1250, 10_000)),
+    ("openai", "gpt-5-codex", usd(1250, 125, 1250, 10_000)),
+    ("openai", "gpt-5-mini", usd(250, 25, 250, 2000)),
+    ("openai", "gpt-5-nano", usd(50, 5, 50, 400)),
+    ("openai", "gpt-4.1", usd(2000, 500, 2000, 8000)),
+    ("openai", "gpt-4.1-mini", usd(400, 100, 400, 1600)),
+    ("openai", "gpt-4.1-nano", usd(100, 25, 100, 400)),
+    ("openai", "gpt-4o", usd(2500, 1250, 2500, 10_000)),
+    ("openai", "gpt-4o-mini", usd(150, 75, 150, 600)),
+    ("openai", "o3", usd(2000, 500, 2000, 8000)),
+    ("openai", "o3-mini", usd(1100, 550, 1100, 4400)),
+    ("openai", "o4-mini", usd(1100, 275, 1100, 4400)),
+    ("anthropic", "claude-fable-5-1", usd(10_000, 250, 12_500, 50_000)),
+    ("anthropic", "claude-fable-5", usd(10_000, 1000, 12_500, 50_000)),
+    ("anthropic", "claude-opus-5-5", usd(4000, 200, 5000, 20_000)),
+    ("anthropic", "claude-opus-5", usd(5000, 500, 6250, 25_000)),
+    ("anthropic", "claude-opus-4-8", usd(5000, 500, 6250, 25_000)),
+    ("anthropic", "claude-opus-4-7", usd(5000, 500, 6250, 25_000)),
+    ("anthropic", "claude-opus-4-6", usd(5000, 500, 6250, 25_000)),
+    ("anthropic", "claude-opus-4-5", usd(5000, 500, 6250, 25_000)),
+    ("anthropic", "claude-sonnet-5-5", usd(2000, 100, 2500, 10_000)),
+    ("anthropic", "claude-sonnet-5", usd(2000, 200, 2500, 10_000)),
+    ("anthropic", "claude-sonnet-4-6", usd(3000, 300, 3750, 15_000)),
+    ("anthropic", "claude-sonnet-4-5", usd(3000, 300, 3750, 15_000)),
+    ("anthropic", "claude-haiku-5-5", long(usd(100, 10, 125, 500), 100_000, 500, 500)),
+    ("anthropic", "claude-haiku-4-5", usd(1000, 100, 1250, 5000)),
+    ("deepseek", "deepseek-flash", usd(300, 6, 300, 1200)),
+    ("deepseek", "deepseek-v4-flash", usd(300, 6, 300, 1200)),
+    ("deepseek", "deepseek-v4-pro", usd(1320, 44, 1320, 3960)),
+];
+
+/// The price of `model` at `provider` (a [`Provider::name`](crate::Provider::name)). A price of
+/// the user's own in `own` comes first and holds at every provider.
+pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Option<Price> {
+    if let Some(price) = own.get(model) {
+        return Some(*price);
+    }
+    CATALOGUE
+        .iter()
+        .find(|(by, name, _)| *by == provider && is_version_of(model, name))
+        .map(|(_, _, price)| *price)
+}
+
+/// Whether `model` is `name`, or `name` followed by `-latest` or a date.
+fn is_version_of(model: &str, name: &str) -> bool {
+    let Some(rest) = model.strip_prefix(name) else { return false };
+    if rest.is_empty() || rest == "-latest" {
+        return true;
+    }
+    let digits = rest.bytes().filter(u8::is_ascii_digit).count();
+    let dashes = rest.bytes().filter(|b| *b == b'-').count();
+    rest.starts_with('-') && digits == 8 && digits + dashes == rest.len() && matches!(dashes, 1 | 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(input: u64, cached: u64, written: u64, output: u64) -> Usage {
+        Usage {
+            input_tokens: input,
+            output_tokens: output,
+            cached_input_tokens: cached,
+            cache_write_tokens: written,
+            reasoning_tokens: 0,
+        }
+    }
+
+    fn catalogued(provider: &str, model: &str) -> Option<Price> {
+        price(&BTreeMap::new(), provider, model)
+    }
+
+    #[test]
+    fn cached_and_written_tokens_are_parts_of_the_input_and_have_their_own_price() {
+        let opus = catalogued("anthropic", "claude-opus-4-5-20251101").unwrap();
+        // 100 fresh × $5 + 800 read × $0.50 + 100 written × $6.25 + 50 out × $25, per million.
+        assert_eq!(opus.cost(&usage(1000, 800, 100, 50)), 500 + 400 + 625 + 1250);
+        assert_eq!(opus.cost(&usage(1_000_000, 0, 0, 0)), 5_000_000);
+    }
+
+    #[test]
+    fn half_a_millionth_is_rounded_up_and_less_is_rounded_down() {
+        let luna = catalogued("openai", "gpt-6-luna").unwrap();
+        assert_eq!(luna.cost(&usage(5, 0, 0, 0)), 1);
+        assert_eq!(luna.cost(&usage(4, 0, 0, 0)), 0);
+    }
+
+    #[test]
+    fn a_long_request_costs_more_as_a_whole() {
+        let sol = catalogued("openai", "gpt-6.1-sol").unwrap();
+        assert_eq!(sol.cost(&usage(272_000, 0, 0, 1000)), 544_000 + 10_000);
+        assert_eq!(sol.cost(&usage(272_001, 0, 0, 1000)), 1_088_004 + 15_000);
+    }
+
+    #[test]
+    fn numbers_from_hell_saturate_instead_of_overflowing() {
+        let own = Price { long_above: Some(0), long_input_percent: u64::MAX, ..usd(1, 1, 1, 1) };
+        let dear =
+            Price { input: u64::MAX, output: u64::MAX, long_output_percent: u64::MAX, ..own };
+        assert_eq!(dear.cost(&usage(u64::MAX, 0, 0, u64::MAX)), u64::MAX);
+        // More cached tokens than tokens: a provider's mistake, not an underflow.
+        assert_eq!(usd(1000, 100, 0, 0).cost(&usage(10, 99, 99, 0)), 1);
+    }
+
+    #[test]
+    fn dated_names_have_the_price_of_their_model_and_other_models_do_not() {
+        let price = catalogued("openai", "gpt-5");
+        assert!(price.is_some());
+        for dated in ["gpt-5-2025-08-07", "gpt-5-20250807", "gpt-5-latest"] {
+            assert_eq!(catalogued("openai", dated), price, "{dated}");
+        }
+        for other in ["gpt-5-pro", "gpt-5-2025", "gpt-5-2025-08-0x", "gpt-51", "gpt"] {
+            assert_eq!(catalogued("openai", other), None, "{other}");
+        }
+        assert_ne!(catalogued("openai", "gpt-5-mini"), price);
+        assert_eq!(catalogued("custom", "gpt-5"), None, "another server's gpt-5 is not OpenAI's");
+    }
+
+    #[test]
+    fn a_price_of_the_users_own_comes_first_and_holds_everywhere() {
+        let own = BTreeMap::from([
+            ("gpt-5".to_owned(), usd(1, 1, 1, 1)),
+            ("qwen3".to_owned(), usd(2, 2, 2, 2)),
+        ]);
+        assert_eq!(price(&own, "openai", "gpt-5"), Some(usd(1, 1, 1, 1)));
+        assert_eq!(price(&own, "custom", "qwen3"), Some(usd(2, 2, 2, 2)));
+    }
+
+    #[test]
+    fn the_catalogue_has_no_doubles_and_no_cache_dearer_than_fresh_input() {
+        let mut seen = std::collections::HashSet::new();
+        for (provider, model, price) in CATALOGUE {
+            assert!(seen.insert((provider, model)), "{model} stands twice");
+            assert!(price.cached_input <= price.input, "{model}");
+            assert!(price.input < price.output, "{model}");
+        }
+    }
+}

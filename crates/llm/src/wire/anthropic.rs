@@ -1,0 +1,468 @@
+//! Anthropic Messages: content blocks, signed thinking, prompt caching.
+//!
+//! Speaks version 2023-06-01, which the API and everyone who imitates it understand. Thinking is
+//! asked for in the way of the model's generation, told by its name: a token budget up to the
+//! 4.5 models, adaptive with an effort after that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use overmind_core::model::{ModelDelta, StopReason, Usage};
+use serde_json::{Map, Value, json};
+
+use super::decode::{WireCall, owned, str_of, tokens};
+use super::pieces::{Block, plain};
+use super::{Broken, Call, Draft, Omit, Piece, Pieces, schema};
+use crate::alias::Aliases;
+use crate::conversation::Part;
+
+pub(crate) const VERSION: &str = "2023-06-01";
+
+/// Output limit when the request names none; the API insists on one. Thinking counts towards it.
+const MAX_TOKENS: u32 = 8192;
+const MAX_TOKENS_THINKING: u32 = 32_000;
+
+/// How thinking is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thinking {
+    Off,
+    /// `thinking.type: enabled` with so many tokens.
+    Budget(u32),
+    /// The model decides; the effort goes into `output_config`.
+    Adaptive,
+}
+
+/// Generation of a Claude model by its name, major and minor: `claude-opus-4-5` is (4, 5), and
+/// so is nothing else: `None` for other models.
+pub(super) fn generation(model: &str) -> Option<(u32, u32)> {
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    let mut words = name.strip_prefix("claude-")?.split(['-', '.']).peekable();
+    // A date is no version.
+    let number = |word: &str| word.parse::<u32>().ok().filter(|n| *n < 1000);
+    // The family stands first, but stood last until 3.7: `claude-3-7-sonnet`.
+    words.next_if(|word| number(word).is_none());
+    let major = words.next().and_then(number)?;
+    Some((major, words.next().and_then(number).unwrap_or(0)))
+}
+
+fn thinking(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Thinking {
+    let effort = call.effort(omit);
+    match generation(call.model) {
+        // These think whether asked or not; asking makes the thinking visible.
+        Some((5.., _)) => Thinking::Adaptive,
+        Some((4, 6..)) if effort.is_some() => Thinking::Adaptive,
+        Some((4, 6..)) => Thinking::Off,
+        Some(_) | None => match effort {
+            None | Some("none" | "minimal") => Thinking::Off,
+            // Signed thinking must begin a message with calls; one that came from elsewhere has
+            // none, and then this turn must do without.
+            Some(_) if last_calls_lack_thinking(call, omit) => Thinking::Off,
+            Some("low") => Thinking::Budget(2048),
+            Some("medium") => Thinking::Budget(8192),
+            Some(_) => Thinking::Budget(24_576),
+        },
+    }
+}
+
+fn last_calls_lack_thinking(call: &Call<'_>, omit: &BTreeSet<Omit>) -> bool {
+    let last = call.parts.iter().rev().find_map(|part| match part {
+        Part::Assistant { calls, state, .. } => {
+            Some(!calls.is_empty() && call.pieces(*state, omit).is_none())
+        }
+        Part::User(_) | Part::Results(_) => None,
+    });
+    last.unwrap_or(false)
+}
+
+/// The request.
+pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value> {
+    let thinking = thinking(call, omit);
+    let mut body = Map::new();
+    body.insert("model".into(), call.model.into());
+    let default = if thinking == Thinking::Adaptive { MAX_TOKENS_THINKING } else { MAX_TOKENS };
+    let mut limit = call.request.max_output_tokens.unwrap_or(default);
+    if let Thinking::Budget(budget) = thinking {
+        limit = limit.saturating_add(budget);
+    }
+    body.insert("max_tokens".into(), limit.into());
+    body.insert("stream".into(), true.into());
+    if !call.request.system.is_empty() {
+        // Tools stand before the system prompt in the cached prefix: one mark covers both.
+        body.insert(
+            "system".into(),
+            json!([{ "type": "text", "text": call.request.system, "cache_control": { "type": "ephemeral" } }]),
+        );
+    }
+    body.insert("messages".into(), messages(call, omit).into());
+    if !call.request.tools.is_empty() {
+        let tools = call.request.tools.iter().map(|tool| {
+            json!({
+                "name": call.names.wire(&tool.name),
+                "description": tool.description,
+                "input_schema": schema(&tool.schema),
+            })
+        });
+        body.insert("tools".into(), tools.collect());
+        // A model that thinks may not be forced to call.
+        let forced = call.must_call(omit) && thinking == Thinking::Off;
+        let choice = if forced { "any" } else { "auto" };
+        body.insert("tool_choice".into(), json!({ "type": choice }));
+    }
+    let show = (!omit.contains(&Omit::Summary)).then_some("summarized");
+    match thinking {
+        Thinking::Off => {
+            let too_new = generation(call.model).is_some_and(|version| version >= (4, 7));
+            if let Some(temperature) = call.temperature(omit).filter(|_| !too_new) {
+                body.insert("temperature".into(), temperature.into());
+            }
+        }
+        Thinking::Budget(budget) => {
+            body.insert("thinking".into(), json!({ "type": "enabled", "budget_tokens": budget }));
+        }
+        Thinking::Adaptive => {
+            let mut fields = Map::new();
+            fields.insert("type".into(), "adaptive".into());
+            if let Some(show) = show {
+                fields.insert("display".into(), show.into());
+            }
+            body.insert("thinking".into(), Value::Object(fields));
+            if let Some(effort) = call.effort(omit) {
+                // The API has no lower one.
+                let effort = if matches!(effort, "none" | "minimal") { "low" } else { effort };
+                body.insert("output_config".into(), json!({ "effort": effort }));
+            }
+        }
+    }
+    body
+}
+
+/// Roles alternate, the user begins and ends, and results stand first in the user's message.
+fn messages(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Vec<Value> {
+    let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
+    for part in &call.parts {
+        let (role, blocks) = match part {
+            Part::User(text) => ("user", vec![text_block(text)]),
+            Part::Assistant { text, calls, state } => {
+                let pieces = call.pieces(*state, omit);
+                let blocks = match &pieces {
+                    Some(pieces) => pieces.blocks(text, calls),
+                    None => plain(text, calls).collect(),
+                };
+                let blocks = blocks.into_iter().filter_map(|block| match block {
+                    Block::Raw(raw) => Some(raw.clone()),
+                    Block::Text(text) => (!text.trim().is_empty()).then(|| text_block(text)),
+                    Block::Call(made) => Some(json!({
+                        "type": "tool_use",
+                        "id": call.ids.wire(&made.id),
+                        "name": call.names.wire(&made.name),
+                        "input": match &made.args {
+                            object @ Value::Object(_) => object.clone(),
+                            // Only an object is accepted; the model may still see what it wrote.
+                            other => json!({ "unparsed": other }),
+                        },
+                    })),
+                });
+                ("assistant", blocks.collect())
+            }
+            Part::Results(results) => {
+                let blocks = results.iter().map(|result| {
+                    let mut block = json!({
+                        "type": "tool_result",
+                        "tool_use_id": call.ids.wire(result.call_id),
+                        "content": result.content,
+                    });
+                    if result.is_error {
+                        block["is_error"] = true.into();
+                    }
+                    block
+                });
+                ("user", blocks.collect())
+            }
+        };
+        match messages.last_mut() {
+            Some((before, all)) if *before == role => all.extend(blocks),
+            _ if blocks.is_empty() => {}
+            _ => messages.push((role, blocks)),
+        }
+    }
+    if messages.last().is_some_and(|(role, _)| *role == "assistant") {
+        // An answer cannot be continued; it can be asked for more.
+        messages.push(("user", vec![text_block("Continue.")]));
+    }
+    if let Some(block) = messages.last_mut().and_then(|(_, blocks)| blocks.last_mut()) {
+        // The next request repeats everything up to here.
+        block["cache_control"] = json!({ "type": "ephemeral" });
+    }
+    messages
+        .into_iter()
+        .map(|(role, content)| json!({ "role": role, "content": content }))
+        .collect()
+}
+
+/// The API refuses blank text.
+fn text_block(text: &str) -> Value {
+    let text = if text.trim().is_empty() { "(empty)" } else { text };
+    json!({ "type": "text", "text": text })
+}
+
+/// One content block on its way in.
+#[derive(Debug)]
+enum Open {
+    Text(String),
+    Thinking {
+        text: String,
+        signature: String,
+    },
+    Redacted(Value),
+    Call {
+        id: String,
+        name: String,
+        input: Value,
+        json: String,
+    },
+    /// A kind that is not ours, such as a tool that the provider runs.
+    Other,
+}
+
+/// A reply on its way in.
+#[derive(Debug)]
+pub(crate) struct Reply<'a> {
+    names: &'a Aliases,
+    /// By index, which is also their order.
+    blocks: BTreeMap<u64, Open>,
+    usage: Usage,
+    stop: Option<StopReason>,
+    model: String,
+    finished: bool,
+}
+
+impl<'a> Reply<'a> {
+    pub(super) fn new(names: &'a Aliases) -> Self {
+        Self {
+            names,
+            blocks: BTreeMap::new(),
+            usage: Usage::default(),
+            stop: None,
+            model: String::new(),
+            finished: false,
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+        match str_of(event, "/type") {
+            "" => return Err(Broken::Nonsense("an event has no `type`".to_owned())),
+            "message_start" => {
+                self.model = owned(event, "/message/model");
+                self.count(event.pointer("/message/usage"));
+            }
+            "content_block_start" => {
+                let index = index(event)?;
+                let block = event.get("content_block").unwrap_or(&Value::Null);
+                self.start(index, block, out);
+            }
+            "content_block_delta" => {
+                let index = index(event)?;
+                let delta = event.get("delta").unwrap_or(&Value::Null);
+                let Some(block) = self.blocks.get_mut(&index) else {
+                    return Err(Broken::Nonsense(format!(
+                        "a delta for block {index}, which has not begun"
+                    )));
+                };
+                grow(block, delta, self.names, out);
+            }
+            "message_delta" => {
+                self.count(event.get("usage"));
+                if let Some(reason) = event.pointer("/delta/stop_reason").and_then(Value::as_str) {
+                    self.stop = Some(stop_reason(reason));
+                }
+            }
+            "message_stop" => self.finished = true,
+            // Pings, ends of blocks, and events that are not known yet.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, index: u64, block: &Value, out: &mut Vec<ModelDelta>) {
+        let open = match str_of(block, "/type") {
+            "text" => {
+                let text = owned(block, "/text");
+                if !text.is_empty() {
+                    out.push(ModelDelta::Text(text.clone()));
+                }
+                Open::Text(text)
+            }
+            "thinking" => {
+                let text = owned(block, "/thinking");
+                if !text.is_empty() {
+                    out.push(ModelDelta::Reasoning(text.clone()));
+                }
+                Open::Thinking { text, signature: owned(block, "/signature") }
+            }
+            "redacted_thinking" => Open::Redacted(block.clone()),
+            "tool_use" => Open::Call {
+                id: owned(block, "/id"),
+                name: owned(block, "/name"),
+                input: block.get("input").cloned().unwrap_or(Value::Null),
+                json: String::new(),
+            },
+            _ => Open::Other,
+        };
+        self.blocks.insert(index, open);
+    }
+
+    /// Counts are cumulative: a later one replaces an earlier one, a missing one does not.
+    fn count(&mut self, usage: Option<&Value>) {
+        let Some(usage) = usage else { return };
+        if usage.get("input_tokens").is_some_and(Value::is_u64) {
+            self.usage.cached_input_tokens = tokens(usage, "/cache_read_input_tokens");
+            self.usage.cache_write_tokens = tokens(usage, "/cache_creation_input_tokens");
+            // Theirs leaves the cached ones out; ours counts them all.
+            self.usage.input_tokens = tokens(usage, "/input_tokens")
+                + self.usage.cached_input_tokens
+                + self.usage.cache_write_tokens;
+        }
+        if usage.get("output_tokens").is_some_and(Value::is_u64) {
+            self.usage.output_tokens = tokens(usage, "/output_tokens");
+        }
+        let reasoning = tokens(usage, "/output_tokens_details/thinking_tokens");
+        self.usage.reasoning_tokens = self.usage.reasoning_tokens.max(reasoning);
+    }
+
+    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+        let Some(content) = body.get("content").and_then(Value::as_array) else {
+            return Err(Broken::Nonsense("a message without `content`".to_owned()));
+        };
+        self.model = owned(body, "/model");
+        self.count(body.get("usage"));
+        for (index, block) in (0..).zip(content) {
+            self.start(index, block, out);
+            if let Some(Open::Call { name, input, .. }) = self.blocks.get(&index) {
+                let name = self.names.real(name).to_owned();
+                out.push(ModelDelta::ToolArgs { name, text: input.to_string() });
+            }
+        }
+        self.stop = body.get("stop_reason").and_then(Value::as_str).map(stop_reason);
+        self.finished = true;
+        Ok(())
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    pub(super) fn finish(self) -> Result<Draft, Broken> {
+        let stop = self.stop.ok_or(Broken::Cut)?;
+        let mut draft = Draft {
+            text: String::new(),
+            reasoning: String::new(),
+            calls: Vec::new(),
+            usage: self.usage,
+            stop,
+            model: self.model,
+            pieces: Pieces::default(),
+        };
+        for block in self.blocks.into_values() {
+            match block {
+                Open::Text(text) => {
+                    draft.pieces.push_text(text.len());
+                    draft.text.push_str(&text);
+                }
+                Open::Thinking { text, signature } => {
+                    if !draft.reasoning.is_empty() && !text.is_empty() {
+                        draft.reasoning.push_str("\n\n");
+                    }
+                    draft.reasoning.push_str(&text);
+                    // Without a signature the API would refuse it; imitators send none.
+                    if !signature.is_empty() {
+                        let raw =
+                            json!({ "type": "thinking", "thinking": text, "signature": signature });
+                        draft.pieces.0.push(Piece::Raw(raw));
+                    }
+                }
+                Open::Redacted(raw) => draft.pieces.0.push(Piece::Raw(raw)),
+                Open::Call { id, name, input, json } => {
+                    let args = if !json.is_empty() {
+                        json
+                    } else if input.is_null() {
+                        String::new()
+                    } else {
+                        input.to_string()
+                    };
+                    draft.calls.push(WireCall { id, name, args });
+                    draft.pieces.0.push(Piece::Call);
+                }
+                Open::Other => {}
+            }
+        }
+        if draft.stop == StopReason::End && !draft.calls.is_empty() {
+            draft.stop = StopReason::ToolCalls;
+        }
+        Ok(draft)
+    }
+}
+
+fn index(event: &Value) -> Result<u64, Broken> {
+    event
+        .get("index")
+        .and_then(Value::as_u64)
+        .ok_or_else(|| Broken::Nonsense("an event of a content block has no `index`".to_owned()))
+}
+
+fn grow(block: &mut Open, delta: &Value, names: &Aliases, out: &mut Vec<ModelDelta>) {
+    match (block, str_of(delta, "/type")) {
+        (Open::Text(text), "text_delta") => {
+            let piece = str_of(delta, "/text");
+            text.push_str(piece);
+            out.push(ModelDelta::Text(piece.to_owned()));
+        }
+        (Open::Thinking { text, .. }, "thinking_delta") => {
+            let piece = str_of(delta, "/thinking");
+            text.push_str(piece);
+            out.push(ModelDelta::Reasoning(piece.to_owned()));
+        }
+        (Open::Thinking { signature, .. }, "signature_delta") => {
+            signature.push_str(str_of(delta, "/signature"));
+        }
+        (Open::Call { name, json, .. }, "input_json_delta") => {
+            let piece = str_of(delta, "/partial_json");
+            if !piece.is_empty() {
+                json.push_str(piece);
+                let name = names.real(name).to_owned();
+                out.push(ModelDelta::ToolArgs { name, text: piece.to_owned() });
+            }
+        }
+        // Citations, and kinds that are not known yet.
+        _ => {}
+    }
+}
+
+fn stop_reason(reason: &str) -> StopReason {
+    match reason {
+        "tool_use" => StopReason::ToolCalls,
+        "max_tokens" | "model_context_window_exceeded" => StopReason::MaxTokens,
+        "refusal" => StopReason::Refusal,
+        _ => StopReason::End,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_is_read_from_the_name() {
+        for (name, want) in [
+            ("claude-opus-4-5-20251101", Some((4, 5))),
+            ("claude-opus-4-20250514", Some((4, 0))),
+            ("claude-sonnet-5", Some((5, 0))),
+            ("claude-haiku-5-5", Some((5, 5))),
+            ("anthropic/claude-opus-4.6", Some((4, 6))),
+            ("claude-3-7-sonnet-20250219", Some((3, 7))),
+            ("claude-3-haiku-20240307", Some((3, 0))),
+            ("gpt-5", None),
+            ("claude-instant", None),
+        ] {
+            assert_eq!(generation(name), want, "{name}");
+        }
+    }
+}

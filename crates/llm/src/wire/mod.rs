@@ -1,0 +1,164 @@
+//! The wire formats: a request becomes a body, a stream of events becomes deltas and one reply.
+//!
+//! One module per format, each with `body` (request) and a decoder (reply). What all share is
+//! here: [`Call`], the decoder's door [`Decoder`], and [`Pieces`], the memory of what a provider
+//! wants to see again.
+
+pub(crate) mod anthropic;
+pub(crate) mod chat;
+mod decode;
+mod pieces;
+pub(crate) mod responses;
+
+use std::collections::BTreeSet;
+
+use overmind_core::model::{Message, ModelRequest, ToolChoice};
+use serde_json::{Map, Value};
+
+use crate::alias::Aliases;
+use crate::config::{Format, Provider};
+use crate::conversation::{self, Part};
+
+pub(crate) use decode::{Broken, Decoder, Draft};
+pub(crate) use pieces::{Piece, Pieces};
+
+/// Something that is left out of a request because the provider has refused it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Omit {
+    Temperature,
+    Effort,
+    /// The readable summary of the reasoning.
+    Summary,
+    /// `stream_options` of chat: costs the usage figures.
+    StreamOptions,
+    /// `include: [reasoning.encrypted_content]` of Responses.
+    Include,
+    /// `tool_choice: required`: the model may then answer in text.
+    ToolChoice,
+    /// The usual name of the chat format's output limit; the other one is sent.
+    MaxTokensName,
+    /// What earlier replies carried for the provider.
+    State,
+}
+
+/// One call, as the formats need it.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) provider: &'a Provider,
+    pub(crate) format: Format,
+    /// The name on the wire.
+    pub(crate) model: &'a str,
+    pub(crate) request: &'a ModelRequest,
+    pub(crate) parts: Vec<Part<'a>>,
+    pub(crate) names: Aliases,
+    pub(crate) ids: Aliases,
+    pub(crate) reasoning: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(
+        provider: &'a Provider,
+        format: Format,
+        model: &'a str,
+        request: &'a ModelRequest,
+    ) -> Self {
+        let calls = || {
+            request.messages.iter().flat_map(|message| match message {
+                Message::Assistant { calls, .. } => calls.as_slice(),
+                Message::User { .. } | Message::Tool { .. } => &[],
+            })
+        };
+        let tools = request.tools.iter().map(|tool| tool.name.as_str());
+        Self {
+            provider,
+            format,
+            model,
+            request,
+            parts: conversation::parts(&request.messages),
+            names: Aliases::of(tools.chain(calls().map(|call| call.name.as_str()))),
+            ids: Aliases::of(calls().map(|call| call.id.as_str())),
+            reasoning: crate::route::is_reasoning(model)
+                || anthropic::generation(model).is_some_and(|version| version >= (5, 0)),
+        }
+    }
+
+    /// The request's body.
+    pub(crate) fn body(&self, omit: &BTreeSet<Omit>) -> Map<String, Value> {
+        match self.format {
+            Format::OpenAiResponses => responses::body(self, omit),
+            Format::OpenAiChat => chat::body(self, omit),
+            Format::AnthropicMessages => anthropic::body(self, omit),
+        }
+    }
+
+    pub(crate) fn decoder(&self) -> Decoder<'_> {
+        match self.format {
+            Format::OpenAiResponses => Decoder::Responses(responses::Reply::new(&self.names)),
+            Format::OpenAiChat => Decoder::Chat(chat::Reply::new(&self.names)),
+            Format::AnthropicMessages => Decoder::Anthropic(anthropic::Reply::new(&self.names)),
+        }
+    }
+
+    /// The effort to ask for, if any.
+    fn effort(&self, omit: &BTreeSet<Omit>) -> Option<&str> {
+        if omit.contains(&Omit::Effort) {
+            return None;
+        }
+        let default = self.provider.reasoning_effort.as_deref().filter(|_| self.reasoning);
+        self.request.reasoning_effort.as_deref().or(default)
+    }
+
+    /// 0 unless the request says otherwise; a reasoning model gets none.
+    fn temperature(&self, omit: &BTreeSet<Omit>) -> Option<f64> {
+        let dropped = self.reasoning || omit.contains(&Omit::Temperature);
+        (!dropped).then(|| self.request.temperature.unwrap_or(0.0))
+    }
+
+    fn must_call(&self, omit: &BTreeSet<Omit>) -> bool {
+        self.request.tool_choice == ToolChoice::Required
+            && !self.request.tools.is_empty()
+            && !omit.contains(&Omit::ToolChoice)
+    }
+
+    /// The tag under which this provider's state is kept, and recognised.
+    fn state_tag(&self) -> pieces::Tag<'_> {
+        pieces::Tag { format: self.format, provider: &self.provider.name, model: self.model }
+    }
+
+    /// What an earlier reply left for this provider, if it is this provider's.
+    fn pieces(&self, state: Option<&Value>, omit: &BTreeSet<Omit>) -> Option<Pieces> {
+        if omit.contains(&Omit::State) {
+            return None;
+        }
+        Pieces::from_state(state?, &self.state_tag())
+    }
+
+    /// The state to keep with the reply.
+    pub(crate) fn state(&self, pieces: Pieces) -> Option<Value> {
+        pieces.into_state(&self.state_tag())
+    }
+}
+
+/// Arguments as text, the way the OpenAI formats carry them.
+fn args_text(args: &Value) -> String {
+    match args {
+        // Text that did not parse goes back as the model wrote it.
+        Value::String(raw) => raw.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            args.to_string()
+        }
+    }
+}
+
+/// A tool's schema; providers insist on `type: object` at its top.
+fn schema(schema: &Value) -> Value {
+    let mut schema = match schema {
+        Value::Object(map) => map.clone(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Map::new()
+        }
+    };
+    schema.entry("type").or_insert_with(|| "object".into());
+    schema.entry("properties").or_insert_with(|| Value::Object(Map::new()));
+    Value::Object(schema)
+}

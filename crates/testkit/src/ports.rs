@@ -1,0 +1,244 @@
+//! Fakes of the ports that a session acts through, for tests of the engine: tools and models
+//! that do what a test says, at the moment it says.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use overmind_core::Fut;
+use overmind_core::ids::MemoryId;
+use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::model::{
+    DeltaSink, ModelCall, ModelDelta, ModelFailure, ModelReply, ModelRequest, Models, StopReason,
+    Usage,
+};
+use overmind_core::time::{Clock, Timestamp};
+use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, ToolSpec, Toolbox};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+/// What a fake tool answers to its arguments.
+pub type Answer = Arc<dyn Fn(&str, &Value) -> ToolOutcome + Send + Sync>;
+
+/// Tools by name and class; each call is recorded. `hang` waits until [`FakeTools::let_go`] and
+/// counts the calls that were dropped before.
+pub struct FakeTools {
+    specs: Arc<[ToolSpec]>,
+    answer: Answer,
+    pub calls: Mutex<Vec<(String, Value)>>,
+    pub dropped: AtomicUsize,
+    gate: Semaphore,
+}
+
+impl std::fmt::Debug for FakeTools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FakeTools").finish_non_exhaustive()
+    }
+}
+
+struct CountDrop<'a>(&'a AtomicUsize, bool);
+
+impl Drop for CountDrop<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl FakeTools {
+    /// The built-in names with their classes, and `look` (pure) and `hang` (once).
+    pub fn new(answer: impl Fn(&str, &Value) -> ToolOutcome + Send + Sync + 'static) -> Arc<Self> {
+        use EffectClass::{Idempotent, Once, Pure};
+        let spec = |name: &str, class, internal| ToolSpec {
+            name: name.into(),
+            description: format!("fake {name}"),
+            schema: json!({"type": "object"}),
+            class,
+            internal,
+        };
+        let specs = vec![
+            spec("ask_user", Pure, true),
+            spec("final_answer", Pure, true),
+            spec("hang", Once, false),
+            spec("look", Pure, false),
+            spec("read_file", Pure, false),
+            spec("run_shell", Once, false),
+            spec("search_memory", Pure, false),
+            spec("store_memory", Idempotent, false),
+            spec("verify", Pure, true),
+            spec("write_file", Idempotent, false),
+        ];
+        Arc::new(Self {
+            specs: specs.into(),
+            answer: Arc::new(answer),
+            calls: Mutex::default(),
+            dropped: AtomicUsize::new(0),
+            gate: Semaphore::new(0),
+        })
+    }
+
+    /// Everything succeeds.
+    pub fn ok() -> Arc<Self> {
+        Self::new(|_, _| ToolOutcome { allowed: true, result: json!({"ok": true}) })
+    }
+
+    /// Lets `n` calls of `hang` go on.
+    pub fn let_go(&self, n: usize) {
+        self.gate.add_permits(n);
+    }
+
+    pub fn called(&self, name: &str) -> usize {
+        self.calls.lock().expect("no test panics here").iter().filter(|(n, _)| n == name).count()
+    }
+}
+
+impl Toolbox for FakeTools {
+    fn specs(&self) -> Arc<[ToolSpec]> {
+        Arc::clone(&self.specs)
+    }
+
+    fn call<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+    ) -> Fut<'a, ToolOutcome> {
+        Box::pin(async move {
+            let known = self.specs.iter().find(|spec| spec.name == name);
+            let allowed = known.is_some_and(|spec| spec.internal)
+                || (known.is_some() && context.allowed.iter().any(|tool| tool == name));
+            if !allowed {
+                let message = format!("Tool '{name}' is not allowed for agent {}", context.agent);
+                let outcome = ToolOutcome::failure("tool_not_allowed", message);
+                return ToolOutcome { allowed: false, ..outcome };
+            }
+            self.calls.lock().expect("no test panics here").push((name.into(), args.clone()));
+            if name == "hang" {
+                let mut guard = CountDrop(&self.dropped, true);
+                self.gate.acquire().await.expect("the gate is never closed").forget();
+                guard.1 = false;
+            }
+            (self.answer)(name, args)
+        })
+    }
+}
+
+/// A model that gives the replies of a list, one a call, whatever it is asked.
+#[derive(Debug, Default)]
+pub struct FakeModels {
+    replies: Mutex<VecDeque<Result<ModelReply, ModelFailure>>>,
+    pub requests: Mutex<Vec<ModelRequest>>,
+}
+
+impl FakeModels {
+    pub fn new(replies: impl IntoIterator<Item = Result<ModelReply, ModelFailure>>) -> Arc<Self> {
+        Arc::new(Self {
+            replies: Mutex::new(replies.into_iter().collect()),
+            requests: Mutex::default(),
+        })
+    }
+}
+
+/// A reply that calls these tools.
+pub fn calls(calls: &[(&str, Value)]) -> Result<ModelReply, ModelFailure> {
+    let calls = calls
+        .iter()
+        .enumerate()
+        .map(|(n, (name, args))| ModelCall {
+            id: format!("call_{n}"),
+            name: (*name).into(),
+            args: args.clone(),
+        })
+        .collect();
+    Ok(reply("", calls))
+}
+
+/// A reply of words alone.
+pub fn says(text: &str) -> Result<ModelReply, ModelFailure> {
+    Ok(reply(text, Vec::new()))
+}
+
+fn reply(text: &str, calls: Vec<ModelCall>) -> ModelReply {
+    let stop = if calls.is_empty() { StopReason::End } else { StopReason::ToolCalls };
+    ModelReply {
+        text: text.into(),
+        reasoning: String::new(),
+        calls,
+        usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
+        stop,
+        model: "fake".into(),
+        provider: "fake".into(),
+        cost_microusd: Some(7),
+        provider_state: None,
+    }
+}
+
+impl Models for FakeModels {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        sink: DeltaSink<'a>,
+    ) -> Fut<'a, Result<ModelReply, ModelFailure>> {
+        Box::pin(async move {
+            self.requests.lock().expect("no test panics here").push(request.clone());
+            let next = self.replies.lock().expect("no test panics here").pop_front();
+            let reply = next.unwrap_or_else(|| says("done"));
+            if let Ok(reply) = &reply
+                && !reply.text.is_empty()
+            {
+                sink(ModelDelta::Text(reply.text.clone()));
+            }
+            reply
+        })
+    }
+
+    fn check(&self, _model: &str) -> Result<(), ModelFailure> {
+        Ok(())
+    }
+}
+
+/// A memory that remembers nothing: for tests that are not about it.
+#[derive(Debug)]
+pub struct NoMemory;
+
+impl Memory for NoMemory {
+    fn store(&self, draft: MemoryDraft) -> Fut<'_, Result<MemoryItem, MemoryError>> {
+        Box::pin(async move {
+            Ok(MemoryItem {
+                id: MemoryId::from_u128(1),
+                colony: draft.colony,
+                collection: draft.collection,
+                text: draft.text,
+                embedding: Vec::new(),
+                embedding_model: "fts5-bm25".into(),
+                metadata: draft.metadata,
+                created_at: Timestamp::default(),
+                source: draft.source,
+            })
+        })
+    }
+
+    fn search(&self, _query: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+/// The machine's own clock, for tests that wait for real things.
+#[derive(Debug)]
+pub struct WallClock;
+
+impl Clock for WallClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now(&self) -> Timestamp {
+        let since = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("the machine's clock is after 1970");
+        Timestamp::from_micros(i64::try_from(since.as_micros()).expect("before the year 294,247"))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn sleep_until(&self, deadline: Timestamp) -> Fut<'_, ()> {
+        Box::pin(tokio::time::sleep(deadline.since(self.now())))
+    }
+}
