@@ -1,0 +1,373 @@
+//! The `docker` driver: one hardened container per command, over the engine's socket.
+//!
+//! [`Docker::new`] is the entry point; [`Docker::sweep`] belongs into the daemon's start and
+//! [`Docker::settled`] into its end. A container has no network, a read-only root, no
+//! capabilities, no-new-privileges, bounds on memory (without swap), processor time, processes,
+//! files and `/tmp`, a user that is not root, and the workspace at `/workspace`, read-only but
+//! for the directory that the request names.
+//!
+//! What is different from the other drivers:
+//!
+//! * a **signal** shows as exit code 128 + n, as the engine reports it, and a **missing program**
+//!   as 127 with the init's message on the error stream;
+//! * the **environment** is the request's, and what the engine adds: PATH and HOME unless given,
+//!   HOSTNAME, and the image's own variables;
+//! * the **user** is [`Options::user`], else the daemon's own, else (the daemon is root) the
+//!   workspace's owner, else 65534. What a command writes belongs to that user. A directory
+//!   that it could not use is refused before anything starts;
+//! * images are **never downloaded** here: that is minutes of network in the middle of a command;
+//! * file systems mounted *inside* the workspace are not shown (the engine would leave them
+//!   writable);
+//! * the engine must see the same file system as the daemon;
+//! * containers of a daemon that was **killed** run on, within their bounds but without their
+//!   timeout, until the next start sweeps them.
+//!
+//! Whoever may talk to the engine's socket is root on its machine. The driver never gives the
+//! socket, or any path but the workspace, to a container.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bollard::container::LogOutput;
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
+    WaitContainerOptionsBuilder,
+};
+use bollard::{API_DEFAULT_VERSION, Docker as Client};
+use futures_util::StreamExt;
+use overmind_core::Fut;
+use overmind_core::sandbox::{
+    Exit, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::OnceCell;
+
+use crate::RunAs;
+use crate::capture::Capture;
+use crate::docker::errors::{Reason, after_start, before_start, unavailable};
+use crate::docker::place::Place;
+use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
+use crate::docker::removal::{Outstanding, Removal, remove};
+use crate::request;
+
+mod errors;
+mod place;
+mod plan;
+mod removal;
+
+/// How the driver reaches its engine and what it runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The engine's unix socket.
+    pub socket: PathBuf,
+    pub image: String,
+    /// Refuses an [`image`](Self::image) that is not named by its digest (`…@sha256:…`).
+    pub enforce_pinned_image: bool,
+    /// As whom commands run; see the module for the default. For a rootless engine give 0:0,
+    /// which is the daemon's own user there.
+    pub user: Option<RunAs>,
+    /// Runs the engine's init as process 1, so that signals and orphans are as usual.
+    pub init: bool,
+    /// Whose containers these are: the same after a restart of the daemon on the same data,
+    /// different for every other daemon that uses the engine.
+    pub owner: String,
+    /// This start of the owner; never used twice. Letters, digits, `_`, `.` and `-`.
+    pub instance: String,
+}
+
+impl Default for Options {
+    /// The standard socket and image, for a program that runs once and alone.
+    fn default() -> Self {
+        Self {
+            socket: PathBuf::from("/var/run/docker.sock"),
+            image: "alpine:3.20".to_owned(),
+            enforce_pinned_image: false,
+            user: None,
+            init: true,
+            owner: "default".to_owned(),
+            instance: format!("pid-{}", std::process::id()),
+        }
+    }
+}
+
+/// The driver. It connects when it is first used, and stays usable when the engine restarts.
+#[derive(Debug)]
+pub struct Docker {
+    options: Options,
+    client: OnceCell<Client>,
+    next: AtomicU64,
+    outstanding: Arc<Outstanding>,
+}
+
+/// How long the engine may take to say that it is there.
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long it may take to begin an answer.
+const ANSWER_TIMEOUT_S: u64 = 120;
+/// How long output may still come when the container has ended or was killed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Docker {
+    pub fn new(options: Options) -> Self {
+        Self {
+            options,
+            client: OnceCell::new(),
+            next: AtomicU64::new(0),
+            outstanding: Outstanding::new(),
+        }
+    }
+
+    /// Removes containers that an earlier start of the same owner left behind, running or not,
+    /// and returns how many. Call it before the first command.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::Unavailable`] without an engine: then there is nothing to sweep with.
+    pub async fn sweep(&self) -> Result<usize, SandboxError> {
+        let client = self.client().await?;
+        let label = format!("{LABEL_OWNER}={}", self.options.owner);
+        let options = ListContainersOptionsBuilder::default()
+            .all(true)
+            .filters(&std::collections::HashMap::from([("label", vec![label])]))
+            .build();
+        let found =
+            client.list_containers(Some(options)).await.map_err(|err| self.before_start(err))?;
+        let mut swept = 0;
+        for container in found {
+            let instance = container.labels.as_ref().and_then(|all| all.get(LABEL_INSTANCE));
+            let Some(id) = container.id else { continue };
+            if instance == Some(&self.options.instance) {
+                continue;
+            }
+            match remove(&client, &id).await {
+                Ok(()) => swept += 1,
+                Err(err) => {
+                    tracing::warn!(container = id, error = %err, "left-over container stays");
+                }
+            }
+        }
+        Ok(swept)
+    }
+
+    /// Waits until the containers of dropped calls are removed.
+    pub async fn settled(&self) {
+        self.outstanding.none_left().await;
+    }
+
+    /// A connected client that speaks the engine's version.
+    ///
+    /// The engine is asked each time: it answers in a millisecond, and a call that would fail
+    /// halfway is told apart from one that never began.
+    async fn client(&self) -> Result<Client, SandboxError> {
+        let socket = &self.options.socket;
+        if !socket.exists() {
+            return Err(unavailable(Reason::SocketMissing, socket, "there is no such file"));
+        }
+        let connect = async {
+            let client = self
+                .client
+                .get_or_try_init(|| async {
+                    let path = socket.to_string_lossy();
+                    let client =
+                        Client::connect_with_unix(&path, ANSWER_TIMEOUT_S, API_DEFAULT_VERSION)?;
+                    client.negotiate_version().await
+                })
+                .await?;
+            client.ping().await?;
+            Ok::<_, bollard::errors::Error>(client.clone())
+        };
+        match tokio::time::timeout(PING_TIMEOUT, connect).await {
+            Ok(Ok(client)) => Ok(client),
+            Ok(Err(err)) => Err(unavailable(Reason::PingFailed, socket, &chain(&err))),
+            Err(_elapsed) => Err(unavailable(Reason::PingTimedOut, socket, "no answer in 3 s")),
+        }
+    }
+
+    fn before_start(&self, err: bollard::errors::Error) -> SandboxError {
+        before_start(err, &self.options)
+    }
+
+    fn check_image_name(&self) -> Result<(), SandboxError> {
+        let image = &self.options.image;
+        if self.options.enforce_pinned_image && !image.contains("@sha256:") {
+            return Err(SandboxError::BadConfig {
+                code: "image_not_pinned".to_owned(),
+                message: format!("the image {image} is not named by its digest (@sha256:…)"),
+            });
+        }
+        Ok(())
+    }
+
+    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+        request::check(&request)?;
+        self.check_image_name()?;
+        let Place { workspace, writable, working_dir, user } =
+            Place::resolve(&request, self.options.user)?;
+        let client = self.client().await?;
+        let plan = Plan {
+            options: &self.options,
+            request: &request,
+            workspace,
+            writable,
+            working_dir,
+            user,
+        };
+
+        let started = Instant::now();
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("overmind-{}-{next}", self.options.instance);
+        let removal = Removal::armed(client.clone(), name, Arc::clone(&self.outstanding));
+        let options = CreateContainerOptionsBuilder::default().name(removal.name()).build();
+        if let Err(err) = client.create_container(Some(options), plan.container()).await {
+            if matches!(err, bollard::errors::Error::DockerResponseServerError { .. }) {
+                removal.disarm();
+            }
+            return Err(self.before_start(err));
+        }
+        let ran = self.run_created(&client, removal.name(), &request).await;
+        // In every case, and before the answer: nothing of it is left when this returns.
+        removal.now().await;
+        let Ran { exit, stdout, stderr } = ran?;
+        Ok(SandboxResult {
+            exit,
+            stdout: stdout.finish(),
+            stderr: stderr.finish(),
+            elapsed: started.elapsed(),
+            level: SandboxLevel::Docker,
+            shown_as: Some(plan.shown()),
+        })
+    }
+
+    async fn run_created(
+        &self,
+        client: &Client,
+        name: &str,
+        request: &SandboxRequest,
+    ) -> Result<Ran, SandboxError> {
+        // Attached before the start, so that the first byte is not missed.
+        let options = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(!request.stdin.is_empty())
+            .stdout(true)
+            .stderr(true)
+            .build();
+        let mut attached = client
+            .attach_container(name, Some(options))
+            .await
+            .map_err(|err| self.before_start(err))?;
+        client.start_container(name, None).await.map_err(|err| self.before_start(err))?;
+
+        let mut ran = Ran {
+            exit: Exit::TimedOut,
+            stdout: Capture::new(request.limits.output_bytes),
+            stderr: Capture::new(request.limits.output_bytes),
+        };
+        let mut feed = std::pin::pin!(async {
+            let given = attached.input.write_all(&request.stdin).await;
+            // A command that ends without reading is no failure.
+            if given.is_ok() && !request.stdin.is_empty() {
+                let _ = attached.input.shutdown().await;
+            }
+            std::future::pending::<std::convert::Infallible>().await
+        });
+        let end = {
+            let output = pump(&mut attached.output, &mut ran.stdout, &mut ran.stderr);
+            let mut both = std::pin::pin!(async {
+                tokio::select! {
+                    () = output => std::future::pending().await,
+                    never = &mut feed => match never {},
+                }
+            });
+            tokio::select! {
+                biased;
+                end = tokio::time::timeout(request.timeout, exit_of(client, name)) => end,
+                () = &mut both => unreachable!("it waits for ever when the output has ended"),
+            }
+        };
+        match end {
+            Ok(exit) => ran.exit = exit,
+            // Killed here and not only by the removal, so that the output comes to an end.
+            Err(_elapsed) => {
+                if let Err(err) = client.kill_container(name, None).await {
+                    tracing::debug!(container = name, error = %err, "not killed, to be removed");
+                }
+            }
+        }
+        let rest = pump(&mut attached.output, &mut ran.stdout, &mut ran.stderr);
+        if tokio::time::timeout(DRAIN_TIMEOUT, rest).await.is_err() {
+            tracing::warn!(container = name, "the engine did not end the output");
+        }
+        Ok(ran)
+    }
+}
+
+struct Ran {
+    exit: Exit,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+/// Takes output until it ends. Cancel safe: what came is in the captures.
+async fn pump(
+    output: &mut (impl futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Unpin),
+    stdout: &mut Capture,
+    stderr: &mut Capture,
+) {
+    // An error ends it as well: the container's own end is learnt elsewhere.
+    while let Some(Ok(piece)) = output.next().await {
+        match piece {
+            LogOutput::StdOut { message } | LogOutput::Console { message } => stdout.push(&message),
+            LogOutput::StdErr { message } => stderr.push(&message),
+            LogOutput::StdIn { .. } => {}
+        }
+    }
+}
+
+/// Waits for the end, over restarts of the engine if need be: the command has begun, so the only
+/// honest answers left are how it ended or that its time ran out.
+#[expect(clippy::disallowed_methods, reason = "waits for an engine, which has no other clock")]
+async fn exit_of(client: &Client, name: &str) -> Exit {
+    loop {
+        let options = WaitContainerOptionsBuilder::default().condition("not-running").build();
+        let answer = client.wait_container(name, Some(options)).next().await;
+        match after_start(answer) {
+            Some(exit) => return exit,
+            None => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+/// An error and its sources, once each: the client's own text says only where it failed.
+fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut next = err.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        next = source.source();
+    }
+    text
+}
+
+impl Sandbox for Docker {
+    fn level(&self) -> SandboxLevel {
+        SandboxLevel::Docker
+    }
+
+    fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request))
+    }
+
+    /// Whether the engine answers and has the image.
+    fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
+        Box::pin(async {
+            self.check_image_name()?;
+            let client = self.client().await?;
+            let image = client.inspect_image(&self.options.image).await;
+            image.map(drop).map_err(|err| self.before_start(err))
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! Containers end with the call that made them, also when the call is dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::errors::Error;
+use bollard::query_parameters::RemoveContainerOptionsBuilder;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// How many removals run after their call is gone.
+#[derive(Debug)]
+pub(crate) struct Outstanding(watch::Sender<usize>);
+
+impl Outstanding {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(0)))
+    }
+
+    pub(crate) async fn none_left(&self) {
+        // The sender is `self`, so waiting can only end with the count.
+        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+/// Removes one container, at the latest when it is dropped.
+pub(crate) struct Removal {
+    client: Client,
+    name: String,
+    outstanding: Arc<Outstanding>,
+    armed: bool,
+}
+
+/// A container that the engine was asked for may appear after the asking was cut off.
+const ATTEMPTS: u32 = 10;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(300);
+
+impl Removal {
+    /// Make it before the engine is asked for the container.
+    pub(crate) fn armed(client: Client, name: String, outstanding: Arc<Outstanding>) -> Self {
+        Self { client, name, outstanding, armed: true }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The engine refused the container, so there is none.
+    pub(crate) fn disarm(mut self) {
+        self.armed = false;
+    }
+
+    /// Kills what runs in the container and removes it; returns when both is done.
+    ///
+    /// When the engine does not, it is tried again after this returns.
+    pub(crate) async fn now(mut self) {
+        match remove(&self.client, &self.name).await {
+            Ok(()) => self.armed = false,
+            Err(err) => {
+                tracing::warn!(container = self.name, error = %err, "container not removed yet");
+            }
+        }
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else {
+            // The runtime is gone, and with it this start of the daemon: the next one sweeps.
+            return;
+        };
+        let (client, name) = (self.client.clone(), std::mem::take(&mut self.name));
+        let outstanding = Arc::clone(&self.outstanding);
+        outstanding.0.send_modify(|count| *count += 1);
+        // A task of its own, because a destructor cannot wait; counted, so that the daemon can.
+        runtime.spawn(async move {
+            if let Err(err) = persist(&client, &name).await {
+                tracing::warn!(container = name, error = %err, "container not removed");
+            }
+            outstanding.0.send_modify(|count| *count -= 1);
+        });
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for an engine, which has no other clock")]
+async fn persist(client: &Client, name: &str) -> Result<(), Error> {
+    let mut result = Ok(());
+    for _ in 0..ATTEMPTS {
+        result = remove(client, name).await;
+        if result.is_ok() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+    }
+    match result {
+        // It has not appeared, or another attempt was first.
+        Err(Error::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Kills and removes; waits until both is done.
+pub(crate) async fn remove(client: &Client, name: &str) -> Result<(), Error> {
+    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+    client.remove_container(name, Some(options)).await
+}

@@ -1,0 +1,222 @@
+//! The last steps, in the process that becomes the command.
+
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
+use seccompiler::BpfProgram;
+
+use crate::init::spec::{Doing, Limits, Spec, Step, Stop};
+use crate::sys::{self, CStrings, Fork};
+
+/// A command, ready to be started: all that can fail on the request's account has been done.
+pub(crate) struct Prepared {
+    /// Where the program may be, in the order of the search.
+    candidates: Vec<CString>,
+    argv: CStrings,
+    env: CStrings,
+    /// For messages.
+    name: String,
+    searched: Option<String>,
+    stdin: OwnedFd,
+}
+
+/// What the command's process gives up before it becomes the command.
+pub(crate) struct Confinement {
+    pub(crate) filters: [BpfProgram; 2],
+}
+
+/// Where programs are looked for when the request's environment has no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+impl Prepared {
+    pub(crate) fn new(spec: &Spec, stdin: OwnedFd) -> Result<Self, Stop> {
+        let nul = || Stop::BadConfig("an argument or variable contains a NUL byte".to_owned());
+        let name = spec.argv.first().cloned().unwrap_or_default();
+        let (places, searched) = if name.contains('/') {
+            (vec![name.clone()], None)
+        } else {
+            let path = spec.env.iter().find(|(key, _)| key == "PATH");
+            let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_str());
+            let places = path.split(':').map(|dir| match dir {
+                "" => format!("./{name}"),
+                dir => format!("{dir}/{name}"),
+            });
+            (places.collect(), Some(path.to_owned()))
+        };
+        let candidates: Result<Vec<_>, _> = places.into_iter().map(CString::new).collect();
+        Ok(Self {
+            candidates: candidates.map_err(|_| nul())?,
+            argv: CStrings::new(spec.argv.iter().cloned()).ok_or_else(nul)?,
+            env: CStrings::new(spec.env.iter().map(|(key, value)| format!("{key}={value}")))
+                .ok_or_else(nul)?,
+            name,
+            searched,
+            stdin,
+        })
+    }
+
+    /// Starts the command in `cwd` and returns once its program runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::BadConfig`] when there is no such program; [`Stop::Refused`] when the machine
+    /// refuses a step. No process is left then.
+    pub(crate) fn start(
+        self,
+        cwd: &OwnedFd,
+        limits: &Limits,
+        confinement: Option<&Confinement>,
+    ) -> Result<Pid, Stop> {
+        // Closed by a successful `execve`; carries the reason otherwise.
+        let (failed, fail) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Step::Start, "")?;
+        match sys::fork().doing(Step::Start, "")? {
+            Fork::Child => {
+                let stop = self.become_command(cwd, limits, confinement);
+                let text = serde_json::to_vec(&stop.into_report()).expect("plain data");
+                let _ = std::fs::File::from(fail).write_all(&text);
+                sys::exit_now(127)
+            }
+            Fork::Parent(pid) => {
+                drop(fail);
+                let mut text = Vec::new();
+                std::fs::File::from(failed).read_to_end(&mut text).doing(Step::Start, "")?;
+                if text.is_empty() {
+                    return Ok(pid);
+                }
+                use crate::init::spec::Report;
+                Err(match serde_json::from_slice(&text) {
+                    Ok(Report::BadConfig(message)) => Stop::BadConfig(message),
+                    Ok(Report::Refused { step, detail, errno }) => {
+                        Stop::Refused { step, detail, errno }
+                    }
+                    Ok(
+                        Report::Ready | Report::Started | Report::Exited(_) | Report::Signaled(_),
+                    )
+                    | Err(_) => Stop::Refused {
+                        step: Step::Start,
+                        detail: "its process ended during the set-up".to_owned(),
+                        errno: 0,
+                    },
+                })
+            }
+        }
+    }
+
+    /// Runs in the child; returns only the reason why the command does not run.
+    fn become_command(
+        &self,
+        cwd: &OwnedFd,
+        limits: &Limits,
+        confinement: Option<&Confinement>,
+    ) -> Stop {
+        match self.try_become(cwd, limits, confinement) {
+            Ok(never) => match never {},
+            Err(stop) => stop,
+        }
+    }
+
+    fn try_become(
+        &self,
+        cwd: &OwnedFd,
+        limits: &Limits,
+        confinement: Option<&Confinement>,
+    ) -> Result<std::convert::Infallible, Stop> {
+        rustix::process::setsid().doing(Step::Start, "setsid")?;
+        sys::replace_standard_stream(self.stdin.as_fd(), 0).doing(Step::Start, "stdin")?;
+        rustix::process::fchdir(cwd).doing(Step::Start, "chdir")?;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        // The error's pipe among them: only a successful `execve` closes it.
+        sys::close_all_on_exec().doing(Step::Start, "close_range")?;
+        apply(limits, confinement.is_some())?;
+        sys::reset_signals();
+        if let Some(confinement) = confinement {
+            drop_privileges()?;
+            for filter in &confinement.filters {
+                seccompiler::apply_filter(filter)
+                    .map_err(io::Error::other)
+                    .doing(Step::Filter, "")?;
+            }
+        }
+        // From here on the filter holds: `execve`, `write` and `exit_group` is all that is used.
+        Err(self.exec())
+    }
+
+    /// Tries each place in turn, as a shell does.
+    fn exec(&self) -> Stop {
+        let mut reason = None;
+        for candidate in &self.candidates {
+            let err = sys::exec(candidate, &self.argv, &self.env);
+            match err.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {}
+                io::ErrorKind::PermissionDenied => reason = Some(err),
+                _ => {
+                    reason = Some(err);
+                    break;
+                }
+            }
+        }
+        let name = &self.name;
+        let reason = reason.map_or_else(|| "no such program".to_owned(), |err| err.to_string());
+        Stop::BadConfig(match &self.searched {
+            Some(path) => format!("cannot start `{name}`: {reason} (searched in {path})"),
+            None => format!("cannot start `{name}`: {reason}"),
+        })
+    }
+}
+
+/// Bounds what the command may take. A bound above the one that already holds keeps the latter.
+fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
+    let mut bounds = vec![
+        (Resource::Core, 0),
+        (Resource::Fsize, limits.file_bytes),
+        (Resource::Nofile, u64::from(limits.open_files)),
+        // Not RLIMIT_AS: it counts address space, of which runtimes with a garbage collector
+        // reserve a hundred times of what they use. This counts private writable pages.
+        (Resource::Data, limits.memory_bytes),
+    ];
+    if confined {
+        // Counted within the sandbox's own user namespace, where init and launcher count too.
+        // Outside of one it would count all of the user's processes on the machine.
+        bounds.push((Resource::Nproc, u64::from(limits.pids) + 2));
+    }
+    for (resource, wanted) in bounds {
+        let bound = getrlimit(resource).maximum.map_or(wanted, |most| most.min(wanted));
+        let both = Rlimit { current: Some(bound), maximum: Some(bound) };
+        setrlimit(resource, both).doing(Step::Limits, format_args!("{resource:?}"))?;
+    }
+    Ok(())
+}
+
+/// Leaves no capability, and no way to get one back.
+fn drop_privileges() -> Result<(), Stop> {
+    let step = Step::Privileges;
+    for bit in 0..u64::BITS {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+            1 << bit,
+        )) {
+            Ok(()) => {}
+            // The first number that this kernel does not know.
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(err) => return Err(err).doing(step, "bounding set"),
+        }
+    }
+    rustix::thread::set_capabilities_secure_bits(
+        CapabilitiesSecureBits::NO_ROOT
+            | CapabilitiesSecureBits::NO_ROOT_LOCKED
+            | CapabilitiesSecureBits::NO_SETUID_FIXUP
+            | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+            | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+            | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED,
+    )
+    .doing(step, "secure bits")?;
+    rustix::thread::clear_ambient_capability_set().doing(step, "ambient set")?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).doing(step, "capabilities")?;
+    rustix::thread::set_no_new_privs(true).doing(step, "no-new-privs")
+}

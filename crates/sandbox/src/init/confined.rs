@@ -1,0 +1,149 @@
+//! `namespace`: the launcher, and the sandbox's process 1.
+//!
+//! Three processes stand in a row. The *launcher* is the daemon's child and stays outside the
+//! process namespace; it only waits, and its end tells the daemon that nothing is left inside.
+//! *Process 1* builds the sandbox, starts the command and watches. When it ends, for whatever
+//! reason, the kernel kills every process of the namespace before the launcher's wait returns:
+//! daemons that forked twice, other sessions, all. The *command* is process 1's child.
+//!
+//! Process 1 keeps capabilities over the sandbox's namespaces (none over the host's). The
+//! command cannot reach it: it is not dumpable, so neither its memory nor its descriptors open
+//! through `/proc`, and the kernel drops signals sent to it from inside.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, waitpid};
+use rustix::thread::UnshareFlags;
+
+use crate::init::command::{Confinement, Prepared};
+use crate::init::report;
+use crate::init::root;
+use crate::init::seccomp;
+use crate::init::spec::{Doing, Kind, Report, Spec, Step, Stop};
+use crate::init::watch::{Happened, as_report, watch};
+use crate::kernel;
+use crate::sys::{self, Fork};
+
+/// The user and the group that the command sees itself as. Outside they are the caller's.
+pub(crate) const INSIDE_ID: u32 = 1000;
+
+/// The launcher.
+pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    if user == 0 {
+        // A daemon that runs as root may be in groups such as `docker` or `disk`. In a user
+        // namespace they could no longer be left. A container may forbid it: then it has none
+        // that count there.
+        let _ = rustix::thread::set_thread_groups(&[]);
+    }
+    sys::unshare(
+        UnshareFlags::NEWUSER
+            | UnshareFlags::NEWNS
+            | UnshareFlags::NEWPID
+            | UnshareFlags::NEWNET
+            | UnshareFlags::NEWIPC
+            | UnshareFlags::NEWUTS
+            | UnshareFlags::NEWCGROUP,
+    )
+    .doing(Step::Unshare, "")?;
+    map_to_caller(user, group).doing(Step::MapUser, format_args!("{INSIDE_ID} to {user}"))?;
+
+    match sys::fork().doing(Step::Start, "process 1")? {
+        Fork::Child => {
+            if let Err(stop) = process_one(spec, stdin) {
+                report(&stop.into_report());
+            }
+            sys::exit_now(0)
+        }
+        Fork::Parent(first) => wait_for(first).doing(Step::Start, "waiting for process 1"),
+    }
+}
+
+/// One user and one group, and no way to be any other.
+fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
+    std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {user} 1"))?;
+    // The kernel demands it of callers without privilege, and it is wanted of all.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {group} 1"))
+}
+
+fn wait_for(first: Pid) -> io::Result<()> {
+    loop {
+        match waitpid(Some(first), WaitOptions::empty()) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+}
+
+fn process_one(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
+    // Should the launcher be killed alone. The control socket covers the daemon's end.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .doing(Step::Start, "parent death signal")?;
+
+    let (Kind::Namespace { read_only } | Kind::Probe { read_only }) = &spec.kind else {
+        unreachable!("the caller has looked at the kind");
+    };
+    let cwd = root::build(spec, read_only)?;
+    rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
+    network()?;
+    // After all that needs /proc/self, which belongs to nobody from here on.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .doing(Step::Privileges, "dumpable")?;
+
+    let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
+    if matches!(spec.kind, Kind::Probe { .. }) {
+        report(&Report::Ready);
+        return Ok(());
+    }
+    let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
+    let command =
+        Prepared::new(spec, stdin)?.start(&cwd, &spec.limits, Some(&Confinement { filters }))?;
+    report(&Report::Started);
+    match watch(command, &signals).doing(Step::Start, "waiting")? {
+        Happened::Ended(status) => report(&as_report(status)),
+        Happened::DaemonGone => {}
+    }
+    Ok(())
+}
+
+/// A loopback of its own and nothing else: programs may talk to themselves (test suites that
+/// serve on 127.0.0.1), and to nobody.
+fn network() -> Result<(), Stop> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .doing(Step::Network, "socket")?;
+    sys::loopback_up(socket.as_fd()).doing(Step::Network, "lo")
+}
+
+/// Bounds the number of processes by the process namespace's own `pid_max`, which holds for
+/// root as well (root is exempt from RLIMIT_NPROC).
+///
+/// Only for kernels where `pid_max` belongs to the namespace. On older ones it is the machine's,
+/// and a root caller would change it for everybody.
+pub(crate) fn bound_processes(proc: &OwnedFd, pids: u32) -> io::Result<()> {
+    if !kernel::has_namespaced_pid_max() {
+        return Ok(());
+    }
+    // Numbers below RESERVED are never given out again once the counter has passed them, and
+    // `pid_max` must be above. So start the counter there: as many numbers remain as wanted.
+    // Where the counter cannot be set, up to RESERVED processes more are possible.
+    const RESERVED: u32 = 300;
+    let _ = write_below(proc, "sys/kernel/ns_last_pid", RESERVED);
+    write_below(proc, "sys/kernel/pid_max", RESERVED.saturating_add(pids.max(2)))
+}
+
+fn write_below(proc: &OwnedFd, path: &str, value: u32) -> io::Result<()> {
+    let file = rustix::fs::openat(proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, value.to_string().as_bytes())?;
+    Ok(())
+}

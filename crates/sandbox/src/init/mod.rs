@@ -1,0 +1,93 @@
+//! The program that stands between the daemon and a sandboxed command.
+//!
+//! Namespaces can only be entered safely by a process with one thread, and the daemon has many.
+//! So the daemon starts its own binary again with [`ARGUMENT`] as first argument; the binary's
+//! `main` calls [`main_if_requested`] before anything else, and this module takes over.
+//!
+//! The order ([`spec::Spec`]) comes over the unix socket that is standard input, as a sealed
+//! memory file, with the command's own standard input. The same socket carries the answers
+//! ([`spec::Report`]) back, and is the life line: when the daemon's end closes, by choice or
+//! because the daemon was killed, the init ends and takes every process below it along.
+//!
+//! [`confined`] builds the sandbox in this order, one function per step: namespaces, root,
+//! network, then in the command's own process limits, privileges and filter. Further means of
+//! confinement (Landlock rules, a cgroup) become one more step there and one more field of the
+//! order. [`unconfined`] only watches over the tree.
+
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use crate::init::spec::{Doing, Kind, Report, Spec, Step, Stop};
+use crate::sys;
+
+pub(crate) mod command;
+pub(crate) mod confined;
+pub(crate) mod root;
+pub(crate) mod seccomp;
+pub(crate) mod spec;
+pub(crate) mod unconfined;
+pub(crate) mod watch;
+
+/// The first argument that turns the program into a sandbox's init.
+pub const ARGUMENT: &str = "__sandbox-init";
+
+/// Becomes a sandbox's init, and never returns, if the program was started as one.
+///
+/// Call it first thing in `main`, before any thread is started and before arguments are parsed.
+pub fn main_if_requested() {
+    if std::env::args_os().nth(1).is_some_and(|first| first == ARGUMENT) {
+        let code = match run() {
+            Ok(()) => 0,
+            Err(stop) => {
+                report(&stop.into_report());
+                1
+            }
+        };
+        sys::exit_now(code);
+    }
+}
+
+fn run() -> Result<(), Stop> {
+    sys::close_inherited().doing(Step::Handshake, "close_range")?;
+    let (spec, stdin) = receive().doing(Step::Handshake, "")?;
+    match spec.kind {
+        Kind::Namespace { .. } | Kind::Probe { .. } => confined::run(&spec, stdin),
+        Kind::Unconfined => unconfined::run(&spec, stdin),
+    }
+}
+
+/// Takes the order and the command's standard input from the control socket.
+fn receive() -> io::Result<(Spec, OwnedFd)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0u8; 1];
+    rustix::net::recvmsg(
+        io::stdin().as_fd(),
+        &mut [IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let mut received = ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let (Some(order), Some(stdin)) = (received.next(), received.next()) else {
+        return Err(io::Error::other("no order came with the first message"));
+    };
+    let mut text = Vec::new();
+    std::fs::File::from(order).read_to_end(&mut text)?;
+    Ok((serde_json::from_slice(&text)?, stdin))
+}
+
+/// Sends one answer to the daemon. If the daemon is gone, nobody needs it.
+pub(crate) fn report(report: &Report) {
+    let mut line = serde_json::to_vec(report).expect("a report is plain data");
+    line.push(b'\n');
+    // Standard input is a socket here, which is as good for writing.
+    if let Ok(socket) = io::stdin().as_fd().try_clone_to_owned() {
+        let _ = std::fs::File::from(socket).write_all(&line);
+    }
+}

@@ -1,0 +1,403 @@
+//! The file system that a confined command sees: built from nothing, read-only but for `/tmp`,
+//! `/dev/shm` and the one directory that the request names.
+//!
+//! ```text
+//! /usr /bin /lib …   the host's programs and libraries, read-only
+//! /etc               a few harmless files of the host, and a generated passwd
+//! /proc              fresh, of the sandbox's own processes, read-only
+//! /dev               null zero full random urandom, and links to the standard streams
+//! /tmp /dev/shm      memory, bounded together
+//! /workspace         the workspace, read-only; the writable directory on top
+//! ```
+//!
+//! All mounts are made from descriptors, so a path is resolved once and what was checked is
+//! what gets mounted. Directories of the host that are not listed do not exist inside: no home,
+//! no `/root`, no `/var`, no `/run` and no socket in it, no data directory of the daemon.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
+};
+
+use crate::init::confined::{INSIDE_ID, bound_processes};
+use crate::init::spec::{Doing, Spec, Step, Stop};
+use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
+
+/// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
+const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
+
+/// What programs look up in `/etc` and a stranger may read. Not here on purpose: shadow, ssh,
+/// sudoers, private keys (of `ssl` and `pki` only the public parts), machine-id, resolv.conf
+/// (there is no network), gitconfig and other tools' system files that may hold credentials.
+const ETC: &[&str] = &[
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "crypto-policies",
+    "debian_version",
+    "fonts",
+    "host.conf",
+    "inputrc",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "localtime",
+    "lsb-release",
+    "magic",
+    "mime.types",
+    "os-release",
+    "perl",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "profile",
+    "profile.d",
+    "protocols",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "python3.14",
+    "services",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+];
+
+/// Files of `/proc` that say something about the host, not about the sandbox.
+const MASKED: &[&str] = &["kcore", "keys", "key-users", "timer_list", "sched_debug", "kallsyms"];
+
+/// Devices that hold no state of the machine.
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+
+/// Bytes for the root's own directories and copied files.
+const ROOT_BYTES: u64 = 8 << 20;
+
+/// Builds the root, moves into it, lets go of the old one, and opens the command's directory.
+pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<OwnedFd, Stop> {
+    rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .doing(Step::Mount, "making the mounts private")?;
+
+    let root = tmpfs(&[("size", &ROOT_BYTES.to_string()), ("mode", "0755")])?;
+    // It must hang somewhere before mounts can hang below it; /proc exists on every system, and
+    // this covers it in this mount namespace only.
+    attach(&root, &open_path("/proc")?).doing(Step::Mount, "attaching the root")?;
+
+    system(&root)?;
+    for extra in read_only {
+        let inside = extra.strip_prefix("/").unwrap_or(extra);
+        show(&root, extra, inside)?;
+    }
+    etc(&root)?;
+    devices(&root)?;
+    temporary(&root, spec.limits.tmp_bytes)?;
+    proc(&root, spec.limits.pids)?;
+    workspace(&root, spec)?;
+
+    rustix::process::fchdir(&root).doing(Step::PivotRoot, "chdir")?;
+    // New and old root on the same place: the old one then lies on top and can be let go of
+    // without a directory to put it in.
+    rustix::process::pivot_root(".", ".").doing(Step::PivotRoot, "pivot_root")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).doing(Step::PivotRoot, "old root")?;
+    rustix::process::chdir("/").doing(Step::PivotRoot, "chdir /")?;
+    sys::mount_setattr(root.as_fd(), Depth::This, MOUNT_RDONLY)
+        .doing(Step::MountAttributes, "/")?;
+
+    let workspace = open_directory(Path::new("/workspace"))?;
+    open_working_directory(&workspace, &spec.cwd)
+}
+
+fn system(root: &OwnedFd) -> Result<(), Stop> {
+    for name in SYSTEM {
+        let host = Path::new("/").join(name);
+        match host.symlink_metadata() {
+            Err(_) => {}
+            Ok(found) if found.is_symlink() => link_as_on_host(root, &host, Path::new(name))?,
+            Ok(_) => show(root, &host, Path::new(name))?,
+        }
+    }
+    Ok(())
+}
+
+fn etc(root: &OwnedFd) -> Result<(), Stop> {
+    make_directory(root, Path::new("etc"))?;
+    for name in ETC {
+        let host = Path::new("/etc").join(name);
+        let inside = Path::new("etc").join(name);
+        match host.symlink_metadata() {
+            Err(_) => {}
+            Ok(found) if found.is_symlink() => link_as_on_host(root, &host, &inside)?,
+            Ok(found) if found.is_dir() => show(root, &host, &inside)?,
+            // A copy costs less than a mount. Unreadable ones are not for strangers.
+            Ok(found) if found.is_file() => {
+                if let Ok(content) = std::fs::read(&host) {
+                    write_file(root, &inside, &content)?;
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+    let id = INSIDE_ID;
+    let passwd = format!(
+        "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
+         sandbox:x:{id}:{id}:sandbox:/tmp:/bin/sh\n\
+         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    );
+    let group = format!("root:x:0:\nsandbox:x:{id}:\nnogroup:x:65534:\n");
+    for (name, content) in [
+        ("etc/passwd", passwd.as_str()),
+        ("etc/group", group.as_str()),
+        ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+        ("etc/hostname", "sandbox\n"),
+        ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
+    ] {
+        write_file(root, Path::new(name), content.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn devices(root: &OwnedFd) -> Result<(), Stop> {
+    make_directory(root, Path::new("dev"))?;
+    for name in DEVICES {
+        let inside = Path::new("dev").join(name);
+        write_file(root, &inside, b"")?;
+        let device = clone_tree(CWD, &Path::new("/dev").join(name))?;
+        // Read-only covers the node (its mode must not be changed: it is the host's), not what
+        // is written through it.
+        let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC;
+        put(root, &device, Depth::This, set, &inside)?;
+    }
+    for (name, target) in [
+        ("dev/fd", "/proc/self/fd"),
+        ("dev/stdin", "/proc/self/fd/0"),
+        ("dev/stdout", "/proc/self/fd/1"),
+        ("dev/stderr", "/proc/self/fd/2"),
+    ] {
+        rustix::fs::symlinkat(target, root, name).doing(Step::Mount, name)?;
+    }
+    Ok(())
+}
+
+/// `/tmp` and `/dev/shm` share one file system, so that the bound holds for both together.
+fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
+    // A file's entry costs the kernel about a kilobyte, whatever is in the file.
+    let inodes = (bytes / 1024).max(1024);
+    let both = tmpfs(&[
+        ("size", &bytes.to_string()),
+        ("nr_inodes", &inodes.to_string()),
+        ("mode", "0755"),
+    ])?;
+    for (name, inside) in [("tmp", "tmp"), ("shm", "dev/shm")] {
+        rustix::fs::mkdirat(&both, name, Mode::from_raw_mode(0o777)).doing(Step::Mount, name)?;
+        // The sticky bit does not pass through every umask.
+        rustix::fs::chmodat(&both, name, Mode::from_raw_mode(0o1777), rustix::fs::AtFlags::empty())
+            .doing(Step::Mount, name)?;
+        make_directory(root, Path::new(inside))?;
+        let tree = clone_tree(&both, Path::new(name))?;
+        put(root, &tree, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, Path::new(inside))?;
+    }
+    make_directory(root, Path::new("var"))?;
+    rustix::fs::symlinkat("/tmp", root, "var/tmp").doing(Step::Mount, "var/tmp")
+}
+
+/// A fresh `/proc`, read-only as a whole: some of its files outside the processes' directories
+/// act on the machine, and ask only whether the writer is the host's root, which a caller that
+/// is root still is in there.
+fn proc(root: &OwnedFd, pids: u32) -> Result<(), Stop> {
+    let step = Step::MountProc;
+    let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).doing(step, "")?;
+    rustix::mount::fsconfig_create(&context).doing(step, "")?;
+    let tree = rustix::mount::fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )
+    .doing(step, "")?;
+    bound_processes(&tree, pids).doing(Step::Limits, "pid_max")?;
+    make_directory(root, Path::new("proc"))?;
+    put(root, &tree, Depth::This, MOUNT_RDONLY, Path::new("proc"))?;
+    for name in MASKED {
+        let inside = Path::new("proc").join(name);
+        if rustix::fs::statat(root, &inside, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            let null = clone_tree(CWD, Path::new("/dev/null"))?;
+            put(root, &null, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, &inside)?;
+        }
+    }
+    Ok(())
+}
+
+fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
+    let workspace = open_directory(&spec.workspace)?;
+    let writable = match &spec.writable {
+        Some(path) => Some((path, open_writable(&workspace, path)?)),
+        None => None,
+    };
+    make_directory(root, Path::new("workspace"))?;
+    let harmless = MOUNT_NOSUID | MOUNT_NODEV;
+    let tree = clone_tree(&workspace, Path::new(""))?;
+    put(root, &tree, Depth::Recursive, harmless | MOUNT_RDONLY, Path::new("workspace"))?;
+    let Some((path, writable)) = writable else { return Ok(()) };
+    let tree = clone_tree(&writable, Path::new(""))?;
+    put(root, &tree, Depth::Recursive, harmless, &Path::new("workspace").join(path))
+}
+
+/// Opens the workspace, which must be a directory that the caller may enter.
+pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, Stop> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|err| {
+        Stop::BadConfig(format!("cannot open the workspace {}: {err}", path.display()))
+    })
+}
+
+/// Opens the directory that the command may write. No link on the way is followed: another
+/// command may have put one there.
+pub(crate) fn open_writable(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    open_beneath(workspace, path, how).map_err(|err| {
+        Stop::BadConfig(match err {
+            Errno::XDEV | Errno::LOOP => "write_subdir escapes workspace".to_owned(),
+            err => format!("cannot open the writable directory {}: {err}", path.display()),
+        })
+    })
+}
+
+/// Opens the directory in which the command starts. Links are followed within the workspace.
+pub(crate) fn open_working_directory(workspace: &OwnedFd, path: &Path) -> Result<OwnedFd, Stop> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    open_beneath(workspace, path, how).map_err(|err| {
+        Stop::BadConfig(match err {
+            Errno::XDEV | Errno::LOOP => "working directory escapes workspace".to_owned(),
+            err => format!("cannot open the working directory {}: {err}", path.display()),
+        })
+    })
+}
+
+fn open_beneath(base: &OwnedFd, path: &Path, how: ResolveFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(base, path, flags, Mode::empty(), how)
+}
+
+/// A new file system in memory, not attached anywhere yet.
+fn tmpfs(options: &[(&str, &str)]) -> Result<OwnedFd, Stop> {
+    let make = || -> io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in options {
+            rustix::mount::fsconfig_set_string(&context, *key, *value)?;
+        }
+        rustix::mount::fsconfig_create(&context)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    };
+    make().doing(Step::Mount, "tmpfs")
+}
+
+/// Shows a directory of the host, and all that is mounted in it, read-only.
+fn show(root: &OwnedFd, host: &Path, inside: &Path) -> Result<(), Stop> {
+    make_directory(root, inside)?;
+    let tree = clone_tree(CWD, host)?;
+    put(root, &tree, Depth::Recursive, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV, inside)
+}
+
+/// A copy of the mounts at `path` (of the directory itself if empty), not attached anywhere.
+///
+/// Always with what is mounted below: the kernel lets nobody uncover what a mount of a more
+/// privileged namespace covers.
+fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(base, path, flags).doing(Step::Mount, path.display())
+}
+
+/// Sets the attributes of a detached tree, then attaches it: it is never seen without them.
+fn put(root: &OwnedFd, tree: &OwnedFd, depth: Depth, set: u64, inside: &Path) -> Result<(), Stop> {
+    sys::mount_setattr(tree.as_fd(), depth, set).doing(Step::MountAttributes, inside.display())?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let place = rustix::fs::openat2(root, inside, flags, Mode::empty(), how)
+        .doing(Step::Mount, inside.display())?;
+    attach(tree, &place).doing(Step::Mount, inside.display())
+}
+
+fn attach(tree: &OwnedFd, place: &OwnedFd) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, "", place, "", flags)
+}
+
+fn open_path(path: &str) -> Result<OwnedFd, Stop> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).doing(Step::Mount, path)
+}
+
+/// Makes a directory of the new root, and those above it.
+fn make_directory(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
+    let mut so_far = std::path::PathBuf::new();
+    for component in inside.components() {
+        let Component::Normal(name) = component else { continue };
+        so_far.push(name);
+        match rustix::fs::mkdirat(root, &so_far, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(err) => return Err(err).doing(Step::Mount, so_far.display()),
+        }
+    }
+    Ok(())
+}
+
+fn make_parent(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
+    inside.parent().map_or(Ok(()), |parent| make_directory(root, parent))
+}
+
+fn write_file(root: &OwnedFd, inside: &Path, content: &[u8]) -> Result<(), Stop> {
+    make_parent(root, inside)?;
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, inside, flags, Mode::from_raw_mode(0o644))
+        .doing(Step::Mount, inside.display())?;
+    io::Write::write_all(&mut std::fs::File::from(file), content)
+        .doing(Step::Mount, inside.display())
+}
+
+fn link_as_on_host(root: &OwnedFd, host: &Path, inside: &Path) -> Result<(), Stop> {
+    make_parent(root, inside)?;
+    let target = std::fs::read_link(host).doing(Step::Mount, host.display())?;
+    rustix::fs::symlinkat(&target, root, inside).doing(Step::Mount, inside.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::FileType;
+
+    use super::*;
+
+    #[test]
+    fn no_secret_of_etc_is_on_the_list() {
+        for secret in
+            ["shadow", "gshadow", "ssh", "sudoers", "ssl", "ssl/private", "pki", "pki/tls"]
+        {
+            assert!(!ETC.contains(&secret), "{secret}");
+        }
+    }
+
+    #[test]
+    fn only_devices_without_state_are_shown() {
+        for device in DEVICES {
+            let kind = rustix::fs::stat(Path::new("/dev").join(device)).unwrap().st_mode;
+            assert_eq!(FileType::from_raw_mode(kind), FileType::CharacterDevice, "{device}");
+        }
+    }
+}

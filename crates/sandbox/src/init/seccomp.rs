@@ -1,0 +1,267 @@
+//! The system call filter of the `namespace` sandbox.
+//!
+//! Two filters, both installed, the stricter answer wins:
+//!
+//! 1. an **allow-list**. What is not on it answers `ENOSYS`, as an older kernel would, so that
+//!    programs fall back (`clone3` to `clone`, `openat2` to `openat`); a call that a future
+//!    kernel adds is refused until someone has read what it does;
+//! 2. **refusals by name or argument**, which answer `EPERM`: what a person expects when the
+//!    thing is forbidden and not merely missing. Where both filters refuse, the kernel takes
+//!    the answer of the one installed last, which is this one.
+//!
+//! Programs of another calling convention (32-bit on a 64-bit machine) are killed by the kernel
+//! with SIGSYS: their call numbers mean other things.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "aarch64")]
+const ARCH: TargetArch = TargetArch::aarch64;
+
+/// Both programs, in the order of installation.
+pub(crate) fn programs() -> Result<[BpfProgram; 2], BackendError> {
+    Ok([allow_list()?.try_into()?, refusals()?.try_into()?])
+}
+
+fn allow_list() -> Result<SeccompFilter, BackendError> {
+    let rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().chain(ALLOWED_HERE).map(|number| (*number, vec![])).collect();
+    SeccompFilter::new(rules, SeccompAction::Errno(ENOSYS), SeccompAction::Allow, ARCH)
+}
+
+const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
+const EPERM: u32 = libc::EPERM.unsigned_abs();
+
+fn refusals() -> Result<SeccompFilter, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|number| (*number, vec![])).collect();
+
+    // A new namespace gives every capability inside it back, and with that most of the kernel.
+    let namespaces = [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWCGROUP,
+    ];
+    let clones: Result<Vec<_>, _> =
+        namespaces.into_iter().map(|flag| rule(&[has_bits(0, flag.unsigned_abs())?])).collect();
+    rules.insert(libc::SYS_clone, clones?);
+
+    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+    rules.insert(libc::SYS_socket, vec![none_of(0, families.map(i32::unsigned_abs))?]);
+
+    // The execution domains that set no more than address layout; 0xffff_ffff only asks.
+    let domains = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
+    rules.insert(libc::SYS_personality, vec![none_of(0, domains)?]);
+
+    // Pushing input into a terminal is a way out of a sandbox that shares one.
+    let pushes: Result<Vec<_>, _> =
+        [TIOCSTI, TIOCLINUX].into_iter().map(|command| rule(&[is(1, command)?])).collect();
+    rules.insert(libc::SYS_ioctl, pushes?);
+
+    // The command's files belong to the caller outside. A set-user-id program left in the
+    // workspace would therefore be the caller's, for anyone on the host to start.
+    for (number, mode_argument) in mode_calls() {
+        rules.insert(number, set_id_rules(&[], mode_argument)?);
+    }
+    for (number, flags_argument) in open_calls() {
+        let mut both = set_id_rules(&[has_bits(flags_argument, O_CREAT)?], flags_argument + 1)?;
+        both.extend(set_id_rules(&[has_bits(flags_argument, O_TMPFILE)?], flags_argument + 1)?);
+        rules.insert(number, both);
+    }
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(EPERM), ARCH)
+}
+
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541c;
+const O_CREAT: u32 = libc::O_CREAT.unsigned_abs();
+/// The bit of its own, without `O_DIRECTORY` that the C library's constant adds.
+const O_TMPFILE: u32 = (libc::O_TMPFILE & !libc::O_DIRECTORY).unsigned_abs();
+
+/// Calls that set a mode, and the index of the argument.
+fn mode_calls() -> Vec<(i64, u8)> {
+    let mut calls = vec![
+        (libc::SYS_fchmod, 1),
+        (libc::SYS_fchmodat, 2),
+        (libc::SYS_fchmodat2, 2),
+        (libc::SYS_mknodat, 2),
+    ];
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([(libc::SYS_chmod, 1), (libc::SYS_creat, 1), (libc::SYS_mknod, 1)]);
+    calls
+}
+
+/// Calls that open, and the index of their flags; the mode follows.
+fn open_calls() -> Vec<(i64, u8)> {
+    let mut calls = vec![(libc::SYS_openat, 2)];
+    #[cfg(target_arch = "x86_64")]
+    calls.push((libc::SYS_open, 1));
+    calls
+}
+
+/// One rule for set-user-id, one for set-group-id.
+fn set_id_rules(
+    also: &[SeccompCondition],
+    mode_argument: u8,
+) -> Result<Vec<SeccompRule>, BackendError> {
+    [libc::S_ISUID, libc::S_ISGID]
+        .into_iter()
+        .map(|bit| {
+            let mut all = also.to_vec();
+            all.push(has_bits(mode_argument, bit)?);
+            rule(&all)
+        })
+        .collect()
+}
+
+fn rule(all: &[SeccompCondition]) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(all.to_vec())
+}
+
+fn has_bits(argument: u8, bits: u32) -> Result<SeccompCondition, BackendError> {
+    let bits = u64::from(bits);
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), bits)
+}
+
+fn is(argument: u8, value: u32) -> Result<SeccompCondition, BackendError> {
+    let value = u64::from(value);
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+fn none_of<const N: usize>(argument: u8, values: [u32; N]) -> Result<SeccompRule, BackendError> {
+    let all: Result<Vec<_>, _> = values
+        .into_iter()
+        .map(|value| {
+            let value = u64::from(value);
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
+        })
+        .collect();
+    SeccompRule::new(all?)
+}
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(libc::$name),*] };
+}
+
+/// Refused by name. Most are not on the allow-list either; here they get the clearer answer.
+const REFUSED: &[i64] = calls![
+    // the mount family, and other roots
+    SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_move_mount SYS_fsopen
+    SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr
+    SYS_name_to_handle_at SYS_open_by_handle_at SYS_quotactl SYS_quotactl_fd
+    // namespaces
+    SYS_unshare SYS_setns
+    // other processes' memory and descriptors
+    SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_pidfd_getfd
+    SYS_kcmp SYS_move_pages SYS_migrate_pages
+    // large, young or rarely needed kernel surface
+    SYS_bpf SYS_perf_event_open SYS_userfaultfd SYS_io_uring_setup SYS_io_uring_enter
+    SYS_io_uring_register SYS_fanotify_init SYS_fanotify_mark SYS_vmsplice
+    SYS_add_key SYS_request_key SYS_keyctl
+    // the machine itself
+    SYS_kexec_load SYS_kexec_file_load SYS_init_module SYS_finit_module SYS_delete_module
+    SYS_reboot SYS_swapon SYS_swapoff SYS_acct SYS_syslog SYS_vhangup SYS_settimeofday
+    SYS_clock_settime SYS_clock_adjtime SYS_adjtimex SYS_sethostname SYS_setdomainname
+];
+
+/// What shells, compilers, interpreters and version control use, on every architecture.
+const ALLOWED: &[i64] = calls![
+    // files
+    SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev
+    SYS_preadv2 SYS_pwritev2 SYS_openat SYS_close SYS_close_range SYS_lseek SYS_fstat
+    SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2 SYS_getdents64
+    SYS_getcwd SYS_chdir SYS_fchdir SYS_renameat SYS_renameat2 SYS_mkdirat SYS_linkat
+    SYS_symlinkat SYS_unlinkat SYS_readlinkat SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown
+    SYS_fchownat SYS_umask SYS_utimensat SYS_truncate SYS_ftruncate SYS_fallocate SYS_fadvise64
+    SYS_readahead SYS_sync SYS_syncfs SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_flock
+    SYS_fcntl SYS_ioctl SYS_dup SYS_dup3 SYS_pipe2 SYS_sendfile SYS_splice SYS_tee
+    SYS_copy_file_range SYS_mknodat SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr
+    SYS_lgetxattr SYS_fgetxattr SYS_listxattr SYS_llistxattr SYS_flistxattr SYS_removexattr
+    SYS_lremovexattr SYS_fremovexattr SYS_memfd_create
+    // waiting
+    SYS_ppoll SYS_pselect6 SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2
+    SYS_eventfd2 SYS_signalfd4 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
+    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
+    // memory
+    SYS_mmap SYS_mprotect SYS_munmap SYS_mremap SYS_brk SYS_madvise SYS_mincore SYS_msync
+    SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall SYS_remap_file_pages
+    SYS_pkey_alloc SYS_pkey_free SYS_pkey_mprotect SYS_membarrier SYS_get_mempolicy
+    // processes and threads
+    SYS_clone SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_kill
+    SYS_tkill SYS_tgkill SYS_pidfd_open SYS_pidfd_send_signal SYS_getpid SYS_getppid SYS_gettid
+    SYS_set_tid_address SYS_set_robust_list SYS_get_robust_list SYS_rseq SYS_futex
+    SYS_futex_waitv SYS_sched_yield SYS_sched_setparam SYS_sched_getparam
+    SYS_sched_setscheduler SYS_sched_getscheduler SYS_sched_get_priority_max
+    SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_sched_setaffinity
+    SYS_sched_getaffinity SYS_sched_setattr SYS_sched_getattr SYS_getcpu SYS_getpriority
+    SYS_setpriority SYS_ioprio_get SYS_ioprio_set SYS_setpgid SYS_getpgid SYS_setsid SYS_getsid
+    SYS_prctl SYS_personality SYS_restart_syscall
+    // signals and time
+    SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait
+    SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack SYS_nanosleep
+    SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_gettimeofday SYS_getitimer
+    SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun
+    SYS_timer_delete SYS_times
+    // identity and limits: they can only be given up
+    SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getgroups SYS_setgroups SYS_setuid
+    SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_getresuid SYS_setresgid
+    SYS_getresgid SYS_setfsuid SYS_setfsgid SYS_capget SYS_capset SYS_getrlimit SYS_setrlimit
+    SYS_prlimit64 SYS_getrusage SYS_sysinfo SYS_uname SYS_getrandom
+    // sandboxes inside the sandbox: they can only tighten it
+    SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self
+    // sockets of the allowed families, in a network of its own
+    SYS_socket SYS_socketpair SYS_connect SYS_accept SYS_accept4 SYS_bind SYS_listen
+    SYS_getsockname SYS_getpeername SYS_setsockopt SYS_getsockopt SYS_shutdown SYS_sendto
+    SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg
+    // System V and POSIX IPC, in an IPC namespace of its own
+    SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semctl SYS_semtimedop
+    SYS_msgget SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend
+    SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
+];
+
+/// The older forms that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_HERE: &[i64] = calls![
+    SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_pipe SYS_dup2 SYS_poll SYS_select
+    SYS_rename SYS_mkdir SYS_rmdir SYS_link SYS_unlink SYS_symlink SYS_readlink SYS_chmod
+    SYS_chown SYS_lchown SYS_mknod SYS_utime SYS_utimes SYS_futimesat SYS_getdents
+    SYS_epoll_create SYS_epoll_wait SYS_inotify_init SYS_signalfd SYS_eventfd SYS_pause
+    SYS_alarm SYS_fork SYS_vfork SYS_getpgrp SYS_time SYS_arch_prctl
+];
+#[cfg(target_arch = "aarch64")]
+const ALLOWED_HERE: &[i64] = &[];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_programs_compile_and_fit_the_kernels_bound() {
+        for program in programs().unwrap() {
+            assert!(!program.is_empty() && program.len() <= 4096, "{} steps", program.len());
+        }
+    }
+
+    #[test]
+    fn nothing_refused_by_name_is_allowed_by_name() {
+        for number in REFUSED {
+            assert!(!ALLOWED.contains(number) && !ALLOWED_HERE.contains(number), "{number}");
+        }
+    }
+
+    #[test]
+    fn calls_that_libraries_must_fall_back_from_are_on_no_list() {
+        for number in [libc::SYS_clone3, libc::SYS_openat2] {
+            assert!(!ALLOWED.contains(&number) && !REFUSED.contains(&number), "{number}");
+        }
+    }
+}

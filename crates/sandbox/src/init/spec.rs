@@ -1,0 +1,126 @@
+//! What the daemon tells the init, and what the init answers. Both ends are the same build of
+//! the same program, so this format has no version and is never stored.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything the init needs; it reads no environment and no file of its own.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) kind: Kind,
+    /// Empty for a probe.
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) workspace: PathBuf,
+    pub(crate) writable: Option<PathBuf>,
+    pub(crate) cwd: PathBuf,
+    pub(crate) limits: Limits,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// Full isolation; see [`super::confined`].
+    Namespace { read_only: Vec<PathBuf> },
+    /// As `Namespace`, but ends before the command would start. Answers [`Report::Ready`].
+    Probe { read_only: Vec<PathBuf> },
+    /// No isolation; see [`super::unconfined`].
+    Unconfined,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    pub(crate) memory_bytes: u64,
+    pub(crate) pids: u32,
+    pub(crate) tmp_bytes: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) open_files: u32,
+}
+
+/// One line on the control socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// A probe got through.
+    Ready,
+    /// The command's program runs. Nothing that follows may be an error of set-up.
+    Started,
+    Exited(i32),
+    Signaled(i32),
+    /// The request asks for something that is not there or not allowed.
+    BadConfig(String),
+    /// The machine refused one step of the set-up.
+    Refused {
+        step: Step,
+        detail: String,
+        errno: i32,
+    },
+}
+
+/// The steps of the set-up that a machine can refuse for reasons a person can mend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Step {
+    Handshake,
+    Unshare,
+    MapUser,
+    Mount,
+    MountAttributes,
+    MountProc,
+    PivotRoot,
+    Network,
+    Limits,
+    Privileges,
+    Filter,
+    Start,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Handshake => "reading the order",
+            Self::Unshare => "creating the namespaces",
+            Self::MapUser => "mapping the user",
+            Self::Mount => "building the root",
+            Self::MountAttributes => "making a mount read-only",
+            Self::MountProc => "mounting a fresh /proc",
+            Self::PivotRoot => "changing the root",
+            Self::Network => "setting up the loopback",
+            Self::Limits => "setting the limits",
+            Self::Privileges => "dropping privileges",
+            Self::Filter => "installing the system call filter",
+            Self::Start => "starting the command",
+        })
+    }
+}
+
+/// Why the init could not start the command.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    BadConfig(String),
+    Refused { step: Step, detail: String, errno: i32 },
+}
+
+impl Stop {
+    pub(crate) fn into_report(self) -> Report {
+        match self {
+            Self::BadConfig(message) => Report::BadConfig(message),
+            Self::Refused { step, detail, errno } => Report::Refused { step, detail, errno },
+        }
+    }
+}
+
+/// Names the step that an operating system error belongs to.
+pub(crate) trait Doing<T> {
+    /// `detail` says on what; it may be empty.
+    fn doing(self, step: Step, detail: impl fmt::Display) -> Result<T, Stop>;
+}
+
+impl<T, E: Into<std::io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, step: Step, detail: impl fmt::Display) -> Result<T, Stop> {
+        self.map_err(|err| {
+            let err: std::io::Error = err.into();
+            let errno = err.raw_os_error().unwrap_or(0);
+            Stop::Refused { step, detail: detail.to_string(), errno }
+        })
+    }
+}

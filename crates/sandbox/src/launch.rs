@@ -1,0 +1,300 @@
+//! The daemon's side of the init: start it, give it the order, collect the output and the end.
+//!
+//! Used by the `namespace` and the `none` driver; see [`crate::init`] for the other side.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use overmind_core::sandbox::{Captured, Exit};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+
+use crate::capture::Capture;
+use crate::init;
+use crate::init::spec::{Report, Spec, Step};
+
+/// A user and a group by number, for a daemon that runs as root and does not want its
+/// commands to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+pub(crate) struct Launch<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) run_as: Option<RunAs>,
+    pub(crate) spec: &'a Spec,
+    pub(crate) stdin: &'a [u8],
+    pub(crate) output_bytes: usize,
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) ended: Ended,
+    pub(crate) stdout: Captured,
+    pub(crate) stderr: Captured,
+    pub(crate) elapsed: Duration,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Exit(Exit),
+    /// A probe got through.
+    Ready,
+    BadConfig(String),
+    Refused {
+        step: Step,
+        detail: String,
+        errno: i32,
+    },
+    /// The init ended without a word before the command ran.
+    Silent,
+}
+
+/// How long the rest of a killed tree may take to go. Only a process in an uninterruptible
+/// wait (a dead network file system) needs longer, and nothing can be done about that one.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// Answers are short; an init that sends more than this is not ours.
+const MAX_REPORT_BYTES: u64 = 256 << 10;
+
+/// Room for what the pipes still hold when all writers are dead.
+const MAX_REST_BYTES: usize = 4 << 20;
+
+/// Runs the init to its end.
+///
+/// # Errors
+///
+/// When the init cannot be started at all.
+///
+/// # Cancel safety
+///
+/// Dropped, it closes the control socket: the init ends and takes the whole tree along.
+pub(crate) async fn run(launch: Launch<'_>) -> io::Result<Outcome> {
+    let started = Instant::now();
+    let Started { mut child, mut control, mut stdout, mut stderr } = start(&launch)?;
+
+    let mut reports = Vec::new();
+    let in_time = {
+        let end = async {
+            // The socket ends when launcher and init have; what counts is that the child has,
+            // for then nothing is left of the tree.
+            let mut limited = (&mut control).take(MAX_REPORT_BYTES);
+            // An init that is none may end without having read its order, which is an error here;
+            // what it did say decides, as always.
+            let _ = limited.read_to_end(&mut reports).await;
+            child.wait().await
+        };
+        tokio::select! {
+            biased;
+            ended = tokio::time::timeout(launch.timeout, end) => match ended {
+                Ok(status) => {
+                    status?;
+                    true
+                }
+                Err(_elapsed) => false,
+            },
+            never = async { tokio::join!(stdout.pump(), stderr.pump()) } => match never.0 {},
+        }
+    };
+    if !in_time {
+        drop(control);
+        if tokio::time::timeout(KILL_GRACE, child.wait()).await.is_err() {
+            tracing::warn!("a timed-out sandbox has not ended within the grace period");
+        }
+    }
+    let ended = judge(&reports, in_time);
+    Ok(Outcome {
+        ended,
+        stdout: stdout.finish(),
+        stderr: stderr.finish(),
+        elapsed: started.elapsed(),
+    })
+}
+
+/// What the answers mean. The command's own end counts even if the time ran out meanwhile.
+fn judge(reports: &[u8], in_time: bool) -> Ended {
+    let mut started = false;
+    for line in reports.split(|byte| *byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(Report::Started) => started = true,
+            Ok(Report::Ready) => return Ended::Ready,
+            Ok(Report::Exited(code)) => return Ended::Exit(Exit::Code(code)),
+            Ok(Report::Signaled(signal)) => return Ended::Exit(Exit::Signal(signal)),
+            Ok(Report::BadConfig(message)) => return Ended::BadConfig(message),
+            Ok(Report::Refused { step, detail, errno }) => {
+                return Ended::Refused { step, detail, errno };
+            }
+            Err(_) => {}
+        }
+    }
+    match (in_time, started) {
+        (false, _) => Ended::Exit(Exit::TimedOut),
+        // The init was killed (by the kernel for want of memory, or by a person), and the
+        // command with it.
+        (true, true) => Ended::Exit(Exit::Signal(libc::SIGKILL)),
+        (true, false) => Ended::Silent,
+    }
+}
+
+struct Started {
+    child: Child,
+    control: UnixStream,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+fn start(launch: &Launch<'_>) -> io::Result<Started> {
+    let order = sealed(&serde_json::to_vec(launch.spec)?)?;
+    let stdin = if launch.stdin.is_empty() {
+        File::open("/dev/null")?.into()
+    } else {
+        sealed(launch.stdin)?
+    };
+    let (ours, theirs) = StdUnixStream::pair()?;
+    send_order(&ours, &order, &stdin)?;
+    let (stdout, their_stdout) = Stream::new(launch.output_bytes)?;
+    let (stderr, their_stderr) = Stream::new(launch.output_bytes)?;
+
+    let mut command = Command::new(launch.program);
+    command
+        .arg(init::ARGUMENT)
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(their_stdout))
+        .stderr(Stdio::from(their_stderr));
+    if let Some(RunAs { uid, gid }) = launch.run_as {
+        command.uid(uid).gid(gid);
+    }
+    let child = command.spawn()?;
+    // `command` holds the other ends; dropped here, only the init has them.
+    drop(command);
+    ours.set_nonblocking(true)?;
+    Ok(Started { child, control: UnixStream::from_std(ours)?, stdout, stderr })
+}
+
+/// A file in memory that nobody can change any more, positioned at its beginning.
+///
+/// As the command's standard input it needs no writer that could block or be forgotten.
+fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create("sandbox", flags)?);
+    file.write_all(content)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0))?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+fn send_order(control: &StdUnixStream, order: &OwnedFd, stdin: &OwnedFd) -> io::Result<()> {
+    let descriptors = [order.as_fd(), stdin.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
+        "the space is made for two descriptors"
+    );
+    rustix::net::sendmsg(control, &[IoSlice::new(b"!")], &mut ancillary, SendFlags::empty())?;
+    Ok(())
+}
+
+/// The reading end of one of the command's output streams.
+struct Stream {
+    pipe: pipe::Receiver,
+    capture: Capture,
+    buffer: Vec<u8>,
+    open: bool,
+}
+
+/// There is no value of it: what returns it never returns.
+enum Never {}
+
+impl Stream {
+    fn new(limit: usize) -> io::Result<(Self, OwnedFd)> {
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let stream = Self {
+            pipe: pipe::Receiver::from_owned_fd(reader)?,
+            capture: Capture::new(limit),
+            buffer: vec![0; 64 << 10],
+            open: true,
+        };
+        Ok((stream, writer))
+    }
+
+    /// Reads for as long as it is polled. Cancel safe: what was read is in the capture.
+    async fn pump(&mut self) -> Never {
+        while self.open {
+            if self.pipe.readable().await.is_err() {
+                self.open = false;
+                break;
+            }
+            match self.pipe.try_read(&mut self.buffer) {
+                Ok(0) => self.open = false,
+                Ok(count) => self.capture.push(&self.buffer[..count]),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => self.open = false,
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Takes what the pipe still holds. Its end is not awaited: a process outside that was
+    /// handed the writing end could hold it open for ever.
+    ///
+    /// The descriptor is read directly: the runtime may not have seen yet that it is readable.
+    fn finish(mut self) -> Captured {
+        let mut rest = 0;
+        while self.open && rest < MAX_REST_BYTES {
+            match rustix::io::read(&self.pipe, &mut self.buffer) {
+                Ok(0) => self.open = false,
+                Ok(count) => {
+                    self.capture.push(&self.buffer[..count]);
+                    rest += count;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                // Empty, or broken: nothing more comes either way.
+                Err(_) => self.open = false,
+            }
+        }
+        self.capture.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(reports: &[Report]) -> Vec<u8> {
+        reports
+            .iter()
+            .flat_map(|r| [serde_json::to_vec(r).unwrap(), b"\n".to_vec()].concat())
+            .collect()
+    }
+
+    #[test]
+    fn the_commands_end_is_what_counts() {
+        let all = lines(&[Report::Started, Report::Exited(3)]);
+        assert_eq!(judge(&all, true), Ended::Exit(Exit::Code(3)));
+        assert_eq!(judge(&all, false), Ended::Exit(Exit::Code(3)));
+    }
+
+    #[test]
+    fn silence_is_a_kill_after_the_start_and_a_failure_before() {
+        assert_eq!(judge(&lines(&[Report::Started]), true), Ended::Exit(Exit::Signal(9)));
+        assert_eq!(judge(b"", true), Ended::Silent);
+        assert_eq!(judge(b"", false), Ended::Exit(Exit::TimedOut));
+    }
+}

@@ -1,0 +1,102 @@
+//! Drivers for the port [`overmind_core::sandbox::Sandbox`]: run one command, apart from the
+//! host.
+//!
+//! Three levels, each a driver: [`Namespace`] (the default), [`Docker`] and [`Unconfined`]
+//! (`none`). [`Sandboxes`] holds one of each and is what the composition root makes. No driver
+//! ever answers with a weaker level than its own: what a machine cannot give is an error that
+//! says why and what to do.
+//!
+//! The binary that makes a [`Namespace`] or an [`Unconfined`] must call
+//! [`init::main_if_requested`] first thing in its `main`: these two start the binary again.
+//!
+//! This crate does not decide who may use which level; that is policy, and lives above.
+
+use std::sync::Arc;
+
+use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
+
+pub mod docker;
+pub mod init;
+
+mod capture;
+mod diagnosis;
+mod kernel;
+mod launch;
+mod namespace;
+mod request;
+mod sys;
+mod unconfined;
+
+pub use docker::Docker;
+pub use launch::RunAs;
+pub use namespace::{Namespace, Options};
+pub use unconfined::Unconfined;
+
+/// One driver for each level.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    namespace: Arc<Namespace>,
+    docker: Arc<Docker>,
+    none: Arc<Unconfined>,
+}
+
+impl Sandboxes {
+    /// Makes all three. Nothing is started or connected yet.
+    pub fn new(options: Options, docker: docker::Options) -> Self {
+        Self {
+            namespace: Arc::new(Namespace::new(options.clone())),
+            docker: Arc::new(Docker::new(docker)),
+            none: Arc::new(Unconfined::new(options)),
+        }
+    }
+
+    pub fn get(&self, level: SandboxLevel) -> Arc<dyn Sandbox> {
+        match level {
+            SandboxLevel::None => Arc::clone(&self.none) as Arc<dyn Sandbox>,
+            SandboxLevel::Namespace => Arc::clone(&self.namespace) as Arc<dyn Sandbox>,
+            SandboxLevel::Docker => Arc::clone(&self.docker) as Arc<dyn Sandbox>,
+        }
+    }
+
+    /// The driver of a level by its name in configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::BadConfig`] with the code `unsupported_backend` for any other name.
+    pub fn by_name(&self, name: &str) -> Result<Arc<dyn Sandbox>, SandboxError> {
+        let level = SandboxLevel::parse(name).ok_or_else(|| SandboxError::BadConfig {
+            code: "unsupported_backend".to_owned(),
+            message: format!(
+                "there is no sandbox `{}`: use namespace, docker or none",
+                name.escape_debug()
+            ),
+        })?;
+        Ok(self.get(level))
+    }
+
+    /// The docker driver itself, for [`Docker::sweep`] and [`Docker::settled`].
+    pub fn docker(&self) -> &Docker {
+        &self.docker
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_level_has_its_driver_and_no_other_name_has_one() {
+        let all = Sandboxes::new(Options::default(), docker::Options::default());
+        for level in [SandboxLevel::None, SandboxLevel::Namespace, SandboxLevel::Docker] {
+            assert_eq!(all.get(level).level(), level);
+            assert_eq!(all.by_name(level.as_str()).unwrap().level(), level);
+        }
+        match all.by_name("chroot") {
+            Err(SandboxError::BadConfig { code, message }) => {
+                assert_eq!(code, "unsupported_backend");
+                assert_eq!(message, "there is no sandbox `chroot`: use namespace, docker or none");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

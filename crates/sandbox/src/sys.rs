@@ -1,0 +1,202 @@
+//! The only module of this crate that may use `unsafe`; everything it exports is safe to call.
+//!
+//! It holds the few system calls that neither `std` nor `rustix` offers safely: `fork` and
+//! `execve` for the init, `mount_setattr`, a signalfd, and the loopback's `ioctl`.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+/// Which side of a [`fork`] goes on.
+pub(crate) enum Fork {
+    Child,
+    Parent(Pid),
+}
+
+/// Duplicates this process.
+///
+/// Only the init calls it, and the init has one thread (it is a fresh program that starts none),
+/// so the child may allocate and lock as usual: no other thread can hold a lock at the fork.
+pub(crate) fn fork() -> io::Result<Fork> {
+    // SAFETY: `fork` itself has no memory precondition. What follows it is only dangerous when
+    // another thread holds a lock at that moment; see above for why there is none.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(Pid::from_raw(pid).expect("fork returns a positive pid here"))),
+    }
+}
+
+/// Ends this process at once, without the destructors and buffers of the runtime.
+///
+/// After a [`fork`] the child must not run the parent's exit handlers.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` only ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Arguments or environment in the shape that [`exec`] needs.
+pub(crate) struct CStrings {
+    /// Owns what `pointers` points at; never changed after construction.
+    _owned: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl CStrings {
+    /// `None` if one of `texts` contains a NUL byte.
+    pub(crate) fn new(texts: impl IntoIterator<Item = String>) -> Option<Self> {
+        let owned: Vec<CString> =
+            texts.into_iter().map(CString::new).collect::<Result<_, _>>().ok()?;
+        // The bytes of a CString live on the heap, so moving the Vec moves none of them.
+        let pointers =
+            owned.iter().map(|text| text.as_ptr()).chain(std::iter::once(ptr::null())).collect();
+        Some(Self { _owned: owned, pointers })
+    }
+}
+
+/// Replaces this program by `program`. Returns only when that failed.
+pub(crate) fn exec(program: &CStr, argv: &CStrings, env: &CStrings) -> io::Error {
+    // SAFETY: `program` is NUL-terminated; both arrays end with a null pointer, and every other
+    // element points into a CString that `argv` and `env` own for the length of the call.
+    unsafe {
+        libc::execve(program.as_ptr(), argv.pointers.as_ptr(), env.pointers.as_ptr());
+    }
+    io::Error::last_os_error()
+}
+
+/// Puts this process into new namespaces. Refuses nothing itself; the kernel does.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    debug_assert!(!flags.contains(UnshareFlags::FILES), "descriptors stay shared");
+    // SAFETY: the one danger is `FILES` (threads that see different descriptors), never passed.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(io::Error::from)
+}
+
+/// Makes descriptor number `target` (0, 1 or 2) a copy of `source`, kept across `execve`.
+pub(crate) fn replace_standard_stream(source: BorrowedFd<'_>, target: u8) -> io::Result<()> {
+    debug_assert!(target <= 2, "only the standard streams may be replaced");
+    // SAFETY: replacing 0, 1 or 2 invalidates no owned descriptor: the standard streams are
+    // never owned by an `OwnedFd` in the init, which takes them as `Stdin`, `Stdout`, `Stderr`.
+    let done = unsafe { libc::dup2(source.as_raw_fd(), c_int::from(target)) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Closes every descriptor from 3 up: those that the daemon itself was started with.
+///
+/// To be called before this process has opened anything.
+pub(crate) fn close_inherited() -> io::Result<()> {
+    // SAFETY: called first thing in `main`, so no `OwnedFd` or `File` exists whose descriptor
+    // would be closed under it; the standard streams are left out.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Marks every descriptor from 3 up to be closed by `execve`, whoever opened it.
+pub(crate) fn close_all_on_exec() -> io::Result<()> {
+    // SAFETY: with CLOSE_RANGE_CLOEXEC nothing is closed now; descriptors only get a flag.
+    let done =
+        unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Attributes that [`mount_setattr`] sets.
+pub(crate) const MOUNT_RDONLY: u64 = 0x1;
+pub(crate) const MOUNT_NOSUID: u64 = 0x2;
+pub(crate) const MOUNT_NODEV: u64 = 0x4;
+pub(crate) const MOUNT_NOEXEC: u64 = 0x8;
+
+/// Which mounts below the given one change too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    This,
+    Recursive,
+}
+
+/// Sets attributes on the mount that `mount` is the root of (Linux 5.12).
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, depth: Depth, set: u64) -> io::Result<()> {
+    /// `struct mount_attr` of the kernel, first version.
+    #[repr(C)]
+    struct MountAttr {
+        attr_set: u64,
+        attr_clr: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    let attr = MountAttr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = match depth {
+        Depth::This => libc::AT_EMPTY_PATH,
+        Depth::Recursive => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+    };
+    // SAFETY: the path is an empty NUL-terminated string, `attr` lives through the call and its
+    // true size is passed; the kernel only reads it.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            mem::size_of::<MountAttr>(),
+        )
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Blocks SIGCHLD and gives a descriptor that is readable when a child has changed state.
+pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: `set` is written by sigemptyset before it is read; both calls get valid pointers,
+    // and the returned descriptor is new, so nobody else owns it.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Gives every signal its default meaning and unblocks all, as a new program expects.
+///
+/// The Rust runtime ignores SIGPIPE, and the init blocks SIGCHLD; `execve` would keep both.
+pub(crate) fn reset_signals() {
+    // SAFETY: SIG_DFL installs no handler. Numbers that cannot be changed (SIGKILL, SIGSTOP, the
+    // two of the threading library) are refused without effect, so errors are of no interest.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut none: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
+    }
+}
+
+/// Brings up the loopback device of this network namespace.
+pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: `ifreq` is plain data for which all zeroes is valid; the name fits with its NUL.
+    // SIOCSIFFLAGS reads the name and the flags, which are the union member that is set.
+    let done = unsafe {
+        let mut request: libc::ifreq = mem::zeroed();
+        request.ifr_name[0] = c_char::from_ne_bytes([b'l']);
+        request.ifr_name[1] = c_char::from_ne_bytes([b'o']);
+        request.ifr_ifru.ifru_flags = UP;
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request)
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `IFF_UP` in the width that `ifreq` stores it in.
+const UP: i16 = 1;

@@ -1,0 +1,319 @@
+//! The `docker` driver: the suite and its own, against a real engine; its refusals without one.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::query_parameters::ListContainersOptionsBuilder;
+use overmind_core::sandbox::{Exit, Sandbox, SandboxError};
+use overmind_sandbox::docker::Options;
+use overmind_sandbox::{Docker, RunAs};
+use overmind_testkit::real::counterpart;
+
+use crate::image::{IMAGE, client, ensure_test_image};
+use crate::support::{DOCKER, Place, Subject, marker, processes_with, until};
+
+/// Options for the engine under test, with an owner that no other test has.
+fn options(socket: &str) -> Options {
+    Options {
+        socket: PathBuf::from(socket),
+        image: IMAGE.to_owned(),
+        owner: marker(),
+        instance: marker(),
+        ..Options::default()
+    }
+}
+
+async fn engine() -> Option<String> {
+    let socket = counterpart("DOCKER")?;
+    ensure_test_image(&socket).await;
+    Some(socket)
+}
+
+/// The names of all containers of one owner, running or not.
+async fn containers_of(socket: &str, owner: &str) -> Vec<String> {
+    let filters = HashMap::from([("label", vec![format!("overmind.owner={owner}")])]);
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
+    let found = client(socket).await.list_containers(Some(options)).await.unwrap();
+    found.into_iter().flat_map(|container| container.names.unwrap_or_default()).collect()
+}
+
+async fn subject() -> Option<Subject> {
+    let socket = engine().await?;
+    let sandbox = Arc::new(Docker::new(options(&socket)));
+    Some(Subject { sandbox, gives: DOCKER, inside: Some("/workspace"), _keep: None })
+}
+
+mod needs_docker_conformance {
+    crate::conformance::suite!(super::subject);
+}
+
+#[tokio::test]
+async fn needs_docker_no_container_is_left_whatever_the_end() {
+    let Some(socket) = engine().await else { return };
+    let options = options(&socket);
+    let docker = Docker::new(options.clone());
+    let place = Place::new();
+
+    let result = docker.run(place.sh("exit 4")).await.unwrap();
+    assert_eq!(result.exit, Exit::Code(4));
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+
+    let mut slow = place.sh("sleep 300; :");
+    slow.timeout = Duration::from_millis(300);
+    assert_eq!(docker.run(slow).await.unwrap().exit, Exit::TimedOut);
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+
+    let marker = marker();
+    {
+        let call = docker.run(place.sh(&format!("sleep 300; : {marker}")));
+        tokio::select! {
+            result = call => panic!("ended by itself: {result:?}"),
+            () = until("it runs", || !processes_with(&marker).is_empty()) => {}
+        }
+    }
+    docker.settled().await;
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+    assert_eq!(processes_with(&marker), [0u32; 0]);
+}
+
+#[tokio::test]
+async fn needs_docker_a_call_dropped_at_any_moment_leaves_no_container() {
+    let Some(socket) = engine().await else { return };
+    let options = options(&socket);
+    let docker = Docker::new(options.clone());
+    let place = Place::new();
+    for milliseconds in [0, 1, 3, 6, 10, 20, 40, 80, 160, 320] {
+        let call = docker.run(place.sh("sleep 300; :"));
+        let cut = tokio::time::timeout(Duration::from_millis(milliseconds), call).await;
+        assert!(cut.is_err(), "{cut:?}");
+    }
+    docker.settled().await;
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn needs_docker_a_sweep_removes_what_an_earlier_start_left_and_nothing_else() {
+    let Some(socket) = engine().await else { return };
+    let earlier = options(&socket);
+    let later = Options { instance: marker(), ..earlier.clone() };
+    let stranger = options(&socket);
+    let place = Place::new();
+    let marks = [marker(), marker(), marker()];
+    let drivers = [&earlier, &later, &stranger].map(|options| Docker::new(options.clone()));
+    let calls = drivers.iter().zip(&marks).map(|(driver, mark)| {
+        let request = place.sh(&format!("sleep 300; : {mark}"));
+        async move { driver.run(request).await }
+    });
+    let all = futures_util::future::join_all(calls);
+    let swept = async {
+        for mark in &marks {
+            until("it runs", || !processes_with(mark).is_empty()).await;
+        }
+        assert_eq!(drivers[1].sweep().await, Ok(1));
+        until("the earlier one is gone", || processes_with(&marks[0]).is_empty()).await;
+        for mark in &marks[1..] {
+            assert!(!processes_with(mark).is_empty(), "{mark} was not to be swept");
+        }
+        assert_eq!(drivers[1].sweep().await, Ok(0));
+    };
+    tokio::select! {
+        results = all => panic!("all ended: {results:?}"),
+        () = swept => {}
+    }
+    for driver in &drivers {
+        driver.settled().await;
+    }
+}
+
+#[tokio::test]
+async fn needs_docker_the_engine_confirms_the_bounds() {
+    let Some(socket) = engine().await else { return };
+    let options = options(&socket);
+    let docker = Docker::new(options.clone());
+    let place = Place::new();
+    let marker = marker();
+    let mut request = place.sh(&format!("sleep 300; : {marker}"));
+    request.writable = Some("out".into());
+    let call = docker.run(request);
+    let look = async {
+        until("it runs", || !processes_with(&marker).is_empty()).await;
+        let name = containers_of(&socket, &options.owner).await.remove(0);
+        let name = name.trim_start_matches('/').to_owned();
+        client(&socket).await.inspect_container(&name, None).await.unwrap()
+    };
+    let seen = tokio::select! {
+        result = call => panic!("ended by itself: {result:?}"),
+        seen = look => seen,
+    };
+    docker.settled().await;
+    let host = seen.host_config.unwrap();
+    assert_eq!(host.network_mode.as_deref(), Some("none"));
+    assert_eq!(host.readonly_rootfs, Some(true));
+    assert_eq!((host.memory, host.memory_swap), (Some(256 << 20), Some(256 << 20)));
+    assert_eq!((host.nano_cpus, host.pids_limit), (Some(500_000_000), Some(128)));
+    assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+    assert_eq!(host.init, Some(true));
+    let labels = seen.config.unwrap().labels.unwrap();
+    assert_eq!(labels["overmind.managed"], "true");
+    assert_eq!(labels["overmind.instance"], options.instance);
+    let mounts = seen.mounts.unwrap();
+    let writable: Vec<_> =
+        mounts.iter().filter(|m| m.rw == Some(true)).map(|m| m.destination.clone()).collect();
+    assert_eq!(writable, [Some("/workspace/out".to_owned())]);
+}
+
+#[tokio::test]
+async fn needs_docker_the_shown_line_is_the_real_one_without_the_command() {
+    let Some(socket) = engine().await else { return };
+    let docker = Docker::new(options(&socket));
+    let place = Place::new();
+    let mut request = place.sh("echo s3cret");
+    request.env.push(("TOKEN".to_owned(), "s3cret".to_owned()));
+    let shown = docker.run(request).await.unwrap().shown_as.unwrap();
+    assert!(shown.starts_with("docker run --rm --network none --read-only --cap-drop ALL "));
+    assert!(shown.ends_with(&format!(" {IMAGE} '<redacted-command>'")), "{shown}");
+    assert!(shown.contains(" --env TOKEN ") && !shown.contains("s3cret"), "{shown}");
+}
+
+#[tokio::test]
+async fn needs_docker_a_missing_image_is_named_and_not_downloaded() {
+    let Some(socket) = engine().await else { return };
+    let digest = "0".repeat(64);
+    for image in ["overmind-test-nowhere:1".to_owned(), format!("nowhere@sha256:{digest}")] {
+        let options =
+            Options { image: image.clone(), enforce_pinned_image: false, ..options(&socket) };
+        let docker = Docker::new(options);
+        for result in [docker.check().await, docker.run(Place::new().sh("true")).await.map(drop)] {
+            match result {
+                Err(SandboxError::Unavailable { code, message, reason, remedy }) => {
+                    assert_eq!(
+                        (code.as_str(), reason.as_str()),
+                        ("docker_unavailable", "image_missing")
+                    );
+                    assert_eq!(message, format!("the engine has no image {image}"));
+                    assert_eq!(remedy, format!("docker pull {image}"));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn needs_docker_a_bound_that_the_engine_refuses_is_bad_config() {
+    let Some(socket) = engine().await else { return };
+    let docker = Docker::new(options(&socket));
+    let place = Place::new();
+    let mut request = place.sh("true");
+    request.limits.memory_bytes = 1024;
+    match docker.run(request).await {
+        Err(SandboxError::BadConfig { code, message }) => {
+            assert_eq!(code, "bad_config");
+            assert!(message.starts_with("the engine refuses the container: "), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn needs_docker_a_healthy_engine_passes_the_check() {
+    let Some(socket) = engine().await else { return };
+    assert_eq!(Docker::new(options(&socket)).check().await, Ok(()));
+}
+
+#[tokio::test]
+async fn needs_docker_a_directory_that_the_user_cannot_use_is_refused_early() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(socket) = engine().await else { return };
+    let user = Some(RunAs { uid: 54321, gid: 54321 });
+    let docker = Docker::new(Options { user, ..options(&socket) });
+    let place = Place::new();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let mut request = place.sh("id -u; echo x > out/x");
+    request.writable = Some("out".into());
+    let result = docker.run(request.clone()).await.unwrap();
+    assert_eq!((result.exit, result.stdout.text.as_str()), (Exit::Code(0), "54321\n"));
+
+    for (path, what) in [(place.workspace().join("out"), "write"), (place.workspace(), "read")] {
+        mode(&path, 0o700);
+        match docker.run(request.clone()).await {
+            Err(SandboxError::BadConfig { message, .. }) => {
+                let begin = format!("the container's user 54321:54321 cannot {what} ");
+                assert!(message.starts_with(&begin), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    mode(&place.workspace(), 0o777);
+}
+
+#[track_caller]
+fn assert_unavailable(result: Result<(), SandboxError>, expected: &str) {
+    match result {
+        Err(SandboxError::Unavailable { code, message, reason, remedy }) => {
+            assert_eq!(code, "docker_unavailable");
+            assert_eq!(message, "Docker daemon is unavailable or inaccessible");
+            assert_eq!(reason, expected);
+            assert!(!remedy.is_empty());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_not_there_broken_or_silent_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new();
+    let at = |name: &str| dir.path().join(name);
+    let driver = |socket: PathBuf| Docker::new(options(socket.to_str().unwrap()));
+
+    let missing = driver(at("missing"));
+    assert_unavailable(missing.check().await, "docker_binary_missing");
+    assert_unavailable(missing.run(place.sh("true")).await.map(drop), "docker_binary_missing");
+
+    // A socket that nobody listens on any more.
+    drop(std::os::unix::net::UnixListener::bind(at("dead")).unwrap());
+    assert_unavailable(driver(at("dead")).check().await, "docker_info_failed");
+
+    // Something that listens and is not an engine.
+    let wrong = tokio::net::UnixListener::bind(at("wrong")).unwrap();
+    let answers = async {
+        loop {
+            let (mut client, _) = wrong.accept().await.unwrap();
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut client, b"no engine\r\n").await;
+        }
+    };
+    tokio::select! {
+        result = async { driver(at("wrong")).check().await } => {
+            assert_unavailable(result, "docker_info_failed");
+        }
+        () = answers => {}
+    }
+
+    // Something that listens and never answers: the kernel accepts for it.
+    let _silent = std::os::unix::net::UnixListener::bind(at("silent")).unwrap();
+    assert_unavailable(driver(at("silent")).check().await, "docker_info_timeout");
+}
+
+#[tokio::test]
+async fn an_image_without_a_digest_is_refused_when_digests_are_demanded() {
+    // No engine is asked: the name decides.
+    let docker = Docker::new(Options {
+        enforce_pinned_image: true,
+        image: "alpine:3.20".to_owned(),
+        ..options("/nowhere/docker.sock")
+    });
+    for result in [docker.check().await, docker.run(Place::new().sh("true")).await.map(drop)] {
+        match result {
+            Err(SandboxError::BadConfig { code, message }) => {
+                assert_eq!(code, "image_not_pinned");
+                assert_eq!(message, "the image alpine:3.20 is not named by its digest (@sha256:…)");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

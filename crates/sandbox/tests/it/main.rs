@@ -1,0 +1,10 @@
+//! Integration tests: one conformance suite over all drivers, and what is special to each.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
+
+mod conformance;
+mod docker;
+mod image;
+mod namespace;
+mod support;
+mod unconfined;

@@ -1,0 +1,254 @@
+//! Workspaces, requests and questions about the host that all tests share.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use overmind_core::sandbox::{
+    Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest, SandboxResult,
+};
+use tempfile::TempDir;
+
+/// The init that the drivers under test start.
+pub(crate) fn init_program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_overmind-sandbox-init"))
+}
+
+/// A driver, and what it does not give. A `false` is a documented limit of the driver, and the
+/// suite proves it as one: a driver that gets better must change its line.
+pub(crate) struct Subject {
+    pub(crate) sandbox: Arc<dyn Sandbox>,
+    pub(crate) gives: Gives,
+    /// How the workspace is called inside, if not as on the host.
+    pub(crate) inside: Option<&'static str>,
+    /// What must outlive the driver.
+    pub(crate) _keep: Option<TempDir>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Gives {
+    /// A root file system of its own, a read-only workspace, a bounded `/tmp`.
+    pub(crate) files: bool,
+    pub(crate) network: bool,
+    /// Processes of its own, bounded in number.
+    pub(crate) processes: bool,
+    /// No capabilities, no-new-privs, a system call filter, not root.
+    pub(crate) privileges: bool,
+    /// A signal is told from an exit code above 128.
+    pub(crate) signals: bool,
+    /// No variable but the request's.
+    pub(crate) exact_environment: bool,
+}
+
+pub(crate) const NAMESPACE: Gives = Gives {
+    files: true,
+    network: true,
+    processes: true,
+    privileges: true,
+    signals: true,
+    exact_environment: true,
+};
+
+/// The engine reports 128 plus the signal, and adds PATH, HOME, HOSTNAME and the image's own.
+pub(crate) const DOCKER: Gives = Gives { signals: false, exact_environment: false, ..NAMESPACE };
+
+pub(crate) const NONE: Gives = Gives {
+    files: false,
+    network: false,
+    processes: false,
+    privileges: false,
+    signals: true,
+    exact_environment: true,
+};
+
+/// A workspace that any user may use, with `hello` (a file), `out` and `deep/er` in it.
+pub(crate) struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let place = Self { dir };
+        let workspace = place.workspace();
+        for sub in [workspace.clone(), workspace.join("out"), workspace.join("deep/er")] {
+            std::fs::create_dir_all(&sub).unwrap();
+        }
+        std::fs::write(workspace.join("hello"), "hello\n").unwrap();
+        for open in [place.dir.path(), &workspace, &workspace.join("out"), &workspace.join("deep")]
+        {
+            open_to_all(open);
+        }
+        place
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.dir.path().join("workspace")
+    }
+
+    /// A file beside the workspace, which no sandbox may see.
+    pub(crate) fn secret(&self) -> PathBuf {
+        let path = self.dir.path().join("secret");
+        std::fs::write(&path, "a-secret").unwrap();
+        path
+    }
+
+    pub(crate) fn request(&self, argv: &[&str]) -> SandboxRequest {
+        SandboxRequest {
+            argv: argv.iter().map(|text| (*text).to_owned()).collect(),
+            workspace: self.workspace(),
+            writable: None,
+            cwd: PathBuf::new(),
+            env: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
+            stdin: Vec::new(),
+            timeout: Duration::from_secs(30),
+            limits: SandboxLimits::default(),
+        }
+    }
+
+    pub(crate) fn sh(&self, script: &str) -> SandboxRequest {
+        self.request(&["sh", "-c", script])
+    }
+}
+
+pub(crate) fn open_to_all(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+impl Subject {
+    #[track_caller]
+    pub(crate) fn run(&self, request: SandboxRequest) -> impl Future<Output = SandboxResult> + '_ {
+        let at = std::panic::Location::caller();
+        async move {
+            match self.sandbox.run(request).await {
+                Ok(result) => result,
+                Err(err) => panic!("{at}: {err:?}"),
+            }
+        }
+    }
+
+    /// Runs a script that must succeed, and gives what it wrote.
+    #[track_caller]
+    pub(crate) fn says(&self, place: &Place, script: &str) -> impl Future<Output = String> + '_ {
+        let at = std::panic::Location::caller();
+        let request = place.sh(script);
+        async move {
+            let result = self.sandbox.run(request).await.unwrap_or_else(|e| panic!("{at}: {e:?}"));
+            assert_eq!(result.exit, Exit::Code(0), "{at}: {result:?}");
+            result.stdout.text
+        }
+    }
+
+    pub(crate) async fn refusal(&self, request: SandboxRequest) -> String {
+        match self.sandbox.run(request).await {
+            Err(SandboxError::BadConfig { code, message }) => {
+                assert_eq!(code, "bad_config");
+                message
+            }
+            other => panic!("not refused as bad_config: {other:?}"),
+        }
+    }
+}
+
+/// A text that occurs in no other process's arguments.
+pub(crate) fn marker() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("marker-{}-{next}-end", std::process::id())
+}
+
+/// The processes of the host whose arguments contain `marker`, whatever namespace they are in.
+pub(crate) fn processes_with(marker: &str) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap() {
+        let Ok(pid) = entry.unwrap().file_name().to_string_lossy().parse::<u32>() else { continue };
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&arguments).contains(marker) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Waits until `condition` holds; the pause only spares the processor.
+pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "never came true: {what}");
+        pause(Duration::from_millis(5)).await;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "between two looks at a condition")]
+pub(crate) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Descriptors, mounts and children of this process.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    pub(crate) descriptors: usize,
+    pub(crate) mounts: usize,
+    pub(crate) children: usize,
+}
+
+impl Holdings {
+    pub(crate) fn now() -> Self {
+        let own = std::process::id().to_string();
+        let children = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_to_string(entry.unwrap().path().join("stat")).ok())
+            .filter(|stat| {
+                let (_, rest) = stat.rsplit_once(')').unwrap();
+                rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
+            })
+            .count();
+        Self {
+            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
+            mounts: std::fs::read_to_string("/proc/self/mountinfo")
+                .unwrap()
+                .lines()
+                .filter(|line| !engines_own(line))
+                .count(),
+            children,
+        }
+    }
+
+    pub(crate) fn within(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.mounts <= before.mounts
+            && self.children <= before.children
+    }
+}
+
+/// Mounts that an engine makes for its containers, other tests' among them.
+fn engines_own(mount: &str) -> bool {
+    ["/overlay2/", "/containers/", "/netns/"].iter().any(|part| mount.contains(part))
+}
+
+/// The most memory that this process has had so far, in bytes.
+pub(crate) fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Whether this host has a program, for tests of what runs inside.
+pub(crate) fn host_has(program: &str) -> bool {
+    let found = ["/usr/bin", "/bin", "/usr/local/bin"]
+        .iter()
+        .any(|dir| Path::new(dir).join(program).exists());
+    if !found {
+        eprintln!("skipped: {program} is not installed here");
+    }
+    found
+}
+
+/// A listener on the host's loopback; a sandbox with a network of its own cannot reach it.
+pub(crate) fn host_listener() -> (std::net::TcpListener, u16) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
