@@ -1,0 +1,198 @@
+//! `store_memory` and `search_memory`.
+//!
+//! An item in a result is as in the API, without its vector: a model has no use for the numbers,
+//! and `dims` says how many there are.
+
+use std::sync::Arc;
+
+use overmind_core::Fut;
+use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryItem, MemoryQuery};
+use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::MAX_TEXT_BYTES;
+use crate::answer::{Answer, Failure, cut, fields};
+use crate::gateway::Tool;
+use crate::schema::{integer, parse};
+
+#[derive(Debug)]
+pub(crate) struct StoreMemory(Arc<dyn Memory>);
+
+#[derive(Debug)]
+pub(crate) struct SearchMemory(Arc<dyn Memory>);
+
+impl StoreMemory {
+    pub(crate) fn new(memory: Arc<dyn Memory>) -> Self {
+        Self(memory)
+    }
+}
+
+impl SearchMemory {
+    pub(crate) fn new(memory: Arc<dyn Memory>) -> Self {
+        Self(memory)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct StoreArgs {
+    #[serde(default = "default_collection")]
+    collection: String,
+    text: String,
+    #[serde(default)]
+    metadata: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SearchArgs {
+    #[serde(default = "default_collection")]
+    collection: String,
+    query: String,
+    #[serde(default = "five", deserialize_with = "integer")]
+    top_k: u64,
+}
+
+fn default_collection() -> String {
+    "default".into()
+}
+
+fn five() -> u64 {
+    5
+}
+
+impl Tool for StoreMemory {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "store_memory".into(),
+            description: "Remember a text for later sessions. Store one fact or lesson at a time, \
+                          in words that a later search would use."
+                .into(),
+            schema: json!({
+                "type": "object",
+                "properties": {
+                    "collection": {
+                        "type": "string", "minLength": 1, "default": "default",
+                        "description": "Name of the group of texts; at most 200 characters.",
+                    },
+                    "text": {
+                        "type": "string", "minLength": 1,
+                        "description": "The text to remember; at most 100000 bytes of UTF-8.",
+                    },
+                    "metadata": {
+                        "type": "object", "default": {},
+                        "description": "Anything to keep beside the text; it is not searched.",
+                    },
+                },
+                "required": ["text"],
+                "additionalProperties": false,
+            }),
+            class: EffectClass::Idempotent,
+            internal: false,
+        }
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
+        Box::pin(async move {
+            let StoreArgs { collection, text, metadata } = parse(args)?;
+            let draft = MemoryDraft {
+                colony: context.colony,
+                collection,
+                text,
+                metadata: Value::Object(metadata),
+                source: Some(context.session),
+                key: Some(context.effect),
+            };
+            let item = self.0.store(draft).await.map_err(failure)?;
+            Ok(fields(json!({"item": shown(&item, MAX_TEXT_BYTES)})))
+        })
+    }
+}
+
+impl Tool for SearchMemory {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "search_memory".into(),
+            description:
+                "Search remembered texts. The query is plain words, not a query language. \
+                          The best matches come first; a higher score is better, and score 0 marks \
+                          a recent text that does not match at all."
+                    .into(),
+            schema: json!({
+                "type": "object",
+                "properties": {
+                    "collection": {
+                        "type": "string", "minLength": 1, "default": "default",
+                        "description": "Name of the group of texts to search.",
+                    },
+                    "query": {
+                        "type": "string", "minLength": 1,
+                        "description": "What to look for, in a few words.",
+                    },
+                    "top_k": {
+                        "type": "integer", "minimum": 1, "maximum": 50, "default": 5,
+                        "description": "How many results at most.",
+                    },
+                },
+                "required": ["query"],
+                "additionalProperties": false,
+            }),
+            class: EffectClass::Pure,
+            internal: false,
+        }
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
+        Box::pin(async move {
+            let SearchArgs { collection, query, top_k } = parse(args)?;
+            let top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
+            let query = MemoryQuery { colony: context.colony, collection, query, top_k };
+            let hits = self.0.search(query).await.map_err(failure)?;
+            // Each item gets the same share of what one answer may carry.
+            let share = MAX_TEXT_BYTES / hits.len().max(1);
+            let results: Vec<Value> = hits
+                .iter()
+                .map(|hit| {
+                    let mut item = shown(&hit.item, share);
+                    item.insert("score".into(), json!(hit.score));
+                    Value::Object(item)
+                })
+                .collect();
+            Ok(fields(json!({"results": results})))
+        })
+    }
+}
+
+/// An item with at most `max_bytes` of text and metadata, and a mark where something was left out.
+fn shown(item: &MemoryItem, max_bytes: usize) -> Map<String, Value> {
+    let metadata_bytes = item.metadata.to_string().len();
+    // `{}` costs nothing; otherwise metadata may take half.
+    let keep_metadata = metadata_bytes <= max_bytes / 2;
+    let text = cut(&item.text, max_bytes - if keep_metadata { metadata_bytes } else { 0 });
+    let mut all = fields(json!({
+        "id": item.id.to_string(),
+        "collection": item.collection,
+        "text": text,
+        "embedding_model": item.embedding_model,
+        "dims": item.embedding.len(),
+        "metadata_json": if keep_metadata { item.metadata.clone() } else { json!({}) },
+        "created_at": item.created_at.to_string(),
+    }));
+    if text.len() < item.text.len() {
+        all.insert("text_bytes".into(), item.text.len().into());
+    }
+    if !keep_metadata {
+        all.insert("metadata_bytes".into(), metadata_bytes.into());
+    }
+    all
+}
+
+/// `temporarily_unavailable` is what the engine repeats.
+fn failure(err: MemoryError) -> Failure {
+    let message = err.to_string();
+    let transient = match &err {
+        MemoryError::Invalid { .. } => return Failure::bad_args(message),
+        MemoryError::Embedding { transient, .. } => *transient,
+        MemoryError::Store(err) => err.is_transient(),
+    };
+    Failure::new(if transient { "temporarily_unavailable" } else { "tool_error" }, message)
+}

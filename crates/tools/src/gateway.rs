@@ -1,0 +1,169 @@
+//! The gateway: registry, allow-list, validation, handler, envelope, in this order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Poll;
+
+use serde_json::Value;
+
+use overmind_core::Fut;
+use overmind_core::memory::Memory;
+use overmind_core::sandbox::{Sandbox, SandboxLevel};
+use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec, Toolbox};
+
+use crate::answer::{Answer, Failure, brief, envelope};
+use crate::schema::Checker;
+use crate::{builtin, schema};
+
+/// Most bytes of arguments, counted as compact JSON.
+pub const MAX_ARGS_BYTES: usize = 1 << 20;
+/// Most levels of objects and arrays in the arguments; the arguments themselves are the first.
+pub const MAX_ARGS_DEPTH: usize = 64;
+
+/// One tool: what it is, and what it does.
+///
+/// The gateway has checked the allow-list and the schema before it calls [`Tool::call`]. A
+/// handler may still refuse what a schema cannot say; it answers `bad_args` then.
+pub trait Tool: Send + Sync + fmt::Debug {
+    /// Asked once, when the tool is registered.
+    fn spec(&self) -> ToolSpec;
+
+    /// # Cancel safety
+    ///
+    /// Dropping the future must stop the work, or leave only work that ends by itself soon and
+    /// is done whole or not at all.
+    fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer>;
+}
+
+/// Finds the driver of a level; `None` when this hive has none.
+pub type SandboxLookup = Arc<dyn Fn(SandboxLevel) -> Option<Arc<dyn Sandbox>> + Send + Sync>;
+
+/// What the built-in tools work with.
+#[derive(Clone)]
+pub struct Parts {
+    pub sandboxes: SandboxLookup,
+    pub memory: Arc<dyn Memory>,
+}
+
+impl fmt::Debug for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+/// Why a tool was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    #[error("registering tool `{name}`: the name is taken")]
+    Duplicate { name: String },
+    #[error("registering tool `{name}`: its schema is not usable: {why}")]
+    Schema { name: String, why: String },
+}
+
+#[derive(Debug)]
+struct Registered {
+    tool: Arc<dyn Tool>,
+    checker: Checker,
+    internal: bool,
+}
+
+/// The tools of one hive, behind one door.
+#[derive(Debug)]
+pub struct Gateway {
+    tools: BTreeMap<String, Registered>,
+    specs: Arc<[ToolSpec]>,
+}
+
+impl Gateway {
+    /// A gateway with the built-in tools.
+    ///
+    /// # Panics
+    ///
+    /// When a built-in tool has a schema that does not compile; a test of this crate would have
+    /// failed first.
+    pub fn new(parts: Parts) -> Self {
+        Self::with_tools(parts, Vec::new()).expect("the built-in tools register")
+    }
+
+    /// A gateway with the built-in tools and more.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] when a name is taken, or a schema is broken or refers to another
+    /// document: nothing is ever fetched for a schema.
+    pub fn with_tools(parts: Parts, more: Vec<Arc<dyn Tool>>) -> Result<Self, RegisterError> {
+        let mut tools = BTreeMap::new();
+        let mut specs = Vec::new();
+        for tool in builtin::all(parts).into_iter().chain(more) {
+            let spec = tool.spec();
+            let name = spec.name.clone();
+            let checker = Checker::new(&spec.schema)
+                .map_err(|why| RegisterError::Schema { name: name.clone(), why })?;
+            let entry = Registered { tool, checker, internal: spec.internal };
+            if tools.insert(name.clone(), entry).is_some() {
+                return Err(RegisterError::Duplicate { name });
+            }
+            specs.push(spec);
+        }
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { tools, specs: specs.into() })
+    }
+
+    async fn answer(&self, context: &ToolContext, name: &str, args: &Value) -> ToolOutcome {
+        let Some(entry) = self.tools.get(name) else {
+            return denied(format!("Tool '{}' is not registered", brief(name)));
+        };
+        if !entry.internal && !context.allowed.iter().any(|allowed| allowed == name) {
+            return denied(format!("Tool '{name}' is not allowed for agent {}", context.agent));
+        }
+        let answer = match schema::bounded(args).and_then(|()| entry.checker.check(args)) {
+            Ok(()) => caught(name, || entry.tool.call(context, args)).await,
+            Err(refused) => Err(refused),
+        };
+        ToolOutcome { allowed: true, result: envelope(answer) }
+    }
+}
+
+impl Toolbox for Gateway {
+    fn specs(&self) -> Arc<[ToolSpec]> {
+        self.specs.clone()
+    }
+
+    fn call<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+    ) -> Fut<'a, ToolOutcome> {
+        Box::pin(self.answer(context, name, args))
+    }
+}
+
+fn denied(message: String) -> ToolOutcome {
+    ToolOutcome { allowed: false, ..ToolOutcome::failure("tool_not_allowed", message) }
+}
+
+/// Runs a handler; a panic in it becomes an answer, so that a bug in one tool costs one call.
+async fn caught<'a>(name: &str, start: impl FnOnce() -> Fut<'a, Answer>) -> Answer {
+    let mut work = match catch_unwind(AssertUnwindSafe(start)) {
+        Ok(work) => work,
+        Err(_) => return Err(panicked(name)),
+    };
+    std::future::poll_fn(move |cx| {
+        // Unwind safe: after a panic the future is never polled again, only dropped.
+        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(poll) => poll,
+            Err(_) => Poll::Ready(Err(panicked(name))),
+        }
+    })
+    .await
+}
+
+fn panicked(name: &str) -> Failure {
+    tracing::error!(tool.name = name, "a tool's handler panicked");
+    Failure::tool_error(format!(
+        "the tool `{name}` failed inside (a bug in it, not in the call); what it did so far is unknown"
+    ))
+}

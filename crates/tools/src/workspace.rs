@@ -1,0 +1,524 @@
+//! Files beneath a session's workspace, and nothing else.
+//!
+//! Every path is resolved by the kernel, component by component, relative to an open descriptor
+//! of the workspace (`openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS`), and all work
+//! is done on the descriptor that came out. There is no check that a swapped symlink could get
+//! past, and no prefix of text that a sibling directory could share.
+//!
+//! * A relative symlink that stays inside is followed; one that leads out is refused, and so is
+//!   every absolute symlink, even to a place inside: the kernel cannot tell.
+//! * A path that goes above the workspace is refused even when it would come back.
+//! * Commands see the workspace at `/workspace`, so agents use such paths: that prefix is taken
+//!   off, as is the workspace's own absolute path. Any other absolute path is an escape.
+//! * Only regular files are read and replaced. The kind is looked at on an `O_PATH` descriptor,
+//!   which opens nothing: a FIFO cannot make us wait, a device cannot notice.
+//!
+//! Everything here blocks; [`blocking`] moves it off the async threads.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use serde_json::json;
+
+use crate::answer::{Failure, brief};
+
+/// Where commands see the workspace.
+const INSIDE: &str = "/workspace";
+/// How long a resolution is repeated that the kernel gave up, which it does when anything on the
+/// machine is renamed while it steps over a `..`.
+const MAX_RACE: Duration = Duration::from_secs(2);
+
+/// Why a path gave no file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PathError {
+    #[error("Path escapes workspace")]
+    Escapes,
+    #[error("Path contains a NUL character")]
+    Nul,
+    /// Nothing is there, or a directory where a file was asked for.
+    #[error("file not found")]
+    NotFound { path: String, why: &'static str },
+    #[error("{path} is not a directory")]
+    NotDirectory { path: String },
+    #[error("{path} is a directory")]
+    IsDirectory { path: String },
+    #[error("{path} is not a regular file")]
+    NotRegular { path: String },
+    #[error("{path} was changed by someone else meanwhile; look again and try again")]
+    Changed { path: String },
+    #[error("{path} could not be resolved: files were renamed all the while; try again")]
+    Busy { path: String },
+    #[error("{attempt} {path}: {source}")]
+    Io { attempt: &'static str, path: String, source: io::Error },
+}
+
+impl From<PathError> for Failure {
+    fn from(err: PathError) -> Self {
+        let message = err.to_string();
+        match err {
+            PathError::NotFound { path, why } => Failure::new("not_found", message)
+                .with_details(json!({"path": path, "reason": why})),
+            PathError::Busy { .. } => Failure::new("temporarily_unavailable", message),
+            PathError::Nul
+            | PathError::NotDirectory { .. }
+            | PathError::IsDirectory { .. }
+            | PathError::NotRegular { .. } => Failure::new("invalid_path", message),
+            PathError::Escapes | PathError::Changed { .. } | PathError::Io { .. } => {
+                Failure::tool_error(message)
+            }
+        }
+    }
+}
+
+/// Runs file work on the blocking pool.
+///
+/// # Cancel safety
+///
+/// Dropping the future does not stop work that has begun; it is bounded and ends by itself.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(err) => match err.try_into_panic() {
+            // The gateway makes an answer of it.
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Failure::tool_error("the hive is shutting down; nothing was done")),
+        },
+    }
+}
+
+/// A workspace, opened.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+/// A file to be read, and what was known of it when it was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: File,
+    pub(crate) bytes: u64,
+    /// Relative to the workspace, symlinks resolved.
+    pub(crate) shown: String,
+    seen: Seen,
+}
+
+/// Tells whether a file is still the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    dev: u64,
+    ino: u64,
+    size: i64,
+    mtime: (i64, i64),
+}
+
+impl Seen {
+    #[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+    #[expect(clippy::unnecessary_cast, reason = "the fields' types differ between platforms")]
+    fn of(stat: &Stat) -> Self {
+        Self {
+            dev: stat.st_dev.into(),
+            ino: stat.st_ino.into(),
+            size: stat.st_size,
+            mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+        }
+    }
+}
+
+impl Opened {
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// The whole file; `None` when it has, or grows to, more than `max_bytes`.
+    pub(crate) fn read_all(&mut self, max_bytes: usize) -> Result<Option<Vec<u8>>, PathError> {
+        let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX);
+        if self.bytes > limit {
+            return Ok(None);
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(self.bytes).unwrap_or(0));
+        (&self.file)
+            .take(limit.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|source| io_error("reading", &self.shown, source))?;
+        Ok((bytes.len() <= max_bytes).then_some(bytes))
+    }
+}
+
+impl Workspace {
+    pub(crate) fn open(path: &Path) -> Result<Self, PathError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| {
+            io_error("opening the workspace", &path.to_string_lossy(), err.into())
+        })?;
+        Ok(Self { root, path: path.to_owned() })
+    }
+
+    /// The path that `given` names, relative to the workspace; `.` is the workspace.
+    pub(crate) fn relative(&self, given: &str) -> Result<PathBuf, PathError> {
+        if given.contains('\0') {
+            return Err(PathError::Nul);
+        }
+        let given = Path::new(given);
+        let inside = if given.is_absolute() {
+            // By component: `/workspace2` does not begin with `/workspace`.
+            given
+                .strip_prefix(&self.path)
+                .or_else(|_| given.strip_prefix(INSIDE))
+                .map_err(|_| PathError::Escapes)?
+        } else {
+            given
+        };
+        // Drops `.` and doubled slashes; `..` is the kernel's to judge.
+        let clean: PathBuf = inside.components().filter(|c| *c != Component::CurDir).collect();
+        Ok(if clean.as_os_str().is_empty() { PathBuf::from(".") } else { clean })
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let flags = flags | OFlags::CLOEXEC;
+        let begun = Instant::now();
+        loop {
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) if begun.elapsed() < MAX_RACE => std::thread::yield_now(),
+                Err(Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Opens a regular file for reading.
+    pub(crate) fn open_file(&self, path: &Path) -> Result<Opened, PathError> {
+        let found =
+            self.resolve(path, OFlags::PATH).map_err(|err| refused("opening", path, err))?;
+        let stat = stat(&found, path)?;
+        let shown = self.shown(&found, path);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Directory => {
+                return Err(PathError::NotFound { path: shown, why: "it is a directory" });
+            }
+            _ => return Err(PathError::NotRegular { path: shown }),
+        }
+        // Through /proc the same inode is opened again, now for reading, whatever the path
+        // leads to by now.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(proc_path(&found), flags, Mode::empty())
+            .map_err(|err| io_error("opening", &shown, err.into()))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(Opened { file: file.into(), bytes, shown, seen: Seen::of(&stat) })
+    }
+
+    /// Opens a directory for reading.
+    pub(crate) fn open_dir(&self, path: &Path) -> Result<OwnedFd, PathError> {
+        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK).map_err(|err| {
+            match err {
+                Errno::NOTDIR => PathError::NotDirectory { path: lossy(path) },
+                err => refused("opening", path, err),
+            }
+        })
+    }
+
+    /// Opens a directory; makes it and those above it if they are missing.
+    pub(crate) fn make_dir(&self, path: &Path) -> Result<OwnedFd, PathError> {
+        match self.open_dir(path) {
+            Err(PathError::NotFound { .. }) => {}
+            done => return done,
+        }
+        // The kernel would refuse it, too, but only after some directories were made.
+        if climbs_out(path) {
+            return Err(PathError::Escapes);
+        }
+        let mut reached = self.open_dir(Path::new("."))?;
+        let mut prefix = PathBuf::new();
+        for component in path.components() {
+            prefix.push(component);
+            reached = match (self.open_dir(&prefix), component) {
+                (Err(PathError::NotFound { .. }), Component::Normal(name)) => {
+                    match rustix::fs::mkdirat(&reached, name, Mode::from_raw_mode(0o777)) {
+                        Ok(()) => sync(&reached, &prefix)?,
+                        // Someone else made it; or a symlink to nowhere is there, and the next
+                        // line says so.
+                        Err(Errno::EXIST) => {}
+                        Err(err) => return Err(refused("creating", &prefix, err)),
+                    }
+                    self.open_dir(&prefix)?
+                }
+                (opened, _) => opened?,
+            };
+        }
+        Ok(reached)
+    }
+
+    /// Where an open file lies, relative to the workspace; `given` if that cannot be told.
+    pub(crate) fn shown(&self, found: impl AsFd, given: &Path) -> String {
+        lossy(self.real(found).as_deref().unwrap_or(given))
+    }
+
+    /// Where an open file lies now, relative to where the workspace lies now.
+    pub(crate) fn real(&self, found: impl AsFd) -> Option<PathBuf> {
+        let root = std::fs::read_link(proc_path(&self.root)).ok()?;
+        let path = std::fs::read_link(proc_path(found)).ok()?;
+        let inside = path.strip_prefix(root).ok()?;
+        Some(if inside.as_os_str().is_empty() { PathBuf::from(".") } else { inside.to_owned() })
+    }
+
+    /// Replaces a file, or makes a new one with the directories above it.
+    ///
+    /// Readers see the old bytes or the new ones, never a mixture, also after a power cut: the
+    /// bytes go into `.overmind-tmp-<key>` beside the file, to the disk, and then under the name.
+    /// The mode stays what it was, the owner too where we may set it; hard links are not kept.
+    /// A symlink stays and what it names is replaced. With `only` the file must still be the one
+    /// that was read.
+    ///
+    /// A crash can leave the temporary file behind; the next call with the same key removes it.
+    pub(crate) fn replace(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        key: &str,
+        only: Option<Seen>,
+    ) -> Result<String, PathError> {
+        let (dir, name, shown) = self.target(path)?;
+        let old = match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(err) => return Err(refused("looking at", path, err)),
+        };
+        if let Some(old) = &old {
+            match FileType::from_raw_mode(old.st_mode) {
+                FileType::RegularFile => {}
+                FileType::Directory => return Err(PathError::IsDirectory { path: shown }),
+                FileType::Symlink => return Err(PathError::Changed { path: shown }),
+                _ => return Err(PathError::NotRegular { path: shown }),
+            }
+            // A rename would get past a write-protected file.
+            rustix::fs::accessat(&dir, &name, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS)
+                .map_err(|err| refused("writing", path, err))?;
+        }
+        let temp = Temp::create(&dir, format!(".overmind-tmp-{key}"))
+            .map_err(|err| refused("creating a temporary file beside", path, err))?;
+        let write = |mut file: &File| {
+            file.write_all(bytes)?;
+            if let Some(old) = &old {
+                keep_owner_and_mode(file, old)?;
+            }
+            file.sync_all()
+        };
+        write(&temp.file).map_err(|source| io_error("writing", &shown, source))?;
+        if let Some(only) = only {
+            let now = rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW);
+            if !now.is_ok_and(|now| Seen::of(&now) == only) {
+                return Err(PathError::Changed { path: shown });
+            }
+        }
+        temp.rename(&name).map_err(|err| refused("replacing", path, err))?;
+        sync(&dir, path)?;
+        Ok(shown)
+    }
+
+    /// The directory, the name in it, and the path to show of a file that is to be replaced.
+    fn target(&self, path: &Path) -> Result<(OwnedFd, OsString, String), PathError> {
+        let (dir, name) = self.place(path)?;
+        let stat = rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW);
+        let link = stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Symlink);
+        let (dir, name) = if link {
+            let end = self.resolve(path, OFlags::PATH).map_err(|err| match err {
+                Errno::NOENT => io_error("following the symlink", &lossy(path), err.into()),
+                err => refused("following the symlink", path, err),
+            })?;
+            let real = self.real(&end).ok_or(PathError::Escapes)?;
+            self.place(&real)?
+        } else {
+            (dir, name)
+        };
+        let shown = match self.real(&dir) {
+            Some(above) if above == Path::new(".") => lossy(Path::new(&name)),
+            Some(above) => lossy(&above.join(&name)),
+            None => lossy(path),
+        };
+        Ok((dir, name, shown))
+    }
+
+    fn place(&self, path: &Path) -> Result<(OwnedFd, OsString), PathError> {
+        // `.`, `..` and `a/..` have no file name.
+        let Some(name) = path.file_name().filter(|name| *name != OsStr::new(".")) else {
+            self.open_dir(path)?;
+            return Err(PathError::IsDirectory { path: lossy(path) });
+        };
+        let above = match path.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            Some(_) | None => Path::new("."),
+        };
+        Ok((self.make_dir(above)?, name.to_owned()))
+    }
+}
+
+/// A new file that is removed again unless it gets its name.
+struct Temp<'a> {
+    dir: &'a OwnedFd,
+    name: String,
+    file: File,
+    kept: bool,
+}
+
+impl<'a> Temp<'a> {
+    fn create(dir: &'a OwnedFd, name: String) -> Result<Self, Errno> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // `name` has no slash and is not `..`: it cannot lead out of `dir`.
+        let open = || rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(0o666));
+        let file = match open() {
+            Err(Errno::EXIST) => {
+                rustix::fs::unlinkat(dir, &name, AtFlags::empty())?;
+                open()?
+            }
+            done => done?,
+        };
+        Ok(Self { dir, name, file: file.into(), kept: false })
+    }
+
+    fn rename(mut self, to: &OsStr) -> Result<(), Errno> {
+        rustix::fs::renameat(self.dir, &self.name, self.dir, to)?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temp<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Nothing to be done when it fails: the next call with the same key tries again.
+            let _ = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+fn keep_owner_and_mode(file: &File, old: &Stat) -> io::Result<()> {
+    let new = rustix::fs::fstat(file)?;
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid) {
+        // Allowed to root only; as anyone else the file becomes ours, as with any editor that
+        // saves by renaming.
+        let (uid, gid) =
+            (rustix::fs::Uid::from_raw(old.st_uid), rustix::fs::Gid::from_raw(old.st_gid));
+        let _ = rustix::fs::fchown(file, Some(uid), Some(gid));
+    }
+    // Without the set-uid and set-gid bits, which a write clears, too.
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(old.st_mode & 0o777))?)
+}
+
+fn sync(dir: &OwnedFd, path: &Path) -> Result<(), PathError> {
+    rustix::fs::fsync(dir)
+        .map_err(|err| io_error("syncing the directory of", &lossy(path), err.into()))
+}
+
+/// Whether some prefix of `path`, read as text, has more `..` than names.
+fn climbs_out(path: &Path) -> bool {
+    let mut depth = 0_usize;
+    path.components().any(|component| match component {
+        Component::Normal(_) => {
+            depth += 1;
+            false
+        }
+        Component::CurDir => false,
+        Component::ParentDir => match depth.checked_sub(1) {
+            Some(above) => {
+                depth = above;
+                false
+            }
+            None => true,
+        },
+        Component::RootDir | Component::Prefix(_) => true,
+    })
+}
+
+fn stat(found: &OwnedFd, path: &Path) -> Result<Stat, PathError> {
+    rustix::fs::fstat(found).map_err(|err| io_error("looking at", &lossy(path), err.into()))
+}
+
+fn proc_path(found: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", found.as_fd().as_raw_fd())
+}
+
+fn io_error(attempt: &'static str, path: &str, source: io::Error) -> PathError {
+    PathError::Io { attempt, path: brief(path), source }
+}
+
+fn refused(attempt: &'static str, path: &Path, err: Errno) -> PathError {
+    match err {
+        Errno::XDEV => PathError::Escapes,
+        Errno::AGAIN => PathError::Busy { path: brief(&lossy(path)) },
+        Errno::NOENT | Errno::NOTDIR => {
+            PathError::NotFound { path: brief(&lossy(path)), why: "nothing is there" }
+        }
+        err => io_error(attempt, &lossy(path), err.into()),
+    }
+}
+
+fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_changed_since_it_was_read_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Workspace::open(dir.path()).unwrap();
+        let path = Path::new("f");
+        std::fs::write(dir.path().join("f"), "one").unwrap();
+        let seen = workspace.open_file(path).unwrap().seen();
+        std::fs::write(dir.path().join("f"), "other").unwrap();
+        let err = workspace.replace(path, b"mine", "k", Some(seen)).unwrap_err();
+        assert!(matches!(err, PathError::Changed { .. }), "{err}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("f")).unwrap(), "other");
+        std::fs::remove_file(dir.path().join("f")).unwrap();
+        let err = workspace.replace(path, b"mine", "k", Some(seen)).unwrap_err();
+        assert!(matches!(err, PathError::Changed { .. }), "{err}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn only_a_prefix_with_more_ways_up_than_names_climbs_out() {
+        for (path, wanted) in [
+            ("a/b", false),
+            ("a/../b", false),
+            ("..", true),
+            ("a/../../b", true),
+            ("a/../..", true),
+            ("a/b/../../c", false),
+            ("/a", true),
+        ] {
+            assert_eq!(climbs_out(Path::new(path)), wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_path_is_taken_by_component() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Workspace::open(dir.path()).unwrap();
+        let own = dir.path().to_str().unwrap();
+        for (given, wanted) in [
+            ("/workspace", Some(".")),
+            ("/workspace/", Some(".")),
+            ("/workspace/a/./b", Some("a/b")),
+            ("/workspace2/a", None),
+            ("/", None),
+            (&format!("{own}/a"), Some("a")),
+            (&format!("{own}2/a"), None),
+        ] {
+            let got = workspace.relative(given).ok();
+            assert_eq!(got.as_deref(), wanted.map(Path::new), "{given}");
+        }
+    }
+}

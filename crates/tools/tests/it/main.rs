@@ -1,0 +1,13 @@
+//! The gateway through its port, on real files. Only the sandbox and the memory are doubles:
+//! they are ports, and their real adapters are tested in their own rooms and in the product.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod confinement;
+mod files;
+mod gateway;
+mod memory_tools;
+mod messages;
+mod shell;
+mod support;
+mod verify;
