@@ -10,9 +10,7 @@ use overmind_core::store::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    World, at, event, first, missing, of_stream, one_change, one_event, poll_once, refused,
-};
+use super::{World, at, event, first, of_stream, one_change, one_event, poll_once, refused};
 
 pub(super) async fn events_get_places_without_gaps(store: &dyn Store, world: &World) {
     let (a, b) = (StreamId::Session(world.session_id()), StreamId::Session(world.session_id()));
@@ -32,7 +30,8 @@ pub(super) async fn events_get_places_without_gaps(store: &dyn Store, world: &Wo
 pub(super) async fn events_are_chained_by_the_ports_hash(store: &dyn Store, world: &World) {
     let stream = StreamId::Session(world.session_id());
     for n in 0..5 {
-        let payload = json!({ "n": n, "text": "ü \u{0} \" \\ 🐝", "nested": { "b": [1.5, null], "a": true } });
+        let nested = json!({ "b": [1.5, null], "a": true });
+        let payload = json!({ "n": n, "text": "ü \u{0} \" \\ 🐝", "nested": nested });
         store.commit(one_event(stream, payload)).await.unwrap();
         store.commit(one_event(StreamId::System, json!({ "n": n }))).await.unwrap();
     }
@@ -171,13 +170,13 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     refused(store.commit(epoch(2)).await);
     refused(store.commit(epoch(4)).await);
     let stranger = world.session_id();
-    missing(store.commit(with(Guard::SessionEpoch { session: stranger, epoch: 3 })).await);
-    missing(store.commit(with(Guard::SessionExists { session: stranger })).await);
+    refused(store.commit(with(Guard::SessionEpoch { session: stranger, epoch: 3 })).await);
+    refused(store.commit(with(Guard::SessionExists { session: stranger })).await);
     store.commit(with(Guard::SessionExists { session: row.id })).await.unwrap();
     let version = |version| with(Guard::AgentVersion { agent: agent.id, version });
     store.commit(version(1)).await.unwrap();
     refused(store.commit(version(2)).await);
-    missing(
+    refused(
         store
             .commit(with(Guard::AgentVersion { agent: AgentId::mint(world.ids()), version: 1 }))
             .await,
@@ -236,7 +235,7 @@ pub(super) async fn the_listener_hears_of_every_commit_with_events(
     commit.events.push(event(StreamId::System, json!({})));
     store.commit(commit).await.unwrap();
     store.commit(Commit::default()).await.unwrap();
-    missing(
+    refused(
         store
             .commit(Commit {
                 guards: vec![Guard::SessionExists { session: world.session_id() }],

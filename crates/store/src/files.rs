@@ -1,0 +1,169 @@
+//! The files of a store: who owns them, who holds them, and what is looked at before SQLite is.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use overmind_core::store::StoreError;
+
+use crate::error::explain_io;
+use crate::options::{beside, parent};
+
+/// Makes the directory of `path` (0700) when only its last part is missing.
+///
+/// # Errors
+///
+/// Also when more than the last part is missing: a mistyped path must not grow a tree.
+pub(crate) fn prepare_dir(path: &Path) -> Result<(), StoreError> {
+    let dir = parent(path);
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {
+            sync_dir(parent(dir)).map_err(|err| explain_io(&err, dir, "making the directory"))
+        }
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
+            if dir.is_dir() {
+                Ok(())
+            } else {
+                Err(StoreError::Other {
+                    attempt: format!("opening the store {}", path.display()),
+                    detail: format!("{} is not a directory", dir.display()),
+                })
+            }
+        }
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Err(StoreError::NotFound {
+            what: format!(
+                "the directory {} that should hold {}",
+                parent(dir).display(),
+                dir.display()
+            ),
+        }),
+        Err(err) => Err(explain_io(&err, dir, "making the directory")),
+    }
+}
+
+/// A database file that exists must belong to who runs this process: otherwise the files that
+/// SQLite makes beside it would lock its owner out.
+pub(crate) fn check_owner(path: &Path) -> Result<(), StoreError> {
+    let owner = match path.metadata() {
+        Ok(found) => found.uid(),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) => return Err(explain_io(&err, path, "looking at the store")),
+    };
+    let us = rustix::process::geteuid().as_raw();
+    if owner == us {
+        return Ok(());
+    }
+    Err(StoreError::ReadOnly {
+        path: path.to_owned(),
+        detail: format!("it belongs to user {owner}, and this process runs as user {us}"),
+    })
+}
+
+/// Creates an empty database file with mode 0600, which SQLite then gives to the files beside
+/// it; does nothing when there is one.
+pub(crate) fn ensure_file(path: &Path) -> Result<(), StoreError> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        // Its name is durable with the first commit: SQLite syncs the directory for the log.
+        Ok(_) => Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(err) => Err(explain_io(&err, path, "creating the store")),
+    }
+}
+
+/// What the first bytes of a file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// No file, or an empty one: a store may be made here.
+    Fresh,
+    Sqlite,
+}
+
+/// Looks at the file without SQLite, which would answer only at the first query.
+pub(crate) fn read_header(path: &Path) -> Result<Header, StoreError> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Header::Fresh),
+        Err(err) => return Err(explain_io(&err, path, "reading the store")),
+    };
+    let mut head = Vec::new();
+    Read::by_ref(&mut file)
+        .take(100)
+        .read_to_end(&mut head)
+        .map_err(|err| explain_io(&err, path, "reading the store"))?;
+    if head.is_empty() {
+        return Ok(Header::Fresh);
+    }
+    if head.len() == 100 && head.starts_with(b"SQLite format 3\0") {
+        return Ok(Header::Sqlite);
+    }
+    Err(StoreError::Corrupt {
+        path: path.to_owned(),
+        detail: "it does not begin like a SQLite database".into(),
+    })
+}
+
+/// Held for as long as a process owns a store. The kernel lets go of it when the process ends,
+/// however it ends; the file stays, since removing it would race with the next owner.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+
+impl Lock {
+    /// # Errors
+    ///
+    /// [`StoreError::Locked`] naming the process that holds the store.
+    pub(crate) fn take(path: &Path) -> Result<Self, StoreError> {
+        let lock = beside(path, ".lock");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock)
+            .map_err(|err| explain_io(&err, &lock, "taking the lock"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // What stands there may be garbage: it only helps a human.
+                let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut holder);
+                let holder = match holder.trim().parse::<u32>() {
+                    Ok(pid) => format!("process {pid} holds it"),
+                    Err(_) => "another process holds it".into(),
+                };
+                return Err(StoreError::Locked {
+                    path: path.to_owned(),
+                    detail: format!("{holder} (lock {})", lock.display()),
+                });
+            }
+            Err(TryLockError::Error(err)) => {
+                return Err(explain_io(&err, &lock, "taking the lock"));
+            }
+        }
+        let mut note = || -> io::Result<()> {
+            file.set_len(0)?;
+            file.rewind()?;
+            write!(file, "{}", std::process::id())
+        };
+        // The lock holds without its note; only the message of the next one would be poorer.
+        if let Err(err) = note() {
+            tracing::debug!(error = %err, "the lock file does not name this process");
+        }
+        Ok(Self(file))
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Bytes of the database and the files that SQLite keeps beside it.
+pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+    ["", "-wal", "-shm"]
+        .iter()
+        .filter_map(|suffix| beside(path, suffix).metadata().ok())
+        .map(|found| found.len())
+        .sum()
+}

@@ -1,0 +1,82 @@
+//! How a store is opened.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// How [`crate::Sqlite::open`] opens a store. [`Options::new`] gives the usual values.
+#[derive(Clone)]
+pub struct Options {
+    /// The database file. Its directory is made (0700) when only that last part is missing.
+    pub path: PathBuf,
+    /// Secrets to mask wherever they would be written; see [`crate::redact`].
+    pub secrets: Vec<String>,
+    /// The private key that signs checkpoints, made (0600) at the first open. `None`:
+    /// `checkpoint.key` beside the database.
+    pub key_path: Option<PathBuf>,
+    /// Public keys whose checkpoints `audit` accepts besides the own key's: those of machines
+    /// that this store was restored from.
+    pub trusted_keys: Vec<[u8; 32]>,
+    /// Connections that read, each with a thread of its own, 1..=64.
+    pub readers: usize,
+    /// A checkpoint is signed when this many events stand after the last one; at least 1.
+    pub checkpoint_every: u64,
+    /// Largest size of the database file; beyond it commits fail as if the disk were full.
+    /// The write-ahead log beside it is not counted.
+    pub max_bytes: Option<u64>,
+}
+
+impl Options {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            secrets: Vec::new(),
+            key_path: None,
+            trusted_keys: Vec::new(),
+            readers: 4,
+            checkpoint_every: 10_000,
+            max_bytes: None,
+        }
+    }
+
+    /// Adds a secret to mask. See [`crate::Sqlite::learn_secret`] for those that come later.
+    pub fn add_secret(&mut self, secret: impl Into<String>) {
+        self.secrets.push(secret.into());
+    }
+
+    /// Where the signing key lies.
+    pub fn key_file(&self) -> PathBuf {
+        match &self.key_path {
+            Some(path) => path.clone(),
+            None => parent(&self.path).join("checkpoint.key"),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("path", &self.path)
+            .field("secrets", &self.secrets.len())
+            .field("key_path", &self.key_path)
+            .field("trusted_keys", &self.trusted_keys.len())
+            .field("readers", &self.readers)
+            .field("checkpoint_every", &self.checkpoint_every)
+            .field("max_bytes", &self.max_bytes)
+            .finish()
+    }
+}
+
+/// The directory that holds `path`; `.` for a bare name.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// `path` with `suffix` after its name: SQLite's way of naming files beside the database.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

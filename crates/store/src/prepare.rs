@@ -1,0 +1,200 @@
+//! What a caller does before its commit is queued: mask secrets, write JSON, count bytes.
+//!
+//! It happens on the caller's thread, so that the writer, of which there is one, only hashes
+//! and binds. Everything that is written passes through [`prepare`]: it is the one choke point.
+
+use overmind_core::agent::Agent;
+use overmind_core::ids::{EffectId, HiveId, MemoryId};
+use overmind_core::memory::MemoryItem;
+use overmind_core::row::{ApiKey, SessionRow, StepRow};
+use overmind_core::store::{
+    Change, Commit, Guard, IdempotentAnswer, NewEvent, StoreError, StreamId,
+};
+use overmind_core::time::Timestamp;
+use serde_json::Value;
+
+use crate::redact::Redactor;
+
+/// A commit with nothing left to do but to be written.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) guards: Vec<Guard>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) changes: Vec<Write>,
+    /// About how much memory it holds.
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) stream: StreamId,
+    pub(crate) kind: &'static str,
+    pub(crate) ts: Timestamp,
+    pub(crate) payload: String,
+}
+
+/// A [`Change`] with its JSON written.
+#[derive(Debug)]
+pub(crate) enum Write {
+    AgentPut {
+        agent: Box<Agent>,
+        spec: String,
+    },
+    SessionInsert(Box<Session>),
+    SessionUpdate(Box<Session>),
+    StepPut {
+        row: Box<StepRow>,
+        input: String,
+        output: Option<String>,
+    },
+    /// The embedding is in `vector`, as it is written; the item's own is empty.
+    MemoryInsert {
+        item: Box<MemoryItem>,
+        metadata: String,
+        vector: Vec<u8>,
+        key: Option<EffectId>,
+    },
+    MemoryDelete(MemoryId),
+    ApiKeyPut(Box<ApiKey>),
+    SettingPut {
+        key: String,
+        value: String,
+        at: Timestamp,
+    },
+    SettingDelete {
+        key: String,
+    },
+    HivePut {
+        hive: HiveId,
+        name: String,
+        seen_at: Timestamp,
+    },
+    IdempotencyPut {
+        id: [u8; 32],
+        scope: String,
+        answer: IdempotentAnswer,
+        at: Timestamp,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) row: SessionRow,
+    pub(crate) error: Option<String>,
+}
+
+/// The name under which an answer is remembered. Lengths keep `("a", "bc")` from `("ab", "c")`.
+pub(crate) fn idempotency_id(scope: &str, key: &str) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&(scope.len() as u64).to_be_bytes()).update(scope.as_bytes());
+    hash.update(key.as_bytes());
+    *hash.finalize().as_bytes()
+}
+
+/// # Errors
+///
+/// [`StoreError::Other`] when an agent cannot be written as JSON.
+pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, StoreError> {
+    // Fixed parts of rows and events; a guess is enough for a bound.
+    let mut bytes = 64 * commit.guards.len();
+    let mut events = Vec::with_capacity(commit.events.len());
+    for event in commit.events {
+        let event = prepare_event(event, redactor);
+        bytes += 160 + event.payload.len();
+        events.push(event);
+    }
+    let mut changes = Vec::with_capacity(commit.changes.len());
+    for change in commit.changes {
+        let (change, size) = prepare_change(change, redactor)?;
+        bytes += 256 + size;
+        changes.push(change);
+    }
+    Ok(Prepared { guards: commit.guards, events, changes, bytes })
+}
+
+pub(crate) fn prepare_event(event: NewEvent, redactor: &Redactor) -> Event {
+    let NewEvent { stream, kind, ts, mut payload } = event;
+    redactor.value(&mut payload);
+    Event { stream, kind, ts, payload: payload.to_string() }
+}
+
+fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize), StoreError> {
+    let masked = |mut value: Value| {
+        redactor.value(&mut value);
+        value.to_string()
+    };
+    Ok(match change {
+        Change::AgentPut(mut agent) => {
+            redactor.text(&mut agent.spec.name);
+            redactor.text(&mut agent.spec.role);
+            let spec = serde_json::to_string(&agent.spec).map_err(|err| StoreError::Other {
+                attempt: format!("writing agent {} as JSON", agent.id),
+                detail: err.to_string(),
+            })?;
+            let size = spec.len();
+            (Write::AgentPut { agent, spec }, size)
+        }
+        Change::SessionInsert(row) => {
+            let (session, size) = prepare_session(*row, redactor);
+            (Write::SessionInsert(session), size)
+        }
+        Change::SessionUpdate(row) => {
+            let (session, size) = prepare_session(*row, redactor);
+            (Write::SessionUpdate(session), size)
+        }
+        Change::StepPut(mut row) => {
+            redactor.option(&mut row.error);
+            let input = masked(row.input.take());
+            let output = row.output.take().map(masked);
+            let size = input.len() + len(output.as_deref()) + len(row.error.as_deref());
+            (Write::StepPut { row, input, output }, size)
+        }
+        Change::MemoryInsert { mut item, key } => {
+            redactor.text(&mut item.text);
+            let metadata = masked(item.metadata.take());
+            let vector = little_endian(&std::mem::take(&mut item.embedding));
+            let size = item.text.len() + metadata.len() + vector.len();
+            (Write::MemoryInsert { item, metadata, vector, key }, size)
+        }
+        Change::MemoryDelete(id) => (Write::MemoryDelete(id), 0),
+        Change::ApiKeyPut(key) => (Write::ApiKeyPut(key), 0),
+        Change::SettingPut { key, value, at } => {
+            let value = masked(value);
+            let size = value.len();
+            (Write::SettingPut { key, value, at }, size)
+        }
+        Change::SettingDelete { key } => (Write::SettingDelete { key }, 0),
+        Change::HivePut { hive, name, seen_at } => (Write::HivePut { hive, name, seen_at }, 0),
+        Change::IdempotencyPut { scope, key, answer, at } => {
+            let id = idempotency_id(&scope, &key);
+            (Write::IdempotencyPut { id, scope, answer, at }, 0)
+        }
+    })
+}
+
+fn prepare_session(mut row: SessionRow, redactor: &Redactor) -> (Box<Session>, usize) {
+    redactor.text(&mut row.task);
+    redactor.option(&mut row.prompt);
+    redactor.option(&mut row.final_answer);
+    let error = row.error.take().map(|mut error| {
+        redactor.value(&mut error);
+        error.to_string()
+    });
+    let size = row.task.len()
+        + len(row.prompt.as_deref())
+        + len(row.final_answer.as_deref())
+        + len(error.as_deref());
+    (Box::new(Session { row, error }), size)
+}
+
+fn little_endian(numbers: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 * numbers.len());
+    for number in numbers {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+fn len(text: Option<&str>) -> usize {
+    text.map_or(0, str::len)
+}

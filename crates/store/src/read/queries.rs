@@ -1,0 +1,299 @@
+//! What can be asked about sessions, agents, steps, events, keys and settings.
+//!
+//! Each answer comes from one index range that is about as long as the answer, with two
+//! exceptions: kinds of events are not indexed (that would cost every commit a write), so
+//! looking for a rare kind reads the events in between; and of several filters on sessions one
+//! chooses the range and the others are checked row by row.
+
+use overmind_core::agent::Agent;
+use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, SessionId, StepId};
+use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
+use overmind_core::store::{
+    EventQuery, IdempotentAnswer, LogEvent, Page, SessionFilter, StoreStats, StreamId,
+};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, Params, Row, params, params_from_iter};
+use serde_json::Value;
+
+use super::rows::{self, Cells, blob, int};
+use crate::error::Outcome;
+use crate::prepare::idempotency_id;
+use crate::writer::log::name_of;
+
+/// Most rows in one page of anything but events.
+pub(crate) const MAX_PAGE: u32 = 1_000;
+/// Most events in one answer.
+const MAX_EVENTS: u32 = 10_000;
+
+/// At least one row, at most `most`.
+pub(crate) fn bounded(limit: u32, most: u32) -> i64 {
+    i64::from(limit.clamp(1, most))
+}
+
+pub(crate) fn one<T>(
+    conn: &Connection,
+    sql: &str,
+    with: impl Params,
+    read: impl FnOnce(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Option<T>> {
+    let mut find = conn.prepare_cached(sql)?;
+    let mut found = find.query(with)?;
+    match found.next()? {
+        Some(row) => read(row).map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn many<T>(
+    conn: &Connection,
+    sql: &str,
+    with: impl Params,
+    read: impl Fn(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Vec<T>> {
+    let mut find = conn.prepare_cached(sql)?;
+    let mut found = find.query(with)?;
+    let mut all = Vec::new();
+    while let Some(row) = found.next()? {
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
+/// Ids end here: what stands after none of them in a descending list.
+const BEYOND: [u8; 17] = [0xff; 17];
+
+/// The end of a page in a list by id, newest first.
+fn below(after: Option<u128>) -> Vec<u8> {
+    match after {
+        Some(id) => blob(id).to_vec(),
+        None => BEYOND.to_vec(),
+    }
+}
+
+pub(crate) fn agent_fetch(conn: &Connection, id: AgentId) -> Outcome<Option<Agent>> {
+    let sql = format!("SELECT {} FROM agents WHERE id = ?1", rows::AGENT);
+    one(conn, &sql, [blob(id.as_u128())], rows::agent)
+}
+
+pub(crate) fn agent_by_name(
+    conn: &Connection,
+    colony: ColonyId,
+    name: &str,
+) -> Outcome<Option<Agent>> {
+    let sql = format!(
+        "SELECT {} FROM agents WHERE colony = ?1 AND name = ?2 ORDER BY id DESC LIMIT 1",
+        rows::AGENT
+    );
+    one(conn, &sql, params![blob(colony.as_u128()), name], rows::agent)
+}
+
+pub(crate) fn agent_list(conn: &Connection, page: Page<AgentId>) -> Outcome<Vec<Agent>> {
+    let sql = format!("SELECT {} FROM agents WHERE id < ?1 ORDER BY id DESC LIMIT ?2", rows::AGENT);
+    let after = below(page.after.map(AgentId::as_u128));
+    many(conn, &sql, params![after, bounded(page.limit, MAX_PAGE)], rows::agent)
+}
+
+pub(crate) fn agent_versions(
+    conn: &Connection,
+    id: AgentId,
+    page: Page<u32>,
+) -> Outcome<Vec<Agent>> {
+    let sql = format!(
+        "SELECT {} FROM agent_versions WHERE agent = ?1 AND version < ?2
+         ORDER BY version DESC LIMIT ?3",
+        rows::AGENT_VERSION
+    );
+    let after = page.after.map_or(i64::MAX, i64::from);
+    let limit = bounded(page.limit, MAX_PAGE);
+    many(conn, &sql, params![blob(id.as_u128()), after, limit], rows::agent)
+}
+
+pub(crate) fn session_fetch(conn: &Connection, id: SessionId) -> Outcome<Option<SessionRow>> {
+    let sql = format!("SELECT {} FROM sessions WHERE id = ?1", rows::SESSION);
+    one(conn, &sql, [blob(id.as_u128())], rows::session)
+}
+
+pub(crate) fn session_list(
+    conn: &Connection,
+    filter: &SessionFilter,
+    page: Page<SessionId>,
+) -> Outcome<Vec<SessionRow>> {
+    let mut sql = format!("SELECT {} FROM sessions WHERE id < ?", rows::SESSION);
+    let mut with = vec![Sql::Blob(below(page.after.map(SessionId::as_u128)))];
+    if let Some(colony) = filter.colony {
+        sql.push_str(" AND colony = ?");
+        with.push(Sql::Blob(blob(colony.as_u128()).to_vec()));
+    }
+    if let Some(agent) = filter.agent {
+        sql.push_str(" AND agent = ?");
+        with.push(Sql::Blob(blob(agent.as_u128()).to_vec()));
+    }
+    if let Some(status) = filter.status {
+        sql.push_str(" AND status = ?");
+        with.push(Sql::Text(status.as_str().into()));
+    }
+    sql.push_str(" ORDER BY id DESC LIMIT ?");
+    with.push(Sql::Integer(bounded(page.limit, MAX_PAGE)));
+    many(conn, &sql, params_from_iter(with), rows::session)
+}
+
+pub(crate) fn session_scan(
+    conn: &Connection,
+    status: SessionStatus,
+    after: Option<SessionId>,
+    limit: u32,
+) -> Outcome<Vec<SessionRow>> {
+    let sql = format!(
+        "SELECT {} FROM sessions WHERE status = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+        rows::SESSION
+    );
+    // The empty blob sorts before every id.
+    let after = after.map(|id| blob(id.as_u128()).to_vec()).unwrap_or_default();
+    many(conn, &sql, params![status.as_str(), after, bounded(limit, MAX_PAGE)], rows::session)
+}
+
+pub(crate) fn step_list(
+    conn: &Connection,
+    session: SessionId,
+    after: Option<u32>,
+    limit: u32,
+) -> Outcome<Vec<StepRow>> {
+    let sql = format!(
+        "SELECT {} FROM steps WHERE session = ?1 AND idx > ?2 ORDER BY idx LIMIT ?3",
+        rows::STEP
+    );
+    let after = after.map_or(-1, i64::from);
+    let limit = bounded(limit, MAX_PAGE);
+    many(conn, &sql, params![blob(session.as_u128()), after, limit], rows::step)
+}
+
+pub(crate) fn step_fetch(conn: &Connection, id: StepId) -> Outcome<Option<StepRow>> {
+    let sql = format!("SELECT {} FROM steps WHERE id = ?1", rows::STEP);
+    one(conn, &sql, [blob(id.as_u128())], rows::step)
+}
+
+pub(crate) fn events(conn: &Connection, query: &EventQuery) -> Outcome<Vec<LogEvent>> {
+    // CROSS JOIN keeps the order of the tables as written: the log outside, by its own order.
+    let (from, order) = match query.stream {
+        Some(_) => (
+            "FROM streams s CROSS JOIN events e ON e.stream = s.n
+             WHERE s.name = ? AND e.seq > ?",
+            "e.seq",
+        ),
+        None => {
+            ("FROM events e CROSS JOIN streams s ON s.n = e.stream WHERE e.global > ?", "e.global")
+        }
+    };
+    let mut sql = format!("SELECT {} {from}", rows::EVENT);
+    let mut with = Vec::with_capacity(3 + query.kinds.len());
+    if let Some(stream) = query.stream {
+        with.push(Sql::Blob(name_of(stream).as_slice().to_vec()));
+    }
+    with.push(Sql::Integer(int(query.after)));
+    if !query.kinds.is_empty() {
+        let places = vec!["?"; query.kinds.len()].join(", ");
+        sql.push_str(&format!(" AND e.kind IN ({places})"));
+        with.extend(query.kinds.iter().map(|kind| Sql::Text((*kind).into())));
+    }
+    sql.push_str(&format!(" ORDER BY {order} LIMIT ?"));
+    with.push(Sql::Integer(bounded(query.limit, MAX_EVENTS)));
+    many(conn, &sql, params_from_iter(with), rows::event)
+}
+
+pub(crate) fn events_newest(
+    conn: &Connection,
+    stream: Option<StreamId>,
+    page: Page<u64>,
+) -> Outcome<Vec<LogEvent>> {
+    let before = page.after.map_or(i64::MAX, int);
+    let limit = bounded(page.limit, MAX_PAGE);
+    match stream {
+        Some(stream) => {
+            let sql = format!(
+                "SELECT {} FROM streams s CROSS JOIN events e ON e.stream = s.n
+                 WHERE s.name = ?1 AND e.seq < ?2 ORDER BY e.seq DESC LIMIT ?3",
+                rows::EVENT
+            );
+            many(conn, &sql, params![name_of(stream).as_slice(), before, limit], rows::event)
+        }
+        None => {
+            let sql = format!(
+                "SELECT {} FROM events e CROSS JOIN streams s ON s.n = e.stream
+                 WHERE e.global < ?1 ORDER BY e.global DESC LIMIT ?2",
+                rows::EVENT
+            );
+            many(conn, &sql, params![before, limit], rows::event)
+        }
+    }
+}
+
+const API_KEY: &str = "id, colony, name, role, hash, created_at, revoked_at";
+
+pub(crate) fn api_key_by_hash(conn: &Connection, hash: [u8; 32]) -> Outcome<Option<ApiKey>> {
+    let sql = format!("SELECT {API_KEY} FROM api_keys WHERE hash = ?1");
+    one(conn, &sql, [hash], rows::api_key)
+}
+
+pub(crate) fn api_key_list(conn: &Connection, page: Page<ApiKeyId>) -> Outcome<Vec<ApiKey>> {
+    let sql = format!("SELECT {API_KEY} FROM api_keys WHERE id < ?1 ORDER BY id DESC LIMIT ?2");
+    let after = below(page.after.map(ApiKeyId::as_u128));
+    many(conn, &sql, params![after, bounded(page.limit, MAX_PAGE)], rows::api_key)
+}
+
+pub(crate) fn setting_fetch(conn: &Connection, key: &str) -> Outcome<Option<Value>> {
+    one(conn, "SELECT value FROM settings WHERE key = ?1", [key], |row| {
+        Cells::new(row, "settings").json(0)
+    })
+}
+
+pub(crate) fn idempotency_fetch(
+    conn: &Connection,
+    scope: &str,
+    key: &str,
+) -> Outcome<Option<IdempotentAnswer>> {
+    let id = idempotency_id(scope, key);
+    one(conn, "SELECT fingerprint, resource FROM idempotency WHERE id = ?1", [id], |row| {
+        let cells = Cells::new(row, "idempotency");
+        Ok(IdempotentAnswer { fingerprint: cells.hash(0)?, resource: cells.text(1)? })
+    })
+}
+
+/// Everything but what only the file system knows.
+pub(crate) fn stats(conn: &Connection) -> Outcome<StoreStats> {
+    let count = |sql: &str| -> Outcome<u64> {
+        let found = one(conn, sql, [], |row| Cells::new(row, "counts").u64(0))?;
+        Ok(found.unwrap_or(0))
+    };
+    let by_status =
+        many(conn, "SELECT status, count(*) FROM sessions GROUP BY status", [], |row| {
+            let cells = Cells::new(row, "sessions");
+            Ok((SessionStatus::parse(cells.str(0)?), cells.u64(1)?))
+        })?;
+    let sessions_by_status = SessionStatus::ALL
+        .into_iter()
+        .map(|status| {
+            let found = by_status.iter().find(|(known, _)| *known == Some(status));
+            (status, found.map_or(0, |(_, count)| *count))
+        })
+        .collect();
+    Ok(StoreStats {
+        // Global numbers have no gaps but those that retention made, so nothing is counted.
+        events: count(
+            "SELECT coalesce((SELECT max(global) FROM events), 0) - events FROM retention",
+        )?,
+        streams: count("SELECT count(*) FROM streams WHERE head_seq > 0 OR n <> 1")?,
+        sessions_by_status,
+        agents: count("SELECT count(*) FROM agents")?,
+        memory_items: count("SELECT count(*) FROM memory_items")?,
+        bytes: 0,
+        schema: u32::try_from(count("SELECT user_version FROM pragma_user_version")?)
+            .unwrap_or(u32::MAX),
+        last_checkpoint: one(
+            conn,
+            "SELECT number FROM checkpoints ORDER BY number DESC LIMIT 1",
+            [],
+            |row| Cells::new(row, "checkpoints").u64(0),
+        )?,
+        location: String::new(),
+    })
+}

@@ -1,0 +1,178 @@
+//! The schema: forward-only migrations, one file each, and the connections to it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use overmind_core::store::StoreError;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{Fault, Outcome};
+use crate::files::{Header, read_header};
+
+/// In order; the version of a file is how many of them it has seen. Files that were released
+/// are never edited: a change is a new file.
+const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+
+/// Marks a SQLite file as ours, so that another program's database is never migrated.
+pub(crate) const APPLICATION_ID: i32 = 0x4f56_4d44;
+
+/// The schema that this program writes.
+pub(crate) fn known_version() -> u32 {
+    u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
+}
+
+/// Looks at a file without changing a byte of it: whether it may be opened for writing.
+///
+/// # Errors
+///
+/// [`StoreError::TooNew`], and [`StoreError::Other`] for another program's database.
+pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
+    match read_header(path)? {
+        Header::Fresh => return Ok(()),
+        Header::Sqlite => {}
+    }
+    let look = || -> Outcome<(u32, i32, bool)> {
+        let conn = open_reader(path)?;
+        let version = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        let application = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+        let empty =
+            conn.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
+        Ok((version, application, empty))
+    };
+    let (version, application, empty) =
+        look().map_err(|fault| fault.explain(path, "looking at the store"))?;
+    if application != APPLICATION_ID && !(empty && application == 0) {
+        return Err(StoreError::Other {
+            attempt: format!("opening the store {}", path.display()),
+            detail: "it is a SQLite database of another program; choose another path".into(),
+        });
+    }
+    let known = known_version();
+    if version > known {
+        return Err(StoreError::TooNew { path: path.to_owned(), found: version, known });
+    }
+    Ok(())
+}
+
+/// Brings the file to this program's schema, each step in a transaction of its own.
+pub(crate) fn migrate(conn: &mut Connection) -> Outcome<()> {
+    let found: u32 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    for (version, sql) in (1_u32..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
+        let step = conn.transaction()?;
+        step.execute_batch(sql)?;
+        step.pragma_update(None, "user_version", version)?;
+        step.commit()?;
+        tracing::info!(schema = version, "migrated the store");
+    }
+    Ok(())
+}
+
+/// The connection that writes. Only one exists, next to the one that copies the write-ahead
+/// log back (see [`crate::wal`]).
+pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connection> {
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    conn.busy_timeout(Duration::from_secs(1))?;
+    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Fault::Refused(StoreError::Other {
+            attempt: format!("opening the store {}", path.display()),
+            detail: format!(
+                "its file system cannot keep a write-ahead log (SQLite chose {mode}); choose a \
+                 local disk"
+            ),
+        }));
+    }
+    // FULL: one fsync at every commit, before it is answered.
+    // No automatic checkpoints: they would run inside a commit. See `wal`.
+    // The log file keeps its size: overwriting is cheaper than growing.
+    conn.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA foreign_keys = ON;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON;
+         PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = 67108864;
+         PRAGMA cache_size = -16384;",
+    )?;
+    if let Some(bytes) = max_bytes {
+        let page: u32 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+        let pages = (bytes / u64::from(page.max(1))).clamp(1, u64::from(u32::MAX - 1));
+        conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+    }
+    conn.set_prepared_statement_cache_capacity(96);
+    Ok(conn)
+}
+
+/// A connection that only reads.
+pub(crate) fn open_reader(path: &Path) -> Outcome<Connection> {
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    conn.busy_timeout(Duration::from_secs(5))?;
+    conn.execute_batch(
+        "PRAGMA query_only = ON; PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;",
+    )?;
+    conn.set_prepared_statement_cache_capacity(64);
+    Ok(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> (tempfile::TempDir, Connection) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        std::fs::write(&path, "").unwrap();
+        let mut conn = open_writer(&path, None).unwrap();
+        migrate(&mut conn).unwrap();
+        (dir, conn)
+    }
+
+    fn pragma(conn: &Connection, name: &str) -> String {
+        let sql = format!("SELECT CAST({name} AS TEXT) FROM pragma_{name}");
+        conn.query_row(&sql, [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn the_writer_syncs_every_commit_and_never_checkpoints_inside_one() {
+        let (_dir, conn) = fresh();
+        assert_eq!(pragma(&conn, "synchronous"), "2");
+        assert_eq!(pragma(&conn, "journal_mode"), "wal");
+        let auto: i64 = conn.query_row("PRAGMA wal_autocheckpoint", [], |row| row.get(0)).unwrap();
+        assert_eq!(auto, 0);
+        assert_eq!(pragma(&conn, "foreign_keys"), "1");
+        assert_eq!(pragma(&conn, "user_version"), known_version().to_string());
+        assert_eq!(pragma(&conn, "application_id"), APPLICATION_ID.to_string());
+    }
+
+    #[test]
+    fn migrating_twice_is_migrating_once() {
+        let (_dir, mut conn) = fresh();
+        migrate(&mut conn).unwrap();
+        assert_eq!(pragma(&conn, "user_version"), known_version().to_string());
+    }
+
+    #[test]
+    fn every_resource_has_its_colony_and_every_session_its_hive() {
+        let (_dir, conn) = fresh();
+        for table in ["agents", "agent_versions", "sessions", "memory_items", "api_keys"] {
+            let sql = format!("SELECT colony FROM {table}");
+            assert!(conn.prepare(&sql).is_ok(), "{table}");
+        }
+        assert!(conn.prepare("SELECT hive FROM sessions").is_ok());
+        let named = |sql: &str| -> (Vec<u8>, String) {
+            conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        };
+        let (colony, name) = named("SELECT id, name FROM colonies");
+        let default = overmind_core::ids::ColonyId::DEFAULT.as_u128().to_be_bytes();
+        assert_eq!((colony.as_slice(), name.as_str()), (default.as_slice(), "default"));
+        let (hive, name) = named("SELECT id, name FROM hives");
+        let local = overmind_core::ids::HiveId::LOCAL.as_u128().to_be_bytes();
+        assert_eq!((hive.as_slice(), name.as_str()), (local.as_slice(), "local"));
+    }
+}

@@ -1,0 +1,456 @@
+//! The store itself: opens the parts, and passes each call of the port to the right one.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+use overmind_core::Fut;
+use overmind_core::agent::Agent;
+use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, EffectId, MemoryId, SessionId, StepId};
+use overmind_core::memory::MemoryItem;
+use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
+use overmind_core::store::{
+    AuditReport, Commit, CommitListener, Committed, EventQuery, IdempotentAnswer, LogEvent,
+    MemoryMatch, Page, Pruned, SessionFilter, Store, StoreError, StoreStats, StreamId,
+};
+use overmind_core::time::Timestamp;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::error::{closed, explain_io};
+use crate::files::{Lock, bytes_on_disk, check_owner, ensure_file, prepare_dir};
+use crate::key::{SigningKey, fingerprint};
+use crate::options::Options;
+use crate::prepare::prepare;
+use crate::read::pool::Pool;
+use crate::read::{memory, queries};
+use crate::redact::Redactor;
+use crate::writer::log::Log;
+use crate::writer::{CommitJob, Job, Reply, Writer};
+use crate::{audit, backup, schema, wal};
+
+/// Commits that may be queued; further callers wait.
+const QUEUE: usize = 1_024;
+/// Memory that queued commits may hold, in [`ROOM_UNIT`]s: 64 MB. One larger commit takes all.
+const ROOM: u32 = 64 << 10;
+const ROOM_UNIT: usize = 1 << 10;
+
+/// What the threads of one store share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    path: PathBuf,
+    closed: AtomicBool,
+    lock: Mutex<Option<Lock>>,
+    listener: RwLock<Option<Arc<CommitListener>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn listener(&self) -> Option<Arc<CommitListener>> {
+        self.listener.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets another process have the store.
+    pub(crate) fn release(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// A store in one SQLite file. See the crate's docs; [`Sqlite::open`] makes one.
+///
+/// Dropping it does what [`Store::close`] does, and blocks until it is done.
+#[derive(Debug)]
+pub struct Sqlite {
+    shared: Arc<Shared>,
+    redactor: Redactor,
+    queue: Option<mpsc::Sender<Job>>,
+    room: Arc<Semaphore>,
+    readers: Pool,
+    writer: Option<JoinHandle<()>>,
+    /// Public keys whose checkpoints count, the own one first.
+    trusted: Arc<[[u8; 32]]>,
+    /// One backup or audit at a time: each keeps the write-ahead log from starting over.
+    long_reads: Semaphore,
+}
+
+impl Sqlite {
+    /// Opens the store, making it when there is none, and takes it for this process.
+    ///
+    /// Reads and writes files and blocks for as long: some milliseconds, more when a crash
+    /// left a long write-ahead log.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Locked`] names the process that has it open, [`StoreError::TooNew`] leaves
+    /// a newer program's file as it is, [`StoreError::ReadOnly`] is about owners, modes and
+    /// mounts, [`StoreError::Corrupt`] about files that are no store.
+    pub fn open(options: Options) -> Result<Self, StoreError> {
+        let path = options.path.clone();
+        overmind_core::store::backup_target(&path)
+            .map_err(|detail| StoreError::Other { attempt: "opening the store".into(), detail })?;
+        prepare_dir(&path)?;
+        check_owner(&path)?;
+        let lock = Lock::take(&path)?;
+        schema::inspect(&path)?;
+        ensure_file(&path)?;
+        let explain = |fault: crate::error::Fault| fault.explain(&path, "opening the store");
+        let mut conn = schema::open_writer(&path, options.max_bytes).map_err(explain)?;
+        schema::migrate(&mut conn).map_err(explain)?;
+        let key = SigningKey::open(&options.key_file())?;
+        let mut trusted = vec![*key.public()];
+        trusted.extend(&options.trusted_keys);
+        let log = Log::load(&conn).map_err(explain)?;
+        let shared = Arc::new(Shared {
+            path: path.clone(),
+            lock: Mutex::new(Some(lock)),
+            ..Shared::default()
+        });
+        let thread = |err: std::io::Error| explain_io(&err, &path, "starting a thread for");
+        let (queue, jobs) = mpsc::channel(QUEUE);
+        let writer = Writer {
+            wal: wal::Wal::start(&path).map_err(thread)?,
+            conn,
+            log,
+            key,
+            checkpoint_every: options.checkpoint_every.max(1),
+            shared: Arc::clone(&shared),
+            queue: jobs,
+            broken: None,
+        };
+        let readers = Pool::start(&path, options.readers).map_err(thread)?;
+        let writer = std::thread::Builder::new()
+            .name("store-write".into())
+            .spawn(move || writer.run())
+            .map_err(thread)?;
+        Ok(Self {
+            shared,
+            redactor: Redactor::new(&options.secrets),
+            queue: Some(queue),
+            room: Arc::new(Semaphore::new(ROOM as usize)),
+            readers,
+            writer: Some(writer),
+            trusted: trusted.into(),
+            long_reads: Semaphore::new(1),
+        })
+    }
+
+    /// Masks `secret` in everything written from now on. `false` when it cannot be masked: see
+    /// [`Redactor::learn`].
+    #[must_use = "a secret that cannot be masked must be kept out in another way"]
+    pub fn learn_secret(&self, secret: &str) -> bool {
+        self.redactor.learn(secret)
+    }
+
+    /// Masks secrets in a text, as [`Store::redact`] does in a value.
+    pub fn redact_text(&self, text: &mut String) {
+        self.redactor.text(text);
+    }
+
+    /// The public key that signs checkpoints here, for another store's
+    /// [`Options::trusted_keys`].
+    pub fn public_key(&self) -> [u8; 32] {
+        self.trusted.first().copied().unwrap_or_default()
+    }
+
+    /// A short name of [`Sqlite::public_key`], as `audit` reports it.
+    pub fn key_fingerprint(&self) -> String {
+        fingerprint(&self.public_key())
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        attempt: &'static str,
+        read: impl FnOnce(&rusqlite::Connection) -> crate::error::Outcome<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if self.shared.is_closed() {
+            return Err(closed());
+        }
+        self.readers.run(attempt, read).await
+    }
+
+    /// Queues a job for the writer and waits for its answer.
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+        let queue = self.queue.as_ref().ok_or_else(closed)?;
+        let (reply, answer) = oneshot::channel();
+        queue.send(job(reply)).await.map_err(|_| closed())?;
+        answer.await.map_err(|_| StoreError::Closed {
+            detail: "its writer ended before it could answer".into(),
+        })?
+    }
+
+    /// Runs `work`, which reads for long, in a thread of its own.
+    async fn read_long<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _turn = self.long_reads.acquire().await.map_err(|_| closed())?;
+        if self.shared.is_closed() {
+            return Err(closed());
+        }
+        let (reply, answer) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        std::thread::Builder::new()
+            .name(format!("store-{name}"))
+            .spawn(move || drop(reply.send(work(&shared))))
+            .map_err(|err| explain_io(&err, &self.shared.path, "starting a thread for"))?;
+        answer.await.map_err(|_| StoreError::Other {
+            attempt: format!("{name} of {}", self.shared.path.display()),
+            detail: "it ended without an answer".into(),
+        })?
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.readers.shut();
+        self.queue = None;
+        if let Some(writer) = self.writer.take() {
+            // The last handle may be dropped by a listener, on the writer's own thread.
+            if writer.thread().id() != std::thread::current().id() && writer.join().is_err() {
+                tracing::error!("the store's writer panicked");
+            }
+        }
+        // When the writer panicked it could not.
+        self.shared.release();
+    }
+}
+
+impl Store for Sqlite {
+    fn commit(&self, commit: Commit) -> Fut<'_, Result<Committed, StoreError>> {
+        Box::pin(async move {
+            let commit = prepare(commit, &self.redactor)?;
+            let units = u32::try_from(commit.bytes / ROOM_UNIT).unwrap_or(ROOM).clamp(1, ROOM);
+            let room =
+                Arc::clone(&self.room).acquire_many_owned(units).await.map_err(|_| closed())?;
+            self.ask(|reply| Job::Commit(CommitJob { commit, reply, room })).await
+        })
+    }
+
+    fn redact(&self, value: &mut Value) {
+        self.redactor.value(value);
+    }
+
+    fn listen(&self, listener: CommitListener) {
+        *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) =
+            Some(Arc::new(listener));
+    }
+
+    fn agent_fetch(&self, id: AgentId) -> Fut<'_, Result<Option<Agent>, StoreError>> {
+        Box::pin(self.read("reading an agent", move |conn| queries::agent_fetch(conn, id)))
+    }
+
+    fn agent_by_name(
+        &self,
+        colony: ColonyId,
+        name: String,
+    ) -> Fut<'_, Result<Option<Agent>, StoreError>> {
+        Box::pin(
+            self.read("reading an agent", move |conn| queries::agent_by_name(conn, colony, &name)),
+        )
+    }
+
+    fn agent_list(&self, page: Page<AgentId>) -> Fut<'_, Result<Vec<Agent>, StoreError>> {
+        Box::pin(self.read("listing agents", move |conn| queries::agent_list(conn, page)))
+    }
+
+    fn agent_versions(
+        &self,
+        id: AgentId,
+        page: Page<u32>,
+    ) -> Fut<'_, Result<Vec<Agent>, StoreError>> {
+        Box::pin(self.read("listing an agent's versions", move |conn| {
+            queries::agent_versions(conn, id, page)
+        }))
+    }
+
+    fn session_fetch(&self, id: SessionId) -> Fut<'_, Result<Option<SessionRow>, StoreError>> {
+        Box::pin(self.read("reading a session", move |conn| queries::session_fetch(conn, id)))
+    }
+
+    fn session_list(
+        &self,
+        filter: SessionFilter,
+        page: Page<SessionId>,
+    ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>> {
+        Box::pin(
+            self.read("listing sessions", move |conn| queries::session_list(conn, &filter, page)),
+        )
+    }
+
+    fn session_scan(
+        &self,
+        status: SessionStatus,
+        after: Option<SessionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<SessionRow>, StoreError>> {
+        Box::pin(self.read("listing sessions", move |conn| {
+            queries::session_scan(conn, status, after, limit)
+        }))
+    }
+
+    fn step_list(
+        &self,
+        session: SessionId,
+        after: Option<u32>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<StepRow>, StoreError>> {
+        Box::pin(
+            self.read("listing steps", move |conn| queries::step_list(conn, session, after, limit)),
+        )
+    }
+
+    fn step_fetch(&self, id: StepId) -> Fut<'_, Result<Option<StepRow>, StoreError>> {
+        Box::pin(self.read("reading a step", move |conn| queries::step_fetch(conn, id)))
+    }
+
+    fn events(&self, query: EventQuery) -> Fut<'_, Result<Vec<LogEvent>, StoreError>> {
+        Box::pin(self.read("reading the log", move |conn| queries::events(conn, &query)))
+    }
+
+    fn events_newest(
+        &self,
+        stream: Option<StreamId>,
+        page: Page<u64>,
+    ) -> Fut<'_, Result<Vec<LogEvent>, StoreError>> {
+        Box::pin(
+            self.read("reading the log", move |conn| queries::events_newest(conn, stream, page)),
+        )
+    }
+
+    fn memory_fetch(&self, id: MemoryId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>> {
+        Box::pin(self.read("reading a memory item", move |conn| memory::fetch(conn, id)))
+    }
+
+    fn memory_by_key(&self, key: EffectId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>> {
+        Box::pin(self.read("reading a memory item", move |conn| memory::by_key(conn, key)))
+    }
+
+    fn memory_match(
+        &self,
+        colony: ColonyId,
+        collection: String,
+        terms: Vec<String>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>> {
+        Box::pin(self.read("searching memory", move |conn| {
+            memory::matching(conn, colony, &collection, &terms, limit)
+        }))
+    }
+
+    fn memory_list(
+        &self,
+        colony: ColonyId,
+        collection: Option<String>,
+        page: Page<MemoryId>,
+    ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>> {
+        Box::pin(self.read("listing memory items", move |conn| {
+            memory::list(conn, colony, collection.as_deref(), page)
+        }))
+    }
+
+    fn memory_nearest(
+        &self,
+        colony: ColonyId,
+        collection: String,
+        model: String,
+        vector: Vec<f32>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>> {
+        Box::pin(self.read("searching memory", move |conn| {
+            memory::nearest(conn, colony, &collection, &model, &vector, limit)
+        }))
+    }
+
+    fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>> {
+        Box::pin(self.read("reading an API key", move |conn| queries::api_key_by_hash(conn, hash)))
+    }
+
+    fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>> {
+        Box::pin(self.read("listing API keys", move |conn| queries::api_key_list(conn, page)))
+    }
+
+    fn setting_fetch(&self, key: String) -> Fut<'_, Result<Option<Value>, StoreError>> {
+        Box::pin(self.read("reading a setting", move |conn| queries::setting_fetch(conn, &key)))
+    }
+
+    fn idempotency_fetch(
+        &self,
+        scope: String,
+        key: String,
+    ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>> {
+        Box::pin(self.read("reading an earlier answer", move |conn| {
+            queries::idempotency_fetch(conn, &scope, &key)
+        }))
+    }
+
+    fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>> {
+        Box::pin(async move {
+            let stats = self.read("counting", queries::stats).await?;
+            let path = &self.shared.path;
+            Ok(StoreStats {
+                bytes: bytes_on_disk(path),
+                location: path.display().to_string(),
+                ..stats
+            })
+        })
+    }
+
+    fn audit(&self) -> Fut<'_, Result<AuditReport, StoreError>> {
+        let trusted = Arc::clone(&self.trusted);
+        Box::pin(self.read_long("audit", move |shared| {
+            audit::audit(&shared.path, &trusted, &|| shared.is_closed())
+        }))
+    }
+
+    fn checkpoint(&self, now: Timestamp) -> Fut<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(self.ask(move |reply| Job::Checkpoint { now, reply }))
+    }
+
+    fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>> {
+        Box::pin(self.read_long("backup", move |shared| {
+            backup::backup(&shared.path, &to, &|| shared.is_closed())
+        }))
+    }
+
+    fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>> {
+        Box::pin(async move {
+            let mut all = Pruned::default();
+            loop {
+                // Batch by batch through the queue, so that commits go on between them.
+                let (part, more) = self.ask(move |reply| Job::Prune { before, now, reply }).await?;
+                all.sessions += part.sessions;
+                all.events += part.events;
+                all.steps += part.steps;
+                if !more {
+                    return Ok(all);
+                }
+            }
+        })
+    }
+
+    fn close(&self) -> Fut<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            if self.shared.closed.swap(true, Ordering::AcqRel) {
+                return Err(closed());
+            }
+            self.readers.close().await;
+            self.ask(|reply| Job::Close { reply }).await
+        })
+    }
+}

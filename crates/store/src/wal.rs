@@ -1,0 +1,272 @@
+//! Copies the write-ahead log back into the database without holding commits up.
+//!
+//! SQLite would do it inside a commit, which then takes as long as writing and syncing
+//! thousands of pages. Here a thread of its own copies what it can while commits go on; when
+//! only a small rest is left, the writer copies that between two groups and lets the log start
+//! over. That takes two or three fsyncs, so while many wait for their commits it is put off
+//! until the log has [`FORCED_FRAMES`]. A log that grew beyond [`HARD_FRAMES`] makes the writer
+//! wait for the copying.
+//!
+//! A reader that stays in one transaction for long (a backup, an audit) keeps the log from
+//! starting over, so it grows for as long as that takes; nothing else waits for it.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use overmind_core::failpoint;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
+use crate::error::{Fault, Outcome, Reach};
+use crate::schema::open_writer;
+
+/// Pages in the log from which on it is copied back when there is little to do: 16 MB.
+const SOFT_FRAMES: i64 = 4_096;
+/// The same under load: 32 MB. Busy pages are then copied once instead of many times; more
+/// would make the disk stand still for longer when the copy is synced.
+const BUSY_FRAMES: i64 = 8_192;
+/// Pages in the log from which on it starts over even under load: 128 MB.
+const FORCED_FRAMES: i64 = 32_768;
+/// Pages in the log from which on commits wait for the copying: 256 MB.
+const HARD_FRAMES: i64 = 65_536;
+/// The copying ends when so few pages are left: the writer copies them in a few milliseconds.
+const REST_FRAMES: i64 = 256;
+/// Rounds of copying: each is shorter than the one before, unless the disk cannot keep up.
+const MAX_ROUNDS: u32 = 12;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing to do.
+    Idle,
+    /// The thread is at work.
+    Copying,
+    /// The thread is done; the writer is to finish.
+    Copied,
+}
+
+/// How many wait for commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    Light,
+    Heavy,
+}
+
+#[derive(Debug)]
+struct Shared {
+    phase: Mutex<Phase>,
+    changed: Condvar,
+    /// What a sync said that failed: the database file may lack pages that it was given.
+    broken: OnceLock<String>,
+}
+
+impl Shared {
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, phase: Phase) {
+        *self.phase() = phase;
+        self.changed.notify_all();
+    }
+
+    /// Runs a checkpoint of SQLite's; answers the pages in the log, those of them that are
+    /// copied, and whether something kept it from finishing. Most failures do no harm: the log
+    /// stays as it is and is copied later.
+    fn checkpoint(&self, conn: &Connection, mode: Mode) -> Option<(i64, i64, Busy)> {
+        match checkpoint(conn, mode) {
+            Ok(done) => Some(done),
+            Err(fault) => {
+                tracing::warn!(?mode, error = ?fault, "copying the write-ahead log failed");
+                self.note(&fault);
+                None
+            }
+        }
+    }
+
+    /// After a failed sync of the database the log must stay: see [`Reach::Store`].
+    fn note(&self, fault: &Fault) {
+        if fault.reach() == Reach::Store {
+            let _ = self.broken.set(format!("{fault:?}"));
+        }
+    }
+}
+
+/// The writer's end of it.
+#[derive(Debug)]
+pub(crate) struct Wal {
+    shared: Arc<Shared>,
+    wake: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    /// Pages at which the next round begins; further off after a round that a reader spoiled.
+    next_at: i64,
+}
+
+impl Wal {
+    pub(crate) fn start(path: &Path) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            phase: Mutex::new(Phase::Idle),
+            changed: Condvar::new(),
+            broken: OnceLock::new(),
+        });
+        let (wake, woken) = channel();
+        let path = path.to_owned();
+        let thread = std::thread::Builder::new().name("store-wal".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || copy_when_woken(&path, &woken, &shared)
+        })?;
+        Ok(Self { shared, wake: Some(wake), thread: Some(thread), next_at: 0 })
+    }
+
+    /// Called by the writer between two groups.
+    pub(crate) fn between_groups(&mut self, conn: &Connection, load: Load) {
+        let phase = *self.shared.phase();
+        match phase {
+            Phase::Idle => {
+                let Some((frames, ..)) = self.shared.checkpoint(conn, Mode::Noop) else { return };
+                let enough = match load {
+                    Load::Light => SOFT_FRAMES,
+                    Load::Heavy => BUSY_FRAMES,
+                };
+                if frames >= enough.max(self.next_at)
+                    && let Some(wake) = &self.wake
+                {
+                    self.shared.set(Phase::Copying);
+                    if wake.send(()).is_err() {
+                        // The thread is gone; the writer does all of it.
+                        self.shared.set(Phase::Copied);
+                    }
+                }
+            }
+            Phase::Copying => {
+                let Some((frames, ..)) = self.shared.checkpoint(conn, Mode::Noop) else { return };
+                if frames >= HARD_FRAMES {
+                    let guard = self.shared.phase();
+                    let waited = self.shared.changed.wait_timeout_while(
+                        guard,
+                        Duration::from_secs(1),
+                        |phase| *phase == Phase::Copying,
+                    );
+                    drop(waited);
+                }
+            }
+            Phase::Copied => {
+                let Some((frames, ..)) = self.shared.checkpoint(conn, Mode::Noop) else { return };
+                if load == Load::Light || frames >= FORCED_FRAMES {
+                    self.finish(conn);
+                } else {
+                    self.next_at = frames + BUSY_FRAMES;
+                }
+                self.shared.set(Phase::Idle);
+            }
+        }
+    }
+
+    /// Copies the rest and lets the log start over, if no reader needs it.
+    fn finish(&mut self, conn: &Connection) {
+        failpoint::point("store.wal_restart");
+        // Readers leave within microseconds, or stay for long: waiting more is no use.
+        let _ = conn.busy_timeout(Duration::from_millis(5));
+        let done = self.shared.checkpoint(conn, Mode::Restart);
+        let _ = conn.busy_timeout(Duration::from_secs(1));
+        self.next_at = match done {
+            Some((_, _, Busy::No)) => 0,
+            Some((frames, _, Busy::Yes)) => {
+                if frames >= HARD_FRAMES {
+                    tracing::warn!(
+                        frames,
+                        "the write-ahead log cannot start over while a reader needs it"
+                    );
+                }
+                frames + SOFT_FRAMES
+            }
+            None => self.next_at + SOFT_FRAMES,
+        };
+    }
+
+    /// What a sync said that failed. Nothing may be committed any more: the log still has what
+    /// the database may have lost, and must not start over.
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.shared.broken.get().map(String::as_str)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn note(&self, fault: &Fault) {
+        self.shared.note(fault);
+    }
+
+    /// Ends the thread, then empties the log into the database, unless that is `broken`.
+    pub(crate) fn stop(&mut self, conn: &Connection, broken: bool) {
+        self.wake = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that copies the write-ahead log panicked");
+        }
+        if !broken && self.broken().is_none() {
+            self.shared.checkpoint(conn, Mode::Truncate);
+        } else if let Err(err) =
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        {
+            tracing::warn!(error = %err, "the log may be copied back at closing");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    Yes,
+    No,
+}
+
+/// SQLite's ways to copy the log back.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    /// Only counts.
+    Noop,
+    /// Copies what nobody needs, and waits for nobody.
+    Passive,
+    /// Copies all and lets the next commit write the log from its start.
+    Restart,
+    /// Copies all and empties the file.
+    Truncate,
+}
+
+fn checkpoint(conn: &Connection, mode: Mode) -> Outcome<(i64, i64, Busy)> {
+    let sql = match mode {
+        Mode::Noop => "PRAGMA wal_checkpoint(noop)",
+        Mode::Passive => "PRAGMA wal_checkpoint(passive)",
+        Mode::Restart => "PRAGMA wal_checkpoint(restart)",
+        Mode::Truncate => "PRAGMA wal_checkpoint(truncate)",
+    };
+    let (busy, frames, copied): (i64, i64, i64) = conn
+        .prepare_cached(sql)?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok((frames, copied, if busy == 0 { Busy::No } else { Busy::Yes }))
+}
+
+fn copy_when_woken(path: &Path, woken: &Receiver<()>, shared: &Shared) {
+    let mut conn = None;
+    while woken.recv().is_ok() {
+        if conn.is_none() {
+            match open_writer(path, None) {
+                Ok(new) => conn = Some(new),
+                Err(fault) => {
+                    tracing::warn!(error = ?fault, "cannot open the store to copy its log");
+                }
+            }
+        }
+        if let Some(conn) = &conn {
+            for _ in 0..MAX_ROUNDS {
+                failpoint::point("store.wal_copy");
+                match shared.checkpoint(conn, Mode::Passive) {
+                    Some((frames, copied, _)) if frames - copied > REST_FRAMES => {}
+                    Some(_) | None => break,
+                }
+            }
+        }
+        shared.set(Phase::Copied);
+    }
+}

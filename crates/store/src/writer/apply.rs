@@ -1,0 +1,437 @@
+//! One commit inside the group's transaction: guards, events, changes.
+
+use overmind_core::ids::ColonyId;
+use overmind_core::memory::MemoryItem;
+use overmind_core::row::StepRow;
+use overmind_core::store::{Committed, Guard};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::log::Log;
+use crate::error::{Fault, Outcome, Reach};
+use crate::prepare::{Prepared, Session, Write};
+use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
+
+/// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
+pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
+    // Guards only read, and most refusals come from them: no savepoint is needed yet.
+    for guard in &commit.guards {
+        check(conn, guard)?;
+    }
+    if commit.events.is_empty() && commit.changes.is_empty() {
+        return Ok(Committed { global: log.global(), places: Vec::new() });
+    }
+    log.begin_commit();
+    conn.prepare_cached("SAVEPOINT one")?.execute([])?;
+    match write(conn, log, commit) {
+        Ok(committed) => {
+            conn.prepare_cached("RELEASE one")?.execute([])?;
+            log.keep_commit();
+            Ok(committed)
+        }
+        Err(fault) => {
+            log.drop_commit();
+            if fault.reach() == Reach::Commit {
+                conn.prepare_cached("ROLLBACK TO one")?.execute([])?;
+                conn.prepare_cached("RELEASE one")?.execute([])?;
+            }
+            Err(fault)
+        }
+    }
+}
+
+fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
+    let mut places = Vec::with_capacity(commit.events.len());
+    for event in &commit.events {
+        places.push((event.stream, log.append(conn, event)?));
+    }
+    for change in &commit.changes {
+        apply_change(conn, change)?;
+    }
+    Ok(Committed { global: log.global(), places })
+}
+
+fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
+    match guard {
+        Guard::SessionEpoch { session, epoch } => {
+            let found: Option<(i64, bool)> = conn
+                .prepare_cached(
+                    "SELECT epoch, status IN ('succeeded', 'failed', 'canceled')
+                     FROM sessions WHERE id = ?1",
+                )?
+                .query_row([blob(session.as_u128())], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            match found {
+                None => Err(Fault::conflict(format!("session {session} does not exist"))),
+                Some((_, true)) => Err(Fault::conflict(format!("session {session} has ended"))),
+                Some((at, false)) if at != i64::from(*epoch) => Err(Fault::conflict(format!(
+                    "session {session} stands at epoch {at}, not {epoch}"
+                ))),
+                Some((_, false)) => Ok(()),
+            }
+        }
+        Guard::SessionExists { session } => {
+            let found = conn
+                .prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?
+                .exists([blob(session.as_u128())])?;
+            if found {
+                Ok(())
+            } else {
+                Err(Fault::conflict(format!("session {session} does not exist")))
+            }
+        }
+        Guard::AgentVersion { agent, version } => {
+            let found: Option<i64> = conn
+                .prepare_cached("SELECT version FROM agents WHERE id = ?1")?
+                .query_row([blob(agent.as_u128())], |row| row.get(0))
+                .optional()?;
+            match found {
+                None => Err(Fault::conflict(format!("agent {agent} does not exist"))),
+                Some(at) if at != i64::from(*version) => Err(Fault::conflict(format!(
+                    "agent {agent} stands at version {at}, not {version}"
+                ))),
+                Some(_) => Ok(()),
+            }
+        }
+    }
+}
+
+fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
+    match change {
+        Write::AgentPut { agent, spec } => {
+            let status = agent_status_text(agent.status);
+            conn.prepare_cached(
+                "INSERT INTO agents
+                   (id, colony, name, status, version, created_at, updated_at, spec)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 ON CONFLICT (id) DO UPDATE SET
+                   colony = excluded.colony, name = excluded.name, status = excluded.status,
+                   version = excluded.version, created_at = excluded.created_at,
+                   updated_at = excluded.updated_at, spec = excluded.spec",
+            )?
+            .execute(params![
+                blob(agent.id.as_u128()),
+                blob(agent.colony.as_u128()),
+                agent.spec.name,
+                status,
+                agent.version,
+                agent.created_at.as_micros(),
+                agent.updated_at.as_micros(),
+                spec
+            ])?;
+            conn.prepare_cached(
+                "INSERT OR REPLACE INTO agent_versions
+                   (agent, version, colony, status, created_at, updated_at, spec)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![
+                blob(agent.id.as_u128()),
+                agent.version,
+                blob(agent.colony.as_u128()),
+                status,
+                agent.created_at.as_micros(),
+                agent.updated_at.as_micros(),
+                spec
+            ])?;
+            Ok(())
+        }
+        Write::SessionInsert(session) => insert_session(conn, session),
+        Write::SessionUpdate(session) => update_session(conn, session),
+        Write::StepPut { row, input, output } => put_step(conn, row, input, output.as_deref()),
+        Write::MemoryInsert { item, metadata, vector, key } => {
+            if let Some(key) = key {
+                let new = conn
+                    .prepare_cached(
+                        "INSERT OR IGNORE INTO memory_keys (key, item) VALUES (?1, ?2)",
+                    )?
+                    .execute(params![blob(key.as_u128()), blob(item.id.as_u128())])?;
+                if new == 0 {
+                    return Ok(());
+                }
+            }
+            insert_memory(conn, item, metadata, vector)
+        }
+        Write::MemoryDelete(id) => {
+            let n: Option<i64> = conn
+                .prepare_cached("DELETE FROM memory_items WHERE id = ?1 RETURNING n")?
+                .query_row([blob(id.as_u128())], |row| row.get(0))
+                .optional()?;
+            if let Some(n) = n {
+                conn.prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?.execute([n])?;
+            }
+            Ok(())
+        }
+        Write::ApiKeyPut(key) => {
+            conn.prepare_cached(
+                "INSERT INTO api_keys (id, colony, name, role, hash, created_at, revoked_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (id) DO UPDATE SET
+                   colony = excluded.colony, name = excluded.name, role = excluded.role,
+                   hash = excluded.hash, created_at = excluded.created_at,
+                   revoked_at = excluded.revoked_at",
+            )?
+            .execute(params![
+                blob(key.id.as_u128()),
+                blob(key.colony.as_u128()),
+                key.name,
+                key.role.as_str(),
+                key.hash,
+                key.created_at.as_micros(),
+                opt_time(key.revoked_at)
+            ])
+            .map_err(|err| taken(err.into(), || format!("an API key named `{}`", key.name)))?;
+            Ok(())
+        }
+        Write::SettingPut { key, value, at } => {
+            conn.prepare_cached(
+                "INSERT OR REPLACE INTO settings (key, value, updated_at) VALUES (?1, ?2, ?3)",
+            )?
+            .execute(params![key, value, at.as_micros()])?;
+            Ok(())
+        }
+        Write::SettingDelete { key } => {
+            conn.prepare_cached("DELETE FROM settings WHERE key = ?1")?.execute([key])?;
+            Ok(())
+        }
+        Write::HivePut { hive, name, seen_at } => {
+            conn.prepare_cached(
+                "INSERT OR REPLACE INTO hives (id, name, seen_at) VALUES (?1, ?2, ?3)",
+            )?
+            .execute(params![blob(hive.as_u128()), name, seen_at.as_micros()])?;
+            Ok(())
+        }
+        Write::IdempotencyPut { id, scope, answer, at } => {
+            conn.prepare_cached(
+                "INSERT INTO idempotency (id, fingerprint, resource, at) VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute(params![id, answer.fingerprint, answer.resource, at.as_micros()])
+            .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
+            Ok(())
+        }
+    }
+}
+
+/// Names what already exists when a uniqueness rule refused it.
+fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
+    if fault.is_taken() { Fault::conflict(format!("{} exists already", what())) } else { fault }
+}
+
+fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
+    let row = &session.row;
+    let (forked_session, forked_step) = match row.forked_from {
+        Some((from, step)) => (Some(blob(from.as_u128())), Some(step)),
+        None => (None, None),
+    };
+    conn.prepare_cached(
+        "INSERT INTO sessions (id, colony, agent, agent_version, hive, epoch, status, step_limit,
+           created_at, started_at, finished_at, approval, input_tokens, output_tokens,
+           cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls,
+           steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt,
+           final_answer, error)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
+           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)",
+    )?
+    .execute(params![
+        blob(row.id.as_u128()),
+        blob(row.colony.as_u128()),
+        blob(row.agent.as_u128()),
+        row.agent_version,
+        opt_blob(row.hive.map(|hive| hive.as_u128())),
+        row.epoch,
+        row.status.as_str(),
+        row.step_limit,
+        row.created_at.as_micros(),
+        opt_time(row.started_at),
+        opt_time(row.finished_at),
+        opt_blob(row.approval.map(|approval| approval.as_u128())),
+        int(row.usage.input_tokens),
+        int(row.usage.output_tokens),
+        int(row.usage.cached_input_tokens),
+        int(row.usage.cache_write_tokens),
+        int(row.usage.reasoning_tokens),
+        row.cost_microusd.map(int),
+        row.model_calls,
+        row.steps,
+        row.sandbox.as_str(),
+        row.workspace,
+        forked_session,
+        forked_step,
+        row.created_by,
+        row.task,
+        row.prompt,
+        row.final_answer,
+        session.error
+    ])
+    .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
+    Ok(())
+}
+
+/// Assignments of an update, the indexed columns left out: SQLite rewrites the index entries of
+/// every assigned column, changed or not.
+macro_rules! assign_session {
+    () => {
+        "agent_version = ?2, hive = ?3, epoch = ?4, step_limit = ?5, created_at = ?6,
+         started_at = ?7, approval = ?8, input_tokens = ?9, output_tokens = ?10,
+         cached_input_tokens = ?11, cache_write_tokens = ?12, reasoning_tokens = ?13,
+         cost_microusd = ?14, model_calls = ?15, steps = ?16, sandbox = ?17, workspace = ?18,
+         forked_session = ?19, forked_step = ?20, created_by = ?21, task = ?22, prompt = ?23,
+         final_answer = ?24, error = ?25"
+    };
+}
+
+fn update_session(conn: &Connection, session: &Session) -> Outcome<()> {
+    let row = &session.row;
+    let (forked_session, forked_step) = match row.forked_from {
+        Some((from, step)) => (Some(blob(from.as_u128())), Some(step)),
+        None => (None, None),
+    };
+    let run = |sql: &str| -> Outcome<usize> {
+        Ok(conn.prepare_cached(sql)?.execute(params![
+            blob(row.id.as_u128()),
+            row.agent_version,
+            opt_blob(row.hive.map(|hive| hive.as_u128())),
+            row.epoch,
+            row.step_limit,
+            row.created_at.as_micros(),
+            opt_time(row.started_at),
+            opt_blob(row.approval.map(|approval| approval.as_u128())),
+            int(row.usage.input_tokens),
+            int(row.usage.output_tokens),
+            int(row.usage.cached_input_tokens),
+            int(row.usage.cache_write_tokens),
+            int(row.usage.reasoning_tokens),
+            row.cost_microusd.map(int),
+            row.model_calls,
+            row.steps,
+            row.sandbox.as_str(),
+            row.workspace,
+            forked_session,
+            forked_step,
+            row.created_by,
+            row.task,
+            row.prompt,
+            row.final_answer,
+            session.error,
+            row.status.as_str(),
+            opt_time(row.finished_at),
+            blob(row.colony.as_u128()),
+            blob(row.agent.as_u128())
+        ])?)
+    };
+    // Most updates change no indexed column: status, end, colony and agent stay.
+    let same = run(concat!(
+        "UPDATE sessions SET ",
+        assign_session!(),
+        " WHERE id = ?1 AND status = ?26 AND finished_at IS ?27 AND colony = ?28 AND agent = ?29"
+    ))?;
+    if same == 1 {
+        return Ok(());
+    }
+    let other = run(concat!(
+        "UPDATE sessions SET status = ?26, finished_at = ?27, colony = ?28, agent = ?29, ",
+        assign_session!(),
+        " WHERE id = ?1"
+    ))?;
+    if other == 1 { Ok(()) } else { Err(Fault::missing(format!("session {}", row.id))) }
+}
+
+fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>) -> Outcome<()> {
+    // Session and place of a step never change, so they are compared and not assigned.
+    let changed = conn
+        .prepare_cached(
+            "INSERT INTO steps
+               (id, session, idx, turn, kind, started_at, finished_at, input, output, error)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+             ON CONFLICT (id) DO UPDATE SET
+               turn = excluded.turn, kind = excluded.kind, started_at = excluded.started_at,
+               finished_at = excluded.finished_at, input = excluded.input,
+               output = excluded.output, error = excluded.error
+             WHERE session = excluded.session AND idx = excluded.idx",
+        )?
+        .execute(params![
+            blob(row.id.as_u128()),
+            blob(row.session.as_u128()),
+            row.idx,
+            row.turn,
+            row.kind.as_str(),
+            row.started_at.as_micros(),
+            opt_time(row.finished_at),
+            input,
+            output,
+            row.error
+        ])
+        .map_err(Fault::from)
+        .map_err(|fault| {
+            if fault.is_dangling() {
+                return Fault::missing(format!("session {}", row.session));
+            }
+            taken(fault, || format!("step {} of session {}", row.idx, row.session))
+        })?;
+    if changed == 0 {
+        return Err(Fault::conflict(format!(
+            "step {} stands at another place than {} of session {}",
+            row.id, row.idx, row.session
+        )));
+    }
+    Ok(())
+}
+
+fn insert_memory(
+    conn: &Connection,
+    item: &MemoryItem,
+    metadata: &str,
+    vector: &[u8],
+) -> Outcome<()> {
+    let collection = collection_number(conn, item.colony, &item.collection)?;
+    conn.prepare_cached(
+        "INSERT INTO memory_items
+           (id, colony, collection, embedding_model, created_at, source, metadata, text)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?
+    .execute(params![
+        blob(item.id.as_u128()),
+        blob(item.colony.as_u128()),
+        collection,
+        item.embedding_model,
+        item.created_at.as_micros(),
+        opt_blob(item.source.map(|session| session.as_u128())),
+        metadata,
+        item.text
+    ])
+    .map_err(|err| taken(err.into(), || format!("memory item {}", item.id)))?;
+    let n = conn.last_insert_rowid();
+    conn.prepare_cached("INSERT INTO memory_words (rowid, scope, text) VALUES (?1, ?2, ?3)")?
+        .execute(params![n, scope(collection), item.text])?;
+    if !vector.is_empty() {
+        conn.prepare_cached(
+            "INSERT INTO memory_vectors (item, collection, model, dims, vector)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            n,
+            collection,
+            item.embedding_model,
+            int(vector.len() as u64 / 4),
+            vector
+        ])?;
+    }
+    Ok(())
+}
+
+/// The word that stands for a collection in the full-text index.
+pub(crate) fn scope(collection: i64) -> String {
+    format!("c{collection}")
+}
+
+fn collection_number(conn: &Connection, colony: ColonyId, name: &str) -> Outcome<i64> {
+    let colony = blob(colony.as_u128());
+    let known = conn
+        .prepare_cached("SELECT n FROM collections WHERE colony = ?1 AND name = ?2")?
+        .query_row(params![colony, name], |row| row.get(0))
+        .optional()?;
+    if let Some(n) = known {
+        return Ok(n);
+    }
+    conn.prepare_cached("INSERT INTO collections (colony, name) VALUES (?1, ?2)")?
+        .execute(params![colony, name])?;
+    Ok(conn.last_insert_rowid())
+}

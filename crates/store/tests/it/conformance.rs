@@ -1,0 +1,17 @@
+use std::sync::Arc;
+
+use overmind_core::store::Store;
+use overmind_store::{Options, Sqlite};
+use overmind_testkit::store_conformance;
+
+#[tokio::test]
+async fn sqlite_does_what_the_port_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let next = std::cell::Cell::new(0);
+    store_conformance::all(&|| {
+        next.set(next.get() + 1);
+        let path = dir.path().join(format!("{}.db", next.get()));
+        Arc::new(Sqlite::open(Options::new(path)).unwrap()) as Arc<dyn Store>
+    })
+    .await;
+}

@@ -1,0 +1,381 @@
+//! What `audit` says about a file that someone, or something, has changed.
+
+use std::fs;
+use std::path::Path;
+
+use overmind_core::ids::SessionId;
+use overmind_core::store::{AuditFinding, AuditReport, Store, StoreError, StreamId, chain_hash};
+use overmind_core::time::Timestamp;
+use overmind_store::{Options, Sqlite};
+use overmind_testkit::store_conformance::{World, at, event, one_event};
+use proptest::prelude::*;
+use rusqlite::{Connection, params};
+use serde_json::json;
+
+/// A log of three sessions and the system stream, in turns: event `n` of session `s` (from 0)
+/// has global number `4 * (n - 1) + s + 1`, the system stream comes last in each turn. The
+/// first checkpoint covers six turns, the second all eight.
+fn build(path: &Path) -> [SessionId; 3] {
+    let world = World::default();
+    let sessions = [world.session_id(), world.session_id(), world.session_id()];
+    let run = async {
+        let store = Sqlite::open(Options::new(path)).unwrap();
+        for n in 0..8 {
+            let mut commit = one_event(StreamId::Session(sessions[0]), json!({ "n": n }));
+            for stream in [StreamId::Session(sessions[1]), StreamId::Session(sessions[2])] {
+                commit.events.push(event(stream, json!({ "text": format!("needle {n}") })));
+            }
+            commit.events.push(event(StreamId::System, json!({ "n": n })));
+            store.commit(commit).await.unwrap();
+            if n == 5 {
+                store.checkpoint(at(10)).await.unwrap();
+            }
+        }
+        store.close().await.unwrap();
+    };
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run);
+    sessions
+}
+
+fn audit(path: &Path) -> Result<AuditReport, StoreError> {
+    let store = Sqlite::open(Options::new(path))?;
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(store.audit())
+}
+
+/// Builds a store, lets `tamper` change the file, and audits it.
+#[track_caller]
+fn findings(tamper: impl FnOnce(&Connection, [SessionId; 3])) -> Vec<AuditFinding> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let sessions = build(&path);
+    assert_eq!(audit(&path).unwrap().findings, [], "before tampering");
+    let conn = Connection::open(&path).unwrap();
+    tamper(&conn, sessions);
+    drop(conn);
+    audit(&path).unwrap().findings
+}
+
+fn name(session: SessionId) -> String {
+    session.to_string()
+}
+
+/// The number in the file of a session's stream.
+fn n(conn: &Connection, session: SessionId) -> i64 {
+    let id = session.as_u128().to_be_bytes();
+    conn.query_row("SELECT n FROM streams WHERE name = ?1", [id], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn the_changed_event_is_named_and_no_other() {
+    for change in [
+        "payload = replace(payload, 'needle', 'noodle')",
+        "payload = payload || ' '",
+        "kind = 'test.other'",
+        "ts = ts + 1",
+        "hash = zeroblob(32)",
+    ] {
+        let mut who = None;
+        let found = findings(|conn, sessions| {
+            who = Some(name(sessions[1]));
+            let sql = format!("UPDATE events SET {change} WHERE stream = ?1 AND seq = 3");
+            assert_eq!(conn.execute(&sql, [n(conn, sessions[1])]).unwrap(), 1);
+        });
+        let kind = if change.starts_with("kind") { "test.other" } else { "test.done" };
+        let wanted =
+            AuditFinding::BadHash { stream: who.unwrap(), seq: 3, global: 10, kind: kind.into() };
+        assert_eq!(found, [wanted], "{change}");
+    }
+}
+
+#[test]
+fn a_changed_head_is_found() {
+    let mut who = String::new();
+    let found = findings(|conn, sessions| {
+        who = name(sessions[0]);
+        let stream = n(conn, sessions[0]);
+        conn.execute("UPDATE streams SET head_hash = zeroblob(32) WHERE n = ?1", [stream]).unwrap();
+    });
+    assert_eq!(found, [AuditFinding::BadHead { stream: who, recorded: 8, found: 8 }]);
+}
+
+#[test]
+fn a_removed_event_leaves_a_gap_in_its_stream_and_in_the_whole() {
+    let mut who = String::new();
+    let found = findings(|conn, sessions| {
+        who = name(sessions[1]);
+        let stream = n(conn, sessions[1]);
+        conn.execute("DELETE FROM events WHERE stream = ?1 AND seq = 3", [stream]).unwrap();
+    });
+    assert_eq!(
+        found,
+        [
+            AuditFinding::GlobalGap { expected: 10, found: 11 },
+            AuditFinding::Gap { stream: who, expected: 3, found: 4 },
+        ]
+    );
+}
+
+#[test]
+fn a_moved_event_is_found() {
+    for change in ["seq = 99", "stream = 1, seq = 99", "stream = 77"] {
+        let found = findings(|conn, sessions| {
+            let sql = format!("UPDATE events SET {change} WHERE stream = ?1 AND seq = 3");
+            conn.execute(&sql, [n(conn, sessions[1])]).unwrap();
+        });
+        assert!(!found.is_empty(), "{change}");
+    }
+    let found = findings(|conn, _| {
+        conn.execute("UPDATE events SET global = 1000 WHERE global = 10", []).unwrap();
+    });
+    assert!(found.contains(&AuditFinding::GlobalGap { expected: 10, found: 11 }), "{found:?}");
+}
+
+#[test]
+fn a_stream_that_was_cut_off_is_found_even_with_a_mended_head() {
+    let mut who = String::new();
+    let found = findings(|conn, sessions| {
+        who = name(sessions[1]);
+        let stream = n(conn, sessions[1]);
+        conn.execute("DELETE FROM events WHERE stream = ?1 AND seq > 5", [stream]).unwrap();
+        conn.execute(
+            "UPDATE streams SET head_seq = 5, head_hash =
+               (SELECT hash FROM events WHERE stream = ?1 AND seq = 5) WHERE n = ?1",
+            [stream],
+        )
+        .unwrap();
+    });
+    for number in [1, 2] {
+        let seq = if number == 1 { 6 } else { 8 };
+        let wanted = AuditFinding::CheckpointMismatch { number, stream: who.clone(), seq };
+        assert!(found.contains(&wanted), "{found:?}");
+    }
+    assert!(found.contains(&AuditFinding::GlobalGap { expected: 22, found: 23 }), "{found:?}");
+}
+
+#[test]
+fn a_log_that_was_cut_off_as_a_whole_is_found_by_its_checkpoints() {
+    let found = findings(|conn, _| {
+        conn.execute_batch(
+            "DELETE FROM events WHERE global > 20;
+             UPDATE streams SET
+               head_seq = (SELECT max(seq) FROM events WHERE stream = n),
+               head_hash = (SELECT hash FROM events WHERE stream = n ORDER BY seq DESC LIMIT 1);",
+        )
+        .unwrap();
+    });
+    let covers = |finding: &AuditFinding| match finding {
+        AuditFinding::BadCheckpoint { why, .. } => why.contains("ends at 20"),
+        _ => false,
+    };
+    assert!(found.iter().any(covers), "{found:?}");
+    let mismatch =
+        |finding: &&AuditFinding| matches!(finding, AuditFinding::CheckpointMismatch { .. });
+    assert_eq!(found.iter().filter(mismatch).count(), 8, "four heads in each: {found:?}");
+}
+
+#[test]
+fn a_stream_that_vanished_is_found() {
+    let mut who = String::new();
+    let found = findings(|conn, sessions| {
+        who = name(sessions[2]);
+        let stream = n(conn, sessions[2]);
+        conn.execute("DELETE FROM events WHERE stream = ?1", [stream]).unwrap();
+        conn.execute("DELETE FROM streams WHERE n = ?1", [stream]).unwrap();
+    });
+    let wanted = AuditFinding::CheckpointMismatch { number: 2, stream: who, seq: 8 };
+    assert!(found.contains(&wanted), "{found:?}");
+    assert!(found.contains(&AuditFinding::GlobalGap { expected: 3, found: 4 }), "{found:?}");
+}
+
+#[test]
+fn a_stream_that_was_rewritten_with_right_hashes_is_found_by_the_signature() {
+    let mut who = String::new();
+    let found = findings(|conn, sessions| {
+        who = name(sessions[1]);
+        let (stream, id) = (n(conn, sessions[1]), StreamId::Session(sessions[1]));
+        let mut prev = [0; 32];
+        for seq in 1..=8_u32 {
+            let ts: i64 = conn
+                .query_row(
+                    "SELECT ts FROM events WHERE stream = ?1 AND seq = ?2",
+                    [stream, seq.into()],
+                    |row| row.get(0),
+                )
+                .unwrap();
+            let ts = Timestamp::from_micros(ts);
+            let hash = chain_hash(&prev, id, seq.into(), ts, "test.done", "{\"lie\":1}");
+            conn.execute(
+                "UPDATE events SET payload = '{\"lie\":1}', hash = ?3
+                 WHERE stream = ?1 AND seq = ?2",
+                params![stream, seq, hash],
+            )
+            .unwrap();
+            prev = hash;
+        }
+        conn.execute("UPDATE streams SET head_hash = ?2 WHERE n = ?1", params![stream, prev])
+            .unwrap();
+    });
+    let mismatch =
+        |number, seq| AuditFinding::CheckpointMismatch { number, stream: who.clone(), seq };
+    assert_eq!(found, [mismatch(1, 6), mismatch(2, 8)]);
+}
+
+#[test]
+fn changed_checkpoints_are_found() {
+    for change in [
+        "UPDATE checkpoints SET signature = zeroblob(64) WHERE number = 1",
+        "UPDATE checkpoints SET ts = ts + 1 WHERE number = 1",
+        "UPDATE checkpoints SET global = global - 1 WHERE number = 1",
+        "UPDATE checkpoints SET prev = zeroblob(32) WHERE number = 2",
+        "UPDATE checkpoints SET key = zeroblob(32) WHERE number = 2",
+        "DELETE FROM checkpoints WHERE number = 1",
+        "DELETE FROM checkpoint_heads WHERE checkpoint = 1 AND stream = x''",
+        "UPDATE checkpoint_heads SET seq = 5 WHERE checkpoint = 1 AND stream = x''",
+    ] {
+        let found = findings(|conn, _| {
+            assert_eq!(conn.execute(change, []).unwrap(), 1, "{change}");
+        });
+        let bad = |finding: &AuditFinding| matches!(finding, AuditFinding::BadCheckpoint { .. });
+        assert!(found.iter().any(bad), "{change}: {found:?}");
+    }
+}
+
+#[test]
+fn a_record_of_retention_explains_only_what_it_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    build(&path);
+    let conn = Connection::open(&path).unwrap();
+    // An unreadable record is a finding of its own.
+    conn.execute(
+        "UPDATE events SET kind = 'retention.pruned', payload = '{\"stream\":\"x\"}'
+         WHERE global = 4",
+        [],
+    )
+    .unwrap();
+    drop(conn);
+    let found = audit(&path).unwrap().findings;
+    let record = |finding: &AuditFinding| match finding {
+        AuditFinding::Unreadable { at, .. } => at == "system.1",
+        _ => false,
+    };
+    let hash =
+        |finding: &AuditFinding| matches!(finding, AuditFinding::BadHash { seq: 1, global: 4, .. });
+    assert!(found.iter().any(record) && found.iter().any(hash), "{found:?}");
+}
+
+#[test]
+fn a_flipped_byte_on_disk_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let sessions = build(&path);
+    let mut bytes = fs::read(&path).unwrap();
+    let needle = b"needle 4";
+    let place = bytes.windows(needle.len()).position(|part| part == needle).unwrap();
+    bytes[place] ^= 0x01;
+    fs::write(&path, bytes).unwrap();
+    let found = audit(&path).unwrap().findings;
+    let [AuditFinding::BadHash { stream, seq: 5, kind, .. }] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    let streams = [name(sessions[1]), name(sessions[2])];
+    assert!(streams.contains(stream) && kind == "test.done", "{found:?}");
+}
+
+#[test]
+fn a_page_of_garbage_is_an_error_for_readers_and_a_finding_for_the_audit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let session = build(&path)[0];
+    let page: u64 = {
+        let conn = Connection::open(&path).unwrap();
+        conn.query_row("SELECT max(pageno) FROM dbstat WHERE name = 'events'", [], |row| {
+            row.get::<_, u32>(0)
+        })
+        .unwrap()
+        .into()
+    };
+    let mut bytes = fs::read(&path).unwrap();
+    let place = usize::try_from((page - 1) * 4096).unwrap();
+    bytes[place..place + 4096].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    let is_corrupt = |err: &StoreError| matches!(err, StoreError::Corrupt { .. });
+    match Sqlite::open(Options::new(&path)) {
+        Err(err) => assert!(is_corrupt(&err), "{err:?}"),
+        Ok(store) => {
+            let run = async {
+                let query = overmind_core::store::EventQuery {
+                    stream: Some(StreamId::Session(session)),
+                    after: 0,
+                    kinds: &[],
+                    limit: 100,
+                };
+                let err = store.events(query).await.unwrap_err();
+                assert!(is_corrupt(&err), "{err:?}");
+                let report = store.audit().await.unwrap();
+                assert!(!report.findings.is_empty());
+            };
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(run);
+        }
+    }
+}
+
+/// All that the log's table and index contain, or that they cannot be read.
+fn dump(path: &Path) -> Result<Vec<Vec<rusqlite::types::Value>>, rusqlite::Error> {
+    let conn = Connection::open(path)?;
+    let mut all = Vec::new();
+    for (sql, columns) in [
+        ("SELECT global, stream, seq, ts, hash, kind, payload FROM events NOT INDEXED", 7),
+        ("SELECT stream, seq, global FROM events INDEXED BY events_by_stream", 3),
+    ] {
+        let mut find = conn.prepare(sql)?;
+        let mut rows = find.query([])?;
+        while let Some(row) = rows.next()? {
+            all.push((0..columns).map(|at| row.get(at)).collect::<Result<Vec<_>, _>>()?);
+        }
+    }
+    Ok(all)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Any byte of the log's pages: if what they say has changed, the audit says so.
+    #[test]
+    fn no_flipped_byte_of_the_log_goes_unseen(at in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        // One store for all cases: building it takes longer than auditing it.
+        static BUILT: std::sync::OnceLock<(tempfile::TempDir, Vec<u8>, Vec<usize>)> =
+            std::sync::OnceLock::new();
+        let (dir, pristine, places) = BUILT.get_or_init(|| {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("s.db");
+            build(&path);
+            let conn = Connection::open(&path).unwrap();
+            let mut find = conn
+                .prepare("SELECT pageno FROM dbstat WHERE name IN ('events', 'events_by_stream')")
+                .unwrap();
+            let pages: Vec<u32> =
+                find.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+            let bytes = fs::read(&path).unwrap();
+            // Free space within pages is no use to flip.
+            let places = pages
+                .iter()
+                .flat_map(|page| {
+                    let start = (*page as usize - 1) * 4096;
+                    start..start + 4096
+                })
+                .filter(|place| bytes[*place] != 0)
+                .collect();
+            (dir, bytes, places)
+        });
+        let path = dir.path().join("s.db");
+        fs::write(&path, pristine).unwrap();
+        let before = dump(&path).unwrap();
+        let mut bytes = pristine.clone();
+        bytes[places[at.index(places.len())]] ^= 1 << bit;
+        fs::write(&path, bytes).unwrap();
+        let changed = dump(&path).map_or(true, |after| after != before);
+        let seen = audit(&path).map_or(true, |report| !report.findings.is_empty());
+        prop_assert!(seen || !changed, "the log has changed, and the audit did not say so");
+    }
+}
