@@ -1,0 +1,193 @@
+//! What a user may set about embeddings.
+
+use std::fmt;
+
+use reqwest::Url;
+
+/// The embeddings endpoint when none is named.
+pub const DEFAULT_URL: &str = "https://api.openai.com/v1/embeddings";
+/// The embedding model when none is named.
+pub const DEFAULT_MODEL: &str = "text-embedding-3-small";
+/// Larger than any model's vectors.
+const MAX_DIMS: u32 = 65_536;
+
+/// A value that never prints itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(value: String) -> Self {
+        Self(value)
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// How memory finds texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// By words alone.
+    Local,
+    /// By words and by meaning.
+    OpenAi(HttpConfig),
+}
+
+/// An endpoint that speaks OpenAI's embeddings format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// The whole URL, `/embeddings` included.
+    pub url: Url,
+    pub model: String,
+    /// Asked for as `dimensions` and then demanded of the answer; `None` takes the model's own.
+    pub dims: Option<u32>,
+    /// Sent to `url` and nowhere else; redirects are not followed.
+    pub key: Secret,
+}
+
+/// A setting that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "OVERMIND_EMBEDDING_PROVIDER is `openai` but OPENAI_API_KEY is not set: set the key (any \
+         text for a server that needs none), or set the provider to `local` or `auto`"
+    )]
+    NoKey,
+    #[error("OVERMIND_EMBEDDING_PROVIDER is `{given}`: it must be auto, openai or local")]
+    Provider { given: String },
+    #[error("OVERMIND_OPENAI_EMBEDDINGS_URL is not usable: {why}")]
+    Url { why: String },
+    #[error("OVERMIND_EMBEDDING_DIMS is `{given}`: it must be a number from 1 to 65536")]
+    Dims { given: String },
+}
+
+impl Config {
+    /// Reads the settings through `var`, which gives the value of an environment variable or of
+    /// what stands for it. Blank values count as not set.
+    ///
+    /// `OVERMIND_EMBEDDING_PROVIDER` is `auto` (the default: `openai` when `OPENAI_API_KEY` is
+    /// set, else `local`), `openai` or `local`; with it go `OVERMIND_OPENAI_EMBEDDINGS_URL`,
+    /// `OVERMIND_EMBEDDING_MODEL` and `OVERMIND_EMBEDDING_DIMS`, which are read, and checked,
+    /// only when the answer is `openai`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], which names the variable.
+    pub fn from_vars(var: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let set = |name| var(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
+        let provider = set("OVERMIND_EMBEDDING_PROVIDER").unwrap_or_else(|| "auto".into());
+        let key = set("OPENAI_API_KEY");
+        let key = match (provider.to_ascii_lowercase().as_str(), key) {
+            ("local", _) | ("auto", None) => return Ok(Self::Local),
+            ("auto" | "openai", Some(key)) => Secret(key),
+            ("openai", None) => return Err(ConfigError::NoKey),
+            _ => return Err(ConfigError::Provider { given: provider.chars().take(64).collect() }),
+        };
+        let url = set("OVERMIND_OPENAI_EMBEDDINGS_URL").unwrap_or_else(|| DEFAULT_URL.into());
+        let dims = match set("OVERMIND_EMBEDDING_DIMS") {
+            None => None,
+            Some(given) => match given.parse() {
+                Ok(dims @ 1..=MAX_DIMS) => Some(dims),
+                Ok(_) | Err(_) => {
+                    return Err(ConfigError::Dims { given: given.chars().take(64).collect() });
+                }
+            },
+        };
+        Ok(Self::OpenAi(HttpConfig {
+            url: endpoint(&url)?,
+            model: set("OVERMIND_EMBEDDING_MODEL").unwrap_or_else(|| DEFAULT_MODEL.into()),
+            dims,
+            key,
+        }))
+    }
+}
+
+fn endpoint(text: &str) -> Result<Url, ConfigError> {
+    // The text itself is not repeated: somebody may have put a password into it.
+    let url = Url::parse(text).map_err(|err| ConfigError::Url { why: err.to_string() })?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(ConfigError::Url { why: "it must begin with http:// or https://".into() });
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(ConfigError::Url {
+            why: "it must not carry a user name or password; the key goes into OPENAI_API_KEY"
+                .into(),
+        });
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::from_vars(&|name| {
+            vars.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn auto_is_openai_with_a_key_and_local_without() {
+        assert_eq!(config(&[]), Ok(Config::Local));
+        assert_eq!(config(&[("OPENAI_API_KEY", "  ")]), Ok(Config::Local));
+        let Ok(Config::OpenAi(found)) = config(&[("OPENAI_API_KEY", "sk-test")]) else {
+            panic!("a key means openai");
+        };
+        assert_eq!(found.url.as_str(), DEFAULT_URL);
+        assert_eq!(found.model, "text-embedding-3-small");
+        assert_eq!(found.dims, None);
+        assert!(!format!("{found:?}").contains("sk-test"), "the key never prints itself");
+        let local = [("OPENAI_API_KEY", "k"), ("OVERMIND_EMBEDDING_PROVIDER", "local")];
+        assert_eq!(config(&local), Ok(Config::Local));
+    }
+
+    #[test]
+    fn all_settings_are_read() {
+        let Ok(Config::OpenAi(found)) = config(&[
+            ("OPENAI_API_KEY", "k"),
+            ("OVERMIND_EMBEDDING_PROVIDER", "OpenAI"),
+            ("OVERMIND_EMBEDDING_MODEL", "nomic"),
+            ("OVERMIND_OPENAI_EMBEDDINGS_URL", "http://127.0.0.1:11434/v1/embeddings"),
+            ("OVERMIND_EMBEDDING_DIMS", "256"),
+        ]) else {
+            panic!("these settings are good");
+        };
+        assert_eq!(found.url.as_str(), "http://127.0.0.1:11434/v1/embeddings");
+        assert_eq!((found.model.as_str(), found.dims), ("nomic", Some(256)));
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_used_names_itself() {
+        let key = ("OPENAI_API_KEY", "k");
+        for (vars, wanted) in [
+            (vec![("OVERMIND_EMBEDDING_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),
+            (
+                vec![("OVERMIND_EMBEDDING_PROVIDER", "opnai")],
+                "`opnai`: it must be auto, openai or local",
+            ),
+            (
+                vec![key, ("OVERMIND_OPENAI_EMBEDDINGS_URL", "nonsense")],
+                "OVERMIND_OPENAI_EMBEDDINGS_URL",
+            ),
+            (vec![key, ("OVERMIND_OPENAI_EMBEDDINGS_URL", "ftp://x/y")], "http:// or https://"),
+            (
+                vec![key, ("OVERMIND_OPENAI_EMBEDDINGS_URL", "http://u:hunter2@x/y")],
+                "must not carry",
+            ),
+            (vec![key, ("OVERMIND_EMBEDDING_DIMS", "0")], "from 1 to 65536"),
+            (vec![key, ("OVERMIND_EMBEDDING_DIMS", "many")], "`many`"),
+        ] {
+            let text = config(&vars).expect_err(wanted).to_string();
+            assert!(text.contains(wanted), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+}

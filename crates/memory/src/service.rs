@@ -1,0 +1,329 @@
+//! The service: bounds, embedding, storing once, ranking.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use overmind_core::Fut;
+use overmind_core::ids::{EffectId, IdSource, MemoryId};
+use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::store::{Change, Commit, MemoryMatch, NewEvent, Page, Store, StreamId};
+use overmind_core::time::Clock;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use crate::embed::Embedder;
+use crate::fusion::fuse;
+use crate::terms::terms;
+
+/// Most bytes of UTF-8 in an item's text, and in a query.
+pub const MAX_TEXT_BYTES: usize = 100_000;
+/// Most characters in the name of a collection.
+pub const MAX_COLLECTION_CHARS: usize = 200;
+/// Most bytes of an item's metadata as compact JSON.
+pub const MAX_METADATA_BYTES: usize = 16 << 10;
+/// Most results of one search.
+pub const MAX_TOP_K: usize = 50;
+/// `embedding_model` of an item without a vector.
+pub const LOCAL_MODEL: &str = "fts5-bm25";
+
+/// A vector stands for the first part of a long text: models take about 8,000 tokens, and more
+/// is an error there.
+const MAX_EMBEDDED_BYTES: usize = 16_000;
+/// Locks over which keyed stores are spread.
+const LOCKS: usize = 64;
+
+/// Memory over a store, with or without an embedder.
+///
+/// # Ranking
+///
+/// Without an embedder, items that contain any of the query's words come first, by BM25 (always
+/// above 0). When there is at least one match but fewer than `top_k`, the newest other items of
+/// the collection follow with score 0, which means: recent, not a match. When nothing matches
+/// the answer is empty. A blank query gives the newest items, with score 0.
+///
+/// With an embedder the words' ranking and the ranking by cosine are fused by reciprocal rank
+/// (the score of a fused result is at most 2/61). Items that were stored without a vector, or
+/// with another model's, are still found by their words. Nothing is filled up: the nearest
+/// vectors are there in any case.
+///
+/// # When the embedder is down
+///
+/// Storing and searching fail with [`MemoryError::Embedding`]. A search by words alone would
+/// look like an answer and be a worse one; an item stored without its vector would stay
+/// half-findable for good. Only a blank query needs no embedder.
+///
+/// # What leaves the machine
+///
+/// Texts and queries go to the embedder after the store's redaction, so a secret that the store
+/// would mask does not go there.
+#[derive(Debug)]
+pub struct MemoryService {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn IdSource>,
+    embedder: Option<Arc<dyn Embedder>>,
+    /// Held from looking a key up to its commit, so that one key is stored once even when two
+    /// calls carry it at the same time. Another process cannot: the store has one owner.
+    locks: [Mutex<()>; LOCKS],
+}
+
+impl MemoryService {
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn IdSource>,
+        embedder: Option<Arc<dyn Embedder>>,
+    ) -> Self {
+        Self { store, clock, ids, embedder, locks: std::array::from_fn(|_| Mutex::new(())) }
+    }
+
+    async fn put(&self, draft: MemoryDraft) -> Result<MemoryItem, MemoryError> {
+        check_draft(&draft)?;
+        let MemoryDraft { colony, collection, text, metadata, source, key } = draft;
+        if let Some(first) = self.seen(key).await? {
+            return Ok(first);
+        }
+        // What is embedded, stored and answered is one and the same: the masked text.
+        let text = self.masked(text);
+        let mut metadata = metadata;
+        self.store.redact(&mut metadata);
+        let (embedding, embedding_model) = match &self.embedder {
+            Some(embedder) => (self.vector(&**embedder, &text).await?, embedder.model().to_owned()),
+            None => (Vec::new(), LOCAL_MODEL.to_owned()),
+        };
+        let _turn = match key {
+            Some(key) => Some(self.locks[slot(key)].lock().await),
+            None => None,
+        };
+        // Again: another call may have come first while the vector was made.
+        if let Some(first) = self.seen(key).await? {
+            return Ok(first);
+        }
+        let item = MemoryItem {
+            id: MemoryId::mint(&*self.ids),
+            colony,
+            collection,
+            text,
+            embedding,
+            embedding_model,
+            metadata,
+            created_at: self.clock.now(),
+            source,
+        };
+        let event = NewEvent {
+            stream: source.map_or(StreamId::System, StreamId::Session),
+            kind: "memory.stored",
+            ts: item.created_at,
+            payload: json!({
+                "item_id": item.id,
+                "colony": item.colony,
+                "collection": item.collection,
+                "bytes": item.text.len(),
+                "embedding_model": item.embedding_model,
+                "dims": item.embedding.len(),
+            }),
+        };
+        let change = Change::MemoryInsert { item: Box::new(item.clone()), key };
+        let commit = Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
+        self.store.commit(commit).await?;
+        match key {
+            // The store ignores a key that it has seen, and it has seen this one if its item was
+            // deleted since: then nothing was stored now, and nothing may be claimed.
+            Some(_) => self.seen(key).await?.ok_or_else(|| {
+                invalid("this call stored its text before, and the item was deleted since".into())
+            }),
+            None => Ok(item),
+        }
+    }
+
+    async fn seen(&self, key: Option<EffectId>) -> Result<Option<MemoryItem>, MemoryError> {
+        match key {
+            Some(key) => Ok(self.store.memory_by_key(key).await?),
+            None => Ok(None),
+        }
+    }
+
+    async fn find(&self, query: MemoryQuery) -> Result<Vec<MemoryHit>, MemoryError> {
+        check_query(&query)?;
+        let MemoryQuery { colony, collection, query, top_k } = query;
+        let newest = |limit: usize| {
+            let page = Page { limit: small(limit), after: None };
+            self.store.memory_list(colony, Some(collection.clone()), page)
+        };
+        if query.trim().is_empty() {
+            let items = newest(top_k).await?;
+            return Ok(items.into_iter().map(|item| MemoryHit { item, score: 0.0 }).collect());
+        }
+        let words = terms(&query);
+        let matches = async |limit: usize| -> Result<Vec<MemoryMatch>, MemoryError> {
+            if words.is_empty() {
+                return Ok(Vec::new());
+            }
+            let found =
+                self.store.memory_match(colony, collection.clone(), words.clone(), small(limit));
+            Ok(found.await?)
+        };
+        let Some(embedder) = &self.embedder else {
+            let mut hits: Vec<_> = matches(top_k).await?.into_iter().map(matched).collect();
+            let missing = top_k.saturating_sub(hits.len());
+            if !hits.is_empty() && missing > 0 {
+                let known: HashSet<MemoryId> = hits.iter().map(|hit| hit.item.id).collect();
+                // `top_k` newest hold `missing` others, if there are so many.
+                let others = newest(top_k).await?.into_iter().filter(|i| !known.contains(&i.id));
+                hits.extend(others.take(missing).map(|item| MemoryHit { item, score: 0.0 }));
+            }
+            return Ok(hits);
+        };
+        let vector = self.vector(&**embedder, &self.masked(query)).await?;
+        let limit = (20 * top_k).max(50);
+        let by_words = matches(limit).await?;
+        let model = embedder.model().to_owned();
+        let by_meaning = self
+            .store
+            .memory_nearest(colony, collection.clone(), model, vector, small(limit))
+            .await?;
+        let items = |list: Vec<MemoryMatch>| list.into_iter().map(|m| m.item).collect();
+        Ok(fuse([items(by_words), items(by_meaning)], top_k))
+    }
+
+    fn masked(&self, text: String) -> String {
+        let mut value = Value::String(text);
+        self.store.redact(&mut value);
+        match value {
+            Value::String(text) => text,
+            Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_) => {
+                unreachable!("redaction masks within texts and keeps their kind")
+            }
+        }
+    }
+
+    /// The vector of the text's beginning, at unit length.
+    async fn vector(&self, embedder: &dyn Embedder, text: &str) -> Result<Vec<f32>, MemoryError> {
+        // Endpoints refuse an empty input; a text of nothing has no meaning to be found by.
+        let text = match &text[..text.floor_char_boundary(MAX_EMBEDDED_BYTES)] {
+            "" => " ",
+            text => text,
+        };
+        let mut vector = embedder.embed(text).await.map_err(|err| MemoryError::Embedding {
+            message: err.message,
+            transient: err.transient,
+        })?;
+        unit(&mut vector).map_err(|why| MemoryError::Embedding {
+            message: format!("the model {} answered {why}", embedder.model()),
+            transient: false,
+        })?;
+        Ok(vector)
+    }
+}
+
+impl Memory for MemoryService {
+    fn store(&self, draft: MemoryDraft) -> Fut<'_, Result<MemoryItem, MemoryError>> {
+        Box::pin(self.put(draft))
+    }
+
+    fn search(&self, query: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
+        Box::pin(self.find(query))
+    }
+}
+
+fn matched(found: MemoryMatch) -> MemoryHit {
+    // 0 means "not a match", so a match is always above it, however common its words are.
+    MemoryHit { item: found.item, score: found.bm25.max(1e-9) }
+}
+
+fn check_draft(draft: &MemoryDraft) -> Result<(), MemoryError> {
+    check_bytes("text", &draft.text)?;
+    check_collection(&draft.collection)?;
+    if !draft.metadata.is_object() {
+        return Err(invalid("metadata must be an object".into()));
+    }
+    let bytes = draft.metadata.to_string().len();
+    if bytes > MAX_METADATA_BYTES {
+        return Err(invalid(format!(
+            "metadata must be at most {MAX_METADATA_BYTES} bytes of JSON, got {bytes}"
+        )));
+    }
+    Ok(())
+}
+
+fn check_query(query: &MemoryQuery) -> Result<(), MemoryError> {
+    check_bytes("query", &query.query)?;
+    check_collection(&query.collection)?;
+    match query.top_k {
+        0 => Err(invalid("top_k must be >= 1".into())),
+        1..=MAX_TOP_K => Ok(()),
+        _ => Err(invalid(format!("top_k must be <= {MAX_TOP_K}"))),
+    }
+}
+
+fn check_bytes(field: &str, text: &str) -> Result<(), MemoryError> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(invalid(format!(
+            "{field} must be at most {MAX_TEXT_BYTES} bytes, got {}",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_collection(collection: &str) -> Result<(), MemoryError> {
+    if collection.chars().nth(MAX_COLLECTION_CHARS).is_some() {
+        return Err(invalid(format!(
+            "collection must be at most {MAX_COLLECTION_CHARS} characters"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> MemoryError {
+    MemoryError::Invalid { message }
+}
+
+/// Scales a vector to length 1, so that a dot product is a cosine.
+fn unit(vector: &mut [f32]) -> Result<(), &'static str> {
+    // In f64: squares of large components would overflow f32.
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if !length.is_finite() {
+        return Err("a vector with components that are not numbers");
+    }
+    if length == 0.0 {
+        return Err("a vector of length zero");
+    }
+    for x in vector {
+        #[expect(clippy::cast_possible_truncation, reason = "within -1..=1; rounding is meant")]
+        let scaled = (f64::from(*x) / length) as f32;
+        *x = scaled;
+    }
+    Ok(())
+}
+
+fn slot(key: EffectId) -> usize {
+    // The low bits of an id are random or counted; either spreads.
+    usize::try_from(key.as_u128() % LOCKS as u128).unwrap_or(0)
+}
+
+fn small(limit: usize) -> u32 {
+    u32::try_from(limit).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_get_unit_length_or_are_refused() {
+        let mut v = vec![3.0, 4.0];
+        unit(&mut v).unwrap();
+        assert_eq!(v, [0.6, 0.8]);
+        let mut huge = vec![f32::MAX, f32::MAX];
+        unit(&mut huge).unwrap();
+        assert!((huge[0] - std::f32::consts::FRAC_1_SQRT_2).abs() < 1e-6);
+        assert!(unit(&mut [0.0, 0.0]).is_err());
+        assert!(unit(&mut [f32::NAN]).is_err());
+        assert!(unit(&mut [f32::INFINITY]).is_err());
+    }
+}

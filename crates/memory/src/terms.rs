@@ -1,0 +1,86 @@
+//! The words of a query.
+//!
+//! A query is text. Whatever a search engine's language would make of it (quotes, `NEAR`, `*`,
+//! `col:`, hyphens), here it is cut into words at everything that is neither letter nor digit,
+//! and the words are data from then on.
+
+use std::collections::HashSet;
+
+/// Most words of a query that are searched for; later ones are left out.
+pub const MAX_TERMS: usize = 64;
+/// Longer runs of letters are no words that anybody searches for.
+const MAX_TERM_BYTES: usize = 256;
+
+/// The distinct words of `query`, lower case, in the order of their first appearance.
+///
+/// A word is a run of Unicode letters and digits; combining marks stay with the letter before
+/// them. Scripts that are written without spaces (Chinese, Japanese, Thai) come out as long runs,
+/// which match only the same run in a text.
+pub fn terms(query: &str) -> Vec<String> {
+    let mut seen = HashSet::new();
+    query
+        .split(|c: char| !c.is_alphanumeric() && !is_mark(c))
+        // Marks that stand alone belong to no word.
+        .map(|word| word.trim_start_matches(is_mark))
+        .filter(|word| !word.is_empty())
+        .map(str::to_lowercase)
+        .filter(|word| word.len() <= MAX_TERM_BYTES)
+        .filter(|word| seen.insert(word.clone()))
+        .take(MAX_TERMS)
+        .collect()
+}
+
+/// The blocks of combining marks for Latin, Greek and Cyrillic text in decomposed form.
+fn is_mark(c: char) -> bool {
+    matches!(c,
+        '\u{300}'..='\u{36f}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
+        | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn syntax_is_only_words() {
+        for (query, wanted) in [
+            ("fastapi sqlite", vec!["fastapi", "sqlite"]),
+            (
+                r#"title:"drop table" NEAR(x, 3) OR -y*"#,
+                vec!["title", "drop", "table", "near", "x", "3", "or", "y"],
+            ),
+            ("  \t\n ", vec![]),
+            (r#""*^(){}:-+'"#, vec![]),
+            ("Straße STRASSE straße", vec!["straße", "strasse"]),
+            ("cafe\u{301} \u{301}", vec!["cafe\u{301}"]),
+            ("store_memory", vec!["store", "memory"]),
+            ("日本語 テスト", vec!["日本語", "テスト"]),
+        ] {
+            assert_eq!(terms(query), wanted, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_bounded() {
+        let long: String = (0..1000).map(|n| format!("w{n} ")).collect();
+        assert_eq!(terms(&long).len(), MAX_TERMS);
+        assert_eq!(terms(&"a".repeat(257)), Vec::<String>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn words_hold_nothing_but_words_and_are_stable(query in any::<String>()) {
+            let words = terms(&query);
+            prop_assert!(words.len() <= MAX_TERMS);
+            for word in &words {
+                prop_assert!(!word.is_empty());
+                // Lower-casing may yield a mark after a letter (`İ`), never anything else.
+                prop_assert!(word.chars().all(|c| c.is_alphanumeric() || is_mark(c)), "{word:?}");
+            }
+            // The words of the words are the words.
+            prop_assert_eq!(terms(&words.join(" ")), words);
+        }
+    }
+}
