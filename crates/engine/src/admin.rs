@@ -1,0 +1,244 @@
+//! The whole: memory, settings, the log, audit, backup, retention, status.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use overmind_core::ids::{ColonyId, MemoryId};
+use overmind_core::memory::{MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::row::Role;
+use overmind_core::store::{
+    AuditReport, Change, Commit, LogEvent, NewEvent, Page, Pruned, StreamId, backup_target,
+};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+use crate::view::{Readiness, Status};
+
+impl Engine {
+    /// Stores a text.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when it is too long; [`EngineError::Unavailable`] when the
+    /// embedding service cannot be reached.
+    pub async fn memory_store(
+        &self,
+        by: &Caller,
+        collection: String,
+        text: String,
+        metadata: Value,
+    ) -> Result<MemoryItem, EngineError> {
+        by.require(Role::Operator)?;
+        let draft = MemoryDraft {
+            colony: ColonyId::DEFAULT,
+            collection,
+            text,
+            metadata,
+            source: None,
+            key: None,
+        };
+        self.cortex.memory.store(draft).await.map_err(memory_error)
+    }
+
+    /// Finds texts.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when `top_k` is not 1 to 50.
+    pub async fn memory_search(
+        &self,
+        by: &Caller,
+        collection: String,
+        query: String,
+        top_k: u32,
+    ) -> Result<Vec<MemoryHit>, EngineError> {
+        by.require(Role::Viewer)?;
+        if !(1..=50).contains(&top_k) {
+            return Err(EngineError::invalid("top_k", "top_k must be 1 to 50"));
+        }
+        let colony = ColonyId::DEFAULT;
+        let query = MemoryQuery { colony, collection, query, top_k: top_k as usize };
+        self.cortex.memory.search(query).await.map_err(memory_error)
+    }
+
+    /// Items, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn memory_list(
+        &self,
+        by: &Caller,
+        collection: Option<String>,
+        page: Page<MemoryId>,
+    ) -> Result<Vec<MemoryItem>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.memory_list(ColonyId::DEFAULT, collection, page).await?)
+    }
+
+    /// Forgets an item.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn memory_delete(&self, by: &Caller, id: MemoryId) -> Result<(), EngineError> {
+        by.require(Role::Operator)?;
+        let Some(item) = self.cortex.store.memory_fetch(id).await? else {
+            return Err(EngineError::not_found("Memory item"));
+        };
+        let payload = json!({"by": by.name, "memory_id": id, "collection": item.collection});
+        self.system_commit("memory.deleted", payload, vec![Change::MemoryDelete(id)]).await
+    }
+
+    async fn system_commit(
+        &self,
+        kind: &'static str,
+        payload: Value,
+        changes: Vec<Change>,
+    ) -> Result<(), EngineError> {
+        let ts = self.cortex.clock.now();
+        let event = NewEvent { stream: StreamId::System, kind, ts, payload };
+        self.cortex.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
+        Ok(())
+    }
+
+    /// The newest events of all streams, newest first; the page's `after` is a global number.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn events(&self, by: &Caller, page: Page<u64>) -> Result<Vec<LogEvent>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.events_newest(None, page).await?)
+    }
+
+    /// One setting.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn setting_fetch(
+        &self,
+        by: &Caller,
+        key: &str,
+    ) -> Result<Option<Value>, EngineError> {
+        by.require(Role::Admin)?;
+        Ok(self.cortex.store.setting_fetch(key.to_owned()).await?)
+    }
+
+    /// Changes a setting. The log says who and which, never the value.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn setting_put(
+        &self,
+        by: &Caller,
+        key: &str,
+        value: Value,
+    ) -> Result<(), EngineError> {
+        by.require(Role::Admin)?;
+        if key.starts_with("toolset/") {
+            return Err(EngineError::invalid("key", "tool definitions are not a setting"));
+        }
+        let at = self.cortex.clock.now();
+        let change = Change::SettingPut { key: key.to_owned(), value, at };
+        self.system_commit("setting.changed", json!({"by": by.name, "key": key}), vec![change])
+            .await
+    }
+
+    /// The state of the server.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn status(&self, by: &Caller) -> Result<Status, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION"),
+            started_at: self.cortex.started_at,
+            now: self.cortex.clock.now(),
+            ready: self.readiness(),
+            running: u32::try_from(self.cortex.running()).unwrap_or(u32::MAX),
+            queued: self.cortex.queued() as u64,
+            capacity: self.cortex.config.max_running,
+            store: self.cortex.store.stats().await?,
+            tools: self.tools.specs().iter().map(|tool| tool.name.clone()).collect(),
+        })
+    }
+
+    /// Whether it can work now. Cheap, and open to everyone.
+    pub fn readiness(&self) -> Readiness {
+        self.cortex.readiness()
+    }
+
+    /// Checks the whole log.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`]. What it finds is in the report.
+    pub async fn audit(&self, by: &Caller) -> Result<AuditReport, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.audit().await?)
+    }
+
+    /// Writes a backup to `path` on the server's disk; answers its size in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when the path is not absolute or exists.
+    pub async fn backup(&self, by: &Caller, path: PathBuf) -> Result<u64, EngineError> {
+        by.require(Role::Admin)?;
+        backup_target(&path).map_err(|message| EngineError::invalid("path", message))?;
+        if !path.is_absolute() {
+            let message = format!("{} is not an absolute path", path.display());
+            return Err(EngineError::invalid("path", message));
+        }
+        let bytes = self.cortex.store.backup(path.clone()).await?;
+        let payload = json!({"by": by.name, "path": path.to_string_lossy(), "bytes": bytes});
+        self.system_commit("backup.made", payload, Vec::new()).await?;
+        Ok(bytes)
+    }
+
+    /// Removes sessions that ended longer than `older_than` ago.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn prune(&self, by: &Caller, older_than: Duration) -> Result<Pruned, EngineError> {
+        by.require(Role::Admin)?;
+        let now = self.cortex.clock.now();
+        let micros = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
+        let before = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
+        Ok(self.cortex.store.prune(before, now).await?)
+    }
+
+    /// Counters for `/metrics`: name, help, value.
+    pub fn metrics(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let c = &self.cortex.counters;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        vec![
+            ("sessions_created", "Sessions created", read(&c.created)),
+            ("sessions_succeeded", "Sessions that succeeded", read(&c.succeeded)),
+            ("sessions_failed", "Sessions that failed", read(&c.failed)),
+            ("sessions_canceled", "Sessions that were canceled", read(&c.canceled)),
+            ("sessions_recovered", "Sessions put back to work at start", read(&c.recovered)),
+            ("session_commits", "Commits of sessions", read(&c.commits)),
+            ("store_errors", "Commits that the store refused", read(&c.store_errors)),
+            ("stale_results", "Results that nothing waited for", read(&c.stale)),
+        ]
+    }
+}
+
+fn memory_error(err: MemoryError) -> EngineError {
+    let message = err.to_string();
+    match err {
+        MemoryError::Embedding { .. } => EngineError::Unavailable { message },
+        MemoryError::Store(err) => err.into(),
+        MemoryError::Invalid { .. } => EngineError::invalid("", message),
+    }
+}

@@ -1,0 +1,327 @@
+//! The agent registry: versioned definitions, none ever lost.
+
+use std::sync::Arc;
+
+use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
+use overmind_core::ids::{AgentId, ColonyId};
+use overmind_core::row::Role;
+use overmind_core::store::{
+    Change, Commit, Guard, IdempotentAnswer, NewEvent, Page, StoreError, StreamId,
+};
+use serde_json::json;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+use crate::request::{AgentDraft, AgentPatch};
+use crate::view::{AgentView, Created};
+
+/// How often a change is tried again when somebody else changed the agent meanwhile.
+const TRIES: usize = 5;
+
+impl Engine {
+    /// Makes an agent. With an Idempotency-Key that was used before, answers what it made then.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] names the field; [`EngineError::Conflict`] when the key was used
+    /// with another body.
+    pub async fn agent_create(
+        &self,
+        by: &Caller,
+        draft: AgentDraft,
+        idempotency: Option<(String, [u8; 32])>,
+    ) -> Result<Created<AgentView>, EngineError> {
+        by.require(Role::Operator)?;
+        let spec = AgentSpec {
+            name: draft.name,
+            role: draft.role,
+            model: draft.model,
+            tools_allowed: draft.tools_allowed,
+            policy: draft.policy.unwrap_or_default(),
+            sandbox: draft.sandbox.unwrap_or_else(default_sandbox),
+            limits: draft.limits.unwrap_or_default(),
+            on_unknown: draft.on_unknown.unwrap_or_default(),
+            approvals: draft.approvals.unwrap_or_default(),
+            reasoning_effort: draft.reasoning_effort,
+            max_output_tokens: draft.max_output_tokens,
+        };
+        check(&spec)?;
+        let scope = format!("{}/agents", by.name);
+        if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
+            return Ok(Created { value: self.agent_view(agent), replayed: true });
+        }
+        let now = self.cortex.clock.now();
+        let agent = Agent {
+            id: AgentId::mint(&*self.cortex.ids),
+            colony: ColonyId::DEFAULT,
+            spec,
+            status: AgentStatus::Active,
+            version: 1,
+            created_at: now,
+            updated_at: now,
+        };
+        let mut commit = agent_commit("agent.created", by, &agent);
+        if let Some((key, fingerprint)) = &idempotency {
+            commit.changes.push(Change::IdempotencyPut {
+                scope: scope.clone(),
+                key: key.clone(),
+                answer: IdempotentAnswer {
+                    fingerprint: *fingerprint,
+                    resource: agent.id.to_string(),
+                },
+                at: now,
+            });
+        }
+        match self.cortex.store.commit(commit).await {
+            Ok(_) => {}
+            Err(StoreError::Conflict { .. }) if idempotency.is_some() => {
+                // Another request with the same key was quicker.
+                if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
+                    return Ok(Created { value: self.agent_view(agent), replayed: true });
+                }
+            }
+            Err(err) => return Err(err.into()),
+        }
+        let agent = Arc::new(agent);
+        self.cortex.keep_agent(&agent);
+        Ok(Created { value: self.agent_view(Arc::unwrap_or_clone(agent)), replayed: false })
+    }
+
+    async fn agent_made_before(
+        &self,
+        scope: &str,
+        idempotency: Option<&(String, [u8; 32])>,
+    ) -> Result<Option<Agent>, EngineError> {
+        let Some(resource) = self.made_before(scope, idempotency).await? else { return Ok(None) };
+        let id = resource.parse().map_err(|_| EngineError::not_found("Agent"))?;
+        Ok(self.cortex.store.agent_fetch(id).await?)
+    }
+
+    /// What an earlier request with this Idempotency-Key made.
+    pub(crate) async fn made_before(
+        &self,
+        scope: &str,
+        idempotency: Option<&(String, [u8; 32])>,
+    ) -> Result<Option<String>, EngineError> {
+        let Some((key, fingerprint)) = idempotency else { return Ok(None) };
+        let known = self.cortex.store.idempotency_fetch(scope.to_owned(), key.clone()).await?;
+        match known {
+            Some(answer) if answer.fingerprint == *fingerprint => Ok(Some(answer.resource)),
+            Some(_) => Err(EngineError::conflict(
+                "this Idempotency-Key was used with another body; use a new key for a new request",
+            )),
+            None => Ok(None),
+        }
+    }
+
+    /// Agents, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`], or the store's.
+    pub async fn agent_list(
+        &self,
+        by: &Caller,
+        page: Page<AgentId>,
+    ) -> Result<Vec<Agent>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.agent_list(page).await?)
+    }
+
+    /// One agent, by id or exact name.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn agent_fetch(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
+        by.require(Role::Viewer)?;
+        self.find_agent(agent).await
+    }
+
+    pub(crate) async fn find_agent(&self, agent: &str) -> Result<Agent, EngineError> {
+        let found = match agent.parse::<AgentId>() {
+            Ok(id) => self.cortex.agent(id).await?.map(Arc::unwrap_or_clone),
+            Err(_) => self.cortex.store.agent_by_name(ColonyId::DEFAULT, agent.to_owned()).await?,
+        };
+        found.ok_or_else(|| EngineError::not_found("Agent"))
+    }
+
+    /// Changes an agent. A patch that changes nothing makes no new version.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when `if_version` is not the agent's.
+    pub async fn agent_patch(
+        &self,
+        by: &Caller,
+        agent: &str,
+        patch: AgentPatch,
+    ) -> Result<AgentView, EngineError> {
+        by.require(Role::Operator)?;
+        for _ in 0..TRIES {
+            let old = self.find_agent(agent).await?;
+            if let Some(wanted) = patch.if_version
+                && wanted != old.version
+            {
+                return Err(EngineError::conflict(format!(
+                    "the agent is at version {}, not {wanted}; read it again",
+                    old.version
+                )));
+            }
+            let mut new = old.clone();
+            apply(&mut new, patch.clone());
+            check(&new.spec)?;
+            if new == old {
+                return Ok(self.agent_view(old));
+            }
+            new.version += 1;
+            new.updated_at = self.cortex.clock.now();
+            let mut commit = agent_commit("agent.updated", by, &new);
+            commit.guards.push(Guard::AgentVersion { agent: old.id, version: old.version });
+            match self.cortex.store.commit(commit).await {
+                Ok(_) => {
+                    let new = Arc::new(new);
+                    self.cortex.keep_agent(&new);
+                    return Ok(self.agent_view(Arc::unwrap_or_clone(new)));
+                }
+                // Somebody else was quicker: look again and decide again.
+                Err(StoreError::Conflict { .. }) => {
+                    if let Some(fresh) = self.cortex.store.agent_fetch(old.id).await? {
+                        self.cortex.keep_agent(&Arc::new(fresh));
+                    }
+                }
+                Err(err) => return Err(err.into()),
+            }
+        }
+        Err(EngineError::conflict("the agent is being changed by many at once; try again"))
+    }
+
+    /// Disables an agent: sessions that run go on, new ones are refused.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn agent_disable(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
+        let patch = AgentPatch { status: Some(AgentStatus::Disabled), ..AgentPatch::default() };
+        Ok(self.agent_patch(by, agent, patch).await?.agent)
+    }
+
+    /// All versions of an agent, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn agent_versions(
+        &self,
+        by: &Caller,
+        agent: &str,
+        page: Page<u32>,
+    ) -> Result<Vec<Agent>, EngineError> {
+        by.require(Role::Viewer)?;
+        let agent = self.find_agent(agent).await?;
+        Ok(self.cortex.store.agent_versions(agent.id, page).await?)
+    }
+
+    fn agent_view(&self, agent: Agent) -> AgentView {
+        let mut warnings: Vec<String> = agent
+            .spec
+            .tools_allowed
+            .iter()
+            .filter(|name| self.cortex.toolset.find(name).is_none())
+            .map(|name| format!("no tool is called `{name}` here; calls of it will be denied"))
+            .collect();
+        if agent.spec.policy.resolve(&agent.spec.model) == overmind_core::agent::PolicyKind::Model
+            && let Err(failure) = self.models.check(&agent.spec.model)
+        {
+            warnings.push(failure.message);
+        }
+        AgentView { agent, warnings }
+    }
+}
+
+fn apply(agent: &mut Agent, patch: AgentPatch) {
+    fn set<T>(field: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
+    let spec = &mut agent.spec;
+    set(&mut spec.name, patch.name);
+    set(&mut spec.role, patch.role);
+    set(&mut spec.model, patch.model);
+    set(&mut spec.tools_allowed, patch.tools_allowed);
+    set(&mut spec.policy, patch.policy);
+    set(&mut spec.sandbox, patch.sandbox);
+    set(&mut spec.limits, patch.limits);
+    set(&mut spec.on_unknown, patch.on_unknown);
+    set(&mut spec.approvals, patch.approvals);
+    set(&mut spec.reasoning_effort, patch.reasoning_effort.map(Some));
+    set(&mut spec.max_output_tokens, patch.max_output_tokens.map(Some));
+    set(&mut agent.status, patch.status);
+}
+
+fn agent_commit(kind: &'static str, by: &Caller, agent: &Agent) -> Commit {
+    let event = NewEvent {
+        stream: StreamId::System,
+        kind,
+        ts: agent.updated_at,
+        payload: json!({
+            "by": by.name, "agent_id": agent.id, "version": agent.version, "status": agent.status,
+            "spec": agent.spec,
+        }),
+    };
+    let changes = vec![Change::AgentPut(Box::new(agent.clone()))];
+    Commit { guards: Vec::new(), events: vec![event], changes }
+}
+
+/// Refuses what could not work, in words that name the field.
+fn check(spec: &AgentSpec) -> Result<(), EngineError> {
+    let text = |field: &str, value: &str, max: usize| {
+        if value.trim().is_empty() {
+            return Err(EngineError::invalid(field, format!("{field} must be a non-empty string")));
+        }
+        if value.chars().count() > max {
+            let message = format!("{field} must have at most {max} characters");
+            return Err(EngineError::invalid(field, message));
+        }
+        Ok(())
+    };
+    text("name", &spec.name, 200)?;
+    if spec.name.chars().any(char::is_control) {
+        return Err(EngineError::invalid("name", "name must not contain control characters"));
+    }
+    if spec.name.starts_with("agt_") {
+        return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));
+    }
+    text("role", &spec.role, 50_000)?;
+    text("model", &spec.model, 200)?;
+    for (field, names) in [("tools_allowed", &spec.tools_allowed), ("approvals", &spec.approvals)] {
+        if names.len() > 200 {
+            return Err(EngineError::invalid(field, format!("{field} holds at most 200 names")));
+        }
+        for name in names {
+            text(field, name, 200)?;
+        }
+    }
+    let AgentLimits {
+        failure_budget,
+        max_attempts,
+        max_steps: _,
+        max_seconds: _,
+        max_concurrent: _,
+    } = spec.limits;
+    if !(1..=20).contains(&failure_budget) {
+        return Err(EngineError::invalid(
+            "limits.failure_budget",
+            "failure_budget must be 1 to 20",
+        ));
+    }
+    if !(1..=10).contains(&max_attempts) {
+        return Err(EngineError::invalid("limits.max_attempts", "max_attempts must be 1 to 10"));
+    }
+    if spec.max_output_tokens == Some(0) {
+        return Err(EngineError::invalid("max_output_tokens", "max_output_tokens must be >= 1"));
+    }
+    Ok(())
+}

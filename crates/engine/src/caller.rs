@@ -1,0 +1,68 @@
+//! Who calls, and what they may.
+
+use overmind_core::ids::SessionId;
+use overmind_core::row::Role;
+
+use crate::error::EngineError;
+
+/// An authenticated identity. Only [`crate::Engine::authenticate`] and the tests make one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// `admin`, the name of an API key, or a session's id. Stands in the audit log.
+    pub name: String,
+    pub rights: Rights,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rights {
+    Role(Role),
+    /// A session's own token: it reads itself and calls its own tools, nothing else.
+    Session {
+        session: SessionId,
+        epoch: u32,
+    },
+}
+
+impl Caller {
+    /// The holder of the data directory.
+    pub fn admin() -> Self {
+        Self { name: "admin".into(), rights: Rights::Role(Role::Admin) }
+    }
+
+    /// Refuses callers below `least`, and all sessions.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn require(&self, least: Role) -> Result<(), EngineError> {
+        match &self.rights {
+            Rights::Role(role) if *role >= least => Ok(()),
+            Rights::Role(role) => Err(EngineError::Forbidden {
+                message: format!(
+                    "`{}` has the role {}; this needs {}",
+                    self.name,
+                    role.as_str(),
+                    least.as_str()
+                ),
+            }),
+            Rights::Session { .. } => Err(EngineError::Forbidden {
+                message: format!("a session's token cannot do this; it needs {}", least.as_str()),
+            }),
+        }
+    }
+
+    /// Refuses callers below `least`, and sessions other than `session`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn require_for(&self, least: Role, session: SessionId) -> Result<(), EngineError> {
+        match &self.rights {
+            Rights::Session { session: own, .. } if *own == session => Ok(()),
+            Rights::Session { .. } => Err(EngineError::Forbidden {
+                message: "a session's token reaches only that session".into(),
+            }),
+            Rights::Role(_) => self.require(least),
+        }
+    }
+}

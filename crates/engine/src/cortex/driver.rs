@@ -1,0 +1,460 @@
+//! The driver of one session: the only task that changes it.
+//!
+//! Input → redact → step (pure) → commit → effects. An effect leaves for its Hive only after
+//! the commit that says so is durable; an answer to a caller likewise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::effect::{EffectAction, EffectResult};
+use overmind_core::failpoint;
+use overmind_core::ids::{ApprovalId, EffectId, SessionId};
+use overmind_core::model::ModelDelta;
+use overmind_core::queue::Ticket;
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::session::{Input, Refusal, Session, Step};
+use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{Cortex, count, lock, shutting_down};
+use crate::error::EngineError;
+
+/// How long to wait before a commit that the disk refused is tried again.
+const DISK_RETRY: Duration = Duration::from_millis(500);
+
+/// What reaches a session.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    /// Its turn in the queue has come.
+    Start,
+    /// It ran when the last process ended.
+    Recover,
+    Report {
+        epoch: u32,
+        effect: EffectId,
+        result: EffectResult,
+    },
+    Progress {
+        epoch: u32,
+        effect: EffectId,
+        delta: ModelDelta,
+    },
+    Order {
+        order: Order,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
+    },
+    /// The engine shuts down.
+    Drain,
+}
+
+/// What a caller asks of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    Cancel { by: String },
+    Answer { message: String, by: String },
+    Decide { approval: ApprovalId, approve: bool, reason: Option<String>, by: String },
+}
+
+/// Why a driver stops before its session does.
+enum Stop {
+    /// Another start of the session came first, or the log refuses it.
+    Fenced,
+    /// The process ends.
+    Shutdown,
+}
+
+struct Driver {
+    cortex: Arc<Cortex>,
+    id: SessionId,
+    session: Session,
+    /// Characters streamed by the model call under way, per channel.
+    streamed: Option<(EffectId, u64)>,
+    stop: CancellationToken,
+}
+
+pub(super) async fn drive(
+    cortex: Arc<Cortex>,
+    id: SessionId,
+    mut mailbox: mpsc::UnboundedReceiver<Mail>,
+    stop: CancellationToken,
+) {
+    let loaded = match cortex.take_fresh(id) {
+        Some(session) => Ok(Some(session)),
+        None => cortex.load(id).await,
+    };
+    let session = match loaded {
+        Ok(Some(session)) => session,
+        Ok(None) => return refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run")),
+        Err(err) => {
+            tracing::error!(session.id = %id, error = %err, "session cannot be rebuilt");
+            return refuse(&cortex, id, &mut mailbox, &err);
+        }
+    };
+    let mut driver = Driver { cortex: Arc::clone(&cortex), id, session, streamed: None, stop };
+    let outcome = driver.run(&mut mailbox).await;
+    let status = driver.session.status();
+    match outcome {
+        Ok(()) => {}
+        Err(Stop::Fenced) => {
+            refuse(&cortex, id, &mut mailbox, &EngineError::conflict("Run was started elsewhere"));
+        }
+        Err(Stop::Shutdown) => refuse(&cortex, id, &mut mailbox, &shutting_down()),
+    }
+    match status {
+        // Still in its line, or cut off by a shutdown: its place stays as it is.
+        SessionStatus::Queued | SessionStatus::Running => {}
+        SessionStatus::AwaitingInput
+        | SessionStatus::AwaitingApproval
+        | SessionStatus::Succeeded
+        | SessionStatus::Failed
+        | SessionStatus::Canceled => cortex.left(id),
+    }
+}
+
+/// Ends a driver that cannot work: everyone who waits is told why.
+fn refuse(
+    cortex: &Arc<Cortex>,
+    id: SessionId,
+    mailbox: &mut mpsc::UnboundedReceiver<Mail>,
+    why: &EngineError,
+) {
+    {
+        let mut drivers = lock(&cortex.drivers);
+        mailbox.close();
+        drivers.remove(&id);
+    }
+    while let Ok(mail) = mailbox.try_recv() {
+        if let Mail::Order { reply, .. } = mail {
+            let _ = reply.send(Err(why.clone()));
+        }
+    }
+    cortex.left(id);
+}
+
+impl Driver {
+    async fn run(&mut self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> Result<(), Stop> {
+        loop {
+            if self.session.status() != SessionStatus::Running && self.leave(mailbox) {
+                return Ok(());
+            }
+            let deadline = self.session.deadline();
+            let clock = Arc::clone(&self.cortex.clock);
+            let mail = tokio::select! {
+                biased;
+                mail = mailbox.recv() => mail,
+                () = self.stop.cancelled() => return Err(Stop::Shutdown),
+                () = async { match deadline {
+                    Some(at) => clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                } } => {
+                    self.input(Input::TimeLimit).await?;
+                    continue;
+                }
+            };
+            let Some(mail) = mail else { return Err(Stop::Shutdown) };
+            self.mail(mail).await?;
+            if self.cortex.draining() && self.may_leave_running(mailbox) {
+                return Err(Stop::Shutdown);
+            }
+        }
+    }
+
+    /// Takes itself off the list, unless mail came in meanwhile. True when it is off.
+    fn leave(&self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> bool {
+        let mut drivers = lock(&self.cortex.drivers);
+        if !mailbox.is_empty() {
+            return false;
+        }
+        drivers.remove(&self.id);
+        true
+    }
+
+    async fn mail(&mut self, mail: Mail) -> Result<(), Stop> {
+        let (epoch, hive) = (self.session.row().epoch + 1, self.cortex.hive());
+        match mail {
+            Mail::Start => {
+                if self.session.status() != SessionStatus::Queued {
+                    return Ok(());
+                }
+                let agent_active = self.cortex.agent_is_active(self.session.row().agent).await;
+                self.input(Input::Started { epoch, hive, agent_active }).await?;
+            }
+            Mail::Recover => {
+                if self.session.status() == SessionStatus::Running {
+                    self.input(Input::Recovered { epoch, hive }).await?;
+                }
+            }
+            Mail::Report { epoch, effect, result } => self.report(epoch, effect, result).await?,
+            Mail::Progress { epoch, effect, delta } => {
+                if epoch == self.session.row().epoch && self.session.effect_number(effect).is_some()
+                {
+                    self.progress(effect, delta).await?;
+                }
+            }
+            Mail::Order { order, reply } => {
+                let input = match order {
+                    Order::Cancel { by } => Input::Canceled { by },
+                    Order::Answer { message, by } => Input::Answered { message, by, epoch, hive },
+                    Order::Decide { approval, approve, reason, by } => {
+                        Input::Decided { approval, approve, reason, by, epoch, hive }
+                    }
+                };
+                let answer = match self.session.accepts(&input) {
+                    Err(refusal) => Err(EngineError::conflict(refusal.to_string())),
+                    Ok(()) => match self.input(input).await {
+                        Ok(()) => Ok(self.session.row().clone()),
+                        Err(stop) => {
+                            let _ = reply.send(Err(shutting_down()));
+                            return Err(stop);
+                        }
+                    },
+                };
+                let _ = reply.send(answer);
+            }
+            // Handled after the mail, as for every other one.
+            Mail::Drain => {}
+        }
+        Ok(())
+    }
+
+    async fn report(
+        &mut self,
+        epoch: u32,
+        effect: EffectId,
+        result: EffectResult,
+    ) -> Result<(), Stop> {
+        let number = self.session.effect_number(effect);
+        let (Some(number), true) = (number, epoch == self.session.row().epoch) else {
+            count(&self.cortex.counters.stale);
+            tracing::debug!(session.id = %self.id, epoch, "a result that nothing waits for");
+            return Ok(());
+        };
+        let input = match result {
+            EffectResult::Tool { outcome, latency_ms } => {
+                Input::ToolDone { effect: number, outcome, latency_ms }
+            }
+            EffectResult::Model { reply, latency_ms } => {
+                Input::ModelDone { effect: number, reply, latency_ms }
+            }
+        };
+        self.input(input).await
+    }
+
+    /// Feeds one input, makes what follows durable, and sends the effects off.
+    async fn input(&mut self, mut input: Input) -> Result<(), Stop> {
+        self.cortex.redact(&mut input);
+        if let Err(refusal) = self.session.accepts(&input) {
+            if refusal == Refusal::Stale {
+                count(&self.cortex.counters.stale);
+            }
+            return Ok(());
+        }
+        let now = self.cortex.clock.now();
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        let stream = StreamId::Session(self.id);
+        let mut commit = Commit { guards: vec![guard], ..Commit::default() };
+        if let (Input::ModelDone { .. }, Some((effect, chars))) = (&input, self.streamed.take()) {
+            commit.events.push(NewEvent {
+                stream,
+                kind: "model.output.completed",
+                ts: now,
+                payload: json!({"run_id": self.id, "stream_id": effect, "total_chars": chars}),
+            });
+        }
+        let (kind, payload) = self.session.record(&input);
+        commit.events.push(NewEvent { stream, kind, ts: now, payload });
+        let before = self.session.row().clone();
+        let (next, step) = self.session.clone().step(&input, now);
+        let Step { events, steps, effects, aborted } = step;
+        commit.events.extend(events.into_iter().map(|event| NewEvent {
+            stream,
+            kind: event.kind,
+            ts: now,
+            payload: event.payload,
+        }));
+        commit.changes.extend(steps.into_iter().map(|step| Change::StepPut(Box::new(step))));
+        if *next.row() != before {
+            commit.changes.push(Change::SessionUpdate(Box::new(next.row().clone())));
+        }
+        failpoint::point("driver.before_commit");
+        self.commit(commit).await?;
+        failpoint::point("driver.after_commit");
+        self.session = next;
+        self.moved(&before).await;
+        let epoch = self.session.row().epoch;
+        let old = before.epoch;
+        for effect in aborted {
+            self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
+        }
+        if self.cortex.draining() && !effects.is_empty() {
+            return self.keep_back(effects).await;
+        }
+        for effect in effects {
+            self.tell(ToHive::Perform { session: self.id, epoch, effect }).await;
+        }
+        if self.session.status() != SessionStatus::Running
+            && before.status == SessionStatus::Running
+        {
+            self.tell(ToHive::Release { session: self.id, epoch: old }).await;
+        }
+        Ok(())
+    }
+
+    /// Keeps the queue, the Hive and the counters in step with a change of the row.
+    async fn moved(&self, before: &SessionRow) {
+        let row = self.session.row();
+        if row.epoch != before.epoch && row.status == SessionStatus::Running {
+            self.tell(ToHive::Assign(assignment(&self.session))).await;
+            let agent_bound = self.session.agent().limits.max_concurrent;
+            let ticket =
+                Ticket { session: self.id, colony: row.colony, agent: row.agent, agent_bound };
+            lock(&self.cortex.queue).run_now(ticket);
+        }
+        if row.status == before.status {
+            return;
+        }
+        let counters = &self.cortex.counters;
+        match row.status {
+            SessionStatus::Succeeded => count(&counters.succeeded),
+            SessionStatus::Failed => count(&counters.failed),
+            SessionStatus::Canceled => count(&counters.canceled),
+            SessionStatus::Queued
+            | SessionStatus::Running
+            | SessionStatus::AwaitingInput
+            | SessionStatus::AwaitingApproval => {}
+        }
+        if row.status != SessionStatus::Running {
+            self.cortex.left(self.id);
+        }
+    }
+
+    async fn tell(&self, message: ToHive) {
+        if let Err(err) = self.cortex.bus.send(self.cortex.hive(), message).await {
+            tracing::warn!(session.id = %self.id, error = %err, "the hive does not hear");
+        }
+    }
+
+    /// Commits, and tries again while the disk refuses: the result that is being written is
+    /// nowhere else.
+    async fn commit(&self, commit: Commit) -> Result<(), Stop> {
+        loop {
+            match self.cortex.store.commit(commit.clone()).await {
+                Ok(_) => {
+                    count(&self.cortex.counters.commits);
+                    self.cortex.set_degraded(None);
+                    return Ok(());
+                }
+                Err(StoreError::Conflict { what }) => {
+                    tracing::warn!(session.id = %self.id, what, "fenced: another start came first");
+                    return Err(Stop::Fenced);
+                }
+                Err(err) if err.is_transient() => {
+                    count(&self.cortex.counters.store_errors);
+                    tracing::error!(session.id = %self.id, error = %err, "the store refuses; will try again");
+                    self.cortex.set_degraded(Some(err.to_string()));
+                    let again = self.cortex.clock.now().after(DISK_RETRY);
+                    tokio::select! {
+                        () = self.stop.cancelled() => return Err(Stop::Shutdown),
+                        () = self.cortex.clock.sleep_until(again) => {}
+                    }
+                }
+                Err(err) => {
+                    count(&self.cortex.counters.store_errors);
+                    tracing::error!(session.id = %self.id, error = %err, "the store fails; the session stops here");
+                    self.cortex.set_degraded(Some(err.to_string()));
+                    return Err(Stop::Shutdown);
+                }
+            }
+        }
+    }
+
+    /// Writes a piece of a model's reply while it streams.
+    async fn progress(&mut self, effect: EffectId, delta: ModelDelta) -> Result<(), Stop> {
+        let (channel, text) = match &delta {
+            ModelDelta::Text(text) => ("assistant", text),
+            ModelDelta::Reasoning(text) => ("reasoning", text),
+            ModelDelta::ToolArgs { name: _, text } => ("decision", text),
+            ModelDelta::Restarted { attempt: _, why } => ("restarted", why),
+        };
+        let now = self.cortex.clock.now();
+        let stream = StreamId::Session(self.id);
+        let event = |kind, payload| NewEvent { stream, kind, ts: now, payload };
+        let mut events = Vec::new();
+        let chars = match &mut self.streamed {
+            Some((id, chars)) if *id == effect => chars,
+            other => {
+                let model = &self.session.agent().model;
+                events.push(event(
+                    "model.output.started",
+                    json!({"run_id": self.id, "stream_id": effect, "kind": "action", "model": model}),
+                ));
+                &mut other.insert((effect, 0)).1
+            }
+        };
+        let mut payload = json!({"run_id": self.id, "stream_id": effect, "channel": channel});
+        match &delta {
+            ModelDelta::Restarted { attempt, why } => {
+                *chars = 0;
+                payload["attempt"] = json!(attempt);
+                payload["why"] = json!(why);
+                events.push(event("model.output.restarted", payload));
+            }
+            ModelDelta::ToolArgs { name, .. } => {
+                *chars += text.chars().count() as u64;
+                payload["tool_name"] = json!(name);
+                payload["delta"] = Value::String(text.clone());
+                events.push(event("model.output.delta", payload));
+            }
+            ModelDelta::Text(_) | ModelDelta::Reasoning(_) => {
+                *chars += text.chars().count() as u64;
+                payload["delta"] = Value::String(text.clone());
+                events.push(event("model.output.delta", payload));
+            }
+        }
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
+    }
+
+    /// Effects that were decided on while the engine shuts down: they are not begun, and the
+    /// log says so, so that the next start begins them without doubt.
+    async fn keep_back(&mut self, effects: Vec<overmind_core::effect::Effect>) -> Result<(), Stop> {
+        let not_begun: Vec<u64> = effects
+            .iter()
+            .filter(|effect| matches!(effect.action, EffectAction::Tool { .. }))
+            .filter_map(|effect| self.session.effect_number(effect.id))
+            .collect();
+        let now = self.cortex.clock.now();
+        let input = Input::HandedOver { not_begun };
+        let (kind, payload) = self.session.record(&input);
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        let event = NewEvent { stream: StreamId::Session(self.id), kind, ts: now, payload };
+        self.commit(Commit { guards: vec![guard], events: vec![event], changes: Vec::new() })
+            .await?;
+        self.session = self.session.clone().step(&input, now).0;
+        Err(Stop::Shutdown)
+    }
+
+    /// While draining: a session that waits for a model call only is left at once, for that is
+    /// done again; one with a tool under way gets the time that is left.
+    fn may_leave_running(&self, mailbox: &mpsc::UnboundedReceiver<Mail>) -> bool {
+        self.session.status() == SessionStatus::Running
+            && mailbox.is_empty()
+            && !self.session.is_acting()
+    }
+}
+
+fn assignment(session: &Session) -> Assignment {
+    let row = session.row();
+    Assignment {
+        session: row.id,
+        epoch: row.epoch,
+        colony: row.colony,
+        agent: row.agent,
+        tools_allowed: session.agent().tools_allowed.clone().into(),
+        sandbox: session.agent().sandbox,
+        workspace: row.workspace.clone().into(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Sessions from their log: the same walk that a verification makes, without the comparing.
+
+use std::sync::Arc;
+
+use overmind_core::ids::SessionId;
+use overmind_core::replay::{ReplayError, Replayer};
+use overmind_core::session::{Recorded, Session, Toolset};
+use overmind_core::store::{EventQuery, LogEvent, StreamId};
+
+use super::Cortex;
+use crate::error::EngineError;
+
+/// Events read at a time.
+const PAGE: u32 = 2000;
+
+/// Every kind that a replay needs when it does not compare: the inputs.
+const INPUTS: &[&str] = &[
+    "run.queued",
+    "run.started",
+    "run.recovered",
+    "tool.called",
+    "tool.denied",
+    "model.infer.completed",
+    "model.infer.failed",
+    "run.input_received",
+    "approval.answered",
+    "run.canceled",
+    "run.time_limit_reached",
+    "run.forked",
+    "run.handed_over",
+];
+
+impl Cortex {
+    /// Rebuilds a session. `None` when there is no such session.
+    pub(crate) async fn load(&self, id: SessionId) -> Result<Option<Session>, EngineError> {
+        let mut replayer = Replayer::default();
+        let mut after = 0;
+        let mut toolset = None;
+        loop {
+            let stream = Some(StreamId::Session(id));
+            let query = EventQuery { stream, after, kinds: INPUTS, limit: PAGE };
+            let page = self.store.events(query).await?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            if toolset.is_none() {
+                toolset = self.toolset_of(&page[0]).await?;
+            }
+            let find = |_: &str| toolset.clone();
+            for event in &page {
+                replayer
+                    .event(event.seq, &event.kind, event.ts, &event.payload, None, &find)
+                    .map_err(|err| broken(id, &err))?;
+            }
+            if page.len() < PAGE as usize {
+                break;
+            }
+        }
+        replayer.finish(after).map_err(|err| broken(id, &err))
+    }
+
+    /// The tool definitions that the session of this first event decides with.
+    pub(crate) async fn toolset_of(
+        &self,
+        first: &LogEvent,
+    ) -> Result<Option<Arc<Toolset>>, EngineError> {
+        match Recorded::decode(&first.kind, &first.payload) {
+            Ok(Recorded::Queued(spec)) => Ok(self.toolset(&spec.toolset).await?),
+            Ok(Recorded::Input(_) | Recorded::Decision | Recorded::Observation) | Err(_) => {
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn broken(id: SessionId, err: &ReplayError) -> EngineError {
+    EngineError::Store(overmind_core::store::StoreError::Other {
+        attempt: format!("rebuilding session {id} from its log"),
+        detail: err.to_string(),
+    })
+}

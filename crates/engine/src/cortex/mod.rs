@@ -1,0 +1,458 @@
+//! The Cortex: the only place that touches the store, decides, and says what Hives shall do.
+//!
+//! Each session that moves has one driver task ([`driver`]); nothing else changes it. A driver
+//! begins when there is something to do, and ends when its session ends or waits for a human:
+//! a session that waits costs no task and no timer.
+
+mod driver;
+mod load;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overmind_core::agent::{Agent, AgentStatus};
+use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
+use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
+use overmind_core::memory::Memory;
+use overmind_core::queue::{FairQueue, Ticket};
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::session::{Input, Session, Toolset};
+use overmind_core::store::{Store, StoreError};
+use overmind_core::time::{Clock, Timestamp};
+use overmind_core::tool::ToolOutcome;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use self::driver::Mail;
+pub(crate) use self::driver::Order;
+pub(crate) use self::watch::Watchers;
+use crate::Config;
+use crate::caller::Caller;
+use crate::error::EngineError;
+use crate::tasks::Tasks;
+use crate::view::Readiness;
+
+/// Sessions that were just created are kept decoded until their turn, up to this many; others
+/// are read from the log.
+const KEPT_FRESH: usize = 4096;
+/// Agents kept decoded.
+const KEPT_AGENTS: usize = 10_000;
+/// Sessions read at a time when the engine starts.
+const SCAN: u32 = 500;
+
+#[derive(Debug)]
+pub(crate) struct Cortex {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) memory: Arc<dyn Memory>,
+    pub(crate) bus: Arc<dyn CortexBus>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) config: Config,
+    pub(crate) tasks: Tasks,
+    pub(crate) toolset: Arc<Toolset>,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) started_at: Timestamp,
+    pub(crate) counters: Counters,
+    /// Set when the drain begins: nothing new starts.
+    draining: AtomicBool,
+    /// Why the store refuses writes now, if it does.
+    degraded: Mutex<Option<String>>,
+    queue: Mutex<FairQueue>,
+    drivers: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Mail>>>,
+    fresh: Mutex<HashMap<SessionId, Session>>,
+    agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
+    toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
+    calls: Mutex<HashMap<EffectId, oneshot::Sender<(ToolOutcome, u64)>>>,
+    identities: Mutex<HashMap<[u8; 32], Caller>>,
+}
+
+/// What `/metrics` shows; all only grow.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) created: AtomicU64,
+    pub(crate) succeeded: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) canceled: AtomicU64,
+    pub(crate) recovered: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    pub(crate) store_errors: AtomicU64,
+    pub(crate) stale: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What [`Cortex::new`] is made of.
+pub(crate) struct CortexParts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) memory: Arc<dyn Memory>,
+    pub(crate) bus: Arc<dyn CortexBus>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) config: Config,
+    pub(crate) tasks: Tasks,
+    pub(crate) toolset: Arc<Toolset>,
+}
+
+impl Cortex {
+    pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
+        let CortexParts { store, memory, bus, clock, ids, config, tasks, toolset } = parts;
+        let watchers = Arc::new(Watchers::default());
+        let listener = Arc::clone(&watchers);
+        store.listen(Box::new(move |places| listener.committed(places)));
+        let toolsets = HashMap::from([(toolset.hash().to_owned(), Arc::clone(&toolset))]);
+        Arc::new(Self {
+            started_at: clock.now(),
+            queue: Mutex::new(FairQueue::new(config.bounds())),
+            store,
+            memory,
+            bus,
+            clock,
+            ids,
+            config,
+            tasks,
+            toolset,
+            watchers,
+            counters: Counters::default(),
+            draining: AtomicBool::new(false),
+            degraded: Mutex::new(None),
+            drivers: Mutex::default(),
+            fresh: Mutex::default(),
+            agents: Mutex::default(),
+            toolsets: Mutex::new(toolsets),
+            calls: Mutex::default(),
+            identities: Mutex::default(),
+        })
+    }
+
+    /// Hears the Hives until the bus closes.
+    pub(crate) async fn hear(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            let message = tokio::select! {
+                () = stop.cancelled() => return,
+                message = self.bus.receive() => match message {
+                    Some(message) => message,
+                    None => return,
+                },
+            };
+            if message.version != BUS_VERSION {
+                tracing::warn!(version = message.version, "message of an unknown version dropped");
+                continue;
+            }
+            match message.body {
+                ToCortex::Report { session, epoch, effect, result } => {
+                    self.report(session, Mail::Report { epoch, effect, result });
+                }
+                ToCortex::Progress { session, epoch, effect, delta } => {
+                    self.report(session, Mail::Progress { epoch, effect, delta });
+                }
+                ToCortex::Acknowledge { session, epoch, accepted } => {
+                    if !accepted {
+                        tracing::warn!(session.id = %session, epoch, "the hive knows a newer epoch");
+                    }
+                }
+                ToCortex::Called { call, outcome, latency_ms } => {
+                    if let Some(waiting) = lock(&self.calls).remove(&call) {
+                        // A caller that left does not hear; its task writes the result all the same.
+                        let _ = waiting.send((outcome, latency_ms));
+                    }
+                }
+                ToCortex::Heartbeat { at, sessions, effects } => {
+                    tracing::trace!(hive.id = %message.hive, %at, sessions, effects, "heartbeat");
+                }
+            }
+        }
+    }
+
+    /// Results go only to a driver that is there: without one, nobody waits for them.
+    fn report(&self, session: SessionId, mail: Mail) {
+        match lock(&self.drivers).get(&session) {
+            Some(driver) => {
+                let _ = driver.send(mail);
+            }
+            None => count(&self.counters.stale),
+        }
+    }
+
+    /// Hands mail to the session's driver, and starts one if there is none.
+    pub(crate) fn post(self: &Arc<Self>, session: SessionId, mail: Mail) {
+        let mut drivers = lock(&self.drivers);
+        if let Some(driver) = drivers.get(&session) {
+            // The driver removes itself under this lock, with its mailbox empty: it hears this.
+            let _ = driver.send(mail);
+            return;
+        }
+        // Unbounded, for whoever sends is bounded: one result per effect, gathered pieces of
+        // one model call over a bounded bus, and API requests that wait for their answer.
+        let (send, receive) = mpsc::unbounded_channel();
+        let _ = send.send(mail);
+        drivers.insert(session, send);
+        drop(drivers);
+        let cortex = Arc::clone(self);
+        self.tasks.spawn(move |stop| driver::drive(cortex, session, receive, stop));
+    }
+
+    /// Gives an order to a session and waits for what comes of it.
+    pub(crate) async fn order(
+        self: &Arc<Self>,
+        session: SessionId,
+        order: driver::Order,
+    ) -> Result<SessionRow, EngineError> {
+        if self.draining() {
+            return Err(shutting_down());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.post(session, Mail::Order { order, reply });
+        answer.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    // --- the queue
+
+    pub(crate) fn enqueue(self: &Arc<Self>, ticket: Ticket, session: Option<Session>) {
+        if let Some(session) = session {
+            let mut fresh = lock(&self.fresh);
+            if fresh.len() < KEPT_FRESH {
+                fresh.insert(ticket.session, session);
+            }
+        }
+        lock(&self.queue).push(ticket);
+        self.pump();
+    }
+
+    /// Starts whatever may run now.
+    fn pump(self: &Arc<Self>) {
+        if self.draining() {
+            return;
+        }
+        loop {
+            // Bound by a statement of its own: the guard must not live while mail is posted.
+            let next = lock(&self.queue).pop();
+            match next {
+                Some(ticket) => self.post(ticket.session, Mail::Start),
+                None => return,
+            }
+        }
+    }
+
+    fn left(self: &Arc<Self>, session: SessionId) {
+        {
+            let mut queue = lock(&self.queue);
+            queue.remove(session);
+            queue.finished(session);
+        }
+        self.pump();
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        lock(&self.queue).running()
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        lock(&self.queue).waiting()
+    }
+
+    fn take_fresh(&self, session: SessionId) -> Option<Session> {
+        lock(&self.fresh).remove(&session)
+    }
+
+    /// Puts back to work what a crash or a shutdown left.
+    pub(crate) async fn recover(self: &Arc<Self>) -> Result<u64, StoreError> {
+        let mut recovered = 0;
+        for status in [SessionStatus::Running, SessionStatus::Queued] {
+            let mut after = None;
+            loop {
+                let page = self.store.session_scan(status, after, SCAN).await?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.id);
+                for row in &page {
+                    let ticket = self.ticket(row).await?;
+                    if status == SessionStatus::Running {
+                        recovered += 1;
+                        lock(&self.queue).run_now(ticket);
+                        self.post(row.id, Mail::Recover);
+                    } else {
+                        lock(&self.queue).push(ticket);
+                    }
+                }
+            }
+        }
+        self.counters.recovered.fetch_add(recovered, Ordering::Relaxed);
+        self.pump();
+        Ok(recovered)
+    }
+
+    pub(crate) async fn ticket(&self, row: &SessionRow) -> Result<Ticket, StoreError> {
+        let agent = self.agent(row.agent).await?;
+        let agent_bound = agent.map_or(0, |agent| agent.spec.limits.max_concurrent);
+        Ok(Ticket { session: row.id, colony: row.colony, agent: row.agent, agent_bound })
+    }
+
+    // --- agents, tools, identities: read once, changed only through here
+
+    pub(crate) async fn agent(&self, id: AgentId) -> Result<Option<Arc<Agent>>, StoreError> {
+        if let Some(agent) = lock(&self.agents).get(&id) {
+            return Ok(Some(Arc::clone(agent)));
+        }
+        let agent = self.store.agent_fetch(id).await?.map(Arc::new);
+        if let Some(agent) = &agent {
+            self.keep_agent(agent);
+        }
+        Ok(agent)
+    }
+
+    pub(crate) fn keep_agent(&self, agent: &Arc<Agent>) {
+        let mut agents = lock(&self.agents);
+        if agents.len() >= KEPT_AGENTS {
+            agents.clear();
+        }
+        // Two writers may come here in either order; the newer version stays.
+        match agents.get(&agent.id) {
+            Some(known) if known.version > agent.version => {}
+            Some(_) | None => {
+                agents.insert(agent.id, Arc::clone(agent));
+            }
+        }
+    }
+
+    async fn agent_is_active(&self, id: AgentId) -> bool {
+        match self.agent(id).await {
+            Ok(agent) => agent.is_some_and(|agent| agent.status == AgentStatus::Active),
+            Err(err) => {
+                tracing::warn!(agent.id = %id, error = %err, "agent not readable");
+                false
+            }
+        }
+    }
+
+    /// The tool definitions with this hash, from memory or from the settings.
+    pub(crate) async fn toolset(&self, hash: &str) -> Result<Option<Arc<Toolset>>, StoreError> {
+        if let Some(toolset) = lock(&self.toolsets).get(hash) {
+            return Ok(Some(Arc::clone(toolset)));
+        }
+        let stored = self.store.setting_fetch(toolset_key(hash)).await?;
+        let toolset = stored.as_ref().and_then(Toolset::from_value).map(Arc::new);
+        if let Some(toolset) = &toolset {
+            lock(&self.toolsets).insert(hash.to_owned(), Arc::clone(toolset));
+        }
+        Ok(toolset)
+    }
+
+    pub(crate) fn identity(&self, hash: &[u8; 32]) -> Option<Caller> {
+        lock(&self.identities).get(hash).cloned()
+    }
+
+    pub(crate) fn keep_identity(&self, hash: [u8; 32], caller: Caller) {
+        let mut identities = lock(&self.identities);
+        if identities.len() >= 1000 {
+            identities.clear();
+        }
+        identities.insert(hash, caller);
+    }
+
+    pub(crate) fn forget_identities(&self) {
+        lock(&self.identities).clear();
+    }
+
+    pub(crate) fn await_call(&self, call: EffectId) -> oneshot::Receiver<(ToolOutcome, u64)> {
+        let (send, receive) = oneshot::channel();
+        lock(&self.calls).insert(call, send);
+        receive
+    }
+
+    pub(crate) fn forget_call(&self, call: EffectId) {
+        lock(&self.calls).remove(&call);
+    }
+
+    // --- state
+
+    pub(crate) fn hive(&self) -> HiveId {
+        HiveId::LOCAL
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Nothing starts from here on; running effects may still end.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        for driver in lock(&self.drivers).values() {
+            let _ = driver.send(Mail::Drain);
+        }
+    }
+
+    pub(crate) fn drivers_left(&self) -> usize {
+        lock(&self.drivers).len()
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        if self.draining() {
+            return Readiness::Draining;
+        }
+        match &*lock(&self.degraded) {
+            Some(why) => Readiness::Degraded(why.clone()),
+            None => Readiness::Ready,
+        }
+    }
+
+    fn set_degraded(&self, why: Option<String>) {
+        *lock(&self.degraded) = why;
+    }
+
+    /// Masks secrets in an input before anything is decided on it, so that the decisions that
+    /// are recorded are the decisions that were made.
+    fn redact(&self, input: &mut Input) {
+        let text = |text: &mut String| {
+            let mut value = serde_json::Value::String(std::mem::take(text));
+            self.store.redact(&mut value);
+            if let serde_json::Value::String(masked) = value {
+                *text = masked;
+            }
+        };
+        match input {
+            Input::ToolDone { outcome, .. } => self.store.redact(&mut outcome.result),
+            Input::ModelDone { reply: Ok(reply), .. } => {
+                text(&mut reply.text);
+                text(&mut reply.reasoning);
+                for call in &mut reply.calls {
+                    self.store.redact(&mut call.args);
+                }
+                if let Some(state) = &mut reply.provider_state {
+                    self.store.redact(state);
+                }
+            }
+            Input::ModelDone { reply: Err(failure), .. } => {
+                text(&mut failure.message);
+                if let Some(body) = &mut failure.body {
+                    text(body);
+                }
+            }
+            Input::Answered { message, .. } => text(message),
+            Input::Decided { reason: Some(reason), .. } => text(reason),
+            Input::Decided { reason: None, .. }
+            | Input::Started { .. }
+            | Input::Recovered { .. }
+            | Input::Canceled { .. }
+            | Input::TimeLimit
+            | Input::Forked
+            | Input::HandedOver { .. } => {}
+        }
+    }
+}
+
+pub(crate) fn toolset_key(hash: &str) -> String {
+    format!("toolset/{hash}")
+}
+
+pub(crate) fn shutting_down() -> EngineError {
+    EngineError::Unavailable { message: "the server is shutting down; try again soon".into() }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic in another task must not take the whole engine along: the data behind these
+    // locks is changed in single steps that cannot stop halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

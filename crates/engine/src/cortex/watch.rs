@@ -1,0 +1,53 @@
+//! Who watches which stream, and how far it has come.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use overmind_core::store::StreamId;
+use tokio::sync::watch;
+
+/// Watchers of streams. A stream that nobody watches costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    streams: Mutex<HashMap<StreamId, watch::Sender<u64>>>,
+}
+
+impl Watchers {
+    /// The receiver's value is the newest sequence number seen since it began to watch, 0
+    /// before that: it says *that* something came, the store says what.
+    pub(crate) fn watch(&self, stream: StreamId) -> watch::Receiver<u64> {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|_, sender| sender.receiver_count() > 0);
+        streams.entry(stream).or_insert_with(|| watch::Sender::new(0)).subscribe()
+    }
+
+    /// Called by the store's writer after each durable commit.
+    pub(crate) fn committed(&self, places: &[(StreamId, u64)]) {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if streams.is_empty() {
+            return;
+        }
+        for (stream, seq) in places {
+            if let Some(sender) = streams.get(stream) {
+                sender.send_modify(|newest| *newest = (*newest).max(*seq));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watcher_sees_the_newest_number_and_an_unwatched_stream_is_forgotten() {
+        let watchers = Watchers::default();
+        let receiver = watchers.watch(StreamId::System);
+        watchers.committed(&[(StreamId::System, 7), (StreamId::System, 6)]);
+        assert_eq!(*receiver.borrow(), 7);
+        drop(receiver);
+        let session = StreamId::Session(overmind_core::ids::SessionId::from_u128(1));
+        let _other = watchers.watch(session);
+        assert_eq!(watchers.streams.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,62 @@
+//! What the engine answers when it does not do what was asked.
+
+use overmind_core::store::StoreError;
+
+/// Each variant says what the reader can do about it; the surface maps it to a status.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The request itself is wrong: what, where and what would be right. `field` is empty when
+    /// no single field is to blame.
+    #[error("{message}")]
+    Invalid { field: String, message: String },
+    /// No or a wrong credential.
+    #[error("{message}")]
+    Unauthenticated { message: String },
+    /// The caller is known and may not do this.
+    #[error("{message}")]
+    Forbidden { message: String },
+    /// `Run not found`, `Agent not found`, …
+    #[error("{message}")]
+    NotFound { message: String },
+    /// The thing stands in a state that does not allow this: `Run is not awaiting input`.
+    #[error("{message}")]
+    Conflict { message: String },
+    /// A bounded queue is full.
+    #[error("{message}")]
+    Busy { message: String },
+    /// The server drains, or its store cannot write now.
+    #[error("{message}")]
+    Unavailable { message: String },
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl EngineError {
+    pub fn invalid(field: &str, message: impl Into<String>) -> Self {
+        Self::Invalid { field: field.to_owned(), message: message.into() }
+    }
+
+    pub fn not_found(what: &str) -> Self {
+        Self::NotFound { message: format!("{what} not found") }
+    }
+
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::Conflict { message: message.into() }
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(err: StoreError) -> Self {
+        match err {
+            StoreError::Conflict { what } => Self::Conflict { message: what },
+            StoreError::Full { .. }
+            | StoreError::ReadOnly { .. }
+            | StoreError::Locked { .. }
+            | StoreError::Closed { .. } => Self::Unavailable { message: err.to_string() },
+            StoreError::NotFound { .. }
+            | StoreError::Corrupt { .. }
+            | StoreError::TooNew { .. }
+            | StoreError::Other { .. } => Self::Store(err),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! A Hive: does effects, and nothing else. It knows no store and decides nothing.
+//!
+//! It hears [`ToHive`] and says [`ToCortex`]. Work for an older epoch than it knows is dropped;
+//! an aborted effect's future is dropped, which kills what it started.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
+use overmind_core::effect::{Effect, EffectAction, EffectResult};
+use overmind_core::failpoint;
+use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::model::{ModelDelta, ModelRequest, Models};
+use overmind_core::sandbox::SandboxLimits;
+use overmind_core::time::Clock;
+use overmind_core::tool::{ToolContext, Toolbox};
+use tokio_util::sync::CancellationToken;
+
+use crate::tasks::Tasks;
+
+/// How often a hive says that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long streamed pieces are gathered before they are sent on.
+const GATHER: Duration = Duration::from_millis(50);
+/// More than this is sent without waiting for a word to end.
+const GATHER_BYTES: usize = 2048;
+
+/// What a hive needs.
+#[derive(Debug)]
+pub(crate) struct Hive {
+    pub(crate) bus: Arc<dyn HiveBus>,
+    pub(crate) tools: Arc<dyn Toolbox>,
+    pub(crate) models: Arc<dyn Models>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tasks: Tasks,
+}
+
+#[derive(Debug)]
+struct Placed {
+    assignment: Arc<Assignment>,
+    effects: HashMap<EffectId, CancellationToken>,
+}
+
+type Sessions = Arc<Mutex<HashMap<SessionId, Placed>>>;
+
+impl Hive {
+    /// Works until the bus closes or `stop` is cancelled; then everything under way is dropped.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let sessions = Sessions::default();
+        let mut beat = self.clock.now().after(HEARTBEAT);
+        loop {
+            let message = tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.clock.sleep_until(beat) => {
+                    let at = self.clock.now();
+                    beat = at.after(HEARTBEAT);
+                    let (placed, effects) = {
+                        let sessions = lock(&sessions);
+                        (sessions.len(), sessions.values().map(|p| p.effects.len()).sum::<usize>())
+                    };
+                    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                    let (sessions, effects) = (count(placed), count(effects));
+                    self.say(ToCortex::Heartbeat { at, sessions, effects }).await;
+                    continue;
+                }
+                message = self.bus.receive() => match message {
+                    Some(message) => message,
+                    None => break,
+                },
+            };
+            if message.version != BUS_VERSION {
+                tracing::warn!(version = message.version, "message of an unknown version dropped");
+                continue;
+            }
+            self.take(message.body, &sessions).await;
+        }
+        for placed in lock(&sessions).values() {
+            placed.effects.values().for_each(CancellationToken::cancel);
+        }
+    }
+
+    async fn take(self: &Arc<Self>, message: ToHive, sessions: &Sessions) {
+        match message {
+            ToHive::Assign(assignment) => {
+                let (session, epoch) = (assignment.session, assignment.epoch);
+                let accepted = place(sessions, assignment);
+                self.say(ToCortex::Acknowledge { session, epoch, accepted }).await;
+            }
+            ToHive::Perform { session, epoch, effect } => {
+                self.perform(session, epoch, effect, sessions);
+            }
+            ToHive::Abort { session, epoch, effect } => {
+                if let Some(placed) = lock(sessions).get_mut(&session)
+                    && placed.assignment.epoch == epoch
+                    && let Some(stop) = placed.effects.remove(&effect)
+                {
+                    stop.cancel();
+                }
+            }
+            ToHive::Release { session, epoch } => release(sessions, session, epoch),
+            ToHive::CallTool { call, assignment, name, args } => {
+                let hive = Arc::clone(self);
+                self.tasks.spawn(|stop| async move {
+                    let context = context(&assignment, call);
+                    let began = Instant::now();
+                    let outcome = tokio::select! {
+                        () = stop.cancelled() => return,
+                        outcome = hive.tools.call(&context, &name, &args) => outcome,
+                    };
+                    let latency_ms = millis(began.elapsed());
+                    hive.say(ToCortex::Called { call, outcome, latency_ms }).await;
+                });
+            }
+        }
+    }
+
+    async fn say(&self, body: ToCortex) {
+        if let Err(err) = self.bus.send(body).await {
+            tracing::debug!(error = %err, "the Cortex does not hear");
+        }
+    }
+
+    fn perform(
+        self: &Arc<Self>,
+        session: SessionId,
+        epoch: u32,
+        effect: Effect,
+        sessions: &Sessions,
+    ) {
+        let stop = CancellationToken::new();
+        let assignment = {
+            let mut sessions = lock(sessions);
+            let Some(placed) = sessions.get_mut(&session) else {
+                tracing::debug!(session.id = %session, "work for a session that is not here");
+                return;
+            };
+            if placed.assignment.epoch != epoch {
+                tracing::debug!(session.id = %session, epoch, "work of another epoch dropped");
+                return;
+            }
+            placed.effects.insert(effect.id, stop.clone());
+            Arc::clone(&placed.assignment)
+        };
+        let (hive, sessions, id) = (Arc::clone(self), Arc::clone(sessions), effect.id);
+        self.tasks.spawn(|shutdown| async move {
+            let result = tokio::select! {
+                () = stop.cancelled() => None,
+                () = shutdown.cancelled() => None,
+                result = hive.act(&assignment, effect) => Some(result),
+            };
+            if let Some(placed) = lock(&sessions).get_mut(&session)
+                && placed.assignment.epoch == epoch
+            {
+                placed.effects.remove(&id);
+            }
+            if let Some(result) = result {
+                failpoint::point("hive.before_report");
+                hive.say(ToCortex::Report { session, epoch, effect: id, result }).await;
+            }
+        });
+    }
+
+    async fn act(&self, assignment: &Assignment, effect: Effect) -> EffectResult {
+        if let Some(at) = effect.not_before {
+            self.clock.sleep_until(at).await;
+        }
+        failpoint::point("hive.before_effect");
+        let began = Instant::now();
+        match effect.action {
+            EffectAction::Tool { name, args, class: _ } => {
+                let context = context(assignment, effect.id);
+                let outcome = self.tools.call(&context, &name, &args).await;
+                EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }
+            }
+            EffectAction::Model(request) => {
+                let reply = self.ask(assignment, effect.id, &request).await;
+                EffectResult::Model { reply, latency_ms: millis(began.elapsed()) }
+            }
+        }
+    }
+
+    /// Asks the model, and sends what it streams on in gathered pieces.
+    async fn ask(
+        &self,
+        assignment: &Assignment,
+        effect: EffectId,
+        request: &ModelRequest,
+    ) -> Result<Box<overmind_core::model::ModelReply>, overmind_core::model::ModelFailure> {
+        let gathered = Mutex::new(Gathered::default());
+        let sink = |delta| gathered.lock().unwrap_or_else(PoisonError::into_inner).push(delta);
+        let mut reply = self.models.complete(request, &sink);
+        let mut tick = tokio::time::interval(GATHER);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (session, epoch) = (assignment.session, assignment.epoch);
+        let reply = loop {
+            tokio::select! {
+                biased;
+                reply = &mut reply => break reply,
+                _ = tick.tick() => {
+                    let ready = gathered.lock().unwrap_or_else(PoisonError::into_inner).ready();
+                    for delta in ready {
+                        self.say(ToCortex::Progress { session, epoch, effect, delta }).await;
+                    }
+                }
+            }
+        };
+        let rest = gathered.lock().unwrap_or_else(PoisonError::into_inner).rest();
+        for delta in rest {
+            self.say(ToCortex::Progress { session, epoch, effect, delta }).await;
+        }
+        reply.map(Box::new)
+    }
+}
+
+/// Streamed pieces that wait to be sent. A piece ends at white space: a secret that a model
+/// repeats would otherwise be cut in two, and neither half look like one to the redaction.
+#[derive(Debug, Default)]
+struct Gathered {
+    waiting: Vec<ModelDelta>,
+}
+
+impl Gathered {
+    fn push(&mut self, delta: ModelDelta) {
+        match (self.waiting.last_mut(), delta) {
+            (Some(ModelDelta::Text(have)), ModelDelta::Text(more))
+            | (Some(ModelDelta::Reasoning(have)), ModelDelta::Reasoning(more)) => {
+                have.push_str(&more);
+            }
+            (
+                Some(ModelDelta::ToolArgs { name: have_name, text: have }),
+                ModelDelta::ToolArgs { name, text },
+            ) if *have_name == name => have.push_str(&text),
+            (_, delta) => self.waiting.push(delta),
+        }
+    }
+
+    /// All but the unfinished last word.
+    fn ready(&mut self) -> Vec<ModelDelta> {
+        let mut ready = std::mem::take(&mut self.waiting);
+        if let Some(last) = ready.pop() {
+            let (now, later) = match last {
+                ModelDelta::Text(text) => {
+                    let (now, later) = at_white_space(text);
+                    (now.map(ModelDelta::Text), later.map(ModelDelta::Text))
+                }
+                ModelDelta::Reasoning(text) => {
+                    let (now, later) = at_white_space(text);
+                    (now.map(ModelDelta::Reasoning), later.map(ModelDelta::Reasoning))
+                }
+                ModelDelta::ToolArgs { name, text } => {
+                    let (now, later) = at_white_space(text);
+                    (
+                        now.map(|text| ModelDelta::ToolArgs { name: name.clone(), text }),
+                        later.map(|text| ModelDelta::ToolArgs { name, text }),
+                    )
+                }
+                restarted @ ModelDelta::Restarted { .. } => (Some(restarted), None),
+            };
+            ready.extend(now);
+            self.waiting.extend(later);
+        }
+        ready
+    }
+
+    fn rest(&mut self) -> Vec<ModelDelta> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+fn at_white_space(mut text: String) -> (Option<String>, Option<String>) {
+    if text.len() > GATHER_BYTES {
+        return (Some(text), None);
+    }
+    match text.char_indices().rev().find(|(_, c)| c.is_whitespace()) {
+        Some((at, c)) => {
+            let later = text.split_off(at + c.len_utf8());
+            (Some(text), (!later.is_empty()).then_some(later))
+        }
+        None => (None, (!text.is_empty()).then_some(text)),
+    }
+}
+
+fn context(assignment: &Assignment, effect: EffectId) -> ToolContext {
+    ToolContext {
+        colony: assignment.colony,
+        session: assignment.session,
+        agent: assignment.agent,
+        effect,
+        allowed: Arc::clone(&assignment.tools_allowed),
+        workspace: assignment.workspace.clone(),
+        sandbox: assignment.sandbox,
+        limits: SandboxLimits::default(),
+    }
+}
+
+fn place(sessions: &Sessions, assignment: Assignment) -> bool {
+    let mut sessions = lock(sessions);
+    if let Some(known) = sessions.get(&assignment.session)
+        && known.assignment.epoch > assignment.epoch
+    {
+        return false;
+    }
+    let session = assignment.session;
+    let placed = Placed { assignment: Arc::new(assignment), effects: HashMap::new() };
+    if let Some(old) = sessions.insert(session, placed) {
+        old.effects.values().for_each(CancellationToken::cancel);
+    }
+    true
+}
+
+fn release(sessions: &Sessions, session: SessionId, epoch: u32) {
+    let mut sessions = lock(sessions);
+    if sessions.get(&session).is_some_and(|placed| placed.assignment.epoch <= epoch)
+        && let Some(placed) = sessions.remove(&session)
+    {
+        placed.effects.values().for_each(CancellationToken::cancel);
+    }
+}
+
+fn lock(sessions: &Sessions) -> std::sync::MutexGuard<'_, HashMap<SessionId, Placed>> {
+    sessions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millis(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_joined_and_end_at_white_space() {
+        let mut gathered = Gathered::default();
+        for piece in ["the key is sk-ant-", "api03", "-xyz and", " so"] {
+            gathered.push(ModelDelta::Text(piece.into()));
+        }
+        assert_eq!(gathered.ready(), [ModelDelta::Text("the key is sk-ant-api03-xyz and ".into())]);
+        assert_eq!(gathered.ready(), []);
+        assert_eq!(gathered.rest(), [ModelDelta::Text("so".into())]);
+    }
+
+    #[test]
+    fn pieces_of_different_kinds_keep_their_order() {
+        let mut gathered = Gathered::default();
+        gathered.push(ModelDelta::Reasoning("hm".into()));
+        gathered.push(ModelDelta::Text("a b".into()));
+        assert_eq!(
+            gathered.ready(),
+            [ModelDelta::Reasoning("hm".into()), ModelDelta::Text("a ".into())]
+        );
+        assert_eq!(gathered.rest(), [ModelDelta::Text("b".into())]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Who is there: the admin token, named API keys, and tokens of sessions.
+
+use overmind_core::ids::{ApiKeyId, ColonyId, SessionId};
+use overmind_core::row::{ApiKey, Role};
+use overmind_core::store::{Change, Commit, NewEvent, Page, StreamId};
+use serde_json::json;
+use subtle::ConstantTimeEq;
+
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::error::EngineError;
+use crate::view::NewKey;
+
+impl Engine {
+    /// Finds out who holds `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of
+    /// a session that lives in the epoch it names.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`]; the message is the same for every wrong token.
+    pub async fn authenticate(&self, token: &str) -> Result<Caller, EngineError> {
+        let wrong = || EngineError::Unauthenticated { message: "the token is not valid".into() };
+        if token.len() > 256 {
+            return Err(wrong());
+        }
+        if let Some(rest) = token.strip_prefix("ovs_") {
+            return self.session_caller(rest).await.ok_or_else(wrong);
+        }
+        let hash = *blake3::hash(token.as_bytes()).as_bytes();
+        if bool::from(hash.ct_eq(&self.cortex.config.admin_hash)) {
+            return Ok(Caller::admin());
+        }
+        // Found by its hash: what an attacker can time is the hash of a guess, not the key.
+        if let Some(caller) = self.cortex.identity(&hash) {
+            return Ok(caller);
+        }
+        let key = self.cortex.store.api_key_by_hash(hash).await?;
+        let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
+        let caller = Caller { name: key.name, rights: Rights::Role(key.role) };
+        self.cortex.keep_identity(hash, caller.clone());
+        Ok(caller)
+    }
+
+    async fn session_caller(&self, rest: &str) -> Option<Caller> {
+        let mut parts = rest.splitn(3, '.');
+        let session: SessionId = format!("ses_{}", parts.next()?).parse().ok()?;
+        let epoch: u32 = parts.next()?.parse().ok()?;
+        let given = parts.next()?;
+        let wanted = self.session_mac(session, epoch);
+        if !bool::from(given.as_bytes().ct_eq(wanted.as_bytes())) {
+            return None;
+        }
+        let row = self.cortex.store.session_fetch(session).await.ok()??;
+        let alive = row.epoch == epoch && !row.status.is_terminal();
+        alive.then(|| Caller {
+            name: session.to_string(),
+            rights: Rights::Session { session, epoch },
+        })
+    }
+
+    /// The token that a session's own processes may use, until it ends or starts again.
+    pub fn session_token(&self, session: SessionId, epoch: u32) -> String {
+        let bare = session.to_string();
+        let bare = bare.trim_start_matches("ses_");
+        format!("ovs_{bare}.{epoch}.{}", self.session_mac(session, epoch))
+    }
+
+    fn session_mac(&self, session: SessionId, epoch: u32) -> String {
+        let mut mac = blake3::Hasher::new_keyed(&self.cortex.config.token_key);
+        mac.update(b"session-token-1").update(&session.as_u128().to_be_bytes());
+        mac.update(&epoch.to_be_bytes());
+        mac.finalize().to_hex().to_string()
+    }
+
+    /// Makes a key. Its secret is in the answer and nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when a key of that name is in use.
+    pub async fn key_create(
+        &self,
+        by: &Caller,
+        name: &str,
+        role: Role,
+    ) -> Result<NewKey, EngineError> {
+        by.require(Role::Admin)?;
+        let name = name.trim();
+        if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
+            return Err(EngineError::invalid("name", "name must be 1 to 100 printable characters"));
+        }
+        if name == "admin" || name.starts_with("ses_") {
+            let message = "name must be neither `admin` nor look like a session's id";
+            return Err(EngineError::invalid("name", message));
+        }
+        // 244 random bits of the operating system's generator.
+        let secret =
+            format!("ovk_{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let key = ApiKey {
+            id: ApiKeyId::mint(&*self.cortex.ids),
+            colony: ColonyId::DEFAULT,
+            name: name.to_owned(),
+            role,
+            hash: *blake3::hash(secret.as_bytes()).as_bytes(),
+            created_at: self.cortex.clock.now(),
+            revoked_at: None,
+        };
+        self.key_commit("key.created", by, &key).await?;
+        Ok(NewKey { key, secret })
+    }
+
+    /// Keys, newest first; revoked ones stay listed.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn key_list(
+        &self,
+        by: &Caller,
+        page: Page<ApiKeyId>,
+    ) -> Result<Vec<ApiKey>, EngineError> {
+        by.require(Role::Admin)?;
+        Ok(self.cortex.store.api_key_list(page).await?)
+    }
+
+    /// Revokes a key: it opens nothing from the moment this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] when it was revoked before.
+    pub async fn key_revoke(&self, by: &Caller, id: ApiKeyId) -> Result<ApiKey, EngineError> {
+        by.require(Role::Admin)?;
+        let mut after = None;
+        loop {
+            let page = self.cortex.store.api_key_list(Page { limit: 1000, after }).await?;
+            let Some(last) = page.last() else { return Err(EngineError::not_found("Key")) };
+            after = Some(last.id);
+            if let Some(mut key) = page.into_iter().find(|key| key.id == id) {
+                if key.revoked_at.is_some() {
+                    return Err(EngineError::conflict("Key is already revoked"));
+                }
+                key.revoked_at = Some(self.cortex.clock.now());
+                self.key_commit("key.revoked", by, &key).await?;
+                self.cortex.forget_identities();
+                return Ok(key);
+            }
+        }
+    }
+
+    async fn key_commit(
+        &self,
+        kind: &'static str,
+        by: &Caller,
+        key: &ApiKey,
+    ) -> Result<(), EngineError> {
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind,
+            ts: self.cortex.clock.now(),
+            payload: json!({"by": by.name, "key_id": key.id, "name": key.name, "role": key.role}),
+        };
+        let changes = vec![Change::ApiKeyPut(Box::new(key.clone()))];
+        self.cortex.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
+        Ok(())
+    }
+}

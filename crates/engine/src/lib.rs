@@ -1,0 +1,190 @@
+//! Sessions, turns, scheduling, recovery and replay: the one place where things are decided.
+//!
+//! [`Engine::start`] is the entry point; surfaces call its methods, each with the [`Caller`]
+//! that asks. The engine sees only ports: it never knows which store, sandbox or model it got.
+//! Inside, a Cortex and a Hive talk in messages over the bus, as they would between machines.
+
+mod admin;
+mod agents;
+pub mod bus;
+pub mod caller;
+mod cortex;
+pub mod error;
+mod hive;
+mod keys;
+mod replays;
+pub mod request;
+mod sessions;
+mod tasks;
+mod timeline;
+mod tools;
+pub mod view;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::ids::{HiveId, IdSource};
+use overmind_core::memory::Memory;
+use overmind_core::model::Models;
+use overmind_core::queue::Bounds;
+use overmind_core::session::Toolset;
+use overmind_core::store::{Change, Commit, NewEvent, Store, StreamId};
+use overmind_core::time::Clock;
+use overmind_core::tool::Toolbox;
+use serde_json::json;
+
+pub use self::caller::{Caller, Rights};
+use self::cortex::{Cortex, CortexParts, toolset_key};
+pub use self::error::EngineError;
+use self::hive::Hive;
+pub use self::tasks::{Drained, Tasks};
+
+/// What an operator sets.
+#[derive(Clone)]
+pub struct Config {
+    /// Sessions that run at once on this hive.
+    pub max_running: u32,
+    /// Default of an agent's `max_concurrent`.
+    pub max_running_per_agent: u32,
+    pub max_running_per_colony: u32,
+    /// Where sessions work that name no workspace. Callers below admin may name only
+    /// directories beneath it.
+    pub workspace: PathBuf,
+    /// Secret of session tokens: 32 random bytes that outlive a restart.
+    pub token_key: [u8; 32],
+    /// The admin token's BLAKE3.
+    pub admin_hash: [u8; 32],
+}
+
+impl Config {
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            total: self.max_running,
+            per_colony: self.max_running_per_colony,
+            per_agent: self.max_running_per_agent,
+        }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The keys stay out of every log.
+        f.debug_struct("Config")
+            .field("max_running", &self.max_running)
+            .field("max_running_per_agent", &self.max_running_per_agent)
+            .field("max_running_per_colony", &self.max_running_per_colony)
+            .field("workspace", &self.workspace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the composition root puts behind the ports.
+#[derive(Debug)]
+pub struct Parts {
+    pub store: Arc<dyn Store>,
+    pub models: Arc<dyn Models>,
+    pub tools: Arc<dyn Toolbox>,
+    pub memory: Arc<dyn Memory>,
+    pub clock: Arc<dyn Clock>,
+    pub ids: Arc<dyn IdSource>,
+    pub config: Config,
+}
+
+/// A handle to the running engine; clones share it.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    cortex: Arc<Cortex>,
+    tools: Arc<dyn Toolbox>,
+    models: Arc<dyn Models>,
+    tasks: Tasks,
+    /// Bus ends and the hive: they go on until the last driver is done.
+    backstage: Tasks,
+}
+
+impl Engine {
+    /// Recovers what a crash or shutdown left, and begins to run sessions.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError`] when the store cannot be read or written.
+    pub async fn start(parts: Parts) -> Result<Self, EngineError> {
+        let Parts { store, models, tools, memory, clock, ids, config } = parts;
+        let toolset = Arc::new(Toolset::new(tools.specs()));
+        keep_toolset(&*store, &*clock, &toolset).await?;
+        let (tasks, backstage) = (Tasks::default(), Tasks::default());
+        let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
+        let hive = Arc::new(Hive {
+            bus: Arc::new(hive_bus),
+            tools: Arc::clone(&tools),
+            models: Arc::clone(&models),
+            clock: Arc::clone(&clock),
+            tasks: backstage.clone(),
+        });
+        backstage.spawn(move |stop| hive.run(stop));
+        let cortex = Cortex::new(CortexParts {
+            store,
+            memory,
+            bus: Arc::new(cortex_bus),
+            clock,
+            ids,
+            config,
+            tasks: tasks.clone(),
+            toolset,
+        });
+        let hearing = Arc::clone(&cortex);
+        backstage.spawn(move |stop| hearing.hear(stop));
+        let recovered = cortex.recover().await?;
+        if recovered > 0 {
+            tracing::info!(sessions = recovered, "sessions recovered");
+        }
+        Ok(Self { cortex, tools, models, tasks, backstage })
+    }
+
+    /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where
+    /// their last commit stands and go on after the next start. Then flushes and closes the
+    /// store. Answers how many sessions had a tool cut off.
+    pub async fn drain(&self, grace: Duration) -> usize {
+        self.cortex.begin_drain();
+        let poll = Duration::from_millis(5);
+        let until = std::time::Instant::now() + grace;
+        while self.cortex.drivers_left() > 0 && std::time::Instant::now() < until {
+            // Bounded by `grace`; drivers say nothing when they leave but leave the list.
+            let _ = tokio::time::timeout(poll, std::future::pending::<()>()).await;
+        }
+        let cut = self.cortex.drivers_left();
+        let wait = Duration::from_secs(2);
+        if let Drained::TimedOut { left } = self.tasks.drain(wait).await {
+            tracing::warn!(left, "session drivers did not stop in time");
+        }
+        if let Drained::TimedOut { left } = self.backstage.drain(wait).await {
+            tracing::warn!(left, "hive tasks did not stop in time");
+        }
+        if let Err(err) = self.cortex.store.close().await {
+            tracing::error!(error = %err, "closing the store");
+        }
+        cut
+    }
+}
+
+/// Stores the tool definitions under their hash, once: sessions name the hash.
+async fn keep_toolset(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    toolset: &Toolset,
+) -> Result<(), EngineError> {
+    let key = toolset_key(toolset.hash());
+    if store.setting_fetch(key.clone()).await?.is_some() {
+        return Ok(());
+    }
+    let at = clock.now();
+    let event = NewEvent {
+        stream: StreamId::System,
+        kind: "toolset.registered",
+        ts: at,
+        payload: json!({"hash": toolset.hash()}),
+    };
+    let change = Change::SettingPut { key, value: toolset.to_value(), at };
+    store.commit(Commit { guards: vec![], events: vec![event], changes: vec![change] }).await?;
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! What callers ask for, already parsed and not yet checked.
+
+use overmind_core::agent::{AgentLimits, AgentStatus, OnUnknown, PolicyKind};
+use overmind_core::ids::AgentId;
+use overmind_core::row::SessionStatus;
+use overmind_core::sandbox::SandboxLevel;
+use serde_json::Value;
+
+/// A new agent. What is `None` takes its default.
+#[derive(Clone, Debug, Default)]
+pub struct AgentDraft {
+    pub name: String,
+    pub role: String,
+    pub model: String,
+    pub tools_allowed: Vec<String>,
+    pub policy: Option<PolicyKind>,
+    pub sandbox: Option<SandboxLevel>,
+    pub limits: Option<AgentLimits>,
+    pub on_unknown: Option<OnUnknown>,
+    pub approvals: Option<Vec<String>>,
+    pub reasoning_effort: Option<String>,
+    pub max_output_tokens: Option<u32>,
+}
+
+/// A change of an agent. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct AgentPatch {
+    pub name: Option<String>,
+    pub role: Option<String>,
+    pub model: Option<String>,
+    pub tools_allowed: Option<Vec<String>>,
+    pub status: Option<AgentStatus>,
+    pub policy: Option<PolicyKind>,
+    pub sandbox: Option<SandboxLevel>,
+    pub limits: Option<AgentLimits>,
+    pub on_unknown: Option<OnUnknown>,
+    pub approvals: Option<Vec<String>>,
+    pub reasoning_effort: Option<String>,
+    pub max_output_tokens: Option<u32>,
+    /// The version that the caller read (If-Match); another one is a conflict.
+    pub if_version: Option<u32>,
+}
+
+/// A new session.
+#[derive(Clone, Debug)]
+pub struct SessionDraft {
+    /// Id or exact name.
+    pub agent: String,
+    /// May be empty.
+    pub task: String,
+    /// `None` takes the agent's `max_steps`; 0 is none.
+    pub step_limit: Option<u32>,
+    /// Absolute directory; `None` takes the server's workspace.
+    pub workspace: Option<String>,
+    /// The Idempotency-Key header and the BLAKE3 of the body.
+    pub idempotency: Option<(String, [u8; 32])>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SessionQuery {
+    pub status: Option<SessionStatus>,
+    pub agent: Option<AgentId>,
+}
+
+/// What a fork changes from the fork on.
+#[derive(Clone, Debug, Default)]
+pub struct ForkDraft {
+    /// The fork repeats everything before this step.
+    pub at: u32,
+    pub model: Option<String>,
+    /// Replaces the agent's role text.
+    pub prompt: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Approve,
+    Deny,
+}
+
+/// A direct call of a tool in a run's name.
+#[derive(Clone, Debug)]
+pub struct ToolCallDraft {
+    pub tool: String,
+    pub args: Value,
+}

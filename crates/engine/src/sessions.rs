@@ -1,0 +1,270 @@
+//! Sessions as callers see them: create, look, order.
+
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use overmind_core::agent::AgentStatus;
+use overmind_core::ids::{ApprovalId, SessionId};
+use overmind_core::queue::Ticket;
+use overmind_core::row::{Role, SessionRow, StepRow};
+use overmind_core::session::{Session, Spec};
+use overmind_core::store::{
+    Change, Commit, EventQuery, IdempotentAnswer, LogEvent, NewEvent, Page, SessionFilter,
+    StoreError, StreamId,
+};
+use tokio::sync::watch;
+
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::cortex::{Order, count, shutting_down};
+use crate::error::EngineError;
+use crate::request::{Decision, SessionDraft, SessionQuery};
+use crate::view::Created;
+
+/// Longest task, in bytes.
+const TASK_BYTES: usize = 200_000;
+
+impl Engine {
+    /// Makes a session and puts it in the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the agent; [`EngineError::Conflict`] when it is disabled.
+    pub async fn session_create(
+        &self,
+        by: &Caller,
+        draft: SessionDraft,
+    ) -> Result<Created<SessionRow>, EngineError> {
+        by.require(Role::Operator)?;
+        if self.cortex.draining() {
+            return Err(shutting_down());
+        }
+        if draft.task.len() > TASK_BYTES {
+            let message = format!("task must have at most {TASK_BYTES} bytes");
+            return Err(EngineError::invalid("task", message));
+        }
+        let agent = self.find_agent(&draft.agent).await?;
+        let workspace = self.workspace(by, draft.workspace.as_deref())?;
+        let scope = format!("{}/runs", by.name);
+        if let Some(row) = self.session_made_before(&scope, draft.idempotency.as_ref()).await? {
+            return Ok(Created { value: row, replayed: true });
+        }
+        if agent.status == AgentStatus::Disabled {
+            return Err(EngineError::conflict("Agent is disabled"));
+        }
+        let mut spec = Spec {
+            run_id: SessionId::mint(&*self.cortex.ids),
+            colony: agent.colony,
+            agent_id: agent.id,
+            agent_version: agent.version,
+            step_limit: draft.step_limit.unwrap_or(agent.spec.limits.max_steps),
+            agent: agent.spec,
+            task: draft.task,
+            workspace,
+            created_by: by.name.clone(),
+            toolset: self.cortex.toolset.hash().to_owned(),
+            fork: None,
+        };
+        let mut payload = serde_json::to_value(&spec).expect("a spec is plain data");
+        // Decisions rest on the task as it is recorded.
+        self.cortex.store.redact(&mut payload);
+        if let Ok(masked) = serde_json::from_value(payload.clone()) {
+            spec = masked;
+        }
+        let agent_bound = spec.agent.limits.max_concurrent;
+        let now = self.cortex.clock.now();
+        let session = Session::begin(spec, Arc::clone(&self.cortex.toolset), now);
+        let row = session.row().clone();
+        let stream = StreamId::Session(row.id);
+        let mut commit = Commit {
+            guards: Vec::new(),
+            events: vec![NewEvent { stream, kind: "run.queued", ts: now, payload }],
+            changes: vec![Change::SessionInsert(Box::new(row.clone()))],
+        };
+        if let Some((key, fingerprint)) = &draft.idempotency {
+            let resource = row.id.to_string();
+            let answer = IdempotentAnswer { fingerprint: *fingerprint, resource };
+            let (scope, key) = (scope.clone(), key.clone());
+            commit.changes.push(Change::IdempotencyPut { scope, key, answer, at: now });
+        }
+        match self.cortex.store.commit(commit).await {
+            Ok(_) => {}
+            Err(StoreError::Conflict { what }) => {
+                // Another request with the same key was quicker.
+                let made = self.session_made_before(&scope, draft.idempotency.as_ref()).await?;
+                return match made {
+                    Some(row) => Ok(Created { value: row, replayed: true }),
+                    None => Err(EngineError::conflict(what)),
+                };
+            }
+            Err(err) => return Err(err.into()),
+        }
+        count(&self.cortex.counters.created);
+        let ticket = Ticket { session: row.id, colony: row.colony, agent: row.agent, agent_bound };
+        self.cortex.enqueue(ticket, Some(session));
+        Ok(Created { value: row, replayed: false })
+    }
+
+    async fn session_made_before(
+        &self,
+        scope: &str,
+        idempotency: Option<&(String, [u8; 32])>,
+    ) -> Result<Option<SessionRow>, EngineError> {
+        let Some(resource) = self.made_before(scope, idempotency).await? else { return Ok(None) };
+        let id = resource.parse().map_err(|_| EngineError::not_found("Run"))?;
+        Ok(self.cortex.store.session_fetch(id).await?)
+    }
+
+    /// The directory that a session works in. Only an admin may name one outside the server's
+    /// workspace: naming `/` would hand the agent everything that the server can read.
+    fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
+        let home = &self.cortex.config.workspace;
+        let Some(wanted) = wanted else { return Ok(home.to_string_lossy().into_owned()) };
+        let path = Path::new(wanted);
+        let plain =
+            path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !path.is_absolute() || !plain || wanted.contains('\0') {
+            let message = "workspace must be an absolute path without `..`";
+            return Err(EngineError::invalid("workspace", message));
+        }
+        let admin = by.rights == Rights::Role(Role::Admin);
+        if !admin && !path.starts_with(home) {
+            return Err(EngineError::Forbidden {
+                message: format!("only an admin may use a workspace outside {}", home.display()),
+            });
+        }
+        Ok(wanted.to_owned())
+    }
+
+    /// Sessions, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn session_list(
+        &self,
+        by: &Caller,
+        query: SessionQuery,
+        page: Page<SessionId>,
+    ) -> Result<Vec<SessionRow>, EngineError> {
+        by.require(Role::Viewer)?;
+        let filter = SessionFilter { colony: None, agent: query.agent, status: query.status };
+        Ok(self.cortex.store.session_list(filter, page).await?)
+    }
+
+    /// One session.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn session_fetch(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<SessionRow, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        self.find_session(id).await
+    }
+
+    pub(crate) async fn find_session(&self, id: SessionId) -> Result<SessionRow, EngineError> {
+        self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
+    }
+
+    /// Cancels a session that has not ended. Once this returns, nothing of it goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it has ended.
+    pub async fn session_cancel(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await
+    }
+
+    /// Answers the question that a session waits on. The first answer counts.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it waits for none.
+    pub async fn session_input(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        message: String,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        if message.trim().is_empty() {
+            return Err(EngineError::invalid("message", "message must be a non-empty string"));
+        }
+        if message.len() > TASK_BYTES {
+            let text = format!("message must have at most {TASK_BYTES} bytes");
+            return Err(EngineError::invalid("message", text));
+        }
+        self.cortex.order(id, Order::Answer { message, by: by.name.clone() }).await
+    }
+
+    /// Decides about an approval. The first decision counts.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when the session does not wait for this approval.
+    pub async fn session_decide(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        approval: ApprovalId,
+        decision: Decision,
+        reason: Option<String>,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        let approve = decision == Decision::Approve;
+        let by = by.name.clone();
+        self.cortex.order(id, Order::Decide { approval, approve, reason, by }).await
+    }
+
+    /// Steps in ascending order, those after `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the session.
+    pub async fn session_steps(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: Option<u32>,
+        limit: u32,
+    ) -> Result<Vec<StepRow>, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        self.find_session(id).await?;
+        Ok(self.cortex.store.step_list(id, after, limit).await?)
+    }
+
+    /// Events in ascending order, those after sequence number `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the session.
+    pub async fn session_events(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<LogEvent>, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        self.find_session(id).await?;
+        let stream = Some(StreamId::Session(id));
+        Ok(self.cortex.store.events(EventQuery { stream, after, kinds: &[], limit }).await?)
+    }
+
+    /// Changes whenever the session's stream grows. Read the timeline again then.
+    pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
+        self.cortex.watchers.watch(StreamId::Session(id))
+    }
+}

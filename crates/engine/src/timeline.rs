@@ -1,0 +1,200 @@
+//! The timeline of a session: its events in order, and with each the step, tool call or model
+//! call that it changed. Every change of a step is an item of its own.
+
+use std::collections::HashMap;
+
+use overmind_core::ids::{EffectId, SessionId, StepId};
+use overmind_core::row::{Role, StepRow};
+use overmind_core::store::{EventQuery, LogEvent, StreamId};
+use serde_json::Value;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+use crate::view::{ModelCallView, TimelineData, TimelineItem, TimelinePage, ToolCallView};
+
+/// Kinds that tell of a tool call.
+const TOOL_CALLS: &[&str] = &["tool.called", "tool.denied"];
+/// Kinds that tell of a model call.
+const MODEL_CALLS: &[&str] = &["model.infer.completed", "model.infer.failed"];
+
+impl Engine {
+    /// Part of the timeline: items after `after`, about `limit` of them.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the session.
+    pub async fn session_timeline(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: (u64, u8),
+        limit: u32,
+    ) -> Result<TimelinePage, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        // Read before the events: a status that says "ended" then means that all are there.
+        let status = self.find_session(id).await?.status;
+        let (seq, part) = after;
+        // The last event is read again when only a part of its items was taken.
+        let from = seq.saturating_sub(1);
+        let stream = Some(StreamId::Session(id));
+        let query = EventQuery { stream, after: from, kinds: &[], limit: limit.saturating_add(1) };
+        let events = self.cortex.store.events(query).await?;
+        let more = events.len() > limit as usize;
+        let steps = self.steps_of(id, &events).await?;
+        let mut items = Vec::with_capacity(events.len() * 2);
+        for event in events.into_iter().take(limit as usize + 1) {
+            let at = event.ts;
+            let place = event.seq;
+            let extra = extra(&event, &steps);
+            items.push(TimelineItem { place: (place, 0), at, data: TimelineData::Event(event) });
+            items.extend(extra.map(|data| TimelineItem { place: (place, 1), at, data }));
+        }
+        items.retain(|item| item.place > (seq, part));
+        Ok(TimelinePage { items, more, status })
+    }
+
+    /// The rows of the steps that these events name.
+    async fn steps_of(
+        &self,
+        id: SessionId,
+        events: &[LogEvent],
+    ) -> Result<HashMap<StepId, StepRow>, EngineError> {
+        let indices = events
+            .iter()
+            .filter(|event| event.kind.starts_with("step."))
+            .filter_map(|event| event.value().get("idx").and_then(Value::as_u64))
+            .filter_map(|idx| u32::try_from(idx).ok());
+        let (mut first, mut last) = (u32::MAX, 0);
+        for idx in indices {
+            (first, last) = (first.min(idx), last.max(idx));
+        }
+        if first > last {
+            return Ok(HashMap::new());
+        }
+        let rows = self.cortex.store.step_list(id, first.checked_sub(1), last - first + 1).await?;
+        Ok(rows.into_iter().map(|row| (row.id, row)).collect())
+    }
+
+    /// Tool calls in ascending order, those after sequence number `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the session.
+    pub async fn session_tool_calls(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<ToolCallView>, EngineError> {
+        let events = self.kinds(by, id, after, limit, TOOL_CALLS).await?;
+        Ok(events.iter().map(|event| tool_call(event, &event.value())).collect())
+    }
+
+    /// Model calls in ascending order, those after sequence number `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the session.
+    pub async fn session_model_calls(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<ModelCallView>, EngineError> {
+        let events = self.kinds(by, id, after, limit, MODEL_CALLS).await?;
+        Ok(events.iter().map(|event| model_call(event, &event.value())).collect())
+    }
+
+    async fn kinds(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        after: u64,
+        limit: u32,
+        kinds: &'static [&'static str],
+    ) -> Result<Vec<LogEvent>, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        self.find_session(id).await?;
+        let stream = Some(StreamId::Session(id));
+        Ok(self.cortex.store.events(EventQuery { stream, after, kinds, limit }).await?)
+    }
+}
+
+fn extra(event: &LogEvent, steps: &HashMap<StepId, StepRow>) -> Option<TimelineData> {
+    match &*event.kind {
+        "step.started" | "step.finished" => {
+            let id = event.value().get("step_id")?.as_str()?.parse().ok()?;
+            let mut row = steps.get(&id)?.clone();
+            if &*event.kind == "step.started" {
+                // As it stood then: the row at rest may have ended since.
+                row.output = None;
+                row.finished_at = None;
+                row.error = None;
+            }
+            Some(TimelineData::Step(row))
+        }
+        kind if TOOL_CALLS.contains(&kind) => {
+            Some(TimelineData::ToolCall(tool_call(event, &event.value())))
+        }
+        kind if MODEL_CALLS.contains(&kind) => {
+            Some(TimelineData::ModelCall(model_call(event, &event.value())))
+        }
+        _ => None,
+    }
+}
+
+fn session_of(event: &LogEvent) -> SessionId {
+    match event.stream {
+        StreamId::Session(id) => id,
+        // Calls stand only in sessions' streams; a system event would be a damaged row.
+        StreamId::System => SessionId::from_u128(0),
+    }
+}
+
+/// The call's id: given for calls from outside, derived for the session's own.
+fn call_id(session: SessionId, payload: &Value) -> EffectId {
+    let given = payload.get("call_id").and_then(Value::as_str).and_then(|id| id.parse().ok());
+    let number = payload.get("effect").and_then(Value::as_u64).unwrap_or(u64::MAX);
+    given.unwrap_or_else(|| EffectId::derive(session, number))
+}
+
+fn field(payload: &Value, key: &str) -> Value {
+    payload.get(key).cloned().unwrap_or(Value::Null)
+}
+
+fn tool_call(event: &LogEvent, payload: &Value) -> ToolCallView {
+    let session = session_of(event);
+    ToolCallView {
+        id: call_id(session, payload),
+        session,
+        step: payload.get("step_id").and_then(Value::as_str).and_then(|id| id.parse().ok()),
+        tool: payload.get("tool_name").and_then(Value::as_str).unwrap_or("").to_owned(),
+        args: field(payload, "args"),
+        result: field(payload, "result"),
+        allowed: payload.get("allowed").and_then(Value::as_bool).unwrap_or(false),
+        latency_ms: payload.get("latency_ms").and_then(Value::as_u64).unwrap_or(0),
+        at: event.ts,
+        seq: event.seq,
+    }
+}
+
+fn model_call(event: &LogEvent, payload: &Value) -> ModelCallView {
+    let session = session_of(event);
+    let (request, response) = (field(payload, "request"), field(payload, "reply"));
+    let model = request.get("model").and_then(Value::as_str).unwrap_or("").to_owned();
+    ModelCallView {
+        id: call_id(session, payload),
+        session,
+        model,
+        usage: field(&response, "usage"),
+        request,
+        response,
+        error: payload.get("error").filter(|error| !error.is_null()).cloned(),
+        latency_ms: payload.get("latency_ms").and_then(Value::as_u64).unwrap_or(0),
+        at: event.ts,
+        seq: event.seq,
+    }
+}

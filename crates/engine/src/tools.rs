@@ -1,0 +1,97 @@
+//! Tools called through the API in a run's name.
+
+use std::sync::Arc;
+
+use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::row::Role;
+use overmind_core::store::{Commit, Guard, NewEvent, Page, StreamId};
+use overmind_core::tool::{ToolOutcome, ToolSpec};
+use serde_json::json;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::cortex::shutting_down;
+use crate::error::EngineError;
+use crate::request::ToolCallDraft;
+
+impl Engine {
+    /// Every registered tool, by name.
+    pub fn tool_list(&self) -> Arc<[ToolSpec]> {
+        self.tools.specs()
+    }
+
+    /// Calls a tool as the run's agent would, with its allow-list and sandbox, and records it in
+    /// the run's log. The run itself does not hear of it. Tools that need an approval are
+    /// refused here: the caller is not the human who decides.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the run or its agent. A denied or failed call is no error:
+    /// it is in the outcome.
+    pub async fn tool_call(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        call: ToolCallDraft,
+    ) -> Result<ToolOutcome, EngineError> {
+        by.require_for(Role::Operator, id)?;
+        if self.cortex.draining() {
+            return Err(shutting_down());
+        }
+        let row = self.find_session(id).await?;
+        let agent = self.agent_at(&row).await?;
+        let ToolCallDraft { tool, args } = call;
+        let effect = EffectId::mint(&*self.cortex.ids);
+        let needs_approval = agent.approvals.iter().any(|name| name == "*" || *name == tool);
+        let (mut outcome, latency_ms) = if needs_approval {
+            let message =
+                format!("`{tool}` needs an approval, which only the run itself can ask for");
+            (ToolOutcome { allowed: false, ..ToolOutcome::failure("tool_not_allowed", message) }, 0)
+        } else {
+            let assignment = Assignment {
+                session: id,
+                epoch: row.epoch,
+                colony: row.colony,
+                agent: row.agent,
+                tools_allowed: agent.tools_allowed.into(),
+                sandbox: row.sandbox,
+                workspace: row.workspace.into(),
+            };
+            let answer = self.cortex.await_call(effect);
+            let (name, args) = (tool.clone(), args.clone());
+            let message = ToHive::CallTool { call: effect, assignment, name, args };
+            if let Err(err) = self.cortex.bus.send(self.cortex.hive(), message).await {
+                self.cortex.forget_call(effect);
+                return Err(EngineError::Unavailable { message: err.to_string() });
+            }
+            answer.await.map_err(|_| shutting_down())?
+        };
+        self.cortex.store.redact(&mut outcome.result);
+        let event = NewEvent {
+            stream: StreamId::Session(id),
+            kind: if outcome.allowed { "tool.called" } else { "tool.denied" },
+            ts: self.cortex.clock.now(),
+            payload: json!({
+                "run_id": id, "step_id": null, "call_id": effect, "by": by.name,
+                "tool_name": tool, "args": args, "ok": outcome.ok(), "allowed": outcome.allowed,
+                "latency_ms": latency_ms, "result": outcome.result,
+            }),
+        };
+        let guards = vec![Guard::SessionExists { session: id }];
+        self.cortex.store.commit(Commit { guards, events: vec![event], changes: vec![] }).await?;
+        Ok(outcome)
+    }
+
+    /// The agent as it was when the run was made.
+    async fn agent_at(
+        &self,
+        row: &overmind_core::row::SessionRow,
+    ) -> Result<overmind_core::agent::AgentSpec, EngineError> {
+        let after = row.agent_version.checked_add(1);
+        let page = Page { limit: 1, after };
+        let versions = self.cortex.store.agent_versions(row.agent, page).await?;
+        let agent = versions.into_iter().next().ok_or_else(|| EngineError::not_found("Agent"))?;
+        Ok(agent.spec)
+    }
+}

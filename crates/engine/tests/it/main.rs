@@ -1,0 +1,9 @@
+//! The engine over the real SQLite store, with tools and models that do what each test says.
+
+mod humans;
+mod orders;
+mod recovery;
+mod registry;
+mod replays;
+mod runs;
+mod world;

@@ -1,0 +1,153 @@
+//! One engine for one test.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::ids::SessionId;
+use overmind_core::memory::Memory;
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::store::{EventQuery, Store, StreamId};
+use overmind_core::time::Clock;
+use overmind_engine::request::{AgentDraft, SessionDraft};
+use overmind_engine::{Caller, Config, Engine, Parts};
+use overmind_store::{Options, Sqlite};
+use overmind_testkit::ids::SeededIds;
+use overmind_testkit::ports::{FakeModels, FakeTools, NoMemory, WallClock};
+use tempfile::TempDir;
+
+pub(crate) struct World {
+    pub(crate) dir: Arc<TempDir>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) engine: Engine,
+    pub(crate) tools: Arc<FakeTools>,
+    pub(crate) models: Arc<FakeModels>,
+    pub(crate) by: Caller,
+}
+
+/// Distinct ids for every life of a store.
+static LIVES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+
+impl World {
+    pub(crate) async fn new(tools: Arc<FakeTools>, models: Arc<FakeModels>) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::at(dir, tools, models, 64).await
+    }
+
+    pub(crate) async fn at(
+        dir: Arc<TempDir>,
+        tools: Arc<FakeTools>,
+        models: Arc<FakeModels>,
+        max_running: u32,
+    ) -> Self {
+        let store: Arc<dyn Store> =
+            Arc::new(Sqlite::open(Options::new(dir.path().join("overmind.db"))).unwrap());
+        let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let engine = Engine::start(Parts {
+            store: Arc::clone(&store),
+            models: Arc::clone(&models) as Arc<_>,
+            tools: Arc::clone(&tools) as Arc<_>,
+            memory: Arc::new(NoMemory) as Arc<dyn Memory>,
+            clock: Arc::new(WallClock) as Arc<dyn Clock>,
+            ids: Arc::new(SeededIds::new(life)),
+            config: Config {
+                max_running,
+                max_running_per_agent: max_running,
+                max_running_per_colony: max_running,
+                workspace: dir.path().to_owned(),
+                token_key: [7; 32],
+                admin_hash: *blake3::hash(b"ova_test").as_bytes(),
+            },
+        })
+        .await
+        .unwrap();
+        Self { dir, store, engine, tools, models, by: Caller::admin() }
+    }
+
+    /// An agent that may use every fake tool; `change` says what is special.
+    pub(crate) async fn agent(&self, model: &str, change: impl FnOnce(&mut AgentDraft)) -> String {
+        let mut draft = AgentDraft {
+            name: format!("agent-{}", LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+            role: "test".into(),
+            model: model.into(),
+            tools_allowed: [
+                "hang",
+                "look",
+                "read_file",
+                "run_shell",
+                "search_memory",
+                "store_memory",
+                "write_file",
+            ]
+            .map(String::from)
+            .into(),
+            ..AgentDraft::default()
+        };
+        change(&mut draft);
+        self.engine.agent_create(&self.by, draft, None).await.unwrap().value.agent.id.to_string()
+    }
+
+    pub(crate) async fn run(&self, agent: &str, task: &str) -> SessionId {
+        let draft = SessionDraft {
+            agent: agent.into(),
+            task: task.into(),
+            step_limit: None,
+            workspace: None,
+            idempotency: None,
+        };
+        self.engine.session_create(&self.by, draft).await.unwrap().value.id
+    }
+
+    /// Waits until the session's status is one of these.
+    pub(crate) async fn until(&self, id: SessionId, statuses: &[SessionStatus]) -> SessionRow {
+        let mut watch = self.engine.session_watch(id);
+        let wait = async {
+            loop {
+                watch.borrow_and_update();
+                let row = self.engine.session_fetch(&self.by, id).await.unwrap();
+                if statuses.contains(&row.status) {
+                    return row;
+                }
+                watch.changed().await.unwrap();
+            }
+        };
+        match tokio::time::timeout(Duration::from_secs(20), wait).await {
+            Ok(row) => row,
+            Err(_) => {
+                panic!("{:?} is not {statuses:?}", self.engine.session_fetch(&self.by, id).await)
+            }
+        }
+    }
+
+    pub(crate) async fn ended(&self, id: SessionId) -> SessionRow {
+        use SessionStatus::{Canceled, Failed, Succeeded};
+        self.until(id, &[Succeeded, Failed, Canceled]).await
+    }
+
+    /// Waits until `ready` holds.
+    pub(crate) async fn until_true(&self, what: &str, ready: impl Fn() -> bool) {
+        let wait = async {
+            while !ready() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
+    }
+
+    pub(crate) async fn kinds(&self, id: SessionId) -> Vec<String> {
+        let stream = Some(StreamId::Session(id));
+        let query = EventQuery { stream, after: 0, kinds: &[], limit: 10_000 };
+        let events = self.store.events(query).await.unwrap();
+        events.into_iter().map(|event| event.kind.into()).collect()
+    }
+
+    /// Every test ends here: the log replays, the audit is clean, nothing is left running.
+    pub(crate) async fn check(&self, ids: &[SessionId]) {
+        for id in ids {
+            let report = self.engine.session_verify(&self.by, *id).await.unwrap();
+            assert_eq!(report.divergence, None, "{id}");
+            assert!(report.events > 0);
+        }
+        let audit = self.engine.audit(&self.by).await.unwrap();
+        assert_eq!(audit.findings, []);
+    }
+}
