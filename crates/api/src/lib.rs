@@ -1,0 +1,61 @@
+//! The public contract: every shape that crosses the network to users, and nothing else.
+//!
+//! Rows keep the exact keys of the earlier control planes (`tools_allowed`, `input_json`, …) and
+//! add ours beside them; `docs/decisions/` says which and why. Server and client both use these
+//! types, so they cannot drift apart; the OpenAPI document is made from them.
+//!
+//! Where to start: [`Run`] and [`Agent`] are the nouns, [`Problem`] is every error, [`Timeline`]
+//! is what a replay streams.
+//!
+//! # Rules of the surface
+//!
+//! * **Requests are strict.** Unknown keys are refused (a typo must not be a default), numbers
+//!   are numbers (`"7"` is not 7), and `null` means "not given". Each request type checks its own
+//!   bounds in `check`, so that client and server agree on them.
+//! * **Responses may grow.** A client ignores keys it does not know; no key is ever removed or
+//!   changes its type under the same path.
+//! * Ids are `<prefix>_` and 32 hexadecimal digits; times are RFC 3339 in UTC with microseconds.
+//!
+//! This crate does no I/O and decides nothing: what is allowed is the engine's business.
+
+mod admin;
+mod agent;
+mod memory;
+mod problem;
+mod query;
+mod raw;
+mod run;
+mod timeline;
+mod vocabulary;
+
+pub use admin::{
+    AuditFinding, AuditReport, BackupDone, BackupRequest, Key, KeyCreate, KeyCreated, Okay,
+    ProviderKeyView, PruneDone, PruneRequest, Ready, Status, StatusCount, StoreStatus, Tool,
+    Version,
+};
+pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use memory::{MemoryFound, MemoryItem, MemoryMatch, MemorySearch, MemoryStore, MemoryStored};
+pub use problem::{FieldError, Problem, ProblemKind};
+pub use query::{DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
+pub use raw::RawJson;
+pub use run::{
+    ApprovalAnswer, Diff, DiffRow, Divergence, ForkRequest, ForkedFrom, Run, RunCreate, RunInput,
+    Step, ToolCallRequest, Usage, VerifyReport,
+};
+pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
+pub use vocabulary::{
+    AgentStatus, EffectClass, OnUnknown, Policy, Role, RunStatus, SandboxLevel, StepType, Verdict,
+};
+
+// The ground's ids and times stand in the rows, so a user of this crate needs no other.
+pub use overmind_core::ids::{
+    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, MemoryId, SessionId, StepId,
+};
+pub use overmind_core::time::{Timestamp, TimestampError};
+
+/// Items per page when a list's `limit` is not given.
+pub const DEFAULT_LIMIT: u32 = 100;
+/// The largest `limit` of a list.
+pub const MAX_LIMIT: u32 = 1000;
+/// Largest `top_k` of a memory search.
+pub const MAX_TOP_K: u32 = 50;

@@ -1,0 +1,80 @@
+//! What may stand after the `?`. Unknown names are refused, as in bodies.
+
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use crate::RunStatus;
+
+/// Of every list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// Items per page.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where to go on: the cursor in the last page's `Link: <…>; rel="next"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// Of `GET /api/runs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct RunListQuery {
+    /// Items per page.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only runs that stand here.
+    #[param(inline)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<RunStatus>,
+    /// Only runs of this agent: its id or exact name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+/// Of `GET /api/memory`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct MemoryListQuery {
+    /// Items per page.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only this collection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collection: Option<String>,
+}
+
+/// Of `GET /api/runs/{id}/replay`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ReplayQuery {
+    /// Stay and stream what is added, until the run ends. `1`, `true`, `yes` and `on` are yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub follow: Option<bool>,
+    /// Taken for compatibility and without effect: nothing polls here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll_ms: Option<i64>,
+    /// Resume after this `id:`; the header `Last-Event-ID` wins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_event_id: Option<String>,
+}
+
+/// Of `GET /api/diff`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DiffQuery {
+    /// A run's id.
+    pub a: String,
+    /// Another run's id.
+    pub b: String,
+}

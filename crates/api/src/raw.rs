@@ -1,0 +1,71 @@
+//! JSON that passes through unread.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+/// A JSON value kept as the text it came as.
+///
+/// An event's payload is hashed as text; reading it into a tree and writing it again would cost
+/// time and could change bytes that an auditor wants to hash.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// Keeps `text` as it is when it is JSON; otherwise keeps it as a JSON string, which is how
+    /// the log shows a damaged payload.
+    pub fn from_text(text: &str) -> Self {
+        let raw = RawValue::from_string(text.to_owned()).unwrap_or_else(|_| {
+            serde_json::value::to_raw_value(text).expect("a string is always JSON")
+        });
+        Self(raw)
+    }
+
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// The value as a tree.
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.0.get()).unwrap_or(Value::Null)
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialSchema for RawJson {
+    fn schema() -> RefOr<Schema> {
+        utoipa::schema!(Value).into()
+    }
+}
+
+impl ToSchema for RawJson {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_goes_through_byte_for_byte_and_damage_becomes_a_string() {
+        let raw = RawJson::from_text(r#"{"b": 1.0,"a":[ ]}"#);
+        assert_eq!(serde_json::to_string(&raw).unwrap(), r#"{"b": 1.0,"a":[ ]}"#);
+        assert_eq!(raw.value()["b"], 1.0);
+        let damaged = RawJson::from_text("{\"half");
+        assert_eq!(damaged.value(), Value::String("{\"half".into()));
+    }
+}

@@ -1,0 +1,368 @@
+//! Runs (sessions) on the wire, their steps, and what can be asked of them.
+
+use overmind_core::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
+use overmind_core::model;
+use overmind_core::row::{SessionRow, StepRow};
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::problem::{FieldError, refuse_blank, refuse_long};
+use crate::{RunStatus, SandboxLevel, StepType, Verdict};
+
+/// One run: an agent at work, from placement to end. Also served as a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Run {
+    #[schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a")]
+    pub id: SessionId,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
+    pub task: String,
+    pub status: RunStatus,
+    /// 0 is none.
+    pub step_limit: u32,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    /// The agent's version when the run was made.
+    pub agent_version: u32,
+    /// How often it was started; 0 before the first start. A restart after a crash raises it.
+    pub epoch: u32,
+    /// The hive it was last placed on.
+    #[schema(value_type = Option<String>)]
+    pub hive: Option<HiveId>,
+    /// The question it waits for an answer to.
+    pub prompt: Option<String>,
+    /// The approval it waits for.
+    #[schema(value_type = Option<String>)]
+    pub approval_id: Option<ApprovalId>,
+    pub final_answer: Option<String>,
+    /// `{"code","message",…}` of a failed run.
+    #[schema(value_type = Option<Object>)]
+    pub error: Option<Value>,
+    pub usage: Usage,
+    /// US dollars so far; `null` as soon as one call had no known price.
+    pub cost_usd: Option<f64>,
+    pub step_count: u32,
+    pub model_call_count: u32,
+    pub sandbox: SandboxLevel,
+    /// Absolute path on the hive.
+    pub workspace: String,
+    pub forked_from: Option<ForkedFrom>,
+    /// Who asked for it: `admin`, the name of an API key, or a run's id.
+    pub created_by: String,
+    #[schema(value_type = String)]
+    pub colony: ColonyId,
+}
+
+impl From<SessionRow> for Run {
+    fn from(row: SessionRow) -> Self {
+        Self {
+            id: row.id,
+            agent_id: row.agent,
+            task: row.task,
+            status: row.status.into(),
+            step_limit: row.step_limit,
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            agent_version: row.agent_version,
+            epoch: row.epoch,
+            hive: row.hive,
+            prompt: row.prompt,
+            approval_id: row.approval,
+            final_answer: row.final_answer,
+            error: row.error,
+            usage: row.usage.into(),
+            cost_usd: row.cost_microusd.map(dollars),
+            step_count: row.steps,
+            model_call_count: row.model_calls,
+            sandbox: row.sandbox.into(),
+            workspace: row.workspace,
+            forked_from: row.forked_from.map(|(run_id, step)| ForkedFrom { run_id, step }),
+            created_by: row.created_by,
+            colony: row.colony,
+        }
+    }
+}
+
+/// Millionths as dollars: exact to the millionth far beyond any real bill (2^53 millionths are
+/// nine thousand million dollars).
+#[expect(clippy::cast_precision_loss, reason = "rounding begins beyond 9e9 dollars")]
+fn dollars(microusd: u64) -> f64 {
+    microusd as f64 / 1e6
+}
+
+/// The run and step that a run was forked from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForkedFrom {
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    /// The fork repeats everything before this step.
+    pub step: u32,
+}
+
+/// Tokens. `input_tokens` counts all prompt tokens, cached ones included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cached_input_tokens: u64,
+    pub cache_write_tokens: u64,
+    pub reasoning_tokens: u64,
+}
+
+impl From<model::Usage> for Usage {
+    fn from(usage: model::Usage) -> Self {
+        let model::Usage {
+            input_tokens,
+            output_tokens,
+            cached_input_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+        } = usage;
+        Self {
+            input_tokens,
+            output_tokens,
+            cached_input_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+        }
+    }
+}
+
+/// One step of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Step {
+    #[schema(value_type = String)]
+    pub id: StepId,
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    /// From 0, without gaps.
+    pub idx: u32,
+    #[serde(rename = "type")]
+    pub kind: StepType,
+    #[schema(value_type = Object)]
+    pub input_json: Value,
+    #[schema(value_type = Option<Object>)]
+    pub output_json: Option<Value>,
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    pub error: Option<String>,
+    /// The turn it belongs to, from 0.
+    pub turn: u32,
+}
+
+impl From<StepRow> for Step {
+    fn from(row: StepRow) -> Self {
+        Self {
+            id: row.id,
+            run_id: row.session,
+            idx: row.idx,
+            kind: row.kind.into(),
+            input_json: row.input,
+            output_json: row.output,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            error: row.error,
+            turn: row.turn,
+        }
+    }
+}
+
+/// Body of `POST /api/runs`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunCreate {
+    /// The agent's id, or its exact name.
+    #[schema(example = "fixer")]
+    pub agent_id: String,
+    /// What to do. May be empty.
+    #[schema(example = "mend the failing test")]
+    pub task: String,
+    /// Not given: the agent's `max_steps`. 0: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_limit: Option<u32>,
+    /// Absolute directory on the server. Not given: the server's workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+}
+
+impl RunCreate {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        refuse_blank(&mut errors, "agent_id", &self.agent_id);
+        if let Some(workspace) = &self.workspace
+            && !workspace.starts_with('/')
+        {
+            errors.push(FieldError::new("workspace", "must be an absolute path"));
+        }
+        errors
+    }
+}
+
+/// Body of `POST /api/runs/{id}/input`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunInput {
+    /// Not blank.
+    #[schema(min_length = 1)]
+    pub message: String,
+}
+
+impl RunInput {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        refuse_blank(&mut errors, "message", &self.message);
+        errors
+    }
+}
+
+/// Body of `POST /api/runs/{id}/approvals/{approval_id}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalAnswer {
+    pub decision: Verdict,
+    /// Told to the agent when denied, and kept in the log. At most 2,000 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 2000)]
+    pub reason: Option<String>,
+}
+
+impl ApprovalAnswer {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if let Some(reason) = &self.reason {
+            refuse_long(&mut errors, "reason", reason, 2000);
+        }
+        errors
+    }
+}
+
+/// Body of `POST /api/runs/{id}/fork`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForkRequest {
+    /// The fork repeats everything before this step.
+    pub at: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Replaces the agent's role text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+}
+
+impl ForkRequest {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        for (field, value) in [("model", &self.model), ("prompt", &self.prompt)] {
+            if let Some(value) = value {
+                refuse_blank(&mut errors, field, value);
+            }
+        }
+        errors
+    }
+}
+
+/// Body of `POST /api/runs/{id}/tools/call`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolCallRequest {
+    /// An unknown or forbidden name is answered by the tool gateway, with status 200.
+    #[schema(example = "run_shell")]
+    pub tool_name: String,
+    /// An object; not given: `{}`.
+    #[serde(default = "empty_object")]
+    #[schema(value_type = Object)]
+    pub args: Value,
+}
+
+pub(crate) fn empty_object() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+impl ToolCallRequest {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        crate::problem::refuse_non_object(&mut errors, "args", &self.args);
+        errors
+    }
+}
+
+/// What a re-decision of a run from its log found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VerifyReport {
+    /// No divergence.
+    pub ok: bool,
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    pub events: u64,
+    /// Events that were decided again and compared.
+    pub decided: u64,
+    pub divergence: Option<Divergence>,
+}
+
+/// The first event that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Divergence {
+    pub seq: u64,
+    pub recorded: String,
+    pub decided: String,
+}
+
+/// Two runs laid side by side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Diff {
+    pub a: Run,
+    pub b: Run,
+    /// Steps that are equal from the start on.
+    pub common: u32,
+    pub rows: Vec<DiffRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiffRow {
+    pub idx: u32,
+    pub a: Option<Step>,
+    pub b: Option<Step>,
+    pub same: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_in_millionths_keeps_its_digits_as_dollars() {
+        assert_eq!(serde_json::to_string(&dollars(1_234_567)).unwrap(), "1.234567");
+        assert_eq!(serde_json::to_string(&dollars(1)).unwrap(), "1e-6");
+    }
+
+    #[test]
+    fn a_run_needs_an_agent_and_takes_an_empty_task() {
+        let run = RunCreate { agent_id: "fixer".into(), ..RunCreate::default() };
+        assert_eq!(run.check(), []);
+        assert_eq!(RunCreate::default().check()[0].field, "agent_id");
+        let relative = RunCreate { workspace: Some("src".into()), ..run };
+        assert_eq!(relative.check(), [FieldError::new("workspace", "must be an absolute path")]);
+    }
+
+    #[test]
+    fn tool_arguments_default_to_an_empty_object_and_must_be_one() {
+        let call: ToolCallRequest = serde_json::from_str(r#"{"tool_name":"x"}"#).unwrap();
+        assert_eq!(call.args, empty_object());
+        let bad: ToolCallRequest = serde_json::from_str(r#"{"tool_name":"x","args":[1]}"#).unwrap();
+        assert_eq!(bad.check(), [FieldError::new("args", "must be an object, not an array")]);
+    }
+}

@@ -1,0 +1,225 @@
+//! What a run left behind: events, tool calls, model calls, and the timeline that joins them.
+
+use overmind_core::ids::{AgentId, EffectId, SessionId, StepId};
+use overmind_core::store::{LogEvent, StreamId};
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::{RawJson, RunStatus, Step};
+
+/// One event of the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// `<stream>.<seq>`.
+    pub id: String,
+    /// `null` for events of the system.
+    #[schema(value_type = Option<String>)]
+    pub run_id: Option<SessionId>,
+    /// Dotted, lower case: `run.queued`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[schema(value_type = Object)]
+    pub payload_json: RawJson,
+    #[schema(value_type = String, format = DateTime)]
+    pub ts: Timestamp,
+    /// Place in its stream, from 1, without gaps.
+    pub seq: u64,
+    /// Place in the order of all commits, from 1.
+    pub global: u64,
+    /// BLAKE3 of the event and the hash before it, in hexadecimal.
+    #[schema(min_length = 64, max_length = 64)]
+    pub hash: String,
+}
+
+impl From<LogEvent> for Event {
+    fn from(event: LogEvent) -> Self {
+        Self {
+            id: event.id(),
+            run_id: match event.stream {
+                StreamId::System => None,
+                StreamId::Session(id) => Some(id),
+            },
+            payload_json: RawJson::from_text(&event.payload),
+            kind: event.kind.into(),
+            ts: event.ts,
+            seq: event.seq,
+            global: event.global,
+            hash: hex(&event.hash),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|b| [b >> 4, b & 15])
+        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
+        .collect()
+}
+
+/// One call of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCall {
+    #[schema(value_type = String)]
+    pub id: EffectId,
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    /// `null` for a direct call over the API.
+    #[schema(value_type = Option<String>)]
+    pub step_id: Option<StepId>,
+    pub tool_name: String,
+    #[schema(value_type = Object)]
+    pub args_json: Value,
+    #[schema(value_type = Object)]
+    pub result_json: Value,
+    /// False when the tool is not registered or not in the agent's allow-list.
+    pub allowed: bool,
+    pub latency_ms: u64,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Sequence number of its event in the run's stream.
+    pub seq: u64,
+}
+
+/// One call of a model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ModelCall {
+    #[schema(value_type = String)]
+    pub id: EffectId,
+    #[schema(value_type = Option<String>)]
+    pub run_id: Option<SessionId>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    pub model: String,
+    /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages that an
+    /// earlier call of the run carried are not repeated.
+    #[schema(value_type = Object)]
+    pub request_json: Value,
+    #[schema(value_type = Object)]
+    pub response_json: Value,
+    #[schema(value_type = Object)]
+    pub usage_json: Value,
+    #[schema(value_type = Option<Object>)]
+    pub error: Option<Value>,
+    pub latency_ms: u64,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Sequence number of its event in the run's stream.
+    pub seq: u64,
+}
+
+/// One entry of a run's timeline: `{"kind","ts","data"}`.
+///
+/// A step appears again each time its state changes.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Timeline {
+    /// `event`, `step`, `tool_call` or `model_call`.
+    pub kind: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    pub ts: Timestamp,
+    /// The full row, by `kind`.
+    pub data: TimelineData,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)] // written only; reading goes by `kind`, see below
+pub enum TimelineData {
+    Event(Event),
+    Step(Step),
+    ToolCall(ToolCall),
+    ModelCall(ModelCall),
+}
+
+impl Timeline {
+    pub fn new(ts: Timestamp, data: TimelineData) -> Self {
+        let kind = match &data {
+            TimelineData::Event(_) => "event",
+            TimelineData::Step(_) => "step",
+            TimelineData::ToolCall(_) => "tool_call",
+            TimelineData::ModelCall(_) => "model_call",
+        };
+        Self { kind, ts, data }
+    }
+}
+
+impl<'de> Deserialize<'de> for Timeline {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+
+        #[derive(Deserialize)]
+        struct Wire {
+            kind: String,
+            ts: Timestamp,
+            data: Box<RawValue>,
+        }
+        let Wire { kind, ts, data } = Wire::deserialize(from)?;
+        let data = data.get();
+        let data = match kind.as_str() {
+            "event" => serde_json::from_str(data).map(TimelineData::Event),
+            "step" => serde_json::from_str(data).map(TimelineData::Step),
+            "tool_call" => serde_json::from_str(data).map(TimelineData::ToolCall),
+            "model_call" => serde_json::from_str(data).map(TimelineData::ModelCall),
+            _ => {
+                let known = &["event", "step", "tool_call", "model_call"];
+                return Err(D::Error::unknown_variant(&kind, known));
+            }
+        };
+        Ok(Self::new(ts, data.map_err(D::Error::custom)?))
+    }
+}
+
+/// Data of the `done` event that ends a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    pub status: RunStatus,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> LogEvent {
+        LogEvent {
+            global: 9,
+            stream: StreamId::Session(SessionId::from_u128(7)),
+            seq: 2,
+            kind: "run.started".into(),
+            ts: Timestamp::from_micros(0),
+            payload: r#"{"epoch":1}"#.into(),
+            hash: [0xa5; 32],
+        }
+    }
+
+    #[test]
+    fn a_timeline_entry_has_three_keys_and_reads_back() {
+        let entry = Timeline::new(event().ts, TimelineData::Event(event().into()));
+        let text = serde_json::to_string(&entry).unwrap();
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"kind":"event","ts":"1970-01-01T00:00:00.000000+00:00","data":{"#,
+                r#""id":"ses_00000000000000000000000000000007.2","#,
+                r#""run_id":"ses_00000000000000000000000000000007","type":"run.started","#,
+                r#""payload_json":{"epoch":1},"ts":"1970-01-01T00:00:00.000000+00:00","#,
+                r#""seq":2,"global":9,"#,
+                r#""hash":"a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5"}}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<Timeline>(&text).unwrap(), entry);
+        let other = text.replacen(r#""kind":"event""#, r#""kind":"noise""#, 1);
+        let err = serde_json::from_str::<Timeline>(&other).unwrap_err().to_string();
+        assert!(err.contains("unknown variant `noise`"), "{err}");
+    }
+
+    #[test]
+    fn an_event_of_the_system_has_no_run() {
+        let wire = Event::from(LogEvent { stream: StreamId::System, ..event() });
+        assert_eq!((wire.run_id, wire.id.as_str()), (None, "system.2"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Closed sets of words on the wire, each the mirror of an enum of `core`.
+//!
+//! They are separate types because core's own spelling belongs to the log: renaming a word there
+//! must be a compile error here, not a silent change of the public contract.
+
+use overmind_core::{agent, row, sandbox, tool};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident = $core:path { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        pub enum $name {
+            $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            /// Every word, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// The word's value; `None` for a word outside the set.
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl From<$core> for $name {
+            fn from(core: $core) -> Self {
+                use $core as Core;
+                match core { $(Core::$variant => Self::$variant),+ }
+            }
+        }
+
+        impl From<$name> for $core {
+            fn from(wire: $name) -> Self {
+                use $core as Core;
+                match wire { $($name::$variant => Core::$variant),+ }
+            }
+        }
+    )*};
+}
+
+words! {
+    /// Whether new runs of an agent may be made.
+    AgentStatus = agent::AgentStatus {
+        Active = "active",
+        Disabled = "disabled",
+    }
+
+    /// What a second run of the same effect would do.
+    EffectClass = tool::EffectClass {
+        /// Changes nothing.
+        Pure = "pure",
+        /// Changes the same thing in the same way.
+        Idempotent = "idempotent",
+        /// Never repeated blindly.
+        Once = "once",
+    }
+
+    /// What to do about an effect whose outcome a crash has hidden.
+    OnUnknown = agent::OnUnknown {
+        /// Wait for a human.
+        Ask = "ask",
+        /// Do it again.
+        Retry = "retry",
+        /// Tell the agent and go on.
+        Report = "report",
+    }
+
+    /// Who decides a run's next action.
+    Policy = agent::PolicyKind {
+        /// By the model's name.
+        Auto = "auto",
+        /// The text rules; needs no model.
+        Deterministic = "deterministic",
+        /// A model decides each turn.
+        Model = "model",
+    }
+
+    /// What an API key may do; each role can do what the one before it can.
+    Role = row::Role {
+        /// Reads everything but settings and keys.
+        Viewer = "viewer",
+        /// Also creates and changes agents and runs, and answers questions.
+        Operator = "operator",
+        /// Everything.
+        Admin = "admin",
+    }
+
+    /// Where a run stands.
+    RunStatus = row::SessionStatus {
+        Queued = "queued",
+        Running = "running",
+        /// It asked a question: see the run's `prompt`.
+        AwaitingInput = "awaiting_input",
+        /// An action needs a human's consent: see `approval_id` and `prompt`.
+        AwaitingApproval = "awaiting_approval",
+        Succeeded = "succeeded",
+        Failed = "failed",
+        Canceled = "canceled",
+    }
+
+    /// How strongly a run's commands are kept apart from the host.
+    SandboxLevel = sandbox::SandboxLevel {
+        None = "none",
+        Namespace = "namespace",
+        Docker = "docker",
+    }
+
+    /// What a step is.
+    StepType = row::StepKind {
+        Plan = "plan",
+        Tool = "tool",
+        AskUser = "ask_user",
+        Verify = "verify",
+        /// The final answer.
+        Eval = "eval",
+    }
+}
+
+impl RunStatus {
+    /// Ended for good.
+    pub fn is_terminal(self) -> bool {
+        row::SessionStatus::from(self).is_terminal()
+    }
+}
+
+/// A human's answer to an approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Approve,
+    Deny,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_words_are_the_words_of_the_log() {
+        for status in row::SessionStatus::ALL {
+            assert_eq!(RunStatus::from(status).as_str(), status.as_str());
+            assert_eq!(row::SessionStatus::from(RunStatus::from(status)), status);
+        }
+        for role in [row::Role::Viewer, row::Role::Operator, row::Role::Admin] {
+            assert_eq!(Role::from(role).as_str(), role.as_str());
+        }
+        for &kind in StepType::ALL {
+            assert_eq!(row::StepKind::from(kind).as_str(), kind.as_str());
+        }
+    }
+
+    #[test]
+    fn words_print_as_they_are_serialised_and_parse_back() {
+        for &status in RunStatus::ALL {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+            assert_eq!(RunStatus::parse(status.as_str()), Some(status));
+        }
+        assert_eq!(RunStatus::parse("done"), None);
+        assert_eq!(format!("{:>8}|", RunStatus::Failed), "  failed|");
+    }
+}

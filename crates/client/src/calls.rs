@@ -1,0 +1,447 @@
+//! One method per operation of the API.
+
+use std::sync::Arc;
+
+use hyper::Method;
+use hyper::header::{HeaderName, IF_MATCH};
+use overmind_api::{
+    Agent, AgentCreate, AgentPatch, ApprovalAnswer, AuditReport, BackupDone, BackupRequest, Diff,
+    Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MemoryFound, MemoryItem,
+    MemoryListQuery, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay, ProviderKeyView,
+    PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery, Status, Step, Tool,
+    ToolCall, ToolCallRequest, VerifyReport, Version,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::connection::{Answer, Call, Connections, Options, Patience};
+use crate::error::ClientError;
+use crate::page::{Page, TargetPath, next_of};
+use crate::replay::{Replay, ReplayOptions};
+use crate::target::Target;
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A client of one server; clones share its connections.
+///
+/// Methods fail with a [`ClientError`]. Wherever `agent: &str` stands, an id or an exact name
+/// will do. Dropping a method's future closes its connection; what the server has begun goes on.
+#[derive(Clone, Debug)]
+pub struct Client {
+    connections: Arc<Connections>,
+}
+
+impl Client {
+    /// A client with default [`Options`]. Opens nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Argument`] when the token cannot stand in a header.
+    pub fn connect(target: Target, token: Option<&str>) -> Result<Self, ClientError> {
+        Self::with_options(target, token, Options::default())
+    }
+
+    /// See [`Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_options(
+        target: Target,
+        token: Option<&str>,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let connections = Arc::new(Connections::new(target, token, options)?);
+        Ok(Self { connections })
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.connections.target
+    }
+
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    // --- life signs
+
+    pub async fn health(&self) -> Result<Okay, ClientError> {
+        self.get("/health").await
+    }
+
+    /// A server that is not ready is an answer here, not an error.
+    pub async fn ready(&self) -> Result<Ready, ClientError> {
+        let call = Call {
+            method: Method::GET,
+            target: "/readyz",
+            headers: vec![],
+            body: None,
+            patience: Patience::Quick,
+            also_fine: Some(503),
+        };
+        parse(&Box::pin(self.connections.call(call)).await?)
+    }
+
+    pub async fn version(&self) -> Result<Version, ClientError> {
+        self.get("/api/version").await
+    }
+
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        self.get("/api/status").await
+    }
+
+    /// Figures in the OpenMetrics text format.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        self.text("/metrics").await
+    }
+
+    /// The OpenAPI document that the server itself serves.
+    pub async fn openapi(&self) -> Result<String, ClientError> {
+        self.text("/api/openapi.json").await
+    }
+
+    // --- agents
+
+    /// With an `idempotency_key`, a repeated call answers with the first one's agent.
+    pub async fn agent_create(
+        &self,
+        agent: &AgentCreate,
+        idempotency_key: Option<&str>,
+    ) -> Result<Agent, ClientError> {
+        self.create("/api/agents", agent, idempotency_key).await
+    }
+
+    pub async fn agent_list(&self, query: &ListQuery) -> Result<Page<Agent>, ClientError> {
+        self.page(listed(TargetPath::new("/api/agents"), query)).await
+    }
+
+    pub async fn agent_fetch(&self, agent: &str) -> Result<Agent, ClientError> {
+        self.get(agent_path(agent)?.as_str()).await
+    }
+
+    /// With `if_version`, a change that came between is an error with status 412.
+    pub async fn agent_patch(
+        &self,
+        agent: &str,
+        patch: &AgentPatch,
+        if_version: Option<u32>,
+    ) -> Result<Agent, ClientError> {
+        let headers = if_version.map(|version| (IF_MATCH, format!("\"{version}\"")));
+        let path = agent_path(agent)?;
+        self.send(Method::PATCH, path.as_str(), patch, headers, Patience::Quick).await
+    }
+
+    pub async fn agent_disable(&self, agent: &str) -> Result<Agent, ClientError> {
+        self.act(Method::POST, agent_path(agent)?.then("/disable").as_str()).await
+    }
+
+    /// All versions, newest first.
+    pub async fn agent_versions(
+        &self,
+        agent: &str,
+        query: &ListQuery,
+    ) -> Result<Page<Agent>, ClientError> {
+        self.page(listed(agent_path(agent)?.then("/versions"), query)).await
+    }
+
+    // --- runs
+
+    /// With an `idempotency_key`, a repeated call answers with the first one's run.
+    pub async fn run_create(
+        &self,
+        run: &RunCreate,
+        idempotency_key: Option<&str>,
+    ) -> Result<Run, ClientError> {
+        self.create("/api/runs", run, idempotency_key).await
+    }
+
+    /// Newest first.
+    pub async fn run_list(&self, query: &RunListQuery) -> Result<Page<Run>, ClientError> {
+        let path = TargetPath::new("/api/runs")
+            .query("limit", query.limit)
+            .query("cursor", query.cursor.as_ref())
+            .query("status", query.status)
+            .query("agent", query.agent.as_ref());
+        self.page(path).await
+    }
+
+    pub async fn run_fetch(&self, run: &str) -> Result<Run, ClientError> {
+        self.get(run_path(run)?.as_str()).await
+    }
+
+    pub async fn run_cancel(&self, run: &str) -> Result<Run, ClientError> {
+        self.act(Method::POST, run_path(run)?.then("/cancel").as_str()).await
+    }
+
+    /// Answers a run's question.
+    pub async fn run_input(&self, run: &str, message: &str) -> Result<Run, ClientError> {
+        let body = RunInput { message: message.to_owned() };
+        self.post(run_path(run)?.then("/input").as_str(), &body).await
+    }
+
+    /// Approves or denies an action that waits for it.
+    pub async fn run_decide(
+        &self,
+        run: &str,
+        approval: &str,
+        answer: &ApprovalAnswer,
+    ) -> Result<Run, ClientError> {
+        let path = run_path(run)?.then("/approvals").segment(filled("the approval", approval)?);
+        self.post(path.as_str(), answer).await
+    }
+
+    /// By `idx`.
+    pub async fn run_steps(&self, run: &str, query: &ListQuery) -> Result<Page<Step>, ClientError> {
+        self.page(listed(run_path(run)?.then("/steps"), query)).await
+    }
+
+    /// Oldest first.
+    pub async fn run_tool_calls(
+        &self,
+        run: &str,
+        query: &ListQuery,
+    ) -> Result<Page<ToolCall>, ClientError> {
+        self.page(listed(run_path(run)?.then("/tool-calls"), query)).await
+    }
+
+    /// Oldest first.
+    pub async fn run_model_calls(
+        &self,
+        run: &str,
+        query: &ListQuery,
+    ) -> Result<Page<ModelCall>, ClientError> {
+        self.page(listed(run_path(run)?.then("/model-calls"), query)).await
+    }
+
+    /// Oldest first.
+    pub async fn run_events(
+        &self,
+        run: &str,
+        query: &ListQuery,
+    ) -> Result<Page<Event>, ClientError> {
+        self.page(listed(run_path(run)?.then("/events"), query)).await
+    }
+
+    /// The run's timeline as a stream that resumes by itself.
+    pub async fn run_replay(
+        &self,
+        run: &str,
+        options: ReplayOptions,
+    ) -> Result<Replay, ClientError> {
+        Replay::open(self.clone(), filled("the run", run)?, options).await
+    }
+
+    /// Calls a tool in the run's name; a denied or failed call is an answer, not an error.
+    pub async fn run_tool_call(
+        &self,
+        run: &str,
+        call: &ToolCallRequest,
+    ) -> Result<Value, ClientError> {
+        let path = run_path(run)?.then("/tools/call");
+        self.send(Method::POST, path.as_str(), call, None, Patience::Long).await
+    }
+
+    /// Decides the whole run again from its log and compares.
+    pub async fn run_verify(&self, run: &str) -> Result<VerifyReport, ClientError> {
+        self.get_long(run_path(run)?.then("/verify").as_str()).await
+    }
+
+    /// A new run that repeats this one up to a step.
+    pub async fn run_fork(&self, run: &str, fork: &ForkRequest) -> Result<Run, ClientError> {
+        let path = run_path(run)?.then("/fork");
+        self.send(Method::POST, path.as_str(), fork, None, Patience::Long).await
+    }
+
+    /// Two runs side by side.
+    pub async fn run_diff(&self, a: &str, b: &str) -> Result<Diff, ClientError> {
+        let path = TargetPath::new("/api/diff").query("a", Some(a)).query("b", Some(b));
+        self.get_long(path.as_str()).await
+    }
+
+    // --- memory
+
+    pub async fn memory_store(&self, item: &MemoryStore) -> Result<MemoryStored, ClientError> {
+        self.post("/api/memory/store", item).await
+    }
+
+    /// Best first.
+    pub async fn memory_search(&self, search: &MemorySearch) -> Result<MemoryFound, ClientError> {
+        self.post("/api/memory/search", search).await
+    }
+
+    /// Newest first.
+    pub async fn memory_list(
+        &self,
+        query: &MemoryListQuery,
+    ) -> Result<Page<MemoryItem>, ClientError> {
+        let path = TargetPath::new("/api/memory")
+            .query("limit", query.limit)
+            .query("cursor", query.cursor.as_ref())
+            .query("collection", query.collection.as_ref());
+        self.page(path).await
+    }
+
+    pub async fn memory_delete(&self, item: &str) -> Result<Okay, ClientError> {
+        let path = TargetPath::new("/api/memory").segment(filled("the memory item", item)?);
+        self.act(Method::DELETE, path.as_str()).await
+    }
+
+    // --- the server itself
+
+    pub async fn tool_list(&self) -> Result<Vec<Tool>, ClientError> {
+        self.get("/api/tools").await
+    }
+
+    /// Of all runs and the system, newest first.
+    pub async fn event_list(&self, query: &ListQuery) -> Result<Page<Event>, ClientError> {
+        self.page(listed(TargetPath::new("/api/events"), query)).await
+    }
+
+    /// `provider`: `openai`, `deepseek` or `anthropic`.
+    pub async fn provider_key(&self, provider: &str) -> Result<ProviderKeyView, ClientError> {
+        self.get(TargetPath::new("/api/settings").segment(&format!("{provider}-key")).as_str())
+            .await
+    }
+
+    pub async fn key_create(&self, key: &KeyCreate) -> Result<KeyCreated, ClientError> {
+        self.post("/api/keys", key).await
+    }
+
+    pub async fn key_list(&self, query: &ListQuery) -> Result<Page<Key>, ClientError> {
+        self.page(listed(TargetPath::new("/api/keys"), query)).await
+    }
+
+    pub async fn key_revoke(&self, key: &str) -> Result<Key, ClientError> {
+        let path = TargetPath::new("/api/keys").segment(filled("the key", key)?);
+        self.act(Method::DELETE, path.as_str()).await
+    }
+
+    pub async fn audit_verify(&self) -> Result<AuditReport, ClientError> {
+        self.get_long("/api/audit/verify").await
+    }
+
+    pub async fn backup(&self, backup: &BackupRequest) -> Result<BackupDone, ClientError> {
+        self.send(Method::POST, "/api/backup", backup, None, Patience::Long).await
+    }
+
+    pub async fn prune(&self, prune: &PruneRequest) -> Result<PruneDone, ClientError> {
+        self.send(Method::POST, "/api/prune", prune, None, Patience::Long).await
+    }
+
+    // --- lists
+
+    /// The part of a list after `page`; `None` when that was the last.
+    pub async fn page_next<T: DeserializeOwned>(
+        &self,
+        page: &Page<T>,
+    ) -> Result<Option<Page<T>>, ClientError> {
+        match &page.next {
+            None => Ok(None),
+            Some(target) => self.page(TargetPath::new(target)).await.map(Some),
+        }
+    }
+
+    // --- underneath
+
+    async fn page<T: DeserializeOwned>(&self, path: TargetPath) -> Result<Page<T>, ClientError> {
+        let answer = self.ask(Method::GET, path.as_str(), None, vec![], Patience::Quick).await?;
+        let next = next_of(&answer.headers);
+        Ok(Page { items: parse(&answer)?, next })
+    }
+
+    async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+        parse(&self.ask(Method::GET, target, None, vec![], Patience::Quick).await?)
+    }
+
+    async fn get_long<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+        parse(&self.ask(Method::GET, target, None, vec![], Patience::Long).await?)
+    }
+
+    async fn text(&self, target: &str) -> Result<String, ClientError> {
+        let answer = self.ask(Method::GET, target, None, vec![], Patience::Quick).await?;
+        String::from_utf8(answer.body.into()).map_err(|err| unreadable(answer.attempt, &err))
+    }
+
+    /// A request that needs no body.
+    async fn act<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+    ) -> Result<T, ClientError> {
+        parse(&self.ask(method, target, None, vec![], Patience::Quick).await?)
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        target: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(Method::POST, target, body, None, Patience::Quick).await
+    }
+
+    async fn create<T: DeserializeOwned>(
+        &self,
+        target: &str,
+        body: &impl Serialize,
+        idempotency_key: Option<&str>,
+    ) -> Result<T, ClientError> {
+        let header = idempotency_key.map(|key| (IDEMPOTENCY_KEY, key.to_owned()));
+        self.send(Method::POST, target, body, header, Patience::Quick).await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: &impl Serialize,
+        header: Option<(HeaderName, String)>,
+        patience: Patience,
+    ) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|_| ClientError::Argument {
+            what: "the body",
+            why: "it cannot be written as JSON",
+        })?;
+        let headers = header.into_iter().collect();
+        parse(&self.ask(method, target, Some(body), headers, patience).await?)
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<Vec<u8>>,
+        headers: Vec<(HeaderName, String)>,
+        patience: Patience,
+    ) -> Result<Answer, ClientError> {
+        let body = body.map(Into::into);
+        let call = Call { method, target, headers, body, patience, also_fine: None };
+        // Boxed: every method above would carry its states, and some callers nest them.
+        Box::pin(self.connections.call(call)).await
+    }
+}
+
+fn parse<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
+    serde_json::from_slice(&answer.body).map_err(|err| unreadable(answer.attempt.clone(), &err))
+}
+
+fn unreadable(attempt: String, why: &dyn std::fmt::Display) -> ClientError {
+    ClientError::Unreadable { attempt, why: why.to_string() }
+}
+
+/// An empty segment would name another path.
+fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
+    if text.is_empty() { Err(ClientError::Argument { what, why: "it is empty" }) } else { Ok(text) }
+}
+
+fn agent_path(agent: &str) -> Result<TargetPath, ClientError> {
+    Ok(TargetPath::new("/api/agents").segment(filled("the agent", agent)?))
+}
+
+fn run_path(run: &str) -> Result<TargetPath, ClientError> {
+    Ok(TargetPath::new("/api/runs").segment(filled("the run", run)?))
+}
+
+fn listed(path: TargetPath, query: &ListQuery) -> TargetPath {
+    path.query("limit", query.limit).query("cursor", query.cursor.as_ref())
+}

@@ -1,0 +1,143 @@
+//! What can go wrong between here and the server.
+
+use std::io;
+use std::time::Duration;
+
+use overmind_api::{Problem, ProblemKind};
+
+/// Why a call did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("reaching the server at {target}")]
+    Connect {
+        target: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("speaking TLS with {target}: {why}")]
+    Tls { target: String, why: String },
+    #[error("the server at {target} did not answer within {after:?}")]
+    Timeout { target: String, after: Duration },
+    /// The connection broke while a request was under way; it may have been done.
+    #[error("the connection to {target} broke during {attempt}")]
+    Broken {
+        target: String,
+        /// For example `POST /api/runs`.
+        attempt: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The server said no, and why.
+    #[error("{0}")]
+    Refused(Box<Problem>),
+    /// Something answered, but not as an Overmind server does.
+    #[error("{target} answered {attempt} with {status} and no problem document: {body}")]
+    Foreign { target: String, attempt: String, status: u16, body: String },
+    /// An answer that this client cannot read: another version, most often.
+    #[error("the answer to {attempt} is not what this client expects: {why}")]
+    Unreadable { attempt: String, why: String },
+    /// An argument that no request can be made from.
+    #[error("{what}: {why}")]
+    Argument { what: &'static str, why: &'static str },
+}
+
+impl ClientError {
+    /// The HTTP status of the answer, when there was one.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused(problem) => Some(problem.status),
+            Self::Foreign { status, .. } => Some(*status),
+            Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Broken { .. }
+            | Self::Unreadable { .. }
+            | Self::Argument { .. } => None,
+        }
+    }
+
+    /// The server's problem, when it sent one.
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Refused(problem) => Some(problem),
+            Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Broken { .. }
+            | Self::Foreign { .. }
+            | Self::Unreadable { .. }
+            | Self::Argument { .. } => None,
+        }
+    }
+
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::Connect { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    "is the server running? `overmind up -d` starts it"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "the socket belongs to another user; run as the one who started the server"
+                }
+                _ => return None,
+            },
+            Self::Tls { .. } => "a certificate of your own needs its CA file named",
+            Self::Timeout { .. } | Self::Broken { .. } => {
+                "`overmind status` says whether the server is well; what was asked may still happen"
+            }
+            Self::Refused(problem) => match (&problem.hint, problem.known_kind()) {
+                (Some(hint), _) => return Some(hint.clone()),
+                (None, Some(ProblemKind::Unauthenticated)) => {
+                    "the token is not this server's; see `--data` and `--token`"
+                }
+                (None, Some(ProblemKind::RateLimited | ProblemKind::Unavailable)) => {
+                    "try again in a moment"
+                }
+                (None, Some(ProblemKind::Internal)) => {
+                    let id = problem.request_id.as_deref().unwrap_or("?");
+                    return Some(format!("the server's log has more under {id}"));
+                }
+                (None, _) => return None,
+            },
+            Self::Foreign { .. } => "is that address an Overmind server?",
+            Self::Unreadable { .. } => "compare `overmind --version` with the server's",
+            Self::Argument { .. } => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    /// The same call may succeed a moment later, and repeating it is safe: nothing was done.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } | Self::Broken { .. } => true,
+            Self::Refused(problem) => matches!(problem.status, 429 | 503 | 504),
+            Self::Tls { .. }
+            | Self::Foreign { .. }
+            | Self::Unreadable { .. }
+            | Self::Argument { .. } => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_there_gets_the_hint_to_start_it() {
+        let source = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let err = ClientError::Connect { target: "http://localhost:1".into(), source };
+        assert!(err.hint().unwrap().contains("overmind up"));
+        assert_eq!(err.status(), None);
+    }
+
+    #[test]
+    fn a_problem_keeps_its_own_hint_and_words() {
+        let problem = Problem::new(ProblemKind::NotFound, "Run not found").with_hint("look again");
+        let err = ClientError::Refused(Box::new(problem));
+        assert_eq!(err.to_string(), "Run not found");
+        assert_eq!(err.hint().as_deref(), Some("look again"));
+        assert_eq!(err.status(), Some(404));
+    }
+}

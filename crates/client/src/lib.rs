@@ -1,0 +1,26 @@
+//! A typed client of the HTTP API, light enough for a command that lives five milliseconds.
+//!
+//! [`Client::connect`] takes a [`Target`] (a Unix socket or a URL) and a token; nothing is opened
+//! until the first call. There is one method per operation, named as in the OpenAPI document;
+//! [`Client::run_replay`] is a stream that resumes by itself. Every failure is a [`ClientError`],
+//! which says what to do about it in [`ClientError::hint`].
+//!
+//! Connections are HTTP/1.1, kept and used again; a request that may have reached the server is
+//! repeated only if it changes nothing. Redirects are not followed and proxies not asked: the
+//! token goes to the target and nowhere else.
+
+mod calls;
+mod connection;
+mod error;
+mod page;
+mod replay;
+mod sse;
+mod target;
+mod tls;
+
+pub use calls::Client;
+pub use connection::Options;
+pub use error::ClientError;
+pub use page::Page;
+pub use replay::{Replay, ReplayItem, ReplayOptions};
+pub use target::{Target, TargetError};

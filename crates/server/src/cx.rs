@@ -1,0 +1,79 @@
+//! What every handler can reach.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use overmind_engine::{Caller, Engine, EngineError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::config::ServerConfig;
+use crate::fault::Fault;
+use crate::host::HostRules;
+use crate::metrics::Metrics;
+use crate::rate::Limiter;
+use overmind_api::ProblemKind;
+
+/// The context of the whole server; one per [`crate::Server`].
+#[derive(Debug)]
+pub(crate) struct Cx {
+    pub(crate) engine: Engine,
+    pub(crate) config: ServerConfig,
+    pub(crate) hosts: HostRules,
+    pub(crate) metrics: Metrics,
+    /// Everything that a drain waits for: connections, and work that outlives them.
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when the server is told to stop. Open streams end then.
+    pub(crate) stop: CancellationToken,
+    by_address: Option<Limiter<IpAddr>>,
+    by_caller: Option<Limiter<String>>,
+}
+
+impl Cx {
+    pub(crate) fn new(engine: Engine, config: ServerConfig) -> Self {
+        Self {
+            hosts: HostRules::new(&config.hosts),
+            metrics: Metrics::new(engine.clone()),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            by_address: config.address_rate.map(Limiter::new),
+            by_caller: config.caller_rate.map(Limiter::new),
+            engine,
+            config,
+        }
+    }
+
+    /// Counts one request of an address.
+    pub(crate) fn admit_address(&self, address: IpAddr) -> Result<(), Fault> {
+        let Some(limiter) = &self.by_address else { return Ok(()) };
+        self.admitted(limiter.check(address, Instant::now()), "this address")
+    }
+
+    /// Counts one request of a caller.
+    pub(crate) fn admit_caller(&self, caller: &Caller) -> Result<(), Fault> {
+        let Some(limiter) = &self.by_caller else { return Ok(()) };
+        self.admitted(limiter.check(caller.name.clone(), Instant::now()), "this caller")
+    }
+
+    fn admitted(&self, verdict: Result<(), std::time::Duration>, who: &str) -> Result<(), Fault> {
+        verdict.map_err(|wait| {
+            self.metrics.rate_limited();
+            Fault::new(ProblemKind::RateLimited, format!("too many requests from {who}"))
+                .retry_after(wait)
+        })
+    }
+
+    /// Runs `work` to its end even when the client goes away: hyper drops the handler's future
+    /// then, and a change cut in half is worse than a late one. A drain waits for it.
+    pub(crate) async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        match self.tasks.spawn(work.in_current_span()).await {
+            Ok(done) => done.map_err(Fault::from),
+            Err(err) => Err(Fault::internal("a request's work panicked", &err)),
+        }
+    }
+}

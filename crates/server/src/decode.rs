@@ -1,0 +1,266 @@
+//! Strict JSON bodies with errors that name the field.
+//!
+//! serde says what is wrong but not where; the wrapper here remembers the key that was being
+//! read. It also refuses what serde's derive would let pass: an array in the place of an object.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+
+use overmind_api::ProblemKind;
+use serde::de::value::CowStrDeserializer;
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, Visitor};
+
+use crate::fault::Fault;
+
+/// Longest message about one field, in characters: serde repeats what it was given.
+const MAX_MESSAGE: usize = 300;
+
+/// Reads a body as one JSON object.
+///
+/// # Errors
+///
+/// A 422 problem that names the line and column of a syntax error, or the field that is missing,
+/// unknown, given twice, or of another type.
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(Fault::new(ProblemKind::Invalid, "the body is empty; send a JSON object"));
+    }
+    let key = RefCell::new(None);
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = T::deserialize(Tracked { inner: &mut json, key: &key });
+    read.and_then(|value| json.end().map(|()| value)).map_err(|err| explain(&err, key.take()))
+}
+
+fn explain(err: &serde_json::Error, key: Option<String>) -> Fault {
+    use serde_json::error::Category;
+
+    let place = format!(" at line {} column {}", err.line(), err.column());
+    let text = err.to_string();
+    let what = text.strip_suffix(&place).unwrap_or(&text);
+    match err.classify() {
+        Category::Syntax | Category::Eof | Category::Io => {
+            Fault::new(ProblemKind::Invalid, format!("the body is not JSON: {what}{place}"))
+        }
+        Category::Data => match field_of(what, key) {
+            Some(field) => Fault::invalid(&field, in_plain_words(what)),
+            None => Fault::new(ProblemKind::Invalid, format!("the body {}", in_plain_words(what))),
+        },
+    }
+}
+
+fn field_of(what: &str, key: Option<String>) -> Option<String> {
+    let quoted = |prefix| what.strip_prefix(prefix)?.split('`').next().map(str::to_owned);
+    // A missing field is missed at the end, when no key is being read. Inside an object in the
+    // object the key is still known: `limits` misses `x`, as it were.
+    match key {
+        Some(key) => Some(cut(&key, 100)),
+        None => quoted("missing field `"),
+    }
+}
+
+/// serde's words for developers in words for users.
+fn in_plain_words(what: &str) -> String {
+    let what = cut(what, MAX_MESSAGE);
+    if what.starts_with("missing field") {
+        return "is required".to_owned();
+    }
+    if what.starts_with("duplicate field") {
+        return "is given twice".to_owned();
+    }
+    if let Some((_, known)) = what.split_once("`, expected ")
+        && what.starts_with("unknown field")
+    {
+        return format!("is not known here; known is {}", known.replace('`', ""));
+    }
+    for (start, end) in
+        [("unknown variant ", ", "), ("invalid type: ", ", "), ("invalid value: ", ", ")]
+    {
+        if let Some(rest) = what.strip_prefix(start)
+            && let Some((found, wanted)) = rest.split_once(&format!("{end}expected "))
+        {
+            return format!("must be {}, not {found}", type_words(wanted));
+        }
+    }
+    what
+}
+
+fn type_words(wanted: &str) -> Cow<'_, str> {
+    match wanted {
+        "u32" => "a whole number from 0 to 4294967295".into(),
+        "u64" | "usize" => "a whole number, 0 or more".into(),
+        "i64" => "a whole number".into(),
+        "a sequence" => "a list".into(),
+        "struct" => "an object".into(),
+        other if other.starts_with("struct ") => "an object".into(),
+        other if other.starts_with("enum ") => "one of the documented words".into(),
+        other => other.into(),
+    }
+}
+
+fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// The key that is being read.
+type Key = RefCell<Option<String>>;
+
+struct Tracked<'k, D> {
+    inner: D,
+    key: &'k Key,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Tracked<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_map(ObjectOnly { inner: visitor, key: self.key })
+    }
+
+    // Bodies are structs at the top, so every way in reads an object.
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier
+        ignored_any
+    }
+}
+
+struct ObjectOnly<'k, V> {
+    inner: V,
+    key: &'k Key,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        self.inner.visit_map(Keys { inner: map, key: self.key })
+    }
+}
+
+struct Keys<'k, A> {
+    inner: A,
+    key: &'k Key,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Keys<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        let Some(name) = self.inner.next_key::<Cow<'de, str>>()? else {
+            return Ok(None);
+        };
+        self.key.replace(Some(name.to_string()));
+        let read = CowStrDeserializer::<A::Error>::new(name);
+        seed.deserialize(read).map(Some)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
+        let value = self.inner.next_value_seed(seed)?;
+        self.key.replace(None);
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use overmind_api::{AgentCreate, RunCreate};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fault<T: DeserializeOwned + std::fmt::Debug>(body: &str) -> overmind_api::Problem {
+        decode::<T>(body.as_bytes()).unwrap_err().problem().clone()
+    }
+
+    #[track_caller]
+    fn refused(body: &str, error: &str) {
+        let problem = fault::<RunCreate>(body);
+        assert_eq!((problem.status, problem.error.as_str()), (422, error));
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_and_told_in_plain_words() {
+        refused(r#"{"task":"x"}"#, "agent_id: is required");
+        refused(r#"{"agent_id":7,"task":"x"}"#, "agent_id: must be a string, not integer `7`");
+        refused(
+            r#"{"agent_id":"a","task":"x","step_limit":"7"}"#,
+            "step_limit: must be a whole number from 0 to 4294967295, not string \"7\"",
+        );
+        refused(
+            r#"{"agent_id":"a","task":"x","step_limit":-1}"#,
+            "step_limit: must be a whole number from 0 to 4294967295, not integer `-1`",
+        );
+        refused(
+            r#"{"agent_id":"a","task":"x","step_limit":true}"#,
+            "step_limit: must be a whole number from 0 to 4294967295, not boolean `true`",
+        );
+        refused(
+            r#"{"agent_id":"a","taks":"x"}"#,
+            "taks: is not known here; known is one of agent_id, task, step_limit, workspace",
+        );
+        refused(r#"{"agent_id":"a","agent_id":"b"}"#, "agent_id: is given twice");
+    }
+
+    #[test]
+    fn a_field_of_an_inner_object_is_told_by_the_outer_one() {
+        let body = r#"{"name":"a","role":"r","model":"m","limits":{"max_stepz":1}}"#;
+        let problem = fault::<AgentCreate>(body);
+        assert_eq!(problem.errors[0].field, "limits");
+        assert!(problem.error.contains("max_steps"), "{}", problem.error);
+        let body = r#"{"name":"a","role":"r","model":"m","policy":"free"}"#;
+        let problem = fault::<AgentCreate>(body);
+        assert_eq!(
+            problem.error,
+            "policy: must be one of `auto`, `deterministic`, `model`, not `free`"
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_not_an_object_or_not_json_says_where() {
+        refused(" \n", "the body is empty; send a JSON object");
+        refused(r#"["a","b"]"#, "the body must be a JSON object, not sequence");
+        refused("null", "the body must be a JSON object, not null");
+        refused(
+            "{\"agent_id\": \"a\",\n \"task\" \"x\"}",
+            "the body is not JSON: expected `:` at line 2 column 9",
+        );
+        refused(
+            r#"{"agent_id":"a","task":"x"} {}"#,
+            "the body is not JSON: trailing characters at line 1 column 29",
+        );
+        let deep = format!("{{\"agent_id\":\"a\",\"task\":{}", "[".repeat(100_000));
+        assert_eq!(fault::<RunCreate>(&deep).status, 422);
+    }
+
+    #[test]
+    fn what_was_sent_is_not_repeated_at_length() {
+        let body = format!(r#"{{"agent_id":"a","task":"x","step_limit":"{}"}}"#, "7".repeat(9999));
+        let problem = fault::<RunCreate>(&body);
+        assert!(problem.error.len() < 400, "{}", problem.error.len());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode::<RunCreate>(&body);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(agent_id in ".{0,20}", task in ".{0,60}", step_limit: Option<u32>) {
+            let run = RunCreate { agent_id, task, step_limit, workspace: None };
+            let body = serde_json::to_vec(&run).unwrap();
+            prop_assert_eq!(decode::<RunCreate>(&body).unwrap(), run);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What handlers take apart from a request: ids, bodies, queries, preconditions.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use overmind_api::{Problem, ProblemKind};
+use overmind_core::ids::{ApiKeyId, ApprovalId, MemoryId, SessionId};
+use overmind_engine::Caller;
+use serde::de::DeserializeOwned;
+
+use crate::cx::Cx;
+use crate::decode::decode;
+use crate::fault::Fault;
+use crate::host::single;
+
+/// Who calls. Put into the request by `front` once the token was proved.
+pub(crate) struct Who(pub(crate) Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        parts.extensions.get().cloned().map(Self).ok_or_else(|| {
+            // Cannot happen behind `front`; without it, nobody is let in.
+            Fault::new(ProblemKind::Unauthenticated, "the request was not authenticated")
+        })
+    }
+}
+
+/// One parameter of the path as text, decoded.
+async fn param<S: Send + Sync>(parts: &mut Parts, state: &S, name: &str) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, state).await.ok()?;
+    params.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+}
+
+macro_rules! path_ids {
+    ($($(#[$doc:meta])* $name:ident($id:ty) = $param:literal $what:literal;)*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $name(pub(crate) $id);
+
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = Fault;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+                // A text that is no id names nothing that exists: 404, not 422.
+                param(parts, state, $param)
+                    .await
+                    .and_then(|text| text.parse().ok())
+                    .map(Self)
+                    .ok_or_else(|| Fault::not_found($what))
+            }
+        }
+    )*};
+}
+
+path_ids! {
+    /// `{id}` of a run.
+    RunPath(SessionId) = "id" "Run";
+    /// `{id}` of an agent: its id or exact name. The engine looks it up.
+    AgentPath(String) = "id" "Agent";
+    /// `{approval_id}`.
+    ApprovalPath(ApprovalId) = "approval_id" "Approval";
+    /// `{id}` of a memory item.
+    MemoryPath(MemoryId) = "id" "Memory item";
+    /// `{id}` of a key.
+    KeyPath(ApiKeyId) = "id" "Key";
+    /// `{name}` of a setting.
+    SettingPath(String) = "name" "Setting";
+}
+
+/// A JSON body of at most `max_body` bytes.
+pub(crate) struct Body<T> {
+    pub(crate) value: T,
+    bytes: Bytes,
+}
+
+impl<T> Body<T> {
+    /// The Idempotency-Key header with the fingerprint of this body, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// 422 when the key is empty, too long, or not plain text.
+    pub(crate) fn idempotency(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<(String, [u8; 32])>, Fault> {
+        const NAME: HeaderName = HeaderName::from_static("idempotency-key");
+        let Some(key) = single(headers, &NAME)? else { return Ok(None) };
+        let sound =
+            !key.is_empty() && key.len() <= 255 && key.bytes().all(|b| b.is_ascii_graphic());
+        if !sound {
+            let message = "must be 1 to 255 visible ASCII characters without spaces";
+            return Err(Fault::invalid("Idempotency-Key", message));
+        }
+        Ok(Some((key.to_owned(), *blake3::hash(&self.bytes).as_bytes())))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Cx>> for Body<T> {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
+        let bytes = read(request, cx, cx.config.max_body).await?;
+        Ok(Self { value: decode(&bytes)?, bytes })
+    }
+}
+
+/// A JSON body of at most `max_large_body` bytes.
+pub(crate) struct LargeBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Cx>> for LargeBody<T> {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
+        let bytes = read(request, cx, cx.config.max_large_body).await?;
+        Ok(Self(decode(&bytes)?))
+    }
+}
+
+async fn read(request: Request, cx: &Cx, max: usize) -> Result<Bytes, Fault> {
+    let too_large = || {
+        Fault::new(ProblemKind::TooLarge, format!("the body is larger than {max} bytes")).closing()
+    };
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > max) {
+        return Err(too_large());
+    }
+    if !is_json(request.headers().get(header::CONTENT_TYPE)) {
+        // 422 and not 415: it is what earlier control planes answered.
+        let text = "the body must be JSON: send `Content-Type: application/json`";
+        return Err(Fault::new(ProblemKind::Invalid, text).closing());
+    }
+    let body = Limited::new(request.into_body(), max).collect();
+    match tokio::time::timeout(cx.config.body_timeout, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => {
+            Err(Fault::new(ProblemKind::BadRequest, "the body broke off before its end").closing())
+        }
+        Err(_) => {
+            let text = format!("the body did not arrive within {:?}", cx.config.body_timeout);
+            Err(Fault::new(ProblemKind::Timeout, text).closing())
+        }
+    }
+}
+
+/// `application/json` and `application/…+json`, with or without parameters.
+fn is_json(content_type: Option<&HeaderValue>) -> bool {
+    let Some(text) = content_type.and_then(|value| value.to_str().ok()) else { return false };
+    let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match media.strip_prefix("application/") {
+        Some(kind) => kind == "json" || (kind.len() > 5 && kind.ends_with("+json")),
+        None => false,
+    }
+}
+
+/// The version in `If-Match: "3"`; `None` without the header and for `*`.
+///
+/// # Errors
+///
+/// 422 for anything that is not one strong tag of a version.
+pub(crate) fn if_match(headers: &HeaderMap) -> Result<Option<u32>, Fault> {
+    let Some(text) = single(headers, &header::IF_MATCH)? else { return Ok(None) };
+    if text.trim() == "*" {
+        return Ok(None);
+    }
+    version_of(text)
+        .map(Some)
+        .ok_or_else(|| Fault::invalid("If-Match", "must be the ETag of one version, such as \"3\""))
+}
+
+/// Whether `If-None-Match` names this version.
+pub(crate) fn none_match(headers: &HeaderMap, version: u32) -> bool {
+    let text = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
+    text.is_some_and(|text| {
+        text.split(',').any(|tag| {
+            let tag = tag.trim();
+            tag == "*" || version_of(tag.strip_prefix("W/").unwrap_or(tag)) == Some(version)
+        })
+    })
+}
+
+fn version_of(tag: &str) -> Option<u32> {
+    let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// What stands after the `?`, taken apart name by name; what is left over is refused.
+pub(crate) struct Query {
+    pairs: Vec<(String, String)>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        Self::parse(parts.uri.query().unwrap_or_default())
+    }
+}
+
+impl Query {
+    /// Names given twice are refused: which one counts would be a guess.
+    pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
+        let uri = format!("/?{text}")
+            .parse()
+            .map_err(|_| Fault::new(ProblemKind::Invalid, "the query is not `name=value&…`"))?;
+        let axum::extract::Query(pairs) =
+            axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri)
+                .map_err(|_| Fault::new(ProblemKind::Invalid, "the query is not `name=value&…`"))?;
+        let mut seen = std::collections::HashSet::new();
+        if let Some((name, _)) = pairs.iter().find(|(name, _)| !seen.insert(name.as_str())) {
+            return Err(Fault::invalid(name, "is given twice in the query"));
+        }
+        Ok(Self { pairs })
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.pairs.iter().position(|(key, _)| key == name)?;
+        Some(self.pairs.swap_remove(at).1)
+    }
+
+    pub(crate) fn take_parsed<T>(
+        &mut self,
+        name: &str,
+        wanted: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Fault> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        parse(&text).map(Some).ok_or_else(|| {
+            let shown: String = text.chars().take(60).collect();
+            Fault::invalid(name, format!("must be {wanted}, not `{shown}`"))
+        })
+    }
+
+    /// Refuses names that nobody took.
+    pub(crate) fn finish(self) -> Result<(), Fault> {
+        match self.pairs.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let name: String = name.chars().take(60).collect();
+                Err(Problem::invalid(vec![overmind_api::FieldError::new(
+                    name,
+                    "is not a query parameter of this path",
+                )])
+                .into())
+            }
+        }
+    }
+}
+
+/// The words that earlier control planes took for a truth value.
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" | "on" => Some(true),
+        "0" | "false" | "f" | "no" | "n" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn json_has_several_names_and_everything_else_is_not_json() {
+        for (kind, json) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/merge-patch+json", true),
+            ("application/+json", false),
+            ("text/json", false),
+            ("application/jsonx", false),
+            ("application/x-www-form-urlencoded", false),
+            ("text/plain", false),
+            ("", false),
+        ] {
+            assert_eq!(is_json(Some(&HeaderValue::from_static(kind))), json, "{kind}");
+        }
+        assert!(!is_json(None));
+    }
+
+    #[test]
+    fn if_match_takes_one_strong_version() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_MATCH, HeaderValue::from_static(text));
+            if_match(&headers).map_err(|fault| fault.problem().status)
+        };
+        assert_eq!(read("\"3\""), Ok(Some(3)));
+        assert_eq!(read("*"), Ok(None));
+        for bad in
+            ["3", "W/\"3\"", "\"3\", \"4\"", "\"-1\"", "\"+3\"", "\"99999999999\"", "\"\"", ""]
+        {
+            assert_eq!(read(bad), Err(422), "{bad}");
+        }
+        assert_eq!(if_match(&HeaderMap::new()).unwrap(), None);
+    }
+
+    #[test]
+    fn if_none_match_takes_lists_and_weak_tags() {
+        let read = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static(text));
+            none_match(&headers, 3)
+        };
+        assert!(read("\"3\"") && read("W/\"3\"") && read("\"1\", \"3\"") && read("*"));
+        assert!(!read("\"4\"") && !read("3") && !read(""));
+    }
+
+    #[test]
+    fn unknown_and_doubled_query_names_are_refused() {
+        let mut query = Query::parse("limit=5&cursor=a%20b").unwrap();
+        assert_eq!(query.take("cursor").as_deref(), Some("a b"));
+        let fault = query.finish().unwrap_err();
+        assert_eq!(fault.problem().error, "limit: is not a query parameter of this path");
+        let fault = Query::parse("limit=5&limit=6").err().unwrap();
+        assert_eq!(fault.problem().error, "limit: is given twice in the query");
+        assert!(Query::parse("").unwrap().finish().is_ok());
+    }
+
+    #[test]
+    fn truth_has_the_words_of_earlier_control_planes() {
+        for yes in ["1", "true", "True", "yes", "on", "t", "y"] {
+            assert_eq!(parse_bool(yes), Some(true), "{yes}");
+        }
+        assert_eq!(parse_bool("off"), Some(false));
+        assert_eq!(parse_bool("maybe"), None);
+        assert_eq!(parse_bool(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_panics(text in "[ -~]{0,80}") {
+            if let Ok(query) = Query::parse(&text) {
+                let _ = query.finish();
+            }
+        }
+    }
+}

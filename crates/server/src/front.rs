@@ -1,0 +1,232 @@
+//! The one way that every request goes, whatever its path.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tower::ServiceExt;
+use tracing::{Instrument, Span};
+
+use crate::auth;
+use crate::cx::Cx;
+use crate::fault::Fault;
+use crate::routes::{self, Template};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// The client's address and the one that it reached; `None` on the Unix socket.
+    pub(crate) tcp: Option<(IpAddr, IpAddr)>,
+}
+
+impl Peer {
+    fn shown(&self) -> String {
+        self.tcp.map_or_else(|| "unix".to_owned(), |(client, _)| client.to_string())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Front {
+    pub(crate) cx: Arc<Cx>,
+    router: Router,
+    ids: RequestIds,
+}
+
+impl Front {
+    pub(crate) fn new(cx: Arc<Cx>) -> Self {
+        Self { router: routes::router(Arc::clone(&cx)), cx, ids: RequestIds::new() }
+    }
+
+    /// Answers one request. Never fails: what goes wrong is a problem in the response.
+    pub(crate) async fn handle(&self, peer: Peer, request: Request) -> Response {
+        let began = Instant::now();
+        let id = self.ids.of(request.headers());
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let mut caller = None;
+        let health = is_health(uri.path());
+        // The busiest path logs nothing, so it needs no span.
+        let span = if health { Span::none() } else { tracing::info_span!("request", id = %id) };
+        let answered = self.answer(peer, request, &mut caller).instrument(span);
+        let mut response = answered.await.unwrap_or_else(IntoResponse::into_response);
+
+        let template = response.extensions_mut().remove::<Template>();
+        if let Some(fault) = response.extensions_mut().remove::<Fault>() {
+            let allow = response.headers_mut().remove(header::ALLOW);
+            response = fault.render(&id);
+            if let Some(allow) = allow {
+                response.headers_mut().insert(header::ALLOW, allow);
+            }
+        }
+        finish(response.headers_mut(), &id);
+
+        let route = match template {
+            Some(Template(path)) => path,
+            None if health => "/health",
+            None => "none",
+        };
+        let (status, took) = (response.status().as_u16(), began.elapsed());
+        self.cx.metrics.answered(&method, route, status, took);
+        let ms = took.as_secs_f64() * 1e3;
+        if health {
+            tracing::trace!(%method, route, status, ms, "answered");
+        } else {
+            let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
+            tracing::info!(%method, route, path = uri.path(), status, ms, caller, peer, id, "answered");
+        }
+        response
+    }
+
+    async fn answer(
+        &self,
+        peer: Peer,
+        mut request: Request,
+        name: &mut Option<String>,
+    ) -> Result<Response, Fault> {
+        let cx = &self.cx;
+        cx.hosts.check(request.uri(), request.headers(), peer.tcp.map(|(_, local)| local))?;
+        if let Some(moved) = without_trailing_slash(request.uri()) {
+            return Ok(moved);
+        }
+        let path = request.uri().path();
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        if reads && is_health(path) {
+            return Ok(routes::health::alive());
+        }
+        if let Some((client, _)) = peer.tcp {
+            cx.admit_address(client)?;
+        }
+        if !(reads && path == "/readyz") {
+            let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
+            *name = Some(caller.name.clone());
+            if peer.tcp.is_some() {
+                cx.admit_caller(&caller)?;
+            }
+            request.extensions_mut().insert(caller);
+        }
+        let routed = self.router.clone().oneshot(request);
+        match AssertUnwindSafe(routed).catch_unwind().await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(never)) => match never {},
+            Err(_) => Err(Fault::internal("a handler panicked", &"see the panic above")),
+        }
+    }
+}
+
+fn is_health(path: &str) -> bool {
+    matches!(path, "/health" | "/healthz")
+}
+
+/// On every response, also on those of failures.
+fn finish(headers: &mut HeaderMap, id: &str) {
+    const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Answers are about now and about this caller.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}
+
+/// `/api/agents/` → `/api/agents`, keeping method and body (307).
+///
+/// Only below `/api/`: a target such as `//host/` would otherwise send the client elsewhere.
+fn without_trailing_slash(uri: &Uri) -> Option<Response> {
+    let path = uri.path();
+    if !path.starts_with("/api/") || !path.ends_with('/') {
+        return None;
+    }
+    let mut target = path.trim_end_matches('/').to_owned();
+    if let Some(query) = uri.query() {
+        target.push('?');
+        target.push_str(query);
+    }
+    let target = HeaderValue::from_str(&target).ok()?;
+    Some((StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, target)]).into_response())
+}
+
+/// Names requests, so that a client's report finds its lines in the log.
+#[derive(Debug)]
+struct RequestIds {
+    /// Differs from start to start. Not a secret, so the hasher's random keys will do.
+    start: u32,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        let start = u32::try_from(random >> 32).expect("32 bits were shifted out");
+        Self { start, next: AtomicU64::new(1) }
+    }
+
+    /// The client's own id when it is short and plain, else a new one.
+    fn of(&self, headers: &HeaderMap) -> String {
+        let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        match given {
+            Some(id) if (1..=64).contains(&id.len()) && id.bytes().all(plain) => id.to_owned(),
+            Some(_) | None => {
+                let n = self.next.fetch_add(1, Ordering::Relaxed);
+                format!("req-{:08x}-{n}", self.start)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn moved(target: &str) -> Option<String> {
+        let response = without_trailing_slash(&target.parse().unwrap())?;
+        assert_eq!(response.status(), 307);
+        Some(response.headers()["location"].to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_trailing_slash_is_taken_off_and_the_query_kept() {
+        assert_eq!(moved("/api/agents/").as_deref(), Some("/api/agents"));
+        assert_eq!(
+            moved("/api/runs/x/steps//?limit=1").as_deref(),
+            Some("/api/runs/x/steps?limit=1")
+        );
+        for other in ["/", "/health/", "//evil.example/", "/api/agents", "/apix/"] {
+            assert_eq!(moved(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn request_ids_differ_and_a_hostile_one_is_replaced() {
+        let ids = RequestIds::new();
+        let mut headers = HeaderMap::new();
+        let (first, second) = (ids.of(&headers), ids.of(&headers));
+        assert_ne!(first, second);
+        headers.insert("x-request-id", HeaderValue::from_static("trace-7.a_b"));
+        assert_eq!(ids.of(&headers), "trace-7.a_b");
+        for bad in ["", "a b", "x\"y", &"x".repeat(65)] {
+            headers.insert("x-request-id", HeaderValue::from_str(bad).unwrap());
+            assert!(ids.of(&headers).starts_with("req-"), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_redirect_never_leaves_this_server(path in "/[ -~]{0,40}/") {
+            let Ok(uri) = path.parse::<Uri>() else { return Ok(()) };
+            if let Some(response) = without_trailing_slash(&uri) {
+                let target = response.headers()["location"].to_str().unwrap();
+                prop_assert!(target.starts_with("/api"), "{}", target);
+            }
+        }
+    }
+}

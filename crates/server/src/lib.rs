@@ -1,0 +1,41 @@
+//! The way in: HTTP on TCP, TLS and a Unix socket, in front of one engine.
+//!
+//! [`Server::new`] takes the engine and a [`ServerConfig`]; [`Server::serve`] takes [`Listener`]s
+//! and runs until it is told to stop, then drains. Every request goes the same way, in `front`:
+//!
+//! ```text
+//! accept → headers in time → Host → Origin → rate by address → token → rate by caller → route
+//! ```
+//!
+//! and every handler does the same four things: parse, prove (the engine takes a `Caller`), do,
+//! show. What changes something runs detached from the connection: a client that leaves does not
+//! cut it in half.
+//!
+//! This crate decides nothing about agents and runs; it never touches the store. It refuses:
+//! a listener beyond loopback without TLS, requests without a token (but for `/health`,
+//! `/healthz`, `/readyz`), foreign hosts and origins, and bodies it cannot bound. It has no CORS
+//! and no cookies: browsers of other origins get nothing.
+
+mod auth;
+mod config;
+mod convert;
+mod cx;
+mod decode;
+mod extract;
+mod fault;
+mod front;
+mod host;
+mod listen;
+mod metrics;
+mod openapi;
+mod page;
+mod rate;
+mod routes;
+mod serve;
+mod socket;
+mod sse;
+
+pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
+pub use listen::{ListenError, Listener, Tls};
+pub use openapi::openapi;
+pub use serve::{Drained, Server};

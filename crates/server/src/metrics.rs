@@ -1,0 +1,164 @@
+//! Figures of the HTTP surface and, on each scrape, of the engine.
+
+use std::time::Duration;
+
+use axum::http::Method;
+use overmind_engine::Engine;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Labels have few values: methods are a closed set and routes are templates, so that no client
+/// can make the process remember what it sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: &'static str,
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRoute {
+    route: &'static str,
+}
+
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    seconds: Family<OfRoute, Histogram, fn() -> Histogram>,
+    connections: Gauge,
+    refused: Counter,
+    limited: Counter,
+    streams: Gauge,
+}
+
+/// Counts one thing as open until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Open(Gauge);
+
+impl Open {
+    fn one_more(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(engine: Engine) -> Self {
+        let new_histogram: fn() -> Histogram =
+            || Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 30.0]);
+        let metrics = Self {
+            registry: Registry::with_prefix("overmind"),
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(new_histogram),
+            connections: Gauge::default(),
+            refused: Counter::default(),
+            limited: Counter::default(),
+            streams: Gauge::default(),
+        };
+        metrics.registered(engine)
+    }
+
+    fn registered(mut self, engine: Engine) -> Self {
+        let all = &mut self.registry;
+        all.register("http_requests", "Requests answered", self.requests.clone());
+        let help = "Seconds until a response began, by route";
+        all.register("http_request_seconds", help, self.seconds.clone());
+        all.register("http_connections", "Connections open now", self.connections.clone());
+        let help = "Connections refused because too many were open";
+        all.register("http_connections_refused", help, self.refused.clone());
+        all.register("http_rate_limited", "Requests answered 429", self.limited.clone());
+        all.register("http_streams", "Event streams open now", self.streams.clone());
+        all.register_collector(Box::new(OfEngine(engine)));
+        self
+    }
+
+    pub(crate) fn answered(
+        &self,
+        method: &Method,
+        route: &'static str,
+        status: u16,
+        took: Duration,
+    ) {
+        self.seconds.get_or_create(&OfRoute { route }).observe(took.as_secs_f64());
+        self.requests.get_or_create(&Request { method: known(method), route, status }).inc();
+    }
+
+    pub(crate) fn connection(&self) -> Open {
+        Open::one_more(&self.connections)
+    }
+
+    pub(crate) fn stream(&self) -> Open {
+        Open::one_more(&self.streams)
+    }
+
+    pub(crate) fn connection_refused(&self) {
+        self.refused.inc();
+    }
+
+    pub(crate) fn rate_limited(&self) {
+        self.limited.inc();
+    }
+
+    /// Everything in the OpenMetrics text format.
+    pub(crate) fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn known(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PATCH" => "PATCH",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// The engine's own figures. A name that ends in `_total` is a counter, any other a gauge.
+struct OfEngine(Engine);
+
+impl std::fmt::Debug for OfEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OfEngine")
+    }
+}
+
+impl Collector for OfEngine {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        for (name, help, value) in self.0.metrics() {
+            // The registry puts the prefix in front of every name.
+            let name = name.strip_prefix("overmind_").unwrap_or(name);
+            match name.strip_suffix("_total") {
+                Some(name) => {
+                    let line = to.encode_descriptor(name, help, None, MetricType::Counter)?;
+                    ConstCounter::new(value).encode(line)?;
+                }
+                None => {
+                    let line = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+                    let value = i64::try_from(value).unwrap_or(i64::MAX);
+                    ConstGauge::new(value).encode(line)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

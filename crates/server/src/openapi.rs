@@ -1,0 +1,176 @@
+//! The OpenAPI document, made from the handlers and the wire types.
+
+use overmind_api::Problem;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
+use utoipa::{Modify, OpenApi};
+
+use crate::routes::{admin, agents, health, memory, runs};
+
+/// Paths that need no token.
+const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Overmind",
+        description = "Runs AI agents durably: agents are definitions, runs are agents at work.\n\n\
+            Everything under `/api/runs` is also served under `/api/sessions`. Lists are bare \
+            arrays of at most `limit` items; `Link: <…>; rel=\"next\"` leads to the next page. \
+            Errors are RFC 9457 problems that also carry `\"ok\": false` and `\"error\"`. Unknown \
+            keys in bodies and queries are refused. Tool servers (MCP) are not configured here \
+            yet: `/api/settings/mcp/servers` answers 404.",
+        license(name = "MIT OR Apache-2.0"),
+    ),
+    paths(
+        health::health, health::healthz, health::readyz, health::metrics,
+        agents::agent_create, agents::agent_list, agents::agent_fetch, agents::agent_patch,
+        agents::agent_disable, agents::agent_versions,
+        runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
+        runs::run_decide, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
+        runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
+        runs::run_diff,
+        memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
+        admin::tool_list, admin::event_list, admin::setting_fetch, admin::key_create,
+        admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,
+        admin::backup, admin::prune, admin::openapi,
+    ),
+    components(schemas(Problem)),
+    modifiers(&Common),
+)]
+struct Document;
+
+/// What is the same for every operation, said once.
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let token = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The admin token, an API key (`ovk_…`) or a run's token (`ovs_…`)"))
+            .build();
+        if let Some(components) = document.components.as_mut() {
+            components.add_security_scheme("token", SecurityScheme::Http(token));
+        }
+        let problem =
+            || ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+        for (path, item) in &mut document.paths.paths {
+            let operations =
+                [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete, &mut item.put];
+            for operation in operations.into_iter().flatten() {
+                let public = PUBLIC.contains(&path.as_str());
+                operation.security = Some(if public {
+                    Vec::new()
+                } else {
+                    vec![SecurityRequirement::new::<_, _, &str>("token", [])]
+                });
+                let responses = &mut operation.responses.responses;
+                for (status, response) in responses.iter_mut() {
+                    if let RefOr::T(response) = response
+                        && status.as_str() >= "400"
+                        && response.content.is_empty()
+                    {
+                        response
+                            .content
+                            .insert("application/problem+json".into(), RefOr::T(problem()));
+                    }
+                }
+                let text = "Any other failure: 400, 401, 403, 408, 413, 421, 429, 500, 503 or 504";
+                let other = ResponseBuilder::new()
+                    .description(text)
+                    .content("application/problem+json", problem())
+                    .build();
+                responses.insert("default".to_owned(), RefOr::T(other));
+            }
+        }
+    }
+}
+
+/// The OpenAPI 3.1 document as indented JSON with a line break at its end, the same bytes for
+/// the same program.
+pub fn openapi() -> String {
+    let mut text = serde_json::to_string_pretty(&Document::openapi())
+        .expect("an OpenAPI document is a tree of texts");
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::routes::ROUTES;
+
+    fn document() -> Value {
+        serde_json::from_str(&openapi()).unwrap()
+    }
+
+    #[test]
+    fn the_document_has_exactly_the_routes_that_are_served() {
+        let document = document();
+        assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+        let described: BTreeSet<(String, String)> = document["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, item)| {
+                item.as_object().unwrap().keys().map(move |method| (path.clone(), method.clone()))
+            })
+            .collect();
+        let served: BTreeSet<(String, String)> =
+            ROUTES.iter().map(|route| (route.path.into(), route.method.into())).collect();
+        assert_eq!(described, served);
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        fn walk(value: &Value, found: &mut BTreeSet<String>) {
+            match value {
+                Value::Object(map) => {
+                    if let Some(Value::String(to)) = map.get("$ref") {
+                        found.insert(to.clone());
+                    }
+                    map.values().for_each(|value| walk(value, found));
+                }
+                Value::Array(list) => list.iter().for_each(|value| walk(value, found)),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        let document = document();
+        let mut found = BTreeSet::new();
+        walk(&document, &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for to in found {
+            let pointer = to.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{to} leads nowhere");
+        }
+    }
+
+    #[test]
+    fn only_the_life_signs_need_no_token() {
+        for (path, item) in document()["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let open = operation["security"].as_array().unwrap().is_empty();
+                assert_eq!(open, PUBLIC.contains(&path.as_str()), "{method} {path}");
+                let default = &operation["responses"]["default"]["content"];
+                assert!(default["application/problem+json"].is_object(), "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn operations_have_names_that_differ_and_the_document_is_stable() {
+        let document = document();
+        let mut names = BTreeSet::new();
+        for item in document["paths"].as_object().unwrap().values() {
+            for operation in item.as_object().unwrap().values() {
+                assert!(names.insert(operation["operationId"].as_str().unwrap().to_owned()));
+            }
+        }
+        assert_eq!(names.len(), ROUTES.len());
+        assert_eq!(openapi(), openapi());
+    }
+}

@@ -1,0 +1,180 @@
+//! The server itself: tools, events, settings, keys, state, audit, backup, retention.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, Uri, header};
+use axum::response::{IntoResponse, Response};
+use overmind_api::{
+    AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, KeyCreated, ListQuery,
+    ProviderKeyView, PruneDone, PruneRequest, Status, Tool, Version,
+};
+use overmind_core::ids::ApiKeyId;
+use overmind_core::row::Role;
+
+use crate::convert;
+use crate::cx::Cx;
+use crate::extract::{Body, KeyPath, Query, SettingPath, Who};
+use crate::fault::Fault;
+use crate::page::{Window, json, list};
+
+/// Lists the registered tools by name.
+#[utoipa::path(get, path = "/api/tools", tag = "server", responses((status = 200, body = [Tool])))]
+pub(crate) async fn tool_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    query: Query,
+) -> Result<Response, Fault> {
+    query.finish()?;
+    caller.require(Role::Viewer)?;
+    let tools: Vec<Tool> = cx.engine.tool_list().iter().map(Tool::from).collect();
+    Ok(json(&tools))
+}
+
+/// Lists the events of all runs and of the system, newest first.
+#[utoipa::path(get, path = "/api/events", tag = "server", params(ListQuery),
+    responses((status = 200, body = [Event])))]
+pub(crate) async fn event_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<u64>::take(&mut query)?;
+    query.finish()?;
+    let limit = window.limit;
+    let events = cx.engine.events(&caller, window.into()).await?;
+    Ok(list(&uri, limit, events, |event| event.global.to_string(), Event::from))
+}
+
+/// Says whether a model provider's key is set, without showing it.
+///
+/// `name` is `openai-key`, `deepseek-key` or `anthropic-key`. Keys come from the server's
+/// environment or its configuration and cannot be set here.
+#[utoipa::path(get, path = "/api/settings/{name}", tag = "server",
+    params(("name" = String, Path, example = "openai-key")),
+    responses((status = 200, body = ProviderKeyView), (status = 404, description = "`Setting not found`")))]
+pub(crate) async fn setting_fetch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    SettingPath(name): SettingPath,
+) -> Result<Response, Fault> {
+    caller.require(Role::Admin)?;
+    let provider = name.strip_suffix("-key").unwrap_or_default();
+    let key = cx.config.provider_keys.iter().find(|key| key.provider == provider);
+    key.map(|key| json(&key.view())).ok_or_else(|| Fault::not_found("Setting"))
+}
+
+/// Makes an API key. Its secret is in this answer and nowhere else.
+#[utoipa::path(post, path = "/api/keys", tag = "server", request_body = KeyCreate,
+    responses(
+        (status = 200, body = KeyCreated),
+        (status = 409, description = "A key of that name exists"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn key_create(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    body: Body<KeyCreate>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let KeyCreate { name, role } = body.value;
+    let engine = cx.engine.clone();
+    let made =
+        cx.detached(async move { engine.key_create(&caller, &name, role.into()).await }).await?;
+    Ok(json(&convert::new_key(made)))
+}
+
+/// Lists API keys, newest first, revoked ones included.
+#[utoipa::path(get, path = "/api/keys", tag = "server", params(ListQuery),
+    responses((status = 200, body = [Key])))]
+pub(crate) async fn key_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<ApiKeyId>::take(&mut query)?;
+    query.finish()?;
+    let limit = window.limit;
+    let keys = cx.engine.key_list(&caller, window.into()).await?;
+    Ok(list(&uri, limit, keys, |key| key.id.to_string(), Key::from))
+}
+
+/// Revokes an API key at once.
+#[utoipa::path(delete, path = "/api/keys/{id}", tag = "server", params(("id" = String, Path)),
+    responses((status = 200, body = Key), (status = 404, description = "`Key not found`")))]
+pub(crate) async fn key_revoke(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    KeyPath(id): KeyPath,
+) -> Result<Response, Fault> {
+    let engine = cx.engine.clone();
+    let key = cx.detached(async move { engine.key_revoke(&caller, id).await }).await?;
+    Ok(json(&Key::from(key)))
+}
+
+/// The state of the whole server.
+#[utoipa::path(get, path = "/api/status", tag = "server", responses((status = 200, body = Status)))]
+pub(crate) async fn status(State(cx): State<Arc<Cx>>, Who(caller): Who) -> Result<Response, Fault> {
+    Ok(json(&convert::status(cx.engine.status(&caller).await?)))
+}
+
+/// Which program answers.
+#[utoipa::path(get, path = "/api/version", tag = "server", responses((status = 200, body = Version)))]
+pub(crate) async fn version(State(cx): State<Arc<Cx>>, Who(_): Who) -> Response {
+    json(&Version { name: "overmind".to_owned(), version: cx.config.version.to_owned() })
+}
+
+/// Checks every hash and signature of the whole log.
+#[utoipa::path(get, path = "/api/audit/verify", tag = "server",
+    responses((status = 200, description = "`ok` says whether all is well", body = AuditReport)))]
+pub(crate) async fn audit_verify(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+) -> Result<Response, Fault> {
+    Ok(json(&AuditReport::from(cx.engine.audit(&caller).await?)))
+}
+
+/// Writes a consistent copy of everything to the server's disk while it goes on working.
+#[utoipa::path(post, path = "/api/backup", tag = "server", request_body = BackupRequest,
+    responses(
+        (status = 200, body = BackupDone),
+        (status = 409, description = "Something is at that path already"),
+        (status = 422, description = "The path is not absolute"),
+    ))]
+pub(crate) async fn backup(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    body: Body<BackupRequest>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let path = body.value.path;
+    let target = PathBuf::from(&path);
+    let engine = cx.engine.clone();
+    let bytes = cx.detached(async move { engine.backup(&caller, target).await }).await?;
+    Ok(json(&BackupDone { ok: true, path, bytes }))
+}
+
+/// Removes runs that ended long ago, with their events; what went is recorded.
+#[utoipa::path(post, path = "/api/prune", tag = "server", request_body = PruneRequest,
+    responses((status = 200, body = PruneDone), (status = 422, description = "A field is wrong")))]
+pub(crate) async fn prune(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    body: Body<PruneRequest>,
+) -> Result<Response, Fault> {
+    let older_than = Duration::from_secs(body.value.older_than_seconds);
+    let engine = cx.engine.clone();
+    let pruned = cx.detached(async move { engine.prune(&caller, older_than).await }).await?;
+    Ok(json(&PruneDone::from(pruned)))
+}
+
+/// This document.
+#[utoipa::path(get, path = "/api/openapi.json", tag = "server", responses((status = 200, body = Object)))]
+pub(crate) async fn openapi(Who(_): Who) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], crate::openapi::openapi()).into_response()
+}

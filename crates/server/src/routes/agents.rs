@@ -1,0 +1,163 @@
+//! `/api/agents`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use overmind_api::{Agent, AgentCreate, AgentPatch, ListQuery};
+use overmind_core::ids::AgentId;
+
+use crate::convert;
+use crate::cx::Cx;
+use crate::extract::{AgentPath, Body, Query, Who, if_match, none_match};
+use crate::fault::Fault;
+use crate::page::{Window, json, list};
+
+/// Says that the answer is that of an earlier request with the same Idempotency-Key.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+pub(super) fn mark_replayed(mut response: Response, replayed: bool) -> Response {
+    if replayed {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+fn tagged(agent: &Agent) -> Response {
+    let mut response = json(agent);
+    let tag = HeaderValue::from_str(&format!("\"{}\"", agent.version))
+        .expect("digits in quotes are a header value");
+    response.headers_mut().insert(header::ETAG, tag);
+    response
+}
+
+/// Creates an agent.
+///
+/// Answers 200 and not 201, as earlier control planes did.
+#[utoipa::path(post, path = "/api/agents", tag = "agents", request_body = AgentCreate,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated request answer with the first one's agent")),
+    responses(
+        (status = 200, body = Agent),
+        (status = 409, description = "The Idempotency-Key was used with another body"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn agent_create(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    headers: HeaderMap,
+    body: Body<AgentCreate>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let idempotency = body.idempotency(&headers)?;
+    let draft = convert::agent_draft(body.value);
+    let engine = cx.engine.clone();
+    let made =
+        cx.detached(async move { engine.agent_create(&caller, draft, idempotency).await }).await?;
+    Ok(mark_replayed(tagged(&convert::agent(made.value)), made.replayed))
+}
+
+/// Lists agents, newest first.
+#[utoipa::path(get, path = "/api/agents", tag = "agents", params(ListQuery),
+    responses((status = 200, body = [Agent])))]
+pub(crate) async fn agent_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<AgentId>::take(&mut query)?;
+    query.finish()?;
+    let limit = window.limit;
+    let agents = cx.engine.agent_list(&caller, window.into()).await?;
+    Ok(list(&uri, limit, agents, |agent| agent.id.to_string(), Agent::from))
+}
+
+/// Fetches one agent.
+#[utoipa::path(get, path = "/api/agents/{id}", tag = "agents",
+    params(("id" = String, Path, description = "Id or exact name")),
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String, description = "The version, quoted"))),
+        (status = 304, description = "`If-None-Match` names this version"),
+        (status = 404, description = "`Agent not found`"),
+    ))]
+pub(crate) async fn agent_fetch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    AgentPath(agent): AgentPath,
+    headers: HeaderMap,
+) -> Result<Response, Fault> {
+    let agent = Agent::from(cx.engine.agent_fetch(&caller, &agent).await?);
+    let response = tagged(&agent);
+    if none_match(&headers, agent.version) {
+        let mut unchanged = StatusCode::NOT_MODIFIED.into_response();
+        if let Some(tag) = response.headers().get(header::ETAG) {
+            unchanged.headers_mut().insert(header::ETAG, tag.clone());
+        }
+        return Ok(unchanged);
+    }
+    Ok(response)
+}
+
+/// Changes an agent. What is not given stays.
+#[utoipa::path(patch, path = "/api/agents/{id}", tag = "agents", request_body = AgentPatch,
+    params(
+        ("id" = String, Path, description = "Id or exact name"),
+        ("If-Match" = Option<String>, Header, description = "The ETag that the change is meant for"),
+    ),
+    responses(
+        (status = 200, body = Agent, headers(("ETag" = String, description = "The new version, quoted"))),
+        (status = 404, description = "`Agent not found`"),
+        (status = 409, description = "Another change came between; try again"),
+        (status = 412, description = "`If-Match` names another version than the current one"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn agent_patch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    AgentPath(agent): AgentPath,
+    headers: HeaderMap,
+    body: Body<AgentPatch>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let if_version = if_match(&headers)?;
+    let patch = convert::agent_patch(body.value, if_version);
+    let engine = cx.engine.clone();
+    let changed = cx
+        .detached(async move { engine.agent_patch(&caller, &agent, patch).await })
+        .await
+        .map_err(|fault| if if_version.is_some() { fault.conflict_is_stale() } else { fault })?;
+    Ok(tagged(&convert::agent(changed)))
+}
+
+/// Disables an agent: no new runs; those under way go on.
+#[utoipa::path(post, path = "/api/agents/{id}/disable", tag = "agents",
+    params(("id" = String, Path, description = "Id or exact name")),
+    responses((status = 200, body = Agent), (status = 404, description = "`Agent not found`")))]
+pub(crate) async fn agent_disable(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    AgentPath(agent): AgentPath,
+) -> Result<Response, Fault> {
+    let engine = cx.engine.clone();
+    let agent = cx.detached(async move { engine.agent_disable(&caller, &agent).await }).await?;
+    Ok(tagged(&agent.into()))
+}
+
+/// Lists all versions of an agent, newest first.
+#[utoipa::path(get, path = "/api/agents/{id}/versions", tag = "agents",
+    params(("id" = String, Path, description = "Id or exact name"), ListQuery),
+    responses((status = 200, body = [Agent]), (status = 404, description = "`Agent not found`")))]
+pub(crate) async fn agent_versions(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    AgentPath(agent): AgentPath,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<u32>::take(&mut query)?;
+    query.finish()?;
+    let limit = window.limit;
+    let versions = cx.engine.agent_versions(&caller, &agent, window.into()).await?;
+    Ok(list(&uri, limit, versions, |agent| agent.version.to_string(), Agent::from))
+}

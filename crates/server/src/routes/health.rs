@@ -1,0 +1,65 @@
+//! Life signs, and the figures for a scraper.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use overmind_api::{Okay, Ready};
+use overmind_core::row::Role;
+
+use crate::convert;
+use crate::cx::Cx;
+use crate::extract::Who;
+use crate::fault::Fault;
+use crate::page::json;
+
+/// The process answers.
+#[utoipa::path(get, path = "/health", tag = "health", responses((status = 200, body = Okay)))]
+pub(crate) async fn health() -> Response {
+    alive()
+}
+
+/// The process answers.
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Okay)))]
+pub(crate) async fn healthz() -> Response {
+    alive()
+}
+
+/// What both say: fixed bytes, so that the busiest path costs nothing.
+pub(crate) fn alive() -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], "{\"ok\":true}").into_response()
+}
+
+/// New work is taken.
+#[utoipa::path(get, path = "/readyz", tag = "health", responses(
+    (status = 200, body = Ready),
+    (status = 503, description = "Draining, or the store refuses writes; `reason` says why", body = Ready),
+))]
+pub(crate) async fn readyz(State(cx): State<Arc<Cx>>) -> Response {
+    let ready = if cx.stop.is_cancelled() {
+        convert::ready(overmind_engine::view::Readiness::Draining)
+    } else {
+        convert::ready(cx.engine.readiness())
+    };
+    let mut response = json(&ready);
+    if !ready.ok {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
+}
+
+/// Figures in the OpenMetrics text format, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "health", responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text"),
+))]
+pub(crate) async fn metrics(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+) -> Result<Response, Fault> {
+    caller.require(Role::Viewer)?;
+    let text = cx.metrics.text().map_err(|err| Fault::internal("metrics", &err))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response())
+}

@@ -1,0 +1,180 @@
+//! The table of routes, and a file of handlers for each noun.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use overmind_api::ProblemKind;
+
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+pub(crate) mod admin;
+pub(crate) mod agents;
+pub(crate) mod health;
+pub(crate) mod memory;
+pub(crate) mod runs;
+
+/// How long a handler may take until it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// `request_timeout`.
+    Quick,
+    /// `long_request_timeout`: it works on the whole store, or runs a command.
+    Long,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    /// Lower case, as in `axum::routing`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "compared with the OpenAPI document"))]
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) pace: Pace,
+}
+
+macro_rules! routes {
+    ($($pace:ident $method:ident $path:literal => $handler:path;)*) => {
+        /// Every route of the API.
+        pub(crate) const ROUTES: &[Route] = &[
+            $(Route { method: stringify!($method), path: $path, pace: Pace::$pace },)*
+        ];
+
+        fn add_all(mut router: Router<Arc<Cx>>) -> Router<Arc<Cx>> {
+            $(router = add(router, $path, || axum::routing::$method($handler));)*
+            router
+        }
+    };
+}
+
+routes! {
+    Quick get "/health" => health::health;
+    Quick get "/healthz" => health::healthz;
+    Quick get "/readyz" => health::readyz;
+    Quick get "/metrics" => health::metrics;
+
+    Quick post "/api/agents" => agents::agent_create;
+    Quick get "/api/agents" => agents::agent_list;
+    Quick get "/api/agents/{id}" => agents::agent_fetch;
+    Quick patch "/api/agents/{id}" => agents::agent_patch;
+    Quick post "/api/agents/{id}/disable" => agents::agent_disable;
+    Quick get "/api/agents/{id}/versions" => agents::agent_versions;
+
+    Quick post "/api/runs" => runs::run_create;
+    Quick get "/api/runs" => runs::run_list;
+    Quick get "/api/runs/{id}" => runs::run_fetch;
+    Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
+    Quick post "/api/runs/{id}/input" => runs::run_input;
+    Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
+    Quick get "/api/runs/{id}/steps" => runs::run_steps;
+    Quick get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
+    Quick get "/api/runs/{id}/model-calls" => runs::run_model_calls;
+    Quick get "/api/runs/{id}/events" => runs::run_events;
+    Quick get "/api/runs/{id}/replay" => runs::run_replay;
+    Long post "/api/runs/{id}/tools/call" => runs::run_tool_call;
+    Long get "/api/runs/{id}/verify" => runs::run_verify;
+    Long post "/api/runs/{id}/fork" => runs::run_fork;
+    Long get "/api/diff" => runs::run_diff;
+
+    Quick post "/api/memory/store" => memory::memory_store;
+    Quick post "/api/memory/search" => memory::memory_search;
+    Quick get "/api/memory" => memory::memory_list;
+    Quick delete "/api/memory/{id}" => memory::memory_delete;
+
+    Quick get "/api/tools" => admin::tool_list;
+    Quick get "/api/events" => admin::event_list;
+    Quick get "/api/settings/{name}" => admin::setting_fetch;
+    Quick post "/api/keys" => admin::key_create;
+    Quick get "/api/keys" => admin::key_list;
+    Quick delete "/api/keys/{id}" => admin::key_revoke;
+    Quick get "/api/status" => admin::status;
+    Quick get "/api/version" => admin::version;
+    Long get "/api/audit/verify" => admin::audit_verify;
+    Long post "/api/backup" => admin::backup;
+    Long post "/api/prune" => admin::prune;
+    Quick get "/api/openapi.json" => admin::openapi;
+}
+
+/// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.
+fn add(
+    router: Router<Arc<Cx>>,
+    path: &str,
+    methods: impl Fn() -> axum::routing::MethodRouter<Arc<Cx>>,
+) -> Router<Arc<Cx>> {
+    let router = router.route(path, methods());
+    match alias(path) {
+        Some(alias) => router.route(&alias, methods()),
+        None => router,
+    }
+}
+
+fn alias(path: &str) -> Option<String> {
+    path.strip_prefix("/api/runs").map(|rest| format!("/api/sessions{rest}"))
+}
+
+/// By what the router matched, aliases included: the pace, and the path in the table. Methods of
+/// one path share the longest pace.
+static TEMPLATES: LazyLock<HashMap<String, (Pace, &'static str)>> = LazyLock::new(|| {
+    let mut templates = HashMap::new();
+    for route in ROUTES {
+        for path in [Some(route.path.to_owned()), alias(route.path)].into_iter().flatten() {
+            let (pace, _) = templates.entry(path).or_insert((route.pace, route.path));
+            if route.pace == Pace::Long {
+                *pace = Pace::Long;
+            }
+        }
+    }
+    templates
+});
+
+/// The whole API. What no route takes is answered with a problem, too.
+pub(crate) fn router(cx: Arc<Cx>) -> Router {
+    add_all(Router::new())
+        .route_layer(from_fn_with_state(Arc::clone(&cx), within_its_time))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .with_state(cx)
+}
+
+/// The table's path of the route that answered, for the log and the metrics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Template(pub(crate) &'static str);
+
+async fn within_its_time(
+    State(cx): State<Arc<Cx>>,
+    matched: MatchedPath,
+    request: Request,
+    next: Next,
+) -> Response {
+    let known = TEMPLATES.get(matched.as_str());
+    let &(pace, template) = known.expect("the table and the router are made from the same lines");
+    let limit = match pace {
+        Pace::Long => cx.config.long_request_timeout,
+        Pace::Quick => cx.config.request_timeout,
+    };
+    let answer = tokio::time::timeout(limit, next.run(request)).await;
+    let mut response = answer.unwrap_or_else(|_| {
+        let text = format!("the server did not finish within {limit:?}; what it began goes on");
+        Fault::new(ProblemKind::Slow, text).into_response()
+    });
+    response.extensions_mut().insert(Template(template));
+    response
+}
+
+async fn not_found(method: Method, uri: Uri) -> Fault {
+    let path: String = uri.path().chars().take(200).collect();
+    Fault::new(ProblemKind::NotFound, format!("there is no {method} {path} here"))
+        .with_hint("GET /api/openapi.json lists every path")
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> Fault {
+    let path: String = uri.path().chars().take(200).collect();
+    let text = format!("{path} does not take {method}; the Allow header says what it takes");
+    Fault::new(ProblemKind::MethodNotAllowed, text)
+}

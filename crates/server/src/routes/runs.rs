@@ -1,0 +1,326 @@
+//! `/api/runs`, also served as `/api/sessions`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use overmind_api::{
+    ApprovalAnswer, Diff, DiffQuery, Event, ForkRequest, ListQuery, ModelCall, ReplayQuery, Run,
+    RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline, ToolCall, ToolCallRequest,
+    VerifyReport,
+};
+use overmind_core::ids::SessionId;
+use overmind_engine::request::{SessionDraft, SessionQuery, ToolCallDraft};
+
+use super::agents::mark_replayed;
+use crate::convert;
+use crate::cx::Cx;
+use crate::extract::{ApprovalPath, Body, LargeBody, Query, RunPath, Who, parse_bool};
+use crate::fault::Fault;
+use crate::page::{Window, json, list};
+use crate::sse::{self, Replay};
+
+/// Starts a run: queued at once, under way as soon as there is room.
+#[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = RunCreate,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated request answer with the first one's run")),
+    responses(
+        (status = 200, body = Run),
+        (status = 404, description = "`Agent not found`"),
+        (status = 409, description = "`Agent is disabled`, or the Idempotency-Key was used with another body"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn run_create(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    headers: HeaderMap,
+    body: Body<RunCreate>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let idempotency = body.idempotency(&headers)?;
+    let RunCreate { agent_id, task, step_limit, workspace } = body.value;
+    let draft = SessionDraft { agent: agent_id, task, step_limit, workspace, idempotency };
+    let engine = cx.engine.clone();
+    let made = cx.detached(async move { engine.session_create(&caller, draft).await }).await?;
+    Ok(mark_replayed(json(&Run::from(made.value)), made.replayed))
+}
+
+/// Lists runs, newest first.
+#[utoipa::path(get, path = "/api/runs", tag = "runs", params(RunListQuery),
+    responses((status = 200, body = [Run]), (status = 404, description = "`Agent not found`, for `agent`")))]
+pub(crate) async fn run_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<SessionId>::take(&mut query)?;
+    let wanted = format!(
+        "one of {}",
+        RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ")
+    );
+    let status = query.take_parsed("status", &wanted, RunStatus::parse)?;
+    let agent = query.take("agent");
+    query.finish()?;
+    let agent = match agent {
+        Some(agent) => Some(cx.engine.agent_fetch(&caller, &agent).await?.id),
+        None => None,
+    };
+    let filter = SessionQuery { status: status.map(Into::into), agent };
+    let limit = window.limit;
+    let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
+    Ok(list(&uri, limit, runs, |run| run.id.to_string(), Run::from))
+}
+
+/// Fetches one run.
+#[utoipa::path(get, path = "/api/runs/{id}", tag = "runs", params(("id" = String, Path)),
+    responses((status = 200, body = Run), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_fetch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+) -> Result<Response, Fault> {
+    Ok(json(&Run::from(cx.engine.session_fetch(&caller, id).await?)))
+}
+
+/// Cancels a run and stops what it is doing.
+#[utoipa::path(post, path = "/api/runs/{id}/cancel", tag = "runs", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Run),
+        (status = 404, description = "`Run not found`"),
+        (status = 409, description = "The run has ended already"),
+    ))]
+pub(crate) async fn run_cancel(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+) -> Result<Response, Fault> {
+    let engine = cx.engine.clone();
+    let run = cx.detached(async move { engine.session_cancel(&caller, id).await }).await?;
+    Ok(json(&Run::from(run)))
+}
+
+/// Answers a run's question.
+#[utoipa::path(post, path = "/api/runs/{id}/input", tag = "runs", request_body = RunInput,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Run),
+        (status = 404, description = "`Run not found`"),
+        (status = 409, description = "`Run is not awaiting input`"),
+        (status = 422, description = "The message is blank"),
+    ))]
+pub(crate) async fn run_input(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    body: Body<RunInput>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let engine = cx.engine.clone();
+    let message = body.value.message;
+    let run = cx.detached(async move { engine.session_input(&caller, id, message).await }).await?;
+    Ok(json(&Run::from(run)))
+}
+
+/// Approves or denies an action that waits for it.
+#[utoipa::path(post, path = "/api/runs/{id}/approvals/{approval_id}", tag = "runs",
+    request_body = ApprovalAnswer,
+    params(("id" = String, Path), ("approval_id" = String, Path)),
+    responses(
+        (status = 200, body = Run),
+        (status = 404, description = "`Run not found` or `Approval not found`"),
+        (status = 409, description = "The run does not wait for this approval"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn run_decide(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    ApprovalPath(approval): ApprovalPath,
+    body: Body<ApprovalAnswer>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let decision = convert::decision(body.value.decision);
+    let reason = body.value.reason;
+    let engine = cx.engine.clone();
+    let work = async move { engine.session_decide(&caller, id, approval, decision, reason).await };
+    Ok(json(&Run::from(cx.detached(work).await?)))
+}
+
+/// Lists a run's steps by `idx`.
+#[utoipa::path(get, path = "/api/runs/{id}/steps", tag = "runs",
+    params(("id" = String, Path), ListQuery),
+    responses((status = 200, body = [Step]), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_steps(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let Window { limit, after } = Window::<u32>::take(&mut query)?;
+    query.finish()?;
+    let steps = cx.engine.session_steps(&caller, id, after, limit).await?;
+    Ok(list(&uri, limit, steps, |step| step.idx.to_string(), Step::from))
+}
+
+/// Lists a run's tool calls, oldest first.
+#[utoipa::path(get, path = "/api/runs/{id}/tool-calls", tag = "runs",
+    params(("id" = String, Path), ListQuery),
+    responses((status = 200, body = [ToolCall]), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_tool_calls(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let Window { limit, after } = Window::<u64>::take(&mut query)?;
+    query.finish()?;
+    let calls = cx.engine.session_tool_calls(&caller, id, after.unwrap_or(0), limit).await?;
+    Ok(list(&uri, limit, calls, |call| call.seq.to_string(), convert::tool_call))
+}
+
+/// Lists a run's model calls, oldest first.
+#[utoipa::path(get, path = "/api/runs/{id}/model-calls", tag = "runs",
+    params(("id" = String, Path), ListQuery),
+    responses((status = 200, body = [ModelCall]), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_model_calls(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let Window { limit, after } = Window::<u64>::take(&mut query)?;
+    query.finish()?;
+    let agent = cx.engine.session_fetch(&caller, id).await?.agent;
+    let calls = cx.engine.session_model_calls(&caller, id, after.unwrap_or(0), limit).await?;
+    let show = |call| convert::model_call(call, agent);
+    Ok(list(&uri, limit, calls, |call| call.seq.to_string(), show))
+}
+
+/// Lists a run's events, oldest first.
+#[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs",
+    params(("id" = String, Path), ListQuery),
+    responses((status = 200, body = [Event]), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_events(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let Window { limit, after } = Window::<u64>::take(&mut query)?;
+    query.finish()?;
+    let events = cx.engine.session_events(&caller, id, after.unwrap_or(0), limit).await?;
+    Ok(list(&uri, limit, events, |event| event.seq.to_string(), Event::from))
+}
+
+/// Streams a run's timeline as server-sent events.
+///
+/// Each item has an `id:` to resume after (`Last-Event-ID`) and `data:` with
+/// `{"kind","ts","data"}`; a step comes again each time it changes. When the run has ended,
+/// `event: done` with `{"run_id","status"}` closes the stream.
+#[utoipa::path(get, path = "/api/runs/{id}/replay", tag = "runs",
+    params(
+        ("id" = String, Path),
+        ReplayQuery,
+        ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
+    ),
+    responses(
+        (status = 200, description = "Each `data:` is a `Timeline`", body = Timeline, content_type = "text/event-stream"),
+        (status = 404, description = "`Run not found`"),
+        (status = 422, description = "A query parameter or the Last-Event-ID is wrong"),
+    ))]
+pub(crate) async fn run_replay(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    headers: HeaderMap,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let follow = query.take_parsed("follow", "a truth value such as 1 or 0", parse_bool)?;
+    query.take_parsed("poll_ms", "a whole number", |text| text.parse::<i64>().ok())?;
+    let resume = query.take("last_event_id");
+    query.finish()?;
+    let after = sse::resume_place(&headers, resume.as_deref())?;
+    // Asked before the stream begins, so that 403 and 404 are still a status.
+    let run = cx.engine.session_fetch(&caller, id).await?;
+    Ok(Replay::new(cx, caller, &run, after, follow.unwrap_or(false)).into_response())
+}
+
+/// Calls a tool in the run's name. Always 200: a denied or failed call says so in its body.
+#[utoipa::path(post, path = "/api/runs/{id}/tools/call", tag = "runs",
+    request_body = ToolCallRequest, params(("id" = String, Path)),
+    responses(
+        (status = 200, description = "`{\"ok\":true,…}` or `{\"ok\":false,\"error\":{\"code\",\"message\"}}`", body = Value),
+        (status = 404, description = "`Run not found` or `Agent not found`"),
+        (status = 422, description = "The request itself is wrong; `errors` names the field"),
+    ))]
+pub(crate) async fn run_tool_call(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    LargeBody(body): LargeBody<ToolCallRequest>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.check())?;
+    let call = ToolCallDraft { tool: body.tool_name, args: body.args };
+    let engine = cx.engine.clone();
+    let outcome = cx.detached(async move { engine.tool_call(&caller, id, call).await }).await?;
+    Ok(json(&outcome.result))
+}
+
+/// Decides the whole run again from its log and compares.
+#[utoipa::path(get, path = "/api/runs/{id}/verify", tag = "runs", params(("id" = String, Path)),
+    responses((status = 200, body = VerifyReport), (status = 404, description = "`Run not found`")))]
+pub(crate) async fn run_verify(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+) -> Result<Response, Fault> {
+    Ok(json(&convert::verify(cx.engine.session_verify(&caller, id).await?)))
+}
+
+/// Starts a new run that repeats this one up to a step and then goes its own way.
+#[utoipa::path(post, path = "/api/runs/{id}/fork", tag = "runs", request_body = ForkRequest,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = Run),
+        (status = 404, description = "`Run not found`"),
+        (status = 409, description = "The run cannot be forked there"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn run_fork(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    body: Body<ForkRequest>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let fork = convert::fork(body.value);
+    let engine = cx.engine.clone();
+    let run = cx.detached(async move { engine.session_fork(&caller, id, fork).await }).await?;
+    Ok(json(&Run::from(run)))
+}
+
+/// Lays two runs side by side.
+#[utoipa::path(get, path = "/api/diff", tag = "runs", params(DiffQuery),
+    responses(
+        (status = 200, body = Diff),
+        (status = 404, description = "`Run not found`"),
+        (status = 422, description = "`a` or `b` is not given"),
+    ))]
+pub(crate) async fn run_diff(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let mut side = |name| match query.take(name) {
+        Some(text) => text.parse::<SessionId>().map_err(|_| Fault::not_found("Run")),
+        None => Err(Fault::invalid(name, "is required")),
+    };
+    let (a, b) = (side("a")?, side("b")?);
+    query.finish()?;
+    Ok(json(&convert::diff(cx.engine.session_diff(&caller, a, b).await?)))
+}

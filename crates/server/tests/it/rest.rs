@@ -1,0 +1,222 @@
+//! Memory, tools, events, settings, keys, state, audit, backup, retention, the document.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn memory_is_stored_and_searched_in_the_old_envelopes() {
+    let world = World::new().await;
+    let stored = world
+        .post("/api/memory/store", r#"{"collection":"","text":" kept as is ","metadata":{"a":1}}"#)
+        .await
+        .fine();
+    assert_eq!(stored["ok"], true);
+    let item = &stored["item"];
+    assert_eq!(
+        keys(item),
+        BTreeSet::from([
+            "id",
+            "collection",
+            "text",
+            "embedding",
+            "embedding_model",
+            "dims",
+            "metadata_json",
+            "created_at",
+            "source_run_id",
+            "colony",
+        ])
+    );
+    assert_eq!((&item["text"], &item["dims"]), (&json!(" kept as is "), &json!(0)));
+    let found = world.post("/api/memory/search", r#"{"collection":"","query":""}"#).await.fine();
+    assert_eq!(found, json!({"ok": true, "results": []}));
+    for (path, body, error) in [
+        ("store", r#"{"text":"t"}"#, "collection: is required"),
+        ("store", r#"{"collection":"c","text":7}"#, "text: must be a string, not integer `7`"),
+        (
+            "store",
+            r#"{"collection":"c","text":"t","metadata":[]}"#,
+            "metadata: must be an object, not an array",
+        ),
+        ("search", r#"{"collection":"c"}"#, "query: is required"),
+        (
+            "search",
+            r#"{"collection":"c","query":"q","top_k":0}"#,
+            "top_k: must be from 1 to 50, not 0",
+        ),
+        (
+            "search",
+            r#"{"collection":"c","query":"q","top_k":51}"#,
+            "top_k: must be from 1 to 50, not 51",
+        ),
+        (
+            "search",
+            r#"{"collection":"c","query":"q","top_k":true}"#,
+            "top_k: must be a whole number from 0 to 4294967295, not boolean `true`",
+        ),
+    ] {
+        let answer = world.post(&format!("/api/memory/{path}"), body).await;
+        assert_eq!(answer.problem(422), error, "{body}");
+    }
+    for id in ["mem_00000000000000000000000000000000", "x"] {
+        let answer = world.request("DELETE", &format!("/api/memory/{id}")).send().await;
+        assert_eq!(answer.problem(404), "Memory item not found");
+    }
+    assert_eq!(world.get("/api/memory?collection=c&limit=5").await.fine(), json!([]));
+}
+
+#[tokio::test]
+async fn tools_are_listed_with_their_schemas() {
+    let world = World::new().await;
+    let tools = world.get("/api/tools").await.fine();
+    let shell = tools.as_array().unwrap().iter().find(|tool| tool["name"] == "run_shell").unwrap();
+    assert_eq!(keys(shell), BTreeSet::from(["name", "description", "schema", "class", "internal"]));
+    assert_eq!((&shell["class"], &shell["internal"]), (&json!("once"), &json!(false)));
+}
+
+#[tokio::test]
+async fn events_of_everything_are_newest_first() {
+    let world = World::new().await;
+    world.ended_run().await;
+    let events = world.get("/api/events?limit=3").await;
+    let rows = events.fine();
+    let numbers: Vec<u64> =
+        rows.as_array().unwrap().iter().map(|event| event["global"].as_u64().unwrap()).collect();
+    assert!(numbers.len() == 3 && numbers.is_sorted_by(|a, b| a > b), "{numbers:?}");
+    let next = format!("</api/events?limit=3&cursor={}>; rel=\"next\"", numbers[2]);
+    assert_eq!(events.header("link"), Some(next.as_str()));
+    let all = world.get("/api/events?limit=1000").await.fine();
+    let first = all.as_array().unwrap().last().unwrap();
+    assert_eq!((&first["global"], &first["run_id"]), (&json!(1), &Value::Null));
+}
+
+#[tokio::test]
+async fn provider_keys_are_shown_masked_and_unknown_settings_are_404() {
+    let world = World::new().await;
+    let openai = world.get("/api/settings/openai-key").await.fine();
+    assert_eq!(
+        openai,
+        json!({"ok": true, "configured": true, "masked": "sk-p...ijkl",
+               "source": "environment: OPENAI_API_KEY"})
+    );
+    let deepseek = world.get("/api/settings/deepseek-key").await.fine();
+    assert_eq!(deepseek, json!({"ok": true, "configured": false, "masked": "", "source": ""}));
+    let short = world.get("/api/settings/anthropic-key").await.fine();
+    assert_eq!(short["masked"], "*****");
+    for name in ["openai", "mistral-key", "-key", "key"] {
+        let answer = world.get(&format!("/api/settings/{name}")).await;
+        assert_eq!(answer.problem(404), "Setting not found", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_works_from_its_making_to_its_revoking_and_shows_its_secret_once() {
+    let world = World::new().await;
+    let made = world.post("/api/keys", r#"{"name":"ci","role":"viewer"}"#).await.fine();
+    let secret = made["secret"].as_str().unwrap();
+    assert!(secret.starts_with("ovk_"));
+    let key = &made["key"];
+    assert_eq!(
+        keys(key),
+        BTreeSet::from(["id", "name", "role", "created_at", "revoked_at", "colony"])
+    );
+    let ask = async || world.request("GET", "/api/agents").token(secret).send().await.status;
+    assert_eq!(ask().await, 200);
+    let listed = world.get("/api/keys").await;
+    assert_eq!(listed.fine(), json!([key]));
+    assert!(!listed.body.contains(secret));
+    let id = key["id"].as_str().unwrap();
+    let revoked = world.request("DELETE", &format!("/api/keys/{id}")).send().await.fine();
+    assert!(revoked["revoked_at"].is_string());
+    assert_eq!(ask().await, 401);
+    for (body, status) in [
+        (r#"{"name":"","role":"viewer"}"#, 422),
+        (r#"{"name":"x","role":"root"}"#, 422),
+        (r#"{"name":"x"}"#, 422),
+    ] {
+        world.post("/api/keys", body).await.problem(status);
+    }
+    for id in ["key_00000000000000000000000000000000", "x"] {
+        let answer = world.request("DELETE", &format!("/api/keys/{id}")).send().await;
+        assert_eq!(answer.problem(404), "Key not found", "{id}");
+    }
+    // The log knows the name, never the secret.
+    let events = world.get("/api/events?limit=1000").await.body;
+    assert!(events.contains("key.created") && !events.contains(secret));
+}
+
+#[tokio::test]
+async fn the_whole_is_shown_checked_copied_and_pruned() {
+    let world = World::new().await;
+    let run = world.ended_run().await;
+    let status = world.get("/api/status").await.fine();
+    assert_eq!(status["ready"]["state"], "ready");
+    assert!(status["store"]["events"].as_u64().unwrap() > 0, "{status}");
+    let version = world.get("/api/version").await.fine();
+    assert_eq!((&version["name"], &version["version"]), (&json!("overmind"), &json!("0.1.0")));
+
+    let audit = world.get("/api/audit/verify").await.fine();
+    assert_eq!((&audit["ok"], &audit["findings"]), (&json!(true), &json!([])), "{audit}");
+
+    let copy = world.dir.path().join("copy.db");
+    let body = json!({"path": copy}).to_string();
+    let done = world.post("/api/backup", &body).await.fine();
+    assert_eq!(done["bytes"].as_u64().unwrap(), std::fs::metadata(&copy).unwrap().len());
+    let again = world.post("/api/backup", &body).await;
+    assert!(again.status >= 400 && again.status < 500, "{}", again.body);
+    let answer = world.post("/api/backup", r#"{"path":"copy.db"}"#).await;
+    assert_eq!(answer.problem(422), "path: must be an absolute path on the server");
+
+    let kept = world.post("/api/prune", r#"{"older_than_seconds":1000000}"#).await.fine();
+    assert_eq!(kept["runs"], 0);
+    let body = r#"{"older_than_seconds":0}"#;
+    let pruned = world.post("/api/prune", body).await;
+    if pruned.status == 200 {
+        assert_eq!(pruned.fine()["runs"], 1);
+        assert_eq!(world.get(&format!("/api/runs/{run}")).await.problem(404), "Run not found");
+    } else {
+        pruned.problem(422);
+    }
+    assert_eq!(
+        world.post("/api/prune", "{}").await.problem(422),
+        "older_than_seconds: is required"
+    );
+    world.post("/api/prune", r#"{"older_than_seconds":18446744073709551615}"#).await.fine();
+}
+
+#[tokio::test]
+async fn figures_name_routes_by_template_and_never_by_what_a_client_sent() {
+    let world = World::new().await;
+    world.get("/api/agents/nobody-special").await;
+    world.get("/some/path/never/served").await;
+    let answer = world.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    let text = answer.body;
+    assert!(
+        text.contains(
+            "overmind_http_requests_total{method=\"GET\",route=\"/api/agents/{id}\",status=\"404\"} 1"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("route=\"none\""), "{text}");
+    assert!(!text.contains("nobody-special") && !text.contains("never/served"));
+    assert!(text.ends_with("# EOF\n"));
+    let of_engine = text.lines().filter(|line| line.starts_with("# HELP overmind_"));
+    assert!(of_engine.count() > 8, "the engine's figures are there too: {text}");
+    assert!(!text.contains("overmind_overmind"), "{text}");
+}
+
+#[tokio::test]
+async fn the_document_is_served() {
+    let world = World::new().await;
+    let answer = world.get("/api/openapi.json").await;
+    assert_eq!(answer.body, overmind_server::openapi());
+}

@@ -1,0 +1,397 @@
+//! What holds for every path: tokens, hosts, origins, bounds, and the shape of errors.
+
+use std::time::Duration;
+
+use overmind_server::RateLimit;
+use overmind_testkit::ports::{FakeModels, FakeTools};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::world::{Response, World, patiently};
+
+#[tokio::test]
+async fn life_signs_need_no_token_and_all_else_does() {
+    let world = World::new().await;
+    for path in ["/health", "/healthz"] {
+        let answer = world.request("GET", path).without("Authorization").send().await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "{\"ok\":true}"), "{path}");
+    }
+    let ready = world.request("GET", "/readyz").without("Authorization").send().await;
+    assert_eq!(ready.fine()["state"], "ready");
+    for path in ["/metrics", "/api/agents", "/api/openapi.json", "/", "/api/nothing", "/HEALTH"] {
+        let answer = world.request("GET", path).without("Authorization").send().await;
+        assert_eq!(answer.problem(401), "the request carries no token", "{path}");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"overmind\""));
+    }
+    let answer = world.request("POST", "/health").without("Authorization").send().await;
+    answer.problem(401);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_401_with_the_same_words_whatever_it_is() {
+    let world = World::new().await;
+    for token in ["x", "ovk_0", "ova_tesT", "ovs_x.1.y", &"y".repeat(500)] {
+        let answer = world.request("GET", "/api/runs").token(token).send().await;
+        assert_eq!(answer.problem(401), "the token is not valid", "{token}");
+    }
+    let answer =
+        world.request("GET", "/api/runs").header("Authorization", "Basic eDp5").send().await;
+    assert_eq!(answer.problem(401), "the Authorization header is not `Bearer` and a token");
+    // A token in the query is no token: it would stand in logs.
+    let path = "/api/runs?token=ova_test&access_token=ova_test";
+    world.request("GET", path).without("Authorization").send().await.problem(401);
+    let answer = world.request("GET", "/api/runs").without("Authorization");
+    assert_eq!(answer.header("x-api-key", "ova_test").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn foreign_hosts_and_origins_are_refused_on_every_path() {
+    let world = World::with(|config| config.hosts = vec!["hive.example.org".into()]).await;
+    for path in ["/health", "/readyz", "/api/runs", "/nothing"] {
+        let answer = world.request("GET", path).header("Host", "evil.example").send().await;
+        assert_eq!(
+            answer.problem(421),
+            "this server does not answer for the host `evil.example`",
+            "{path}"
+        );
+        let answer = world.request("GET", path).without("Host").send().await;
+        assert_eq!(answer.problem(400), "the request has no Host header", "{path}");
+        let answer =
+            world.request("GET", path).header("Origin", "http://evil.example").send().await;
+        assert_eq!(
+            answer.problem(403),
+            "requests from `http://evil.example` are refused",
+            "{path}"
+        );
+    }
+    let named = world.request("GET", "/health").header("Host", "hive.example.org:443").send().await;
+    assert_eq!(named.status, 200);
+    let own = format!("http://{}", world.address);
+    assert_eq!(world.request("GET", "/health").header("Origin", &own).send().await.status, 200);
+    let two = format!(
+        "GET /health HTTP/1.1\r\nHost: {0}\r\nHost: {0}\r\nConnection: close\r\n\r\n",
+        world.address
+    );
+    world.raw(&two).await.problem(400);
+}
+
+#[tokio::test]
+async fn unknown_paths_are_404_and_wrong_methods_405_with_allow() {
+    let world = World::new().await;
+    for path in ["/", "/api", "/api/settings/mcp/servers", "/static/style.css", "/api/agents/a/b/c"]
+    {
+        let answer = world.get(path).await;
+        assert_eq!(answer.problem(404), format!("there is no GET {path} here"));
+        assert_eq!(answer.json()["hint"], "GET /api/openapi.json lists every path");
+    }
+    for (method, path, allow) in [
+        ("DELETE", "/api/agents", "POST,GET,HEAD"),
+        ("PUT", "/api/runs", "POST,GET,HEAD"),
+        ("GET", "/api/memory/store", "DELETE"),
+        ("POST", "/health", "GET,HEAD"),
+        ("OPTIONS", "/api/status", "GET,HEAD"),
+    ] {
+        let answer = world.request(method, path).send().await;
+        let text = format!("{path} does not take {method}; the Allow header says what it takes");
+        if path == "/api/memory/store" {
+            // `store` could be an item's id: then only DELETE is left, or POST on the fixed path.
+            assert_eq!(answer.status, 405, "{}", answer.body);
+            continue;
+        }
+        assert_eq!(answer.problem(405), text);
+        assert_eq!(answer.header("allow"), Some(allow), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn head_answers_as_get_without_a_body() {
+    let world = World::new().await;
+    for (path, status) in [("/health", 200), ("/api/agents", 200), ("/api/runs/x", 404)] {
+        let answer = world.request("HEAD", path).send().await;
+        assert_eq!((answer.status, answer.body.as_str()), (status, ""), "{path}");
+        assert_ne!(answer.header("content-length"), Some("0"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_trailing_slash_is_redirected_and_never_to_another_server() {
+    let world = World::new().await;
+    let answer = world.request("GET", "/api/agents/?limit=3").without("Authorization").send().await;
+    assert_eq!((answer.status, answer.header("location")), (307, Some("/api/agents?limit=3")));
+    for path in ["//evil.example/", "//evil.example/api/", "/\\evil.example/"] {
+        let answer = world.get(path).await;
+        assert!(answer.header("location").is_none(), "{path}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_must_be_json_of_bounded_size() {
+    let world = World::with(|config| config.max_body = 1000).await;
+    let fine = r#"{"name":"a","role":"r","model":"m"}"#;
+    let post =
+        |kind: &str| world.request("POST", "/api/agents").json(fine).header("Content-Type", kind);
+    let wrong = "the body must be JSON: send `Content-Type: application/json`";
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
+        assert_eq!(post(kind).send().await.problem(422), wrong, "{kind}");
+    }
+    let none = world.request("POST", "/api/agents").json(fine).without("Content-Type").send().await;
+    assert_eq!(none.problem(422), wrong);
+    assert_eq!(post("application/json; charset=utf-8").send().await.status, 200);
+
+    let answer = world.post("/api/agents", "{\"name\": \"a\",\n\"role\" 1}").await;
+    assert_eq!(answer.problem(422), "the body is not JSON: expected `:` at line 2 column 8");
+    let answer = world.request("POST", "/api/agents").header("Content-Type", "application/json");
+    assert_eq!(answer.send().await.problem(422), "the body is empty; send a JSON object");
+
+    let large = format!(r#"{{"name":"{}"}}"#, "x".repeat(1000));
+    let answer = world.post("/api/agents", &large).await;
+    assert_eq!(answer.problem(413), "the body is larger than 1000 bytes");
+    assert_eq!(answer.header("connection"), Some("close"));
+    // Without a length the bytes themselves are counted.
+    let chunk = "x".repeat(600);
+    let chunked = format!(
+        "POST /api/agents HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer ova_test\r\n\
+         Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n\
+         258\r\n{chunk}\r\n258\r\n{chunk}\r\n0\r\n\r\n",
+        world.address
+    );
+    assert_eq!(world.raw(&chunked).await.problem(413), "the body is larger than 1000 bytes");
+    // Texts to remember may be larger.
+    let item = format!(r#"{{"collection":"c","text":"{}"}}"#, "x".repeat(5000));
+    assert_eq!(world.post("/api/memory/store", &item).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_that_dribbles_is_cut_off() {
+    let world = World::with(|config| {
+        config.header_timeout = Duration::from_millis(100);
+        config.body_timeout = Duration::from_millis(100);
+    })
+    .await;
+    // Headers that never end.
+    let mut stream = world.connect().await;
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: loc").await.unwrap();
+    let mut rest = Vec::new();
+    patiently("the slow connection to end", stream.read_to_end(&mut rest)).await.unwrap();
+    assert!(rest.is_empty() || Response::parse(&rest).status == 408, "{rest:?}");
+    // A kept connection that asks nothing more.
+    let mut stream = world.connect().await;
+    let ask = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", world.address);
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut rest = Vec::new();
+    patiently("the idle connection to end", stream.read_to_end(&mut rest)).await.unwrap();
+    assert_eq!(Response::parse(&rest).status, 200);
+    // A body that never ends.
+    let half = format!(
+        "POST /api/agents HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer ova_test\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"name\":",
+        world.address
+    );
+    let answer = world.raw(&half).await;
+    assert_eq!(answer.problem(408), "the body did not arrive within 100ms");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_told_as_such() {
+    let world = World::new().await;
+    let mut stream = world.connect().await;
+    let half = format!(
+        "POST /api/agents HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer ova_test\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{\"name\":",
+        world.address
+    );
+    stream.write_all(half.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    patiently("the answer", stream.read_to_end(&mut rest)).await.unwrap();
+    // Hyper may see the client go before we can answer; what must not happen is an agent.
+    assert!(rest.is_empty() || Response::parse(&rest).status == 400, "{rest:?}");
+    assert_eq!(world.get("/api/agents").await.fine().as_array().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn too_many_requests_are_429_with_the_time_to_wait() {
+    let limit = Some(RateLimit { per_second: 1, burst: 3 });
+    let world = World::with(|config| config.caller_rate = limit).await;
+    for _ in 0..3 {
+        assert_eq!(world.get("/api/version").await.status, 200);
+    }
+    let answer = world.get("/api/version").await;
+    assert_eq!(answer.problem(429), "too many requests from this caller");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(world.get("/health").await.status, 200, "life signs are not counted");
+
+    // Before the token is looked at, the address counts.
+    let world = World::with(|config| config.address_rate = limit).await;
+    for _ in 0..3 {
+        world.request("GET", "/api/version").token("wrong").send().await.problem(401);
+    }
+    let answer = world.request("GET", "/api/version").token("wrong").send().await;
+    assert_eq!(answer.problem(429), "too many requests from this address");
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_503_and_closed() {
+    let world = World::with(|config| config.max_connections = 2).await;
+    let ask = format!("GET /health HTTP/1.1\r\nHost: {}\r\n\r\n", world.address);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = world.connect().await;
+        stream.write_all(ask.as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        patiently("an answer", stream.read_exact(&mut first)).await.unwrap();
+        held.push(stream);
+    }
+    let mut third = world.connect().await;
+    let mut text = Vec::new();
+    let _ = patiently("the refusal", third.read_to_end(&mut text)).await;
+    let answer = Response::parse(&text);
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"], "too many connections are open");
+    drop(held);
+    // As soon as there is room, there is an answer again.
+    let wait = async {
+        loop {
+            let mut stream = world.connect().await;
+            let _ = stream
+                .write_all(ask.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").as_bytes())
+                .await;
+            let mut text = Vec::new();
+            let _ = stream.read_to_end(&mut text).await;
+            if text.starts_with(b"HTTP/1.1 200") {
+                return;
+            }
+        }
+    };
+    patiently("room", wait).await;
+}
+
+#[tokio::test]
+async fn every_answer_has_a_request_id_and_is_not_kept_or_guessed_at() {
+    let world = World::new().await;
+    for path in ["/health", "/api/agents", "/api/nothing"] {
+        let answer = world.get(path).await;
+        assert!(answer.header("x-request-id").unwrap().starts_with("req-"), "{path}");
+        assert_eq!(answer.header("cache-control"), Some("no-store"), "{path}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{path}");
+        assert!(answer.header("access-control-allow-origin").is_none(), "{path}");
+    }
+    let given = world.request("GET", "/health").header("X-Request-Id", "trace-7").send().await;
+    assert_eq!(given.header("x-request-id"), Some("trace-7"));
+    let hostile = world.request("GET", "/health").header("X-Request-Id", "a b\tc").send().await;
+    assert!(hostile.header("x-request-id").unwrap().starts_with("req-"));
+}
+
+#[tokio::test]
+async fn what_is_no_http_at_all_hurts_nobody() {
+    let world = World::new().await;
+    for bytes in [
+        "\r\n\r\n\r\n\r\n",
+        "GET\r\n\r\n",
+        "\u{16}\u{3}\u{1} this would be TLS\r\n\r\n",
+        "GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /api/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+    ] {
+        let mut stream = world.connect().await;
+        let _ = stream.write_all(bytes.as_bytes()).await;
+        let _ = stream.shutdown().await;
+        let mut rest = Vec::new();
+        let _ = patiently("the end", stream.read_to_end(&mut rest)).await;
+        assert!(!rest.starts_with(b"HTTP/1.1 5"), "{bytes:?}: {}", String::from_utf8_lossy(&rest));
+    }
+    let many: String = (0..200).map(|n| format!("X-{n}: y\r\n")).collect();
+    let answer = world
+        .raw(&format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{many}Connection: close\r\n\r\n"))
+        .await;
+    assert_eq!(answer.status, 431);
+    assert_eq!(world.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_handler_that_takes_too_long_is_504_and_its_work_goes_on() {
+    let world = World::whole(
+        |config| config.long_request_timeout = Duration::from_millis(50),
+        FakeTools::ok(),
+        FakeModels::new([]),
+        |_| vec![],
+    )
+    .await;
+    let run = world.ended_run().await;
+    let answer =
+        world.post(&format!("/api/runs/{run}/tools/call"), r#"{"tool_name":"hang"}"#).await;
+    assert_eq!(answer.problem(504), "the server did not finish within 50ms; what it began goes on");
+    assert_eq!(world.tools.dropped.load(std::sync::atomic::Ordering::SeqCst), 0);
+    world.tools.let_go(1);
+    let path = format!("/api/runs/{run}/tool-calls");
+    let wait = async {
+        loop {
+            let calls = world.get(&path).await.fine();
+            if calls.as_array().unwrap().iter().any(|call| call["tool_name"] == "hang") {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    patiently("the call to be recorded", wait).await;
+}
+
+#[tokio::test]
+async fn roles_are_enforced_on_every_kind_of_path() {
+    let world = World::new().await;
+    let mut keys = std::collections::HashMap::new();
+    for role in ["viewer", "operator", "admin"] {
+        let body = format!(r#"{{"name":"{role} key","role":"{role}"}}"#);
+        let made = world.post("/api/keys", &body).await.fine();
+        keys.insert(role, made["secret"].as_str().unwrap().to_owned());
+    }
+    let agent = r#"{"name":"a","role":"r","model":"m"}"#;
+    for (method, path, body, least) in [
+        ("GET", "/api/agents", "", "viewer"),
+        ("GET", "/api/runs", "", "viewer"),
+        ("GET", "/api/events", "", "viewer"),
+        ("GET", "/api/tools", "", "viewer"),
+        ("GET", "/api/status", "", "viewer"),
+        ("GET", "/metrics", "", "viewer"),
+        ("POST", "/api/agents", agent, "operator"),
+        ("POST", "/api/memory/store", r#"{"collection":"c","text":"t"}"#, "operator"),
+        ("GET", "/api/settings/openai-key", "", "admin"),
+        ("GET", "/api/keys", "", "admin"),
+        ("POST", "/api/prune", r#"{"older_than_seconds":1000000}"#, "admin"),
+    ] {
+        let mut allowed = false;
+        for role in ["viewer", "operator", "admin"] {
+            allowed |= role == least;
+            let request = world.request(method, path).token(&keys[role]);
+            let request = if body.is_empty() { request } else { request.json(body) };
+            let answer = request.send().await;
+            let want = if allowed { 200 } else { 403 };
+            assert_eq!(answer.status, want, "{role} {method} {path}: {}", answer.body);
+            if !allowed {
+                let error = answer.problem(403);
+                assert!(error.contains(least), "{error}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_runs_own_token_reaches_that_run_and_nothing_else() {
+    let world = World::new().await;
+    let run = world.hanging_run().await;
+    let other = world.ended_run().await;
+    let row = world.get(&format!("/api/runs/{run}")).await.fine();
+    assert_eq!(row["status"], "running");
+    let epoch = u32::try_from(row["epoch"].as_u64().unwrap()).unwrap();
+    let token = world.engine.session_token(run.parse().unwrap(), epoch);
+    let ask = async |path: &str| world.request("GET", path).token(&token).send().await.status;
+    assert_eq!(ask(&format!("/api/runs/{run}")).await, 200);
+    assert_eq!(ask(&format!("/api/runs/{run}/steps")).await, 200);
+    assert_eq!(ask(&format!("/api/runs/{other}")).await, 403);
+    for path in ["/api/runs", "/api/agents", "/api/keys", "/api/tools", "/metrics"] {
+        assert_eq!(ask(path).await, 403, "{path}");
+    }
+    let cancel = format!("/api/runs/{run}/cancel");
+    assert_eq!(world.post(&cancel, "").await.status, 200);
+    assert_eq!(ask(&format!("/api/runs/{run}")).await, 401, "the token ended with the run");
+}
