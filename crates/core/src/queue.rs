@@ -263,20 +263,20 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        Push(u128, u128, u128),
+        Push(u128),
         Pop,
         Remove(u128),
         Finish(u128),
-        RunNow(u128, u128, u128),
+        RunNow(u128),
     }
 
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
-            3 => (0..40_u128, 0..4_u128, 0..2_u128).prop_map(|(s, a, c)| Op::Push(s, a, c)),
+            3 => (0..40_u128).prop_map(Op::Push),
             3 => Just(Op::Pop),
             1 => (0..40_u128).prop_map(Op::Remove),
             2 => (0..40_u128).prop_map(Op::Finish),
-            1 => (0..40_u128, 0..4_u128, 0..2_u128).prop_map(|(s, a, c)| Op::RunNow(s, a, c)),
+            1 => (0..40_u128).prop_map(Op::RunNow),
         ]
     }
 
@@ -288,7 +288,7 @@ mod tests {
             for op in ops {
                 // A session's agent and colony never change in its life.
                 match op {
-                    Op::Push(s, _, _) => q.push(ticket(s, s % 4, s % 2)),
+                    Op::Push(s) => q.push(ticket(s, s % 4, s % 2)),
                     Op::Pop => {
                         if let Some(t) = q.pop() {
                             let same = |f: &dyn Fn(&Ticket) -> bool| q.running.values().filter(|t| f(t)).count();
@@ -300,7 +300,7 @@ mod tests {
                     }
                     Op::Remove(s) => { q.remove(SessionId::from_u128(s)); }
                     Op::Finish(s) => q.finished(SessionId::from_u128(s)),
-                    Op::RunNow(s, _, _) => q.run_now(ticket(s, s % 4, s % 2)),
+                    Op::RunNow(s) => q.run_now(ticket(s, s % 4, s % 2)),
                 }
             }
             // Drain: finishing everything lets everybody up in the end.

@@ -41,6 +41,9 @@ pub fn stalled(what: &str, strike: u32) -> String {
     )
 }
 
+/// In place of a task that is empty.
+pub const NO_TASK: &str = "You were given no task. Ask the user what to do.";
+
 /// Said after a failed action.
 pub fn recover(failures: u32, budget: u32, error: &str) -> String {
     format!(

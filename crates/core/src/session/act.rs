@@ -10,7 +10,6 @@ use crate::agent::PolicyKind;
 use crate::approval::{Approval, ApprovalEvent, action_hash};
 use crate::effect::{Effect, EffectAction, Recovery, after_crash};
 use crate::ids::{ApprovalId, EffectId};
-use crate::model::ToolChoice;
 use crate::policy::rules::{self, Decided};
 use crate::retry;
 use crate::row::{SessionStatus, StepKind};
@@ -170,6 +169,19 @@ impl Session {
         }
     }
 
+    /// Takes the calls and stops those under way, which change nothing (only such calls run side
+    /// by side): they begin anew when the calls go on. Results that come meanwhile are stale.
+    fn interrupt_calls(&mut self, out: &mut Step) -> Vec<Call> {
+        let mut calls = self.take_calls();
+        for call in &mut calls {
+            if let CallState::Running { effect, .. } = call.state {
+                out.aborted.push(EffectId::derive(self.row.id, effect));
+                call.state = CallState::Waiting;
+            }
+        }
+        calls
+    }
+
     fn with_call(&mut self, at: usize, change: impl FnOnce(&mut Call)) {
         if let Phase::Acting { calls } = &mut self.phase {
             change(&mut calls[at]);
@@ -272,7 +284,7 @@ impl Session {
             && error.get("code").and_then(Value::as_str) == Some("verification_failed");
         if verify {
             if let Some(prompt) = call.args.get("on_fail_prompt").and_then(Value::as_str) {
-                let (prompt, calls) = (prompt.to_owned(), self.take_calls());
+                let (prompt, calls) = (prompt.to_owned(), self.interrupt_calls(out));
                 return self.ask(Question::Verify { calls }, prompt, step, now, out);
             }
             // A check that fails is news for the model, not a mistake of its own.
@@ -289,7 +301,10 @@ impl Session {
         if self.policy() == PolicyKind::Deterministic {
             return self.fail(error, now, out);
         }
-        self.failures += 1;
+        // Calls that fail side by side are one failure: the model has not seen the first yet.
+        if !std::mem::replace(&mut self.turn_failed, true) {
+            self.failures += 1;
+        }
         if self.failures >= self.agent.limits.failure_budget {
             let error = json!({
                 "code": "failure_budget_exhausted",
@@ -317,6 +332,9 @@ impl Session {
         let (id, name, step) = (call.id.clone(), call.name.clone(), call.step.clone());
         if let Some(id) = id {
             self.convo.tool(&id, &name, output.to_string(), error.is_some());
+        } else if self.policy() != PolicyKind::Deterministic {
+            // The rules decided on this call, and a fork has given the session to a model.
+            self.notes.push(format!("`{name}` was called for the task and returned: {output}"));
         }
         if let Some(step) = step {
             self.close_step(step, output, error, now, out);
@@ -356,6 +374,12 @@ impl Session {
         if self.policy() != PolicyKind::Deterministic {
             return self.ask_model(now, out);
         }
+        let Phase::Acting { calls } = &self.phase else { return };
+        if calls.iter().any(|call| call.id.is_some()) {
+            // A fork has given a model's session to the rules: their turn begins now.
+            let task = self.row.task.clone();
+            return self.decide_by_rules(&task, now, out);
+        }
         // The one call of the rules closed its step just now, in this very commit.
         let answer = out.steps.last().and_then(|step| {
             let name = step.input.get("tool_name").and_then(Value::as_str)?;
@@ -371,7 +395,13 @@ impl Session {
             return;
         };
         self.turn += 1;
-        self.row.task = format!("{}\n\nUser input: {}", self.row.task, message.trim());
+        match &question {
+            Question::Agent { .. } | Question::Verify { .. } => {
+                self.row.task = format!("{}\n\nUser input: {}", self.row.task, message.trim());
+            }
+            // A word to the engine, not to the agent.
+            Question::Unknown { .. } | Question::Model => {}
+        }
         match question {
             Question::Agent { step, mut calls } => {
                 if let Some(step) = step {
@@ -381,7 +411,11 @@ impl Session {
                 }
                 let Some(call) = calls.iter_mut().find(|call| call.state == CallState::Waiting)
                 else {
-                    return self.decide_by_rules(message, now, out);
+                    return match self.policy() {
+                        PolicyKind::Deterministic => self.decide_by_rules(message, now, out),
+                        // The answer stands in the task, which the model has not seen yet.
+                        PolicyKind::Auto | PolicyKind::Model => self.ask_model(now, out),
+                    };
                 };
                 call.state = CallState::Done;
                 let answer = json!({"ok": true, "answer": message}).to_string();
@@ -399,13 +433,12 @@ impl Session {
                 self.notes.push(format!("The user says: {message}"));
                 self.advance(now, out);
             }
-            Question::Model => self.send_again(out),
+            Question::Model if self.policy() == PolicyKind::Deterministic => {
+                let task = self.row.task.clone();
+                self.decide_by_rules(&task, now, out);
+            }
+            Question::Model => self.send_request(out),
         }
-    }
-
-    fn send_again(&mut self, out: &mut Step) {
-        let (effect, _) = self.new_effect();
-        self.request_again(effect, ToolChoice::Auto, out);
     }
 
     /// A human said what became of the effect that a crash has hidden.
@@ -471,10 +504,12 @@ impl Session {
 
     fn deny(&mut self, at: usize, message: String, now: Timestamp, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
-        let (name, args) = (calls[at].name.clone(), calls[at].args.clone());
-        let input = json!({"tool_name": name, "args": args});
-        let Some(step) = self.open_step(StepKind::Tool, input, now, out) else { return };
-        self.with_call(at, |call| call.step = Some(step));
+        // A fork that asks anew has the step of the call it repeats.
+        if calls[at].step.is_none() {
+            let input = json!({"tool_name": calls[at].name, "args": calls[at].args});
+            let Some(step) = self.open_step(StepKind::Tool, input, now, out) else { return };
+            self.with_call(at, |call| call.step = Some(step));
+        }
         let error = json!({"code": "denied", "message": message});
         self.finish_call(at, json!({"ok": false, "error": error}), Some(message), now, out);
         if self.policy() == PolicyKind::Deterministic {
@@ -488,7 +523,7 @@ impl Session {
     /// Goes on after a crash: each effect that was under way is judged by its class.
     pub(super) fn recover(&mut self, now: Timestamp, out: &mut Step) {
         if let Phase::Deciding { effect, .. } = self.phase {
-            return self.request_again(effect, ToolChoice::Auto, out);
+            return self.request_again(effect, out);
         }
         let Phase::Acting { calls } = &self.phase else { return };
         let hidden: Vec<_> = calls
@@ -518,12 +553,19 @@ impl Session {
         self.advance(now, out);
     }
 
-    /// A fork begins the effects that its repeated part decided on and never began.
+    /// A fork begins the effects that its repeated part decided on and never began. Grants were
+    /// given to the session that it repeats: the fork asks for its own.
     pub(super) fn recover_forked(&mut self, now: Timestamp, out: &mut Step) {
         match &self.phase {
+            Phase::Deciding { .. } if self.policy() == PolicyKind::Deterministic => {
+                // The model is not asked after all: no effect stands for this turn any more.
+                self.phase = Phase::Ended;
+                let task = self.row.task.clone();
+                self.decide_by_rules(&task, now, out);
+            }
             Phase::Deciding { effect, .. } => {
                 let effect = *effect;
-                self.request_again(effect, ToolChoice::Auto, out);
+                self.request_again(effect, out);
             }
             Phase::Acting { calls } => {
                 let waiting: Vec<_> = calls
@@ -535,7 +577,12 @@ impl Session {
                     })
                     .collect();
                 for (at, effect) in waiting {
-                    self.redo(at, effect, out);
+                    let Phase::Acting { calls } = &self.phase else { return };
+                    if self.needs_approval(&calls[at]) {
+                        self.with_call(at, |call| call.state = CallState::Waiting);
+                    } else {
+                        self.redo(at, effect, out);
+                    }
                 }
                 self.advance(now, out);
             }

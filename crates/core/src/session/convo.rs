@@ -23,6 +23,10 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     pub(super) fn user(&mut self, text: String) {
         self.push(Message::User { text });
     }

@@ -264,7 +264,50 @@ pub(super) struct About {
     pub(super) request: Value,
 }
 
+/// Deepest nesting of a value from outside that is kept as it is. Readers of JSON stop at 128,
+/// and an event's own payload adds some levels.
+const DEEPEST: u32 = 64;
+
+/// Replaces what is nested deeper than `left` levels by its text.
+fn flatten(value: &mut Value, left: u32) {
+    match value {
+        Value::Array(_) | Value::Object(_) if left == 0 => {
+            *value = Value::String(value.to_string())
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| flatten(item, left - 1)),
+        Value::Object(map) => map.values_mut().for_each(|item| flatten(item, left - 1)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 impl Input {
+    /// Makes values of models and tools fit for the log: what is nested deeper than 64 levels
+    /// becomes text. Without this a hostile answer could make an event that nobody can read
+    /// back, and with it a session that nobody can recover. To be used before the session sees
+    /// the input, so that it decides on what is recorded.
+    pub fn flatten(&mut self) {
+        match self {
+            Self::ToolDone { outcome, .. } => flatten(&mut outcome.result, DEEPEST),
+            Self::ModelDone { reply: Ok(reply), .. } => {
+                for call in &mut reply.calls {
+                    flatten(&mut call.args, DEEPEST);
+                }
+                if let Some(state) = &mut reply.provider_state {
+                    flatten(state, DEEPEST);
+                }
+            }
+            Self::ModelDone { reply: Err(_), .. }
+            | Self::Started { .. }
+            | Self::Recovered { .. }
+            | Self::Answered { .. }
+            | Self::Decided { .. }
+            | Self::Canceled { .. }
+            | Self::TimeLimit
+            | Self::Forked
+            | Self::HandedOver { .. } => {}
+        }
+    }
+
     /// The event that records this input.
     pub(super) fn record(
         &self,

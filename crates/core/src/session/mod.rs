@@ -28,7 +28,7 @@ use self::supervise::History;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
 use crate::effect::Effect;
-use crate::ids::{EffectId, StepId};
+use crate::ids::{ApprovalId, EffectId, StepId};
 use crate::model::Usage;
 use crate::policy::prompt;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
@@ -88,10 +88,14 @@ pub struct Session {
     next_approval: u64,
     turn: u32,
     failures: u32,
+    /// Some call of the model's present decision failed.
+    turn_failed: bool,
     last_error: String,
     /// To be said to the model before its next turn, once all results are in.
     notes: Vec<String>,
     nudged: bool,
+    /// The repeated part of a fork is over.
+    forked: bool,
     /// Since when it runs, and how long it ran before.
     running_since: Option<Timestamp>,
     ran: Duration,
@@ -140,9 +144,11 @@ impl Session {
             next_approval: 0,
             turn: 0,
             failures: 0,
+            turn_failed: false,
             last_error: String::new(),
             notes: Vec::new(),
             nudged: false,
+            forked: false,
             running_since: None,
             ran: Duration::ZERO,
         }
@@ -230,10 +236,34 @@ impl Session {
             Input::TimeLimit | Input::HandedOver { .. } => {
                 ok(status == Running, Refusal::NotRunning)
             }
-            Input::Forked => ok(
-                self.spec.fork.is_some() && !matches!(self.phase, Phase::Forked { .. }),
-                Refusal::NotRunning,
-            ),
+            Input::Forked => ok(self.spec.fork.is_some() && !self.forked, Refusal::NotRunning),
+        }
+    }
+
+    /// An input of the session that this one repeats, in terms of this one: ids that a session
+    /// derives from its own name differ between the two. To be used before [`Self::accepts`]
+    /// while a fork is made; other inputs are returned as they are.
+    #[must_use]
+    pub fn adopt(&self, input: Input) -> Input {
+        let (Some(fork), Some(asked), false) = (&self.spec.fork, self.row.approval, self.forked)
+        else {
+            return input;
+        };
+        let theirs = ApprovalId::derive(fork.from, self.next_approval.saturating_sub(1));
+        match input {
+            Input::Decided { approval, approve, reason, by, epoch, hive } if approval == theirs => {
+                Input::Decided { approval: asked, approve, reason, by, epoch, hive }
+            }
+            same @ (Input::Started { .. }
+            | Input::Recovered { .. }
+            | Input::ToolDone { .. }
+            | Input::ModelDone { .. }
+            | Input::Answered { .. }
+            | Input::Decided { .. }
+            | Input::Canceled { .. }
+            | Input::TimeLimit
+            | Input::Forked
+            | Input::HandedOver { .. }) => same,
         }
     }
 
@@ -355,7 +385,6 @@ impl Session {
                     let task = self.row.task.clone();
                     self.decide_by_rules(&task, now, out);
                 } else {
-                    self.convo.user(self.row.task.clone());
                     self.ask_model(now, out);
                 }
             }
@@ -373,6 +402,8 @@ impl Session {
 
     /// Turns the session into its own: the overrides of the fork count from here on.
     fn forked(&mut self) {
+        self.forked = true;
+        self.phase.forget_grants();
         match &self.phase {
             // A fork at a question waits for its own answer.
             Phase::Asking { .. } | Phase::Approving { .. } => {}
@@ -484,10 +515,10 @@ impl Session {
     /// The one way out: closes open steps, aborts effects, and says so once.
     fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
         self.stop_clock(now);
-        for n in self.phase.running() {
-            out.aborted.push(EffectId::derive(self.row.id, n));
-        }
-        out.effects.clear();
+        // What this same step would have begun needs no stopping: it never begins.
+        let begins = std::mem::take(&mut out.effects);
+        let under_way = self.phase.running().map(|n| EffectId::derive(self.row.id, n));
+        out.aborted.extend(under_way.filter(|id| begins.iter().all(|new| new.id != *id)));
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         for step in phase.into_open_steps() {
             let output = json!({"ok": false, "note": why});
@@ -555,6 +586,3 @@ impl Session {
         (n, EffectId::derive(self.row.id, n))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -25,6 +25,12 @@ const PREVIEW: usize = 280;
 impl Session {
     /// Asks the model what to do next, after the supervisor had its say.
     pub(super) fn ask_model(&mut self, now: Timestamp, out: &mut Step) {
+        self.turn_failed = false;
+        if self.convo.is_empty() {
+            let task = self.row.task.clone();
+            // Providers refuse an empty message.
+            self.convo.user(if task.trim().is_empty() { prompt::NO_TASK.into() } else { task });
+        }
         let directive = self.history.directive(self.steps_left(), self.failures);
         out.events.push(Decision {
             kind: "supervisor.decided",
@@ -52,16 +58,17 @@ impl Session {
         for note in std::mem::take(&mut self.notes) {
             self.convo.user(note);
         }
-        self.send_request(ToolChoice::Auto, out);
+        self.send_request(out);
     }
 
-    fn send_request(&mut self, tool_choice: ToolChoice, out: &mut Step) {
+    pub(super) fn send_request(&mut self, out: &mut Step) {
         let (effect, _) = self.new_effect();
-        self.request_again(effect, tool_choice, out);
+        self.request_again(effect, out);
     }
 
     /// Sends the conversation as it stands under the number `effect`.
-    pub(super) fn request_again(&mut self, effect: u64, tool_choice: ToolChoice, out: &mut Step) {
+    pub(super) fn request_again(&mut self, effect: u64, out: &mut Step) {
+        let tool_choice = if self.nudged { ToolChoice::Required } else { ToolChoice::Auto };
         let tools = self.toolset.offered(&self.agent.tools_allowed);
         let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
         let tools_key = format!("{}:{}", self.toolset.hash(), names.join(","));
@@ -101,6 +108,8 @@ impl Session {
         out: &mut Step,
     ) {
         self.row.model_calls += 1;
+        // Answered: nothing is under way any more that an end would have to stop.
+        self.phase = Phase::Ended;
         match reply {
             Ok(reply) => self.model_replied(reply, now, out),
             Err(failure) if failure.transient => {
@@ -122,8 +131,11 @@ impl Session {
 
     fn model_replied(&mut self, reply: &ModelReply, now: Timestamp, out: &mut Step) {
         self.row.usage.add(reply.usage);
-        self.row.cost_microusd =
-            self.row.cost_microusd.zip(reply.cost_microusd).map(|(sum, cost)| sum + cost);
+        self.row.cost_microusd = self
+            .row
+            .cost_microusd
+            .zip(reply.cost_microusd)
+            .map(|(sum, cost)| sum.saturating_add(cost));
         let state = reply.provider_state.clone();
         if !reply.calls.is_empty() {
             self.nudged = false;
@@ -150,7 +162,7 @@ impl Session {
                 }
                 self.nudged = true;
                 self.convo.user(prompt::NUDGE.to_owned());
-                self.send_request(ToolChoice::Required, out);
+                self.send_request(out);
             }
             StopReason::End | StopReason::ToolCalls => {
                 // Words without a call are the answer.

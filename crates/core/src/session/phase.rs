@@ -105,6 +105,28 @@ impl Phase {
             .find(|call| matches!(call.state, CallState::Running { effect: n, .. } if n == effect))
     }
 
+    /// Grants were given to the session that a fork repeats, not to the fork.
+    pub(super) fn forget_grants(&mut self) {
+        let calls = match self {
+            Self::Acting { calls }
+            | Self::Approving { calls, .. }
+            | Self::Asking {
+                question:
+                    Question::Agent { calls, .. }
+                    | Question::Unknown { calls }
+                    | Question::Verify { calls },
+            } => calls,
+            Self::Forked { then } => return then.forget_grants(),
+            Self::Asking { question: Question::Model }
+            | Self::Fresh
+            | Self::Deciding { .. }
+            | Self::Ended => return,
+        };
+        for call in calls {
+            call.approved = false;
+        }
+    }
+
     /// Steps that began and have no end yet.
     pub(super) fn into_open_steps(self) -> Vec<StepRow> {
         let open = |calls: Vec<Call>| -> Vec<StepRow> {
@@ -117,7 +139,9 @@ impl Phase {
         match self {
             Self::Acting { calls } | Self::Approving { calls, .. } => open(calls),
             Self::Asking { question } => match question {
-                Question::Agent { step, calls } => step.into_iter().map(|step| *step).chain(open(calls)).collect(),
+                Question::Agent { step, calls } => {
+                    step.into_iter().map(|step| *step).chain(open(calls)).collect()
+                }
                 Question::Unknown { calls } | Question::Verify { calls } => open(calls),
                 Question::Model => Vec::new(),
             },

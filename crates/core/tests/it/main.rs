@@ -1,0 +1,17 @@
+//! The pure state machines, through the crate's public face.
+//!
+//! Start at [`world`]: it plays everything outside a session, is the one place that calls
+//! [`overmind_core::session::Session::step`], and checks after every single step what must hold
+//! always. The other modules are tables of cases, and [`properties`] plays random schedules.
+
+mod approvals;
+mod cancel;
+mod fork;
+mod limits;
+mod model_turns;
+mod properties;
+mod recovery;
+mod replay;
+mod retries;
+mod rules;
+mod world;
