@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use overmind_core::failpoint;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::json;
@@ -320,6 +321,7 @@ impl Workspace {
                 return Err(PathError::Changed { path: shown });
             }
         }
+        failpoint::point("tools.before_rename");
         temp.rename(&name).map_err(|err| refused("replacing", path, err))?;
         sync(&dir, path)?;
         Ok(shown)

@@ -246,6 +246,8 @@ impl Driver {
     /// Feeds one input, makes what follows durable, and sends the effects off.
     async fn input(&mut self, mut input: Input) -> Result<(), Stop> {
         self.cortex.redact(&mut input);
+        // Outside values may be nested deeper than the log's reader goes.
+        input.flatten();
         if let Err(refusal) = self.session.accepts(&input) {
             if refusal == Refusal::Stale {
                 count(&self.cortex.counters.stale);
