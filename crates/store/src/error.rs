@@ -77,6 +77,11 @@ impl Fault {
         self.extended() == Some(ffi::SQLITE_CONSTRAINT_FOREIGNKEY)
     }
 
+    /// A process was killed in a transaction; only a connection that may write can undo it.
+    pub(crate) fn is_hot_journal(&self) -> bool {
+        self.extended() == Some(ffi::SQLITE_READONLY_ROLLBACK)
+    }
+
     fn extended(&self) -> Option<i32> {
         match self {
             Self::Sql(rusqlite::Error::SqliteFailure(err, _)) => Some(err.extended_code),

@@ -21,7 +21,9 @@ pub(crate) fn known_version() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("there are few migrations")
 }
 
-/// Looks at a file without changing a byte of it: whether it may be opened for writing.
+/// Looks at a file without changing what it says: whether it may be opened for writing. A
+/// process killed before its first commit leaves a rollback journal beside the file; that one is
+/// undone here, for until then nobody can read the file.
 ///
 /// # Errors
 ///
@@ -31,16 +33,19 @@ pub(crate) fn inspect(path: &Path) -> Result<(), StoreError> {
         Header::Fresh => return Ok(()),
         Header::Sqlite => {}
     }
-    let look = || -> Outcome<(u32, i32, bool)> {
-        let conn = open_reader(path)?;
+    let look = |conn: &Connection| -> Outcome<(u32, i32, bool)> {
         let version = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         let application = conn.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         let empty =
             conn.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
         Ok((version, application, empty))
     };
+    let looked = match open_reader(path).and_then(|conn| look(&conn)) {
+        Err(fault) if fault.is_hot_journal() => open_to_undo(path).and_then(|conn| look(&conn)),
+        other => other,
+    };
     let (version, application, empty) =
-        look().map_err(|fault| fault.explain(path, "looking at the store"))?;
+        looked.map_err(|fault| fault.explain(path, "looking at the store"))?;
     if application != APPLICATION_ID && !(empty && application == 0) {
         return Err(StoreError::Other {
             attempt: format!("opening the store {}", path.display()),
@@ -106,6 +111,18 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
     Ok(conn)
 }
 
+/// A connection that SQLite lets undo what a crash left half done, which it does at the first
+/// read. It changes nothing else.
+fn open_to_undo(path: &Path) -> Outcome<Connection> {
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
+    conn.busy_timeout(Duration::from_secs(1))?;
+    conn.execute_batch("PRAGMA query_only = ON; PRAGMA trusted_schema = OFF;")?;
+    Ok(conn)
+}
+
 /// A connection that only reads.
 pub(crate) fn open_reader(path: &Path) -> Outcome<Connection> {
     let conn = Connection::open_with_flags(
@@ -131,6 +148,35 @@ mod tests {
         let mut conn = open_writer(&path, None).unwrap();
         migrate(&mut conn).unwrap();
         (dir, conn)
+    }
+
+    #[test]
+    fn a_file_with_the_journal_of_a_killed_process_is_undone_and_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let (live, copy) = (dir.path().join("live.db"), dir.path().join("copy.db"));
+        let conn = Connection::open(&live).unwrap();
+        // A cache of a few pages: the transaction reaches the file before it is committed.
+        conn.execute_batch(
+            "PRAGMA cache_size = 2; PRAGMA application_id = 0x4f564d44; CREATE TABLE t (x);
+             BEGIN; PRAGMA user_version = 999;
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50)
+             INSERT INTO t SELECT randomblob(5000) FROM n;",
+        )
+        .unwrap();
+        // As a kill at this moment would leave them: the files, and nobody who holds a lock.
+        for suffix in ["", "-journal"] {
+            let from = dir.path().join(format!("live.db{suffix}"));
+            std::fs::copy(from, dir.path().join(format!("copy.db{suffix}"))).unwrap();
+        }
+        drop(conn);
+        let refused = open_reader(&copy).and_then(|conn| {
+            Ok(conn.query_row("PRAGMA user_version", [], |row| row.get::<_, u32>(0))?)
+        });
+        assert!(refused.unwrap_err().is_hot_journal(), "a reader alone cannot undo it");
+        inspect(&copy).unwrap();
+        assert!(!dir.path().join("copy.db-journal").exists());
+        let conn = open_reader(&copy).unwrap();
+        assert_eq!(pragma(&conn, "user_version"), "0", "what was not committed never was");
     }
 
     fn pragma(conn: &Connection, name: &str) -> String {

@@ -29,7 +29,7 @@ static LIVES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1
 
 impl World {
     pub(crate) async fn new(tools: Arc<FakeTools>, models: Arc<FakeModels>) -> Self {
-        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
         Self::at(dir, tools, models, 64).await
     }
 
@@ -39,8 +39,10 @@ impl World {
         models: Arc<FakeModels>,
         max_running: u32,
     ) -> Self {
-        let store: Arc<dyn Store> =
-            Arc::new(Sqlite::open(Options::new(dir.path().join("overmind.db"))).unwrap());
+        let store: Arc<dyn Store> = Arc::new(
+            Sqlite::open(Options::new(dir.path().join("overmind.db")))
+                .expect("the world of a test works"),
+        );
         let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let engine = Engine::start(Parts {
             store: Arc::clone(&store),
@@ -59,7 +61,7 @@ impl World {
             },
         })
         .await
-        .unwrap();
+        .expect("the world of a test works");
         Self { dir, store, engine, tools, models, by: Caller::admin() }
     }
 
@@ -83,7 +85,14 @@ impl World {
             ..AgentDraft::default()
         };
         change(&mut draft);
-        self.engine.agent_create(&self.by, draft, None).await.unwrap().value.agent.id.to_string()
+        self.engine
+            .agent_create(&self.by, draft, None)
+            .await
+            .expect("the world of a test works")
+            .value
+            .agent
+            .id
+            .to_string()
     }
 
     pub(crate) async fn run(&self, agent: &str, task: &str) -> SessionId {
@@ -94,7 +103,12 @@ impl World {
             workspace: None,
             idempotency: None,
         };
-        self.engine.session_create(&self.by, draft).await.unwrap().value.id
+        self.engine
+            .session_create(&self.by, draft)
+            .await
+            .expect("the world of a test works")
+            .value
+            .id
     }
 
     /// Waits until the session's status is one of these.
@@ -103,11 +117,15 @@ impl World {
         let wait = async {
             loop {
                 watch.borrow_and_update();
-                let row = self.engine.session_fetch(&self.by, id).await.unwrap();
+                let row = self
+                    .engine
+                    .session_fetch(&self.by, id)
+                    .await
+                    .expect("the world of a test works");
                 if statuses.contains(&row.status) {
                     return row;
                 }
-                watch.changed().await.unwrap();
+                watch.changed().await.expect("the world of a test works");
             }
         };
         match tokio::time::timeout(Duration::from_secs(20), wait).await {
@@ -136,18 +154,19 @@ impl World {
     pub(crate) async fn kinds(&self, id: SessionId) -> Vec<String> {
         let stream = Some(StreamId::Session(id));
         let query = EventQuery { stream, after: 0, kinds: &[], limit: 10_000 };
-        let events = self.store.events(query).await.unwrap();
+        let events = self.store.events(query).await.expect("the world of a test works");
         events.into_iter().map(|event| event.kind.into()).collect()
     }
 
     /// Every test ends here: the log replays, the audit is clean, nothing is left running.
     pub(crate) async fn check(&self, ids: &[SessionId]) {
         for id in ids {
-            let report = self.engine.session_verify(&self.by, *id).await.unwrap();
+            let report =
+                self.engine.session_verify(&self.by, *id).await.expect("the world of a test works");
             assert_eq!(report.divergence, None, "{id}");
             assert!(report.events > 0);
         }
-        let audit = self.engine.audit(&self.by).await.unwrap();
+        let audit = self.engine.audit(&self.by).await.expect("the world of a test works");
         assert_eq!(audit.findings, []);
     }
 }

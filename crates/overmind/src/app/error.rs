@@ -1,0 +1,69 @@
+//! Why the server did not start.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use overmind_core::store::StoreError;
+use overmind_engine::EngineError;
+use overmind_server::ListenError;
+
+use crate::config::ConfigError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("a server already runs on {} (pid {pid})", data.display())]
+    AlreadyRunning { pid: u32, data: PathBuf },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the configuration of models: {0}")]
+    Models(#[from] overmind_llm::ConfigError),
+    #[error("the configuration of memory: {0}")]
+    Memory(#[from] overmind_memory::ConfigError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl StartError {
+    /// What the reader can do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(err) => err.hint(),
+            Self::AlreadyRunning { .. } => {
+                Some("`overmind status` shows it, `overmind down` stops it; another one needs its own --data".into())
+            }
+            Self::Listen(ListenError::Tcp { address, .. }) => Some(format!(
+                "if something else listens on {address}, choose another address with --listen, \
+                 or --listen 127.0.0.1:0 for any free port"
+            )),
+            Self::Listen(ListenError::Unix { .. }) => {
+                Some("a socket's path has about 100 bytes at most; set `server.socket` to a shorter one".into())
+            }
+            Self::Listen(_) => None,
+            Self::Store(StoreError::Locked { .. }) => {
+                Some("`overmind doctor` looks who holds it".into())
+            }
+            Self::Store(_) | Self::Engine(_) => None,
+            Self::Models(_) | Self::Memory(_) => Some("`overmind config show` says where it comes from".into()),
+        }
+    }
+}
+
+/// An error and each of its sources once, on one line.
+pub fn chain(err: &dyn Error) -> String {
+    let mut text = err.to_string();
+    let mut next = err.source();
+    while let Some(source) = next {
+        let more = source.to_string();
+        // Transparent errors show their source's text as their own.
+        if !text.ends_with(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,453 @@
+//! The composition root: the one place that knows which adapter is behind which port.
+//!
+//! [`App::start`] builds the whole product from a [`Config`]; [`App::stop`] takes it down in
+//! order: stop accepting, finish requests, let sessions come to their last durable step, close
+//! the store, let go of the data directory. `up`, the demo and the whole-product tests use it.
+
+pub mod clock;
+mod error;
+pub mod failpoints;
+pub mod lock;
+pub mod logs;
+pub mod signals;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::memory::Memory;
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::store::Store;
+use overmind_core::time::Clock;
+use overmind_engine::{Caller, Engine};
+use overmind_sandbox::Sandboxes;
+use overmind_server::{Listener, ProviderKey, Server, ServerConfig, Tls};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::settings::{self, Kind, SETTINGS};
+use crate::config::{Config, env};
+use clock::{SystemClock, SystemIds};
+pub use error::{StartError, chain};
+use lock::{DataLock, ServerFile};
+
+/// How often retention looks for sessions that are old enough, once at the start included.
+const RETENTION_EVERY: Duration = Duration::from_secs(3600);
+
+/// A running server with everything behind it.
+#[derive(Debug)]
+pub struct App {
+    config: Config,
+    engine: Engine,
+    sandboxes: Sandboxes,
+    server_file: ServerFile,
+    /// Cancelled to stop accepting; the server then finishes what it has.
+    closing: CancellationToken,
+    server: JoinHandle<overmind_server::Drained>,
+    /// Tells when the server has ended, asked or not.
+    ended: CancellationToken,
+    housekeeping: Housekeeping,
+    // Last: the directory is let go when everything else is gone.
+    lock: DataLock,
+}
+
+impl App {
+    /// Starts everything. When it answers, the listeners accept and recovery has begun.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future lets go of the data directory; a store that was opened is closed.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        config.data.prepare()?;
+        let lock = DataLock::take(&config.data)?
+            .map_err(|pid| StartError::AlreadyRunning { pid, data: config.data.path().into() })?;
+        let admin = config.data.admin_token()?;
+        let token_key = config.data.token_key()?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+
+        // Bound first: a port that is taken should not cost the opening of a large store.
+        let listeners = listen(&config).await?;
+        let store = Arc::new(open_store(&config, admin.expose())?);
+        let sandboxes =
+            Sandboxes::new(sandbox_options(&config), docker_options(&config, lock.instance()));
+        let by_level = sandboxes.clone();
+        let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
+        let models = models(&config)?;
+        let tools = overmind_tools::Gateway::new(overmind_tools::Parts {
+            sandboxes: Arc::new(move |level| Some(by_level.get(level))),
+            memory: Arc::clone(&memory),
+        });
+        let engine = Engine::start(overmind_engine::Parts {
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            models: Arc::new(models),
+            tools: Arc::new(tools),
+            memory,
+            clock: Arc::clone(&clock),
+            ids: Arc::new(SystemIds),
+            config: overmind_engine::Config {
+                max_running: config.max_running,
+                max_running_per_agent: config.max_running_per_agent,
+                max_running_per_colony: config.max_running_per_colony,
+                workspace: config.workspace.clone(),
+                token_key,
+                admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
+            },
+        })
+        .await?;
+
+        let server_file = ServerFile {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            url: listeners
+                .iter()
+                .find(|listener| listener.address().is_some())
+                .map(|listener| listener.at().to_owned()),
+            socket: config.socket.clone(),
+            started_at: clock.now().to_string(),
+        };
+        let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
+        let serving =
+            Server::new(engine.clone(), server_config(&config)).serve(listeners, closing.clone());
+        let done = ended.clone().drop_guard();
+        #[expect(clippy::disallowed_methods, reason = "its handle is kept and awaited in `stop`")]
+        let server = tokio::spawn(async move {
+            let _done = done;
+            serving.await
+        });
+        let housekeeping = Housekeeping::start(&config, &engine, store, clock, &sandboxes);
+        lock.publish(&server_file)?;
+        Ok(Self {
+            config,
+            engine,
+            sandboxes,
+            server_file,
+            closing,
+            server,
+            ended,
+            housekeeping,
+            lock,
+        })
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The engine itself, for tests and measurements inside this process.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Where it listens.
+    pub fn server_file(&self) -> &ServerFile {
+        &self.server_file
+    }
+
+    /// Whether commands can have the default sandbox on this machine now.
+    ///
+    /// # Errors
+    ///
+    /// Why not, and what to do.
+    pub async fn check_sandbox(&self) -> Result<(), SandboxError> {
+        self.sandboxes.get(SandboxLevel::Namespace).check().await
+    }
+
+    /// The providers that have what they need, in words.
+    pub fn models_line(&self) -> String {
+        models_line(&self.config)
+    }
+
+    /// Waits until the server has ended without being asked.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// Takes everything down; returns how many sessions and requests had to be cut off. They
+    /// lose nothing that was acknowledged and go on at the next start. `now` ends the waiting
+    /// for them early.
+    pub async fn stop(self, now: impl Future<Output = ()>) -> usize {
+        let Self { config, engine, sandboxes, closing, server, housekeeping, lock, .. } = self;
+        let mut now = std::pin::pin!(now);
+        closing.cancel();
+        housekeeping.stop().await;
+        let mut hurry = false;
+        let requests = tokio::select! {
+            drained = server => match drained {
+                Ok(overmind_server::Drained::All) => 0,
+                Ok(overmind_server::Drained::TimedOut { left }) => left,
+                Err(err) => {
+                    tracing::error!(error = %err, "the server failed");
+                    0
+                }
+            },
+            () = &mut now => {
+                hurry = true;
+                0
+            }
+        };
+        let mut sessions = None;
+        if !hurry {
+            tokio::select! {
+                cut = engine.drain(config.drain) => sessions = Some(cut),
+                () = &mut now => {}
+            }
+        }
+        let sessions = match sessions {
+            Some(cut) => cut,
+            None => engine.drain(Duration::ZERO).await,
+        };
+        // Containers of commands that were cut off are removed by the next start at the latest.
+        let removed = sandboxes.docker().settled();
+        let _ = tokio::time::timeout(Duration::from_secs(5), removed).await;
+        drop(lock);
+        requests + sessions
+    }
+}
+
+/// How the namespace and the `none` driver are set up.
+pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
+    overmind_sandbox::Options {
+        read_only: config.sandbox_read_only.clone(),
+        run_as: run_as(config),
+        ..overmind_sandbox::Options::default()
+    }
+}
+
+fn run_as(config: &Config) -> Option<overmind_sandbox::RunAs> {
+    config.sandbox_run_as.map(|(uid, gid)| overmind_sandbox::RunAs { uid, gid })
+}
+
+/// How the docker driver is set up. `instance` is new with every start.
+pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::docker::Options {
+    let usual = overmind_sandbox::docker::Options::default();
+    let host = config.docker_host.as_deref();
+    overmind_sandbox::docker::Options {
+        socket: match host.map(|host| host.strip_prefix("unix://").unwrap_or(host)) {
+            Some(path) => PathBuf::from(path),
+            None => usual.socket,
+        },
+        image: config.docker_image.clone(),
+        enforce_pinned_image: config.docker_pinned,
+        user: run_as(config),
+        // The directory's name tells the containers of two servers on one machine apart.
+        owner: blake3::hash(config.data.path().as_os_str().as_encoded_bytes()).to_hex()[..16]
+            .to_owned(),
+        instance: instance.to_owned(),
+        ..usual
+    }
+}
+
+async fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
+    let mut listeners = Vec::new();
+    if let Some(address) = config.listen {
+        let tls = match &config.tls {
+            Some((chain, key)) => Some(Tls::from_pem_files(chain, key)?),
+            None => None,
+        };
+        listeners.push(Listener::tcp(address, tls)?);
+    }
+    if let Some(path) = &config.socket {
+        listeners.push(Listener::unix(path).await?);
+    }
+    Ok(listeners)
+}
+
+/// Opens the store; it masks every secret that the configuration knows.
+fn open_store(config: &Config, admin: &str) -> Result<overmind_store::Sqlite, StartError> {
+    let mut options = overmind_store::Options::new(&config.store_path);
+    options.add_secret(admin);
+    for secret in secrets(config) {
+        options.add_secret(secret);
+    }
+    Ok(overmind_store::Sqlite::open(options)?)
+}
+
+/// Every secret of the configuration.
+fn secrets(config: &Config) -> Vec<String> {
+    let of_table = SETTINGS
+        .iter()
+        .filter(|setting| setting.kind == Kind::Secret)
+        .filter_map(|setting| config.text(setting.key).map(str::to_owned));
+    let of_providers = config
+        .providers
+        .iter()
+        .filter_map(|provider| provider.key.as_ref().map(|key| key.expose().to_owned()));
+    of_table.chain(of_providers).collect()
+}
+
+fn memory(
+    config: &Config,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<dyn Memory>, StartError> {
+    use overmind_memory::{Config as MemoryConfig, Embedder, HttpEmbedder, MemoryService};
+    let embedder = match MemoryConfig::from_vars(&|name| config.var(name))? {
+        MemoryConfig::Local => None,
+        MemoryConfig::OpenAi(http) => Some(Arc::new(HttpEmbedder::new(http)) as Arc<dyn Embedder>),
+    };
+    Ok(Arc::new(MemoryService::new(store, clock, Arc::new(SystemIds), embedder)))
+}
+
+/// The model gateway as configured.
+///
+/// # Errors
+///
+/// [`StartError::Models`] names the setting that cannot be used.
+pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
+    use overmind_llm::{Format, Provider, Secret};
+    let mut llm = overmind_llm::Config::from_vars(&|name| config.var(name))?;
+    for extra in &config.providers {
+        let format = match extra.format.as_str() {
+            "openai-responses" => Format::OpenAiResponses,
+            "anthropic" => Format::AnthropicMessages,
+            _ => Format::OpenAiChat,
+        };
+        let mut provider = Provider::new(&extra.name, format, &extra.base_url);
+        provider.key = extra.key.as_ref().and_then(|key| Secret::new(key.expose()));
+        provider.models = extra.models.clone();
+        llm.providers.push(provider);
+    }
+    Ok(overmind_llm::Gateway::new(llm))
+}
+
+/// Whether any model is configured beyond those that need nothing.
+pub fn has_real_models(config: &Config) -> bool {
+    !providers(config).is_empty()
+}
+
+/// The providers that have what they need, in words.
+pub fn models_line(config: &Config) -> String {
+    let names = providers(config);
+    if names.is_empty() {
+        "deterministic and scripted; set OPENAI_API_KEY, ANTHROPIC_API_KEY or models.base_url for \
+         real ones"
+            .to_owned()
+    } else {
+        format!("{}, deterministic, scripted", names.join(", "))
+    }
+}
+
+fn providers(config: &Config) -> Vec<String> {
+    let mut names: Vec<String> = [
+        ("openai", env::OPENAI_API_KEY),
+        ("anthropic", env::ANTHROPIC_API_KEY),
+        ("deepseek", env::DEEPSEEK_API_KEY),
+    ]
+    .into_iter()
+    .filter(|(_, variable)| config.var(variable).is_some())
+    .map(|(name, _)| name.to_owned())
+    .collect();
+    if let Some(url) = config.var(env::MODEL_BASE_URL) {
+        names.push(format!("custom ({url})"));
+    }
+    names.extend(config.providers.iter().map(|provider| provider.name.clone()));
+    names
+}
+
+fn server_config(config: &Config) -> ServerConfig {
+    let keys = [
+        ("openai", settings::OPENAI_API_KEY),
+        ("anthropic", settings::ANTHROPIC_API_KEY),
+        ("deepseek", settings::DEEPSEEK_API_KEY),
+    ];
+    let provider_keys = keys
+        .into_iter()
+        .map(|(provider, key)| {
+            let source = config.layers.0.get(key).map(|placed| placed.source.to_string());
+            ProviderKey::new(provider, config.text(key), &source.unwrap_or_default())
+        })
+        .collect();
+    ServerConfig {
+        hosts: config.allowed_hosts.clone(),
+        drain_grace: config.drain,
+        provider_keys,
+        version: env!("CARGO_PKG_VERSION"),
+        ..ServerConfig::default()
+    }
+}
+
+/// What the app does from time to time as long as it runs.
+#[derive(Debug)]
+struct Housekeeping {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Housekeeping {
+    fn start(
+        config: &Config,
+        engine: &Engine,
+        store: Arc<overmind_store::Sqlite>,
+        clock: Arc<dyn Clock>,
+        sandboxes: &Sandboxes,
+    ) -> Self {
+        let this = Self { tasks: TaskTracker::new(), stop: CancellationToken::new() };
+        let every = config.checkpoint_every;
+        let at = Arc::clone(&clock);
+        this.repeat(every, Arc::clone(&clock), move || {
+            let (store, now) = (Arc::clone(&store), at.now());
+            async move {
+                match store.checkpoint(now).await {
+                    Ok(Some(number)) => tracing::debug!(number, "signed a checkpoint"),
+                    Ok(None) => {}
+                    Err(err) => tracing::warn!(error = %err, "signing a checkpoint failed"),
+                }
+            }
+        });
+        if let Some(older_than) = config.retention {
+            let engine = engine.clone();
+            this.repeat(RETENTION_EVERY, clock, move || {
+                let engine = engine.clone();
+                async move {
+                    match engine.prune(&Caller::admin(), older_than).await {
+                        Ok(pruned) => tracing::debug!(?pruned, "retention looked"),
+                        Err(err) => tracing::warn!(error = %err, "retention failed"),
+                    }
+                }
+            });
+        }
+        let sandboxes = sandboxes.clone();
+        this.tasks.spawn(async move {
+            // Without an engine there is nothing to sweep, and nothing that anyone waits for.
+            match sandboxes.docker().sweep().await {
+                Ok(0) => {}
+                Ok(swept) => tracing::info!(swept, "removed containers of an earlier start"),
+                Err(err) => tracing::debug!(error = %err, "no Docker"),
+            }
+        });
+        this
+    }
+
+    /// Does `work` after every `period`, never twice at once.
+    fn repeat<Done>(
+        &self,
+        period: Duration,
+        clock: Arc<dyn Clock>,
+        mut work: impl FnMut() -> Done + Send + 'static,
+    ) where
+        Done: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let next = clock.now().after(period);
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = clock.sleep_until(next) => work().await,
+                }
+            }
+        });
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        // A checkpoint takes milliseconds and a retention pass stops at its own commits.
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.tasks.wait()).await;
+    }
+}

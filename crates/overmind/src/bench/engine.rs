@@ -1,0 +1,198 @@
+//! The engine with everything behind it, in this process: steps a second, one step alone, and
+//! how fast a recorded session is decided again.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use overmind_core::agent::AgentLimits;
+use overmind_core::ids::SessionId;
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_engine::request::{AgentDraft, SessionDraft};
+use overmind_engine::{Caller, Engine, EngineError};
+
+use super::floors::Floors;
+use super::{Figure, Goal, Setting, ms, rate};
+use crate::app::App;
+use crate::cli::exit::Failure;
+use crate::config::settings;
+use crate::config::{Config, Env, Flags};
+
+const SESSIONS: u32 = 64;
+
+/// An app on a directory of its own that only its socket leads to.
+pub(super) async fn start_app(dir: &Path) -> Result<App, Failure> {
+    let flags = Flags {
+        data: Some(dir.join("data")),
+        config: None,
+        values: vec![(settings::LISTEN, "--listen", "none".to_owned())],
+    };
+    let config = Config::load(&flags, &Env::default(), dir)?;
+    Ok(Box::pin(App::start(config)).await?)
+}
+
+impl From<EngineError> for Failure {
+    fn from(err: EngineError) -> Self {
+        Self::failed(err.to_string())
+    }
+}
+
+pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
+    let dir = setting.place("engine")?;
+    let (short, long) = (setting.count(60).max(10), setting.count(400));
+    for n in 0..long {
+        std::fs::write(dir.join(format!("f{n}.txt")), "some text\n")
+            .map_err(|err| Failure::failed(format!("writing {}: {err}", dir.display())))?;
+    }
+    let app = start_app(&dir).await?;
+    let cassettes = dir.join("data/cassettes");
+    std::fs::create_dir_all(&cassettes)
+        .and_then(|()| std::fs::write(cassettes.join("short.json"), cassette("short", short)))
+        .and_then(|()| std::fs::write(cassettes.join("long.json"), cassette("long", long)))
+        .map_err(|err| Failure::failed(format!("writing cassettes: {err}")))?;
+    let engine = app.engine();
+    for name in ["short", "long"] {
+        agent(engine, name).await?;
+    }
+    // Warm: the first session pays for caches and threads.
+    many(engine, "short", 2).await?;
+
+    let (steps, elapsed) = many(engine, "short", SESSIONS).await?;
+    let before = commits(engine);
+    let start = Instant::now();
+    let alone = one(engine, "long").await?;
+    let alone_took = start.elapsed();
+    let commits = (commits(engine) - before).max(1.0);
+    let dependent = f64::from((alone.steps + alone.model_calls).max(1));
+    let verify = verify(engine, alone.id, setting.time(Duration::from_secs(3))).await?;
+    let _ = app.stop(std::future::pending()).await;
+    Ok(vec![
+        Figure::new("agent steps", rate(steps, elapsed), "steps/s")
+            .goal(Goal::Least(2_000.0))
+            .note(format!(
+                "{SESSIONS} sessions at once, scripted model, one read_file a step, each step \
+                 durable before the next"
+            )),
+        Figure::new("single step", ms(alone_took) / dependent, "ms")
+            .floor("fsync", ms(floors.fsync))
+            .goal(Goal::OverFloor(1.0))
+            .note(format!(
+                "one session alone; {} model calls and {} other steps, each of which waits until \
+                 the one before it is durable; {:.2} commits a step, some of them grouped",
+                alone.model_calls,
+                alone.steps,
+                commits / dependent
+            )),
+        verify,
+    ])
+}
+
+/// Commits that sessions have made so far.
+fn commits(engine: &Engine) -> f64 {
+    let all = engine.metrics();
+    let found = all.iter().find(|(name, _, _)| *name == "session_commits");
+    found.map_or(0.0, |(_, _, count)| f64::from(u32::try_from(*count).unwrap_or(u32::MAX)))
+}
+
+/// A cassette that reads another file in each turn: doing the same again would be a stall.
+fn cassette(name: &str, turns: u32) -> String {
+    let mut text = format!("{{\"name\":\"{name}\",\"turns\":[");
+    for n in 0..turns {
+        let _ = write!(
+            text,
+            "{{\"calls\":[{{\"name\":\"read_file\",\"args\":{{\"path\":\"f{n}.txt\"}}}}]}},"
+        );
+    }
+    text + "{\"calls\":[{\"name\":\"final_answer\",\"args\":{\"message\":\"done\"}}]}]}"
+}
+
+async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
+    let draft = AgentDraft {
+        name: name.into(),
+        role: "measure".into(),
+        model: format!("scripted:{name}"),
+        tools_allowed: vec!["read_file".into()],
+        limits: Some(AgentLimits { max_steps: 0, max_seconds: 0, ..AgentLimits::default() }),
+        ..AgentDraft::default()
+    };
+    engine.agent_create(&Caller::admin(), draft, None).await?;
+    Ok(())
+}
+
+/// Runs sessions side by side; their steps in all, and how long it took.
+async fn many(engine: &Engine, agent: &str, count: u32) -> Result<(u32, Duration), Failure> {
+    let start = Instant::now();
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        ids.push(begin(engine, agent).await?);
+    }
+    let mut steps = 0;
+    for id in ids {
+        steps += end(engine, id).await?.steps;
+    }
+    Ok((steps, start.elapsed()))
+}
+
+async fn one(engine: &Engine, agent: &str) -> Result<SessionRow, Failure> {
+    let id = begin(engine, agent).await?;
+    end(engine, id).await
+}
+
+async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
+    let draft = SessionDraft {
+        agent: agent.into(),
+        task: "measure".into(),
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
+    };
+    Ok(engine.session_create(&Caller::admin(), draft).await?.value.id)
+}
+
+/// Waits for a session's end; one that did not succeed is no measurement.
+async fn end(engine: &Engine, id: SessionId) -> Result<SessionRow, Failure> {
+    let mut watch = engine.session_watch(id);
+    loop {
+        watch.mark_unchanged();
+        let row = engine.session_fetch(&Caller::admin(), id).await?;
+        match row.status {
+            SessionStatus::Succeeded => return Ok(row),
+            SessionStatus::Queued | SessionStatus::Running => {}
+            SessionStatus::AwaitingInput
+            | SessionStatus::AwaitingApproval
+            | SessionStatus::Failed
+            | SessionStatus::Canceled => {
+                return Err(Failure::failed(format!(
+                    "session {id} is {}: {:?}",
+                    row.status.as_str(),
+                    row.error
+                )));
+            }
+        }
+        // Looked at now and then only: a look at each event would be most of the load.
+        let _ = tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await;
+        if watch.has_changed().is_err() {
+            continue;
+        }
+    }
+}
+
+async fn verify(engine: &Engine, id: SessionId, time: Duration) -> Result<Figure, Failure> {
+    let (mut events, mut rounds) = (0_u64, 0_u32);
+    let start = Instant::now();
+    while rounds == 0 || start.elapsed() < time {
+        let report = engine.session_verify(&Caller::admin(), id).await?;
+        if let Some(divergence) = report.divergence {
+            return Err(Failure::failed(format!("the replay differs at event {}", divergence.seq)));
+        }
+        events += report.events;
+        rounds += 1;
+    }
+    let each = events / u64::from(rounds);
+    let total = f64::from(u32::try_from(events).unwrap_or(u32::MAX));
+    Ok(Figure::new("replay verify", rate(total, start.elapsed()), "events/s")
+        .goal(Goal::Least(200_000.0))
+        .note(format!(
+            "one session of {each} events, read from the store and decided again, {rounds} times"
+        )))
+}

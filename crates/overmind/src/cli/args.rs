@@ -1,0 +1,410 @@
+//! The command line: what can be said. What it does stands in the modules beside this one.
+//!
+//! The texts here are the `--help`, the manual pages and the completions at once.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+use super::args_more::{
+    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
+    MemoryCommand, ToolCommand,
+};
+
+const AFTER_HELP: &str = "\
+First steps:
+  overmind demo                             watch an agent mend a failing test, no key needed
+  overmind up -d                            start the server in the background
+  overmind agent create --name coder --model deterministic --tools run_shell
+  overmind run coder \"shell: echo hello\" --follow
+
+Exit codes:
+  0 done   1 failed   2 wrong usage   3 not found   4 server unreachable   5 conflict
+  6 denied   10 run failed   11 run canceled   12 run waits for a human";
+
+/// Runs AI agents the way Kubernetes runs containers: durable, isolated, recorded.
+#[derive(Debug, Parser)]
+#[command(name = "overmind", version, after_help = AFTER_HELP, propagate_version = true)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Directory of this Overmind's data [default: $OVERMIND_DATA, else ~/.local/share/overmind]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
+    /// Configuration file [default: <data>/overmind.toml]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Server to talk to: a URL or unix:PATH [default: the socket in the data directory]
+    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
+    pub server: Option<String>,
+    /// How to show results: wide adds columns and absolute times, name prints ids alone
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+    /// When to use colour; auto is on a terminal
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: When,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more: what is being talked to, and why something was decided
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+}
+
+// No documentation on the values: it would make the help of every command three times as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the server
+    #[command(after_help = "\
+Examples:
+  overmind up                                 in the foreground; ^C stops it gracefully
+  overmind up -d                              in the background; returns when it is ready
+  overmind up --listen 127.0.0.1:0            any free port
+  overmind up --listen 0.0.0.0:8420 --tls-cert cert.pem --tls-key key.pem
+
+The first SIGTERM or SIGINT lets work under way finish, a second one stops now, a third
+one aborts. Sessions that are cut off go on after the next start.")]
+    Up(UpArgs),
+    /// Stop the server
+    #[command(after_help = "\
+Examples:
+  overmind down
+  overmind down --timeout 60                  wait up to a minute for work under way")]
+    Down(DownArgs),
+    /// Show the server's state
+    Status,
+    /// Create, show and change agents
+    #[command(subcommand, visible_alias = "agents")]
+    Agent(AgentCommand),
+    /// Give an agent a task
+    #[command(after_help = "\
+Examples:
+  overmind run coder \"mend the failing test\" --follow
+  overmind run coder \"shell: make test\" --workspace ~/src/project --wait
+  ID=$(overmind run coder \"write: notes.txt: hello\" -o name)
+
+With --follow or --wait the exit code tells how the run ended: 0 succeeded, 10 failed,
+11 canceled, 12 waits for a human.")]
+    Run(RunArgs),
+    /// List runs
+    #[command(after_help = "\
+Examples:
+  overmind ps                                 runs that have not ended
+  overmind ps --all --agent coder
+  overmind ps --status failed -o json")]
+    Ps(PsArgs),
+    /// Show what a run did, in words
+    #[command(after_help = "\
+Examples:
+  overmind logs 019a                          a unique beginning or end of the id is enough
+  overmind logs -f ses_019a…                  until the run ends
+  overmind logs                               the newest run")]
+    Logs(LogsArgs),
+    /// Show the event log, of one run or of everything
+    #[command(after_help = "\
+Examples:
+  overmind events                             the newest events of all streams
+  overmind events 019a -f                     one run's events as they happen
+  overmind events 019a -o json | jq .type")]
+    Events(EventsArgs),
+    /// Answer a run that waits for input
+    #[command(after_help = "\
+Example:
+  overmind input 019a \"the port is 8080\"")]
+    Input {
+        /// The run: an id, or a unique beginning or end of one
+        id: String,
+        /// The answer
+        message: String,
+    },
+    /// Allow the action that a run waits for approval of
+    Approve(DecideArgs),
+    /// Refuse the action that a run waits for approval of
+    Deny(DecideArgs),
+    /// Stop runs for good
+    #[command(after_help = "\
+Example:
+  overmind cancel 019a 019b")]
+    Cancel {
+        /// The runs: ids, or unique beginnings or ends of them
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Show a run's recorded timeline again, or prove that it decides the same way again
+    #[command(after_help = "\
+Examples:
+  overmind replay 019a                        the whole timeline
+  overmind replay 019a --verify               decide everything again from the log")]
+    Replay {
+        /// The run: an id, or a unique beginning or end of one
+        id: String,
+        /// Decide the whole run again from its log; fail at the first difference
+        #[arg(long, conflicts_with = "follow")]
+        verify: bool,
+        /// Go on until the run ends
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Start a new run from a step of an old one
+    #[command(after_help = "\
+Example:
+  overmind fork 019a --at 3 --model claude-sonnet-4-5")]
+    Fork(ForkArgs),
+    /// Compare two runs step by step
+    #[command(after_help = "\
+Example:
+  overmind diff 019a 019b")]
+    Diff {
+        /// A run
+        a: String,
+        /// Another run
+        b: String,
+    },
+    /// List tools, or call one in a run's name
+    #[command(subcommand, visible_alias = "tools")]
+    Tool(ToolCommand),
+    /// Store and find texts that agents remember
+    #[command(subcommand)]
+    Memory(MemoryCommand),
+    /// Manage keys to the API
+    #[command(subcommand, visible_alias = "keys")]
+    Key(KeyCommand),
+    /// List resources by kind: runs, agents, hives, keys, tools, memory
+    #[command(after_help = "\
+Examples:
+  overmind get sessions                       the same as `overmind ps --all`
+  overmind get nodes                          the same as `overmind get hives`")]
+    Get(GetArgs),
+    /// Write a consistent copy of the database while the server runs
+    #[command(after_help = "\
+Example:
+  overmind backup /var/backups/overmind-$(date +%F).db
+
+The secrets of the data directory (admin.token, token.key, the signing key) are not in it.")]
+    Backup {
+        /// File to write, on the server's machine; it must not exist
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Put a backup in the database's place; the server must be down
+    #[command(after_help = "\
+Example:
+  overmind down && overmind restore overmind-2026-11-21.db && overmind up -d
+
+The database that was there is kept beside it, under a name that ends in `.before-restore`.")]
+    Restore {
+        /// The backup
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Replace a database that holds data
+        #[arg(long)]
+        force: bool,
+    },
+    /// Check the log against tampering
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// Show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Look for what could keep Overmind from working, and say what to do
+    #[command(after_help = "\
+Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]
+    Doctor,
+    /// Measure this machine: every figure beside its floor, in one run
+    #[command(after_help = "\
+Examples:
+  overmind bench --quick
+  overmind bench -o json > figures.json")]
+    Bench(BenchArgs),
+    /// Watch an agent mend a failing test, be killed in the middle, and go on
+    #[command(after_help = "\
+Examples:
+  overmind demo                               scripted; needs no key, no Docker
+  overmind demo --base-url http://127.0.0.1:11434/v1 --model qwen3
+  OPENAI_API_KEY=… overmind demo --model gpt-5")]
+    Demo(DemoArgs),
+    /// Print completions for a shell
+    #[command(after_help = "\
+Examples:
+  overmind completions bash > ~/.local/share/bash-completion/completions/overmind
+  overmind completions zsh > ~/.zfunc/_overmind
+  overmind completions fish > ~/.config/fish/completions/overmind.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them to a directory
+    #[command(after_help = "\
+Examples:
+  overmind man | man -l -
+  overmind man ~/.local/share/man/man1")]
+    Man {
+        /// Directory for one page per command
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+    /// Print the OpenAPI document of this version
+    #[command(hide = true)]
+    Openapi,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct UpArgs {
+    /// Run in the background; return when the server is ready
+    #[arg(short, long)]
+    pub detach: bool,
+    /// TCP address, or `none` for the unix socket alone [default: 127.0.0.1:8420]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Certificate chain in PEM; needed beyond loopback
+    #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
+    pub tls_cert: Option<String>,
+    /// Private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    pub tls_key: Option<String>,
+    /// Where sessions work that name no directory [default: the current directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub workspace: Option<String>,
+    /// What to log: error, warn, info, debug, trace or directives [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How to log: auto, text or json [default: auto]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// This process is the one that `up -d` started
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DownArgs {
+    /// Seconds to wait for work under way before it is cut off
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub timeout: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The agent: its name, its id, or a unique part of it
+    pub agent: String,
+    /// What it is to do
+    pub task: String,
+    /// Show what happens until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Wait until the run ends or needs a human, showing nothing
+    #[arg(short, long, conflicts_with = "follow")]
+    pub wait: bool,
+    /// Most steps; 0 is no limit [default: the agent's own limit]
+    #[arg(long, value_name = "N")]
+    pub step_limit: Option<u32>,
+    /// Directory to work in [default: the server's workspace]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub workspace: Option<PathBuf>,
+    /// Asking again with the same key answers with the first run instead of a second
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct PsArgs {
+    /// Also runs that have ended
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only runs with this status
+    #[arg(long, value_enum)]
+    pub status: Option<Status>,
+    /// Only runs of this agent: its name, its id, or a unique part of it
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Status {
+    Queued,
+    Running,
+    AwaitingInput,
+    AwaitingApproval,
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LogsArgs {
+    /// The run: an id, or a unique beginning or end of one [default: the newest run]
+    pub id: Option<String>,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// The run: an id, or a unique beginning or end of one [default: all streams]
+    pub id: Option<String>,
+    /// Go on as events happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// At most this many (without --follow)
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Example:
+  overmind approve 019a --reason \"looked at the command\"")]
+pub struct DecideArgs {
+    /// The run: an id, or a unique beginning or end of one
+    pub id: String,
+    /// Why; the agent and the audit log see it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ForkArgs {
+    /// The run: an id, or a unique beginning or end of one
+    pub id: String,
+    /// The new run repeats everything before this step
+    #[arg(long, value_name = "STEP")]
+    pub at: u32,
+    /// Another model from there on
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Another role text from there on
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Show what happens until the new run ends
+    #[arg(short, long)]
+    pub follow: bool,
+}

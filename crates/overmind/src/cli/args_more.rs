@@ -1,0 +1,319 @@
+//! The commands that have commands of their own, and the two long jobs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Create an agent
+    #[command(after_help = "\
+Examples:
+  overmind agent create --name coder --role \"You mend failing tests.\" --model gpt-5 \\
+      --tools run_shell,read_file,edit_file,list_files
+  overmind agent create --name careful --model claude-sonnet-4-5 --tools run_shell --approvals run_shell
+  overmind agent create -f coder.toml
+
+A file holds the same keys as the API: name, role, model, tools_allowed, sandbox, limits, …
+Flags win over the file.")]
+    Create(Box<AgentFlags>),
+    /// List agents, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Show one agent
+    Get {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+    /// Change an agent; each change makes a new version, running sessions keep theirs
+    #[command(after_help = "\
+Examples:
+  overmind agent edit coder --model gpt-5-mini
+  overmind agent edit coder --enable
+  overmind agent edit coder --if-version 3 --role \"…\"")]
+    Edit {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+        #[command(flatten)]
+        flags: Box<AgentFlags>,
+        /// Let a disabled agent work again
+        #[arg(long)]
+        enable: bool,
+        /// Refuse when the agent is not at this version
+        #[arg(long, value_name = "N")]
+        if_version: Option<u32>,
+    },
+    /// Keep an agent from being run
+    Disable {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+    /// Show an agent's history, newest first
+    Versions {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct AgentFlags {
+    /// Read the agent from a TOML or JSON file; `-` is JSON on standard input
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+    /// Its name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// What it is for: the heart of its system prompt
+    #[arg(long, value_name = "TEXT")]
+    pub role: Option<String>,
+    /// Who thinks: gpt-5, claude-sonnet-4-5, openai-chat:NAME, scripted:FILE, deterministic, …
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Tools it may use; `overmind tool list` shows all
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub tools: Option<Vec<String>>,
+    /// Who decides: auto, deterministic or model
+    #[arg(long, value_enum)]
+    pub policy: Option<PolicyArg>,
+    /// How its commands are kept apart from this machine
+    #[arg(long, value_enum)]
+    pub sandbox: Option<SandboxArg>,
+    /// Tools whose every call waits for a human; `*` is all
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub approvals: Option<Vec<String>>,
+    /// What to do about an action whose outcome a crash has hidden
+    #[arg(long, value_enum)]
+    pub on_unknown: Option<OnUnknownArg>,
+    /// low, medium, high, or what the provider knows
+    #[arg(long, value_name = "EFFORT")]
+    pub reasoning_effort: Option<String>,
+    /// Most tokens of one reply
+    #[arg(long, value_name = "N")]
+    pub max_output_tokens: Option<u32>,
+    /// Most steps of a run; 0 is no limit
+    #[arg(long, value_name = "N")]
+    pub max_steps: Option<u32>,
+    /// Most seconds of a run, waiting for a human not counted; 0 is no limit
+    #[arg(long, value_name = "N")]
+    pub max_seconds: Option<u32>,
+    /// Runs at once; 0 takes the server's default
+    #[arg(long, value_name = "N")]
+    pub max_concurrent: Option<u32>,
+    /// Failed actions in a row that end a run
+    #[arg(long, value_name = "N")]
+    pub failure_budget: Option<u32>,
+    /// Attempts of one action when its failures are transient
+    #[arg(long, value_name = "N")]
+    pub max_attempts: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyArg {
+    Auto,
+    Deterministic,
+    Model,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SandboxArg {
+    /// No isolation at all
+    None,
+    /// Linux namespaces, seccomp, limits
+    Namespace,
+    /// A hardened container
+    Docker,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUnknownArg {
+    /// A human decides
+    Ask,
+    /// Do it again
+    Retry,
+    /// Tell the agent
+    Report,
+}
+
+/// The text of a value as the command line and the API both spell it.
+pub fn spelled<T: ValueEnum>(value: T) -> String {
+    let value = value.to_possible_value().expect("no value of ours is hidden");
+    value.get_name().to_owned()
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ToolCommand {
+    /// List all tools of the server
+    #[command(visible_alias = "ls")]
+    List,
+    /// Call a tool in a run's name; recorded like the run's own calls
+    #[command(after_help = "\
+Example:
+  overmind tool call 019a read_file '{\"path\":\"README.md\"}'")]
+    Call {
+        /// The run: an id, or a unique beginning or end of one
+        run: String,
+        /// The tool
+        tool: String,
+        /// Its arguments, a JSON object
+        #[arg(default_value = "{}")]
+        args: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Store a text
+    #[command(after_help = "\
+Example:
+  overmind memory add \"the staging port is 8080\" --collection notes --metadata '{\"by\":\"me\"}'")]
+    Add {
+        /// The text; `-` reads it from standard input
+        text: String,
+        #[arg(long, default_value = "default")]
+        collection: String,
+        /// A JSON object to keep with it
+        #[arg(long, value_name = "JSON")]
+        metadata: Option<String>,
+    },
+    /// Find texts by words, and by meaning when an embedding model is configured
+    Search {
+        /// Any text; never syntax
+        query: String,
+        #[arg(long, default_value = "default")]
+        collection: String,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
+        top: u32,
+    },
+    /// List texts, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// Only this collection
+        #[arg(long)]
+        collection: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Remove texts
+    Rm {
+        /// Ids, or unique beginnings or ends of them
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key; it is shown once and never again
+    #[command(after_help = "\
+Example:
+  OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)")]
+    Create {
+        /// What it is for
+        name: String,
+        /// What it may do
+        #[arg(long, value_enum, default_value = "operator")]
+        role: RoleArg,
+    },
+    /// List keys
+    #[command(visible_alias = "ls")]
+    List,
+    /// Make a key useless
+    Revoke {
+        /// Its name, its id, or a unique part of it
+        key: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Reads everything but settings and keys
+    Viewer,
+    /// Also creates and changes agents and runs
+    Operator,
+    /// Everything
+    Admin,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// What to list
+    #[arg(value_enum)]
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    #[value(alias = "run", alias = "sessions", alias = "session", alias = "pods")]
+    Runs,
+    #[value(alias = "agent")]
+    Agents,
+    #[value(alias = "hive", alias = "nodes", alias = "node")]
+    Hives,
+    #[value(alias = "key")]
+    Keys,
+    #[value(alias = "tool")]
+    Tools,
+    #[value(alias = "memories")]
+    Memory,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Read the whole log and check every hash, number and signature
+    #[command(after_help = "\
+Works with the server up (it checks) or down (this command opens the database itself).
+Exit code 0 when all is well, 1 with a list of what is not.")]
+    Verify,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show every setting, its value and where it came from
+    Show,
+    /// Print the path of the configuration file
+    Path,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// A tenth of the work: a first impression in a fraction of the time
+    #[arg(long)]
+    pub quick: bool,
+    /// Only figures whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Directory to measure in, for its disk [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// A real model in place of the script
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Server that speaks OpenAI's chat format (Ollama, vLLM, …); needs --model
+    #[arg(long, value_name = "URL", requires = "model", value_hint = ValueHint::Url)]
+    pub base_url: Option<String>,
+    /// How the agent's commands are kept apart from this machine
+    #[arg(long, value_enum, default_value = "namespace")]
+    pub sandbox: SandboxArg,
+    /// Do not pause between the scenes
+    #[arg(long)]
+    pub fast: bool,
+    /// Do not kill the server in the middle
+    #[arg(long)]
+    pub no_crash: bool,
+    /// Keep the directory and the server, to look around
+    #[arg(long)]
+    pub keep: bool,
+    /// Use the script even when a key for a real model is set
+    #[arg(long, conflicts_with_all = ["model", "base_url"])]
+    pub scripted: bool,
+}

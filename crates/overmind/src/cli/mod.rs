@@ -1,0 +1,129 @@
+//! The command line: from arguments to an exit code.
+//!
+//! [`main`] is what the binary runs. Commands that talk to a server run on one thread and load
+//! nothing that they do not need: `overmind ps` is done in a few milliseconds.
+
+pub mod admin;
+pub mod agent;
+pub mod args;
+pub mod args_more;
+pub mod config_cmd;
+pub mod context;
+pub mod exit;
+pub mod ids;
+pub mod progress;
+pub mod remote;
+pub mod session;
+pub mod shell;
+pub mod show;
+pub mod story;
+pub mod things;
+pub mod up;
+pub mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use overmind_api::Verdict;
+
+use crate::config::Env;
+use args::{Cli, Command};
+use args_more::AuditCommand;
+use context::Context;
+use exit::{Exit, Failure, Outcome};
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    crate::sys::frugal_allocator();
+    // One provider of cryptography for every TLS connection of the program, chosen here. A
+    // second call in the same process changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Prints help and usage errors itself, and ends with 0 or 2.
+    let Cli { global, command } = Cli::parse();
+    let env = Env::of_process();
+    let out = crate::output::Output::new(&global, &env);
+    let outcome = Context::new(global, env).and_then(|cx| dispatch(&cx, command));
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                out.error(&failure.message, failure.hint.as_deref());
+            }
+            failure.exit.into()
+        }
+    }
+}
+
+fn dispatch(cx: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Up(args) => up::up(cx, &args),
+        Command::Down(args) => up::down(cx, &args),
+        Command::Config(command) => config_cmd::run(cx, &command),
+        Command::Completions { shell } => shell::completions(cx, shell),
+        Command::Man { dir } => shell::man(cx, dir.as_deref()),
+        Command::Openapi => {
+            cx.out.line(&overmind_server::openapi())?;
+            Ok(Exit::Done)
+        }
+        Command::Bench(args) => crate::bench::run(cx, &args),
+        other => {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|err| Failure::failed(format!("preparing to wait: {err}")))?;
+            runtime.block_on(Box::pin(client(cx, other)))
+        }
+    }
+}
+
+/// Commands that wait for a server, or for a process of their own.
+async fn client(cx: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Status => admin::status(cx).await,
+        Command::Agent(command) => Box::pin(agent::run(cx, command)).await,
+        Command::Run(args) => Box::pin(watch::run(cx, args)).await,
+        Command::Ps(args) => session::ps(cx, &args).await,
+        Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
+        Command::Events(args) => Box::pin(watch::events(cx, &args)).await,
+        Command::Input { id, message } => session::input(cx, &id, &message).await,
+        Command::Approve(args) => session::decide(cx, args, Verdict::Approve).await,
+        Command::Deny(args) => session::decide(cx, args, Verdict::Deny).await,
+        Command::Cancel { ids } => session::cancel(cx, &ids).await,
+        Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
+        Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
+        Command::Fork(args) => Box::pin(session::fork(cx, args)).await,
+        Command::Diff { a, b } => session::diff(cx, &a, &b).await,
+        Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
+        Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
+        Command::Key(command) => Box::pin(things::key(cx, command)).await,
+        Command::Get(args) => Box::pin(things::get(cx, &args)).await,
+        Command::Backup { file } => admin::backup(cx, &file).await,
+        Command::Restore { file, force } => admin::restore(cx, &file, force).await,
+        Command::Audit(AuditCommand::Verify) => admin::audit(cx).await,
+        Command::Doctor => Box::pin(crate::doctor::run(cx)).await,
+        Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
+        Command::Up(_)
+        | Command::Down(_)
+        | Command::Config(_)
+        | Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Openapi
+        | Command::Bench(_) => unreachable!("`dispatch` has done these"),
+    }
+}
+
+impl From<crate::app::StartError> for Failure {
+    fn from(err: crate::app::StartError) -> Self {
+        use crate::app::StartError;
+        let exit = match &err {
+            StartError::AlreadyRunning { .. } => Exit::Conflict,
+            StartError::Config(_)
+            | StartError::Listen(_)
+            | StartError::Store(_)
+            | StartError::Models(_)
+            | StartError::Memory(_)
+            | StartError::Engine(_) => Exit::Failed,
+        };
+        Self { exit, message: crate::app::chain(&err), hint: err.hint() }
+    }
+}

@@ -1,0 +1,327 @@
+//! Runs: `ps`, `input`, `approve`, `deny`, `cancel`, `fork`, `diff`, `replay --verify`.
+
+use overmind_api::{
+    ApprovalAnswer, Diff, ForkRequest, Run, RunStatus, Step, Timestamp, Verdict, VerifyReport,
+};
+
+use super::args::{DecideArgs, ForkArgs, PsArgs};
+use super::args_more::spelled;
+use super::context::Context;
+use super::exit::{Exit, Failure, Outcome};
+use super::progress::spin;
+use super::remote::Remote;
+use super::show::{self, cell, dim, or_dash};
+use super::{ids, story, watch};
+use crate::output::table::{Table, Tone};
+use crate::output::{clean, when};
+
+/// # Errors
+///
+/// What kept the runs from being listed.
+pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let agent = match &args.agent {
+        Some(given) => Some(remote.find_agent(given).await?.id.to_string()),
+        None => None,
+    };
+    let status = args.status.map(|status| {
+        RunStatus::parse(&spelled(status)).expect("the words of the flag are those of the API")
+    });
+    let open_only = !args.all && status.is_none();
+    let runs = if open_only {
+        // The runs that have not ended are few among many: ask for each of their statuses.
+        let mut runs = Vec::new();
+        for &status in RunStatus::ALL.iter().filter(|status| !ended(**status)) {
+            runs.extend(remote.runs(Some(status), agent.as_deref(), args.limit).await?);
+        }
+        runs.sort_by_key(|run| std::cmp::Reverse((run.created_at, run.id)));
+        runs.truncate(args.limit as usize);
+        runs
+    } else {
+        remote.runs(status, agent.as_deref(), args.limit).await?
+    };
+    let empty = if open_only {
+        "no runs under way; `overmind ps --all` also lists those that have ended"
+    } else {
+        "no such runs; start one: overmind run AGENT \"what to do\""
+    };
+    list(cx, &remote, &runs, empty).await?;
+    Ok(Exit::Done)
+}
+
+/// Whether a run in this state stays in it for ever.
+pub fn ended(status: RunStatus) -> bool {
+    match status {
+        RunStatus::Succeeded | RunStatus::Failed | RunStatus::Canceled => true,
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::AwaitingInput
+        | RunStatus::AwaitingApproval => false,
+    }
+}
+
+/// Shows runs in columns.
+///
+/// # Errors
+///
+/// When the result cannot be written, or the names of the agents not be asked for.
+pub async fn list(cx: &Context, remote: &Remote, runs: &[Run], empty: &str) -> Result<(), Failure> {
+    let names = if cx.out.for_people() && !runs.is_empty() {
+        remote.agents(1000).await?.into_iter().map(|agent| (agent.id, agent.name)).collect()
+    } else {
+        std::collections::HashMap::new()
+    };
+    let name = |run: &Run| match names.get(&run.agent_id) {
+        Some(name) => cell(name),
+        None => dim(ids::short(&run.agent_id.to_string())),
+    };
+    let now = cx.now();
+    show::list(
+        &cx.out,
+        runs,
+        |run| run.id.to_string(),
+        |wide| if wide { wide_table(runs, name) } else { short_table(runs, name, now) },
+        empty,
+    )
+}
+
+fn short_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone), now: Timestamp) -> Table {
+    let mut table =
+        Table::new(&["ID", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]).right("STEPS");
+    for run in runs {
+        let until = run.finished_at.unwrap_or(now);
+        let took = run.started_at.map(|start| when::precise(until.since(start)));
+        table.row(vec![
+            cell(ids::short(&run.id.to_string())),
+            name(run),
+            (run.status.to_string(), story::tone(run.status)),
+            cell(run.step_count.to_string()),
+            or_dash(took),
+            cell(when::ago(run.created_at, now)),
+            cell(clean::cut(&run.task, 60)),
+        ]);
+    }
+    table
+}
+
+fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
+    let mut table = Table::new(&[
+        "ID",
+        "AGENT",
+        "STATUS",
+        "STEPS",
+        "START",
+        "TOKENS IN",
+        "OUT",
+        "COST",
+        "SANDBOX",
+        "CREATED",
+        "FINISHED",
+        "BY",
+        "WORKSPACE",
+        "TASK",
+    ])
+    .right("STEPS")
+    .right("START")
+    .right("TOKENS IN")
+    .right("OUT");
+    for run in runs {
+        table.row(vec![
+            cell(run.id.to_string()),
+            name(run),
+            (run.status.to_string(), story::tone(run.status)),
+            cell(run.step_count.to_string()),
+            cell(run.epoch.to_string()),
+            cell(when::thousands(run.usage.input_tokens)),
+            cell(when::thousands(run.usage.output_tokens)),
+            or_dash(cost(run)),
+            cell(run.sandbox.as_str()),
+            cell(run.created_at.to_string()),
+            or_dash(run.finished_at.map(|at| at.to_string())),
+            cell(&run.created_by),
+            cell(&run.workspace),
+            cell(&run.task),
+        ]);
+    }
+    table
+}
+
+/// What a run has cost; `None` when a price is not known.
+pub fn cost(run: &Run) -> Option<String> {
+    run.cost_usd.map(|dollars| {
+        let text = format!("{dollars:.6}");
+        format!("${}", text.trim_end_matches('0').trim_end_matches('.'))
+    })
+}
+
+/// A single run after a change of it.
+fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
+    show::one(&cx.out, run, &run.id.to_string(), || {
+        vec![
+            ("run", cell(run.id.to_string())),
+            ("status", (run.status.to_string(), story::tone(run.status))),
+        ]
+    })
+}
+
+/// # Errors
+///
+/// What kept the answer from being given.
+pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(id).await?;
+    let run = remote.run_input(&id, message).await?;
+    show_run(cx, &run)?;
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept the decision from being taken.
+pub async fn decide(cx: &Context, args: DecideArgs, decision: Verdict) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let run = remote.run(&id).await?;
+    let Some(approval) = run.approval_id else {
+        return Err(Failure::new(
+            Exit::Conflict,
+            format!("run {id} does not wait for approval: it is {}", run.status),
+        )
+        .hint("`overmind ps --status awaiting_approval` lists those that do"));
+    };
+    let answer = ApprovalAnswer { decision, reason: args.reason };
+    let run = remote.run_decide(&id, &approval.to_string(), &answer).await?;
+    show_run(cx, &run)?;
+    Ok(Exit::Done)
+}
+
+/// Cancels each run; goes on after one that cannot be, and tells the worst of it at the end.
+///
+/// # Errors
+///
+/// What kept the last of those that failed from being canceled.
+pub async fn cancel(cx: &Context, given: &[String]) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut failed: Option<Failure> = None;
+    for id in given {
+        let done = async {
+            let id = remote.find_run(id).await?;
+            let run = remote.run_cancel(&id).await?;
+            show_run(cx, &run)
+        };
+        if let Err(failure) = done.await
+            && let Some(before) = failed.replace(failure)
+        {
+            cx.out.error(&before.message, before.hint.as_deref());
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// # Errors
+///
+/// What kept the fork from being made, or followed.
+pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
+    let run = remote.run_fork(&id, &request).await?;
+    if args.follow {
+        return watch::follow(cx, &remote, &run.id.to_string(), watch::Until::Settled).await;
+    }
+    show_run(cx, &run)?;
+    if cx.out.for_people() {
+        cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&run.id.to_string())));
+    }
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept the runs from being compared.
+pub async fn diff(cx: &Context, a: &str, b: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let (a, b) = (remote.find_run(a).await?, remote.find_run(b).await?);
+    let diff = remote.diff(&a, &b).await?;
+    if !cx.out.for_people() {
+        show::one(&cx.out, &diff, &format!("{a} {b}"), Vec::new)?;
+        return Ok(Exit::Done);
+    }
+    diff_table(cx, &diff)?;
+    Ok(Exit::Done)
+}
+
+fn diff_table(cx: &Context, diff: &Diff) -> Result<(), Failure> {
+    let mut table = Table::new(&["STEP", "", "A", "B"]).right("STEP");
+    let width = if cx.out.wide() { usize::MAX } else { 48 };
+    let text = |step: Option<&Step>| match step {
+        Some(step) => {
+            let output = step.output_json.as_ref().map(ToString::to_string).unwrap_or_default();
+            let text = format!("{} {} → {output}", step.kind, step.input_json);
+            cell(clean::cut(&text, width))
+        }
+        None => dim("-"),
+    };
+    for row in &diff.rows {
+        let mark =
+            if row.same { ("=".to_owned(), Tone::Dim) } else { ("≠".to_owned(), Tone::Bad) };
+        table.row(vec![
+            cell(row.idx.to_string()),
+            mark,
+            text(row.a.as_ref()),
+            text(row.b.as_ref()),
+        ]);
+    }
+    if !table.is_empty() {
+        cx.out.table(&table)?;
+    }
+    let same = diff.rows.iter().all(|row| row.same);
+    if same {
+        cx.out.note("the runs took the same steps");
+    } else {
+        cx.out.note(&format!("{} steps are equal, then they differ", diff.common));
+    }
+    let outcome = |run: &Run| match (&run.final_answer, &run.error) {
+        (Some(answer), _) => format!("{}: {}", run.status, clean::line(answer)),
+        (None, Some(error)) => format!("{}: {}", run.status, story::error_text(error)),
+        (None, None) => run.status.to_string(),
+    };
+    cx.out.note(&format!("A {}", outcome(&diff.a)));
+    cx.out.note(&format!("B {}", outcome(&diff.b)));
+    Ok(())
+}
+
+/// # Errors
+///
+/// [`Exit::Failed`] with the place of the first difference.
+pub async fn verify(cx: &Context, id: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(id).await?;
+    let report = spin(&cx.out, "deciding the run again", remote.verify(&id)).await?;
+    show::one(&cx.out, &report, &id, || vec![("verified", verdict(&report))])?;
+    match &report.divergence {
+        None => Ok(Exit::Done),
+        Some(divergence) => Err(Failure::failed(format!(
+            "run {id} decides differently now, first at event {}: recorded `{}`, decided `{}`",
+            divergence.seq,
+            clean::cut(&divergence.recorded, 400),
+            clean::cut(&divergence.decided, 400)
+        ))
+        .hint(
+            "the log was changed, or this version decides differently from the one that wrote it",
+        )),
+    }
+}
+
+fn verdict(report: &VerifyReport) -> (String, Tone) {
+    let text = format!(
+        "{} events read, {} decided again, {}",
+        when::thousands(report.events),
+        when::thousands(report.decided),
+        if report.ok { "no difference" } else { "they differ" }
+    );
+    (text, if report.ok { Tone::Good } else { Tone::Bad })
+}

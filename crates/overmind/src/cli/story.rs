@@ -1,0 +1,420 @@
+//! A run's timeline as a story: what it did, in words, one line after another.
+//!
+//! `logs`, `run --follow`, `replay` and the demo tell it from the same entries, so a run reads
+//! the same while it happens and a year later.
+
+use std::time::Duration;
+
+use overmind_api::{Event, ModelCall, RunStatus, Step, StepType, Timeline, TimelineData, ToolCall};
+use serde_json::Value;
+
+use crate::output::table::Tone;
+use crate::output::{bold, clean, paint, when};
+
+/// Lines of a command's output, or of a file, that are shown of each end.
+const HEAD: usize = 6;
+const TAIL: usize = 8;
+
+/// Tells entries one by one.
+#[derive(Clone, Copy, Debug)]
+pub struct Story {
+    colour: bool,
+    verbose: bool,
+}
+
+impl Story {
+    pub fn new(colour: bool, verbose: bool) -> Self {
+        Self { colour, verbose }
+    }
+
+    /// The lines for one entry, with line breaks; empty when it says nothing new.
+    pub fn tell(&self, entry: &Timeline) -> String {
+        let text = match &entry.data {
+            TimelineData::Event(event) => self.event(event),
+            TimelineData::Step(step) => self.step(step),
+            TimelineData::ToolCall(call) => self.tool(call),
+            TimelineData::ModelCall(call) => self.model(call),
+        };
+        if text.is_empty() {
+            return text;
+        }
+        let stamp = clock(&entry.ts.to_string());
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let mut told = format!("{}  {first}\n", self.dim(&stamp));
+        for line in lines {
+            told.push_str("          ");
+            told.push_str(line);
+            told.push('\n');
+        }
+        told
+    }
+
+    fn event(&self, event: &Event) -> String {
+        let payload = event.payload_json.value();
+        let text = |key: &str| payload.get(key).and_then(Value::as_str);
+        match event.kind.as_str() {
+            "run.started" => paint("started", Tone::Busy, self.colour),
+            "run.recovered" => {
+                let start = payload.get("epoch").and_then(Value::as_u64).unwrap_or(2);
+                paint(&format!("goes on after a restart (start {start})"), Tone::Busy, self.colour)
+            }
+            "run.forked" => paint("goes on by itself from here", Tone::Busy, self.colour),
+            "effect.redone" => self.dim(&format!(
+                "does {} again: the restart hid its result",
+                clean::line(text("tool_name").unwrap_or("the last action"))
+            )),
+            "run.succeeded" => paint("succeeded", Tone::Good, self.colour),
+            "run.canceled" => {
+                let by = clean::line(text("by").unwrap_or("someone")).into_owned();
+                paint(&format!("canceled by {by}"), Tone::Waits, self.colour)
+            }
+            "run.failed" => {
+                let why = error_text(payload.get("error").unwrap_or(&Value::Null));
+                paint(&format!("failed: {why}"), Tone::Bad, self.colour)
+            }
+            "run.step_limit_reached" => paint("step limit reached", Tone::Bad, self.colour),
+            "run.time_limit_reached" => paint("time limit reached", Tone::Bad, self.colour),
+            "supervisor.stalled" => {
+                let what = clean::line(text("what").unwrap_or_default()).into_owned();
+                paint(&format!("goes in circles: {what}"), Tone::Waits, self.colour)
+            }
+            "run.awaiting_input" => {
+                let prompt = clean::block(text("prompt").unwrap_or_default()).into_owned();
+                paint(&format!("asks: {prompt}"), Tone::Waits, self.colour)
+            }
+            "run.input_received" => {
+                let message = clean::block(text("message").unwrap_or_default()).into_owned();
+                let by = clean::line(text("by").unwrap_or("someone"));
+                format!("{by} answers: {message}")
+            }
+            "approval.requested" => {
+                let tool = clean::line(text("tool_name").unwrap_or("an action")).into_owned();
+                let what = action(&tool, payload.get("args").unwrap_or(&Value::Null));
+                let line = format!("waits for approval: {tool} {what}");
+                paint(&line, Tone::Waits, self.colour)
+            }
+            "approval.answered" => {
+                let by = clean::line(text("by").unwrap_or("someone")).into_owned();
+                let approved = payload.get("approve").and_then(Value::as_bool).unwrap_or(false);
+                let (word, tone) =
+                    if approved { ("approved", Tone::Good) } else { ("denied", Tone::Bad) };
+                let reason = text("reason").map(|why| format!(": {}", clean::line(why)));
+                paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
+            }
+            "tool.retry" => {
+                let error = payload.get("error").unwrap_or(&Value::Null);
+                self.dim(&format!("tries again: {}", error_text(error)))
+            }
+            // The story of the text is told when it is whole, by the model call.
+            other if self.verbose && !other.starts_with("model.output.") => {
+                let shown = clean::line(event.payload_json.as_str()).into_owned();
+                self.dim(&format!("{other} {}", clean::cut(&shown, 160)))
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn step(&self, step: &Step) -> String {
+        let finished = step.finished_at.is_some();
+        match step.kind {
+            // A tool step is told by its call; here only what kept it from being called.
+            StepType::Tool => match (&step.error, finished) {
+                (Some(error), true) if self.verbose => paint(
+                    &format!("step {} ended: {}", step.idx, clean::line(error)),
+                    Tone::Bad,
+                    self.colour,
+                ),
+                _ => String::new(),
+            },
+            // Told by the model's words, the question, and the call of the tool.
+            StepType::Plan | StepType::AskUser | StepType::Verify => String::new(),
+            StepType::Eval => {
+                let Some(output) = step.output_json.as_ref().filter(|_| finished) else {
+                    return String::new();
+                };
+                match output.get("final_answer").and_then(Value::as_str) {
+                    Some(answer) => {
+                        format!("{} {}", bold("answers:", self.colour), clean::block(answer))
+                    }
+                    None => String::new(),
+                }
+            }
+        }
+    }
+
+    fn tool(&self, call: &ToolCall) -> String {
+        let took = self.dim(&when::precise(Duration::from_millis(call.latency_ms)));
+        let result = &call.result_json;
+        let ok = result.get("ok").and_then(Value::as_bool).unwrap_or(false);
+        let mark = if ok {
+            paint("✓", Tone::Good, self.colour)
+        } else {
+            paint("✗", Tone::Bad, self.colour)
+        };
+        let what = action(&call.tool_name, &call.args_json);
+        let mut told = format!("{mark} {} {}", bold(&call.tool_name, self.colour), what);
+        if let Some(code) = result.get("exit_code").and_then(Value::as_i64) {
+            let tone = if code == 0 { Tone::Good } else { Tone::Bad };
+            told.push_str(&format!("  {}", paint(&format!("exit {code}"), tone, self.colour)));
+        }
+        told.push_str(&format!("  {took}"));
+        if !call.allowed {
+            told.push_str(&format!("  {}", paint("not allowed", Tone::Bad, self.colour)));
+        }
+        if let Some(error) = result.get("error") {
+            told.push_str(&format!("\n{}", paint(&error_text(error), Tone::Bad, self.colour)));
+        }
+        for stream in ["stdout", "stderr"] {
+            if let Some(text) = result.get(stream).and_then(Value::as_str) {
+                told.push_str(&self.excerpt(text));
+            }
+        }
+        if call.tool_name == "edit_file" {
+            told.push_str(&self.change(&call.args_json));
+        }
+        told
+    }
+
+    /// What an edit took away and put in its place.
+    fn change(&self, args: &Value) -> String {
+        let side = |keys: [&str; 2]| {
+            keys.iter().find_map(|key| args.get(*key)).and_then(Value::as_str).unwrap_or_default()
+        };
+        let (old, new) = (side(["old", "old_text"]), side(["new", "new_text"]));
+        let mut told = String::new();
+        for change in similar::TextDiff::from_lines(old, new).iter_all_changes() {
+            let (sign, tone) = match change.tag() {
+                similar::ChangeTag::Delete => ('-', Tone::Bad),
+                similar::ChangeTag::Insert => ('+', Tone::Good),
+                similar::ChangeTag::Equal => (' ', Tone::Dim),
+            };
+            let line = change.value().trim_end_matches('\n');
+            let line = format!("{sign} {}", clean::line(line));
+            told.push_str(&format!("\n  {}", paint(&line, tone, self.colour)));
+        }
+        told
+    }
+
+    fn model(&self, call: &ModelCall) -> String {
+        let mut told = String::new();
+        let response = &call.response_json;
+        let text = |key: &str| response.get(key).and_then(Value::as_str).unwrap_or("").trim();
+        if let Some(error) = &call.error {
+            // The failure of the run, if it is one, says the rest.
+            let why = error_text(error);
+            let why = if self.verbose { why.as_str().into() } else { clean::cut(&why, 100) };
+            let line = format!("model {}: {why}", clean::line(&call.model));
+            told = paint(&line, Tone::Bad, self.colour);
+        }
+        for (key, tone) in [("reasoning", Tone::Dim), ("text", Tone::Plain)] {
+            if !text(key).is_empty() {
+                if !told.is_empty() {
+                    told.push('\n');
+                }
+                let line = clean::block(text(key)).into_owned();
+                told.push_str(&paint(&format!("“{line}”"), tone, self.colour));
+            }
+        }
+        let count = |key: &str| call.usage_json.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let tokens = format!(
+            "model {}: {} tokens in, {} out, {}",
+            clean::line(&call.model),
+            when::thousands(count("input_tokens")),
+            when::thousands(count("output_tokens")),
+            when::precise(Duration::from_millis(call.latency_ms)),
+        );
+        if self.verbose {
+            if !told.is_empty() {
+                told.push('\n');
+            }
+            told.push_str(&self.dim(&tokens));
+        }
+        told
+    }
+
+    /// The first and last lines of an output.
+    fn excerpt(&self, text: &str) -> String {
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let mut told = String::new();
+        let mut line = |text: &str| {
+            let text = clean::line(text).into_owned();
+            told.push_str(&format!("\n{} {}", self.dim("│"), clean::cut(&text, 160)));
+        };
+        if lines.len() <= HEAD + TAIL || self.verbose {
+            lines.iter().for_each(|text| line(text));
+        } else {
+            lines[..HEAD].iter().for_each(|text| line(text));
+            line(&format!("… {} more lines …", lines.len() - HEAD - TAIL));
+            lines[lines.len() - TAIL..].iter().for_each(|text| line(text));
+        }
+        told
+    }
+
+    fn dim(&self, text: &str) -> String {
+        paint(text, Tone::Dim, self.colour)
+    }
+}
+
+/// The one argument of a call that says what it is about, on one line.
+fn action(tool: &str, args: &Value) -> String {
+    let main = match tool {
+        "run_shell" => "command",
+        "read_file" | "write_file" | "edit_file" | "list_files" => "path",
+        "search_memory" => "query",
+        "store_memory" => "text",
+        "ask_user" | "final_answer" => "message",
+        "verify" => {
+            let checks = args.get("checks").and_then(Value::as_array).cloned().unwrap_or_default();
+            let checks = checks.iter().map(|check| {
+                let part = |key| check.get(key).and_then(Value::as_str).unwrap_or("?");
+                format!("{} {}", part("type"), part("path"))
+            });
+            let text = checks.collect::<Vec<_>>().join(", ");
+            return clean::cut(&clean::line(&text), 120).into_owned();
+        }
+        _ => "",
+    };
+    let text = match args.get(main) {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Null) | None if main.is_empty() => args.to_string(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    let text = clean::line(&text).into_owned();
+    clean::cut(&text, 120).into_owned()
+}
+
+/// What an error says, in either of its shapes: a text, or `{"code","message"}`.
+pub fn error_text(error: &Value) -> String {
+    let text = match error {
+        Value::String(text) => text.clone(),
+        other => match (other.get("message"), other.get("error"), other.get("code")) {
+            (Some(Value::String(message)), _, _) => message.clone(),
+            (_, Some(inner), _) => return error_text(inner),
+            (_, _, Some(Value::String(code))) => code.clone(),
+            _ => other.to_string(),
+        },
+    };
+    clean::line(&text).into_owned()
+}
+
+/// The time of day of a timestamp, in UTC.
+fn clock(stamp: &str) -> String {
+    stamp.get(11..19).unwrap_or(stamp).to_owned()
+}
+
+/// A status in its colour.
+pub fn tone(status: RunStatus) -> Tone {
+    match status {
+        RunStatus::Queued => Tone::Dim,
+        RunStatus::Running => Tone::Busy,
+        RunStatus::AwaitingInput | RunStatus::AwaitingApproval => Tone::Waits,
+        RunStatus::Succeeded => Tone::Good,
+        RunStatus::Failed => Tone::Bad,
+        RunStatus::Canceled => Tone::Waits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(kind: &str, data: Value) -> Timeline {
+        let ts = "2026-11-21T20:19:55.182849+00:00";
+        serde_json::from_value(json!({"kind": kind, "ts": ts, "data": data})).unwrap()
+    }
+
+    fn event(kind: &str, payload: Value) -> Timeline {
+        let ts = "2026-11-21T20:19:55.182849+00:00";
+        entry(
+            "event",
+            json!({"id": "x.1", "run_id": null, "type": kind, "payload_json": payload, "ts": ts,
+                   "seq": 1, "global": 1, "hash": ""}),
+        )
+    }
+
+    fn call(tool: &str, args: Value, result: Value) -> Timeline {
+        let id = "eff_0190b2c4d5e67000800000000000002a";
+        entry(
+            "tool_call",
+            json!({"id": id, "run_id": "ses_0190b2c4d5e67000800000000000002a", "step_id": null,
+                   "tool_name": tool, "args_json": args, "result_json": result, "allowed": true,
+                   "latency_ms": 34, "created_at": "2026-11-21T20:19:55.182849+00:00", "seq": 2}),
+        )
+    }
+
+    #[test]
+    fn a_command_is_told_with_its_exit_and_its_output() {
+        let story = Story::new(false, false);
+        let result = json!({"ok": false, "exit_code": 1, "stdout": "a\nb\n", "stderr": ""});
+        assert_eq!(
+            story.tell(&call("run_shell", json!({"command": "make\ntest"}), result)),
+            "20:19:55  ✗ run_shell make⏎test  exit 1  34ms\n          │ a\n          │ b\n"
+        );
+    }
+
+    #[test]
+    fn long_output_shows_its_ends_and_hostile_output_moves_no_cursor() {
+        let story = Story::new(false, false);
+        let lines: String = (0..40).map(|n| format!("line {n}\n")).collect();
+        let told = story.tell(&call("run_shell", json!({}), json!({"ok": true, "stdout": lines})));
+        assert!(told.contains("line 0\n") && told.contains("line 39\n"), "{told}");
+        assert!(told.contains("… 26 more lines …") && !told.contains("line 20"), "{told}");
+        let hostile = json!({"ok": true, "stdout": "\u{1b}[2Jgone"});
+        let told = story.tell(&call("run_shell", json!({"command": "\u{1b}]0;x\u{7}"}), hostile));
+        assert!(!told.contains('\u{1b}') && !told.contains('\u{7}'), "{told}");
+    }
+
+    #[test]
+    fn an_edit_is_told_as_what_went_and_what_came() {
+        let story = Story::new(false, false);
+        let args = json!({"path": "a.sh", "old": "x\ny\n", "new": "x\nz\n"});
+        let told = story.tell(&call("edit_file", args, json!({"ok": true})));
+        assert!(
+            told.contains("    x\n") && told.contains("- y\n") && told.contains("+ z\n"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_a_person_must_know_is_told_and_bookkeeping_is_not() {
+        let story = Story::new(false, false);
+        let tell = |kind, payload| story.tell(&event(kind, payload));
+        assert_eq!(
+            tell("run.awaiting_input", json!({"prompt": "which port?"})),
+            "20:19:55  asks: which port?\n"
+        );
+        let wait = json!({"tool_name": "run_shell", "args": {"command": "rm -rf x"}});
+        assert_eq!(
+            tell("approval.requested", wait),
+            "20:19:55  waits for approval: run_shell rm -rf x\n"
+        );
+        let answer = json!({"approve": false, "by": "admin", "reason": "no"});
+        assert_eq!(tell("approval.answered", answer), "20:19:55  denied by admin: no\n");
+        assert_eq!(
+            tell("run.failed", json!({"error": {"code": "x", "message": "why"}})),
+            "20:19:55  failed: why\n"
+        );
+        assert_eq!(tell("model.output.delta", json!({"delta": "x"})), "");
+        assert_eq!(tell("supervisor.decided", json!({})), "");
+        let verbose = Story::new(false, true);
+        assert!(verbose.tell(&event("supervisor.decided", json!({"x": 1}))).contains("{\"x\":1}"));
+    }
+
+    #[test]
+    fn errors_are_read_in_all_their_shapes() {
+        for error in [
+            json!("why"),
+            json!({"message": "why"}),
+            json!({"error": {"message": "why"}}),
+            json!({"error": "why"}),
+            json!({"code": "why"}),
+        ] {
+            assert_eq!(error_text(&error), "why");
+        }
+        assert_eq!(error_text(&json!({"x": 1})), "{\"x\":1}");
+    }
+}

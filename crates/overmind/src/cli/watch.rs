@@ -1,0 +1,420 @@
+//! Watching: `run`, `logs`, `events`, `replay`. A server that restarts does not end a watch: it
+//! is found again and the stream goes on after the last entry that was shown.
+
+use std::time::Duration;
+
+use overmind_api::{Event, Run, RunCreate, RunStatus, Timeline, TimelineData};
+use overmind_core::time::Clock as _;
+
+use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
+use super::context::Context;
+use super::exit::{Exit, Failure, Outcome};
+use super::remote::{Item, Remote};
+use super::show::{self, cell, or_dash};
+use super::story::{self, Story};
+use super::{ids, session};
+use crate::app::clock::SystemClock;
+use crate::output::table::Table;
+use crate::output::{clean, paint, when};
+
+/// How long a watch waits for a server that went away.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
+/// When a watch is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// What is recorded has been shown.
+    Now,
+    /// The run has ended.
+    Ended,
+    /// The run has ended, or waits for a human.
+    Settled,
+}
+
+/// # Errors
+///
+/// What kept the run from being made or watched.
+pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let workspace = match &args.workspace {
+        Some(path) => {
+            // The server knows nothing of this shell's current directory.
+            let path = cx.cwd.join(path);
+            let path = path
+                .canonicalize()
+                .map_err(|err| Failure::failed(format!("--workspace {}: {err}", path.display())))?;
+            Some(path.to_str().map(str::to_owned).ok_or_else(|| {
+                Failure::usage(format!("--workspace {} is not UTF-8", path.display()))
+            })?)
+        }
+        None => None,
+    };
+    let mut draft = RunCreate {
+        agent_id: args.agent.clone(),
+        task: args.task,
+        step_limit: args.step_limit,
+        workspace,
+    };
+    let key = args.idempotency_key.as_deref();
+    let made = match remote.run_create(&draft, key).await {
+        // The server knows ids and exact names; parts of ids are looked up here.
+        Err(failure) if failure.exit == Exit::NotFound => {
+            draft.agent_id = remote.find_agent(&args.agent).await?.id.to_string();
+            remote.run_create(&draft, key).await?
+        }
+        other => other?,
+    };
+    let id = made.id.to_string();
+    if args.wait || (args.follow && cx.out.format == Format::Name) {
+        let exit = settle(cx, &remote, &id).await?;
+        let run = remote.run(&id).await?;
+        show::one(&cx.out, &run, &id, || summary(&run))?;
+        return Ok(exit);
+    }
+    if args.follow {
+        return follow(cx, &remote, &id, Until::Settled).await;
+    }
+    show::one(&cx.out, &made, &id, || vec![("run", cell(&id))])?;
+    if cx.out.for_people() {
+        cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&id)));
+    }
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept the run from being shown.
+pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = match &args.id {
+        Some(given) => remote.find_run(given).await?,
+        None => match remote.runs(None, None, 1).await?.first() {
+            Some(run) => run.id.to_string(),
+            None => {
+                cx.out.note("no runs yet; start one: overmind run AGENT \"what to do\"");
+                return Ok(Exit::Done);
+            }
+        },
+    };
+    let until = if args.follow { Until::Ended } else { Until::Now };
+    follow(cx, &remote, &id, until).await?;
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept the run from being shown.
+pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(id).await?;
+    follow(cx, &remote, &id, if follow_on { Until::Ended } else { Until::Now }).await?;
+    Ok(Exit::Done)
+}
+
+/// Shows a run's timeline: as a story for people, as the API's entries otherwise. The exit code
+/// tells how the run stands at the end.
+///
+/// # Errors
+///
+/// What kept it from being shown, a server that stayed away among it.
+pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Outcome {
+    let story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide());
+    watch(cx, remote, id, until, &mut |entry| {
+        if cx.out.for_people() {
+            cx.out.text(&story.tell(entry))?;
+        } else if cx.out.format != Format::Name {
+            cx.out.streamed(&show::to_value(entry))?;
+        }
+        Ok(())
+    })
+    .await?;
+    let run = remote.run(id).await?;
+    if cx.out.for_people() {
+        epilogue(cx, &run);
+    }
+    Ok(exit_of(run.status))
+}
+
+/// Waits without showing anything.
+async fn settle(cx: &Context, remote: &Remote, id: &str) -> Outcome {
+    watch(cx, remote, id, Until::Settled, &mut |_| Ok(())).await?;
+    Ok(exit_of(remote.run(id).await?.status))
+}
+
+/// Reads a timeline to its end as `until` says, through restarts of the server.
+async fn watch(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    until: Until,
+    show: &mut dyn FnMut(&Timeline) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut after: Option<String> = None;
+    let mut away_since = None;
+    loop {
+        let opened = remote.replay(id, until != Until::Now, after.as_deref()).await;
+        let failure = match opened {
+            Ok(mut stream) => loop {
+                match stream.next().await {
+                    Ok(Some(Item::Entry { id: place, entry })) => {
+                        away_since = None;
+                        show(&entry)?;
+                        let may_wait = until == Until::Settled && speaks_of_waiting(&entry);
+                        after = place.or(after);
+                        if may_wait && waits(remote.run(id).await?.status) {
+                            return Ok(());
+                        }
+                    }
+                    Ok(Some(Item::Done)) => return Ok(()),
+                    Ok(None) if until == Until::Now => return Ok(()),
+                    Ok(None) => break None,
+                    Err(failure) => break Some(failure),
+                }
+            },
+            Err(failure) => Some(failure),
+        };
+        match failure {
+            Some(failure) if failure.exit != Exit::Unreachable || until == Until::Now => {
+                return Err(failure);
+            }
+            failure => {
+                // The server stops or has been killed; the run goes on when it is back.
+                let now = SystemClock.now();
+                let since = *away_since.get_or_insert_with(|| {
+                    cx.out.note("the server went away; waiting for it to come back");
+                    now
+                });
+                if now.since(since) > PATIENCE {
+                    return Err(failure.unwrap_or_else(|| {
+                        Failure::new(Exit::Unreachable, "the server went away and stayed away")
+                    }));
+                }
+                SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;
+            }
+        }
+    }
+}
+
+/// Whether an entry is a reason to ask if the run waits for a human.
+fn speaks_of_waiting(entry: &Timeline) -> bool {
+    match &entry.data {
+        TimelineData::Event(event) => {
+            event.kind.contains("await") || event.kind.starts_with("approval.")
+        }
+        TimelineData::Step(_) | TimelineData::ToolCall(_) | TimelineData::ModelCall(_) => false,
+    }
+}
+
+fn waits(status: RunStatus) -> bool {
+    match status {
+        RunStatus::AwaitingInput | RunStatus::AwaitingApproval => true,
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::Succeeded
+        | RunStatus::Failed
+        | RunStatus::Canceled => false,
+    }
+}
+
+/// The exit code that tells how a run stands.
+pub fn exit_of(status: RunStatus) -> Exit {
+    match status {
+        RunStatus::Succeeded | RunStatus::Queued | RunStatus::Running => Exit::Done,
+        RunStatus::Failed => Exit::RunFailed,
+        RunStatus::Canceled => Exit::RunCanceled,
+        RunStatus::AwaitingInput | RunStatus::AwaitingApproval => Exit::RunWaits,
+    }
+}
+
+/// How a run stands, in lines.
+fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
+    let took = run.started_at.map(|start| {
+        let end = run.finished_at.unwrap_or_else(|| SystemClock.now());
+        when::precise(end.since(start))
+    });
+    let mut lines = vec![
+        ("run", cell(run.id.to_string())),
+        ("status", (run.status.to_string(), story::tone(run.status))),
+        ("steps", cell(run.step_count.to_string())),
+        ("time", or_dash(took)),
+    ];
+    if run.model_call_count > 0 {
+        let usage = &run.usage;
+        let tokens = format!(
+            "{} in ({} cached), {} out",
+            when::thousands(usage.input_tokens),
+            when::thousands(usage.cached_input_tokens),
+            when::thousands(usage.output_tokens)
+        );
+        lines.push(("tokens", cell(tokens)));
+        lines.push(("cost", or_dash(session::cost(run))));
+    }
+    if let Some(answer) = &run.final_answer {
+        lines.push(("answer", cell(answer)));
+    }
+    if let Some(error) = &run.error {
+        lines.push(("error", cell(story::error_text(error))));
+    }
+    if let Some(prompt) = &run.prompt {
+        lines.push(("asks", cell(prompt)));
+    }
+    lines
+}
+
+/// One line at the end of a story, for the person at the terminal.
+fn epilogue(cx: &Context, run: &Run) {
+    let id = run.id.to_string();
+    let short = ids::short(&id);
+    let status = paint(run.status.as_str(), story::tone(run.status), cx.out.err_colour);
+    let mut line = format!("run {short} {status} after {} steps", run.step_count);
+    if run.model_call_count > 0 {
+        let tokens = run.usage.input_tokens + run.usage.output_tokens;
+        line.push_str(&format!(", {} tokens", when::thousands(tokens)));
+        if let Some(cost) = session::cost(run) {
+            line.push_str(&format!(", {cost}"));
+        }
+    }
+    cx.out.note(&line);
+    match run.status {
+        RunStatus::AwaitingInput => {
+            cx.out.note(&format!("answer it: overmind input {short} \"…\""));
+        }
+        RunStatus::AwaitingApproval => {
+            cx.out.note(&format!("decide: overmind approve {short}, or overmind deny {short}"));
+        }
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::Succeeded
+        | RunStatus::Failed
+        | RunStatus::Canceled => {}
+    }
+}
+
+/// # Errors
+///
+/// What kept the events from being shown.
+pub async fn events(cx: &Context, args: &EventsArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let run = match &args.id {
+        Some(given) => Some(remote.find_run(given).await?),
+        None => None,
+    };
+    if args.follow {
+        match run {
+            Some(id) => {
+                watch(cx, &remote, &id, Until::Ended, &mut |entry| match &entry.data {
+                    TimelineData::Event(event) => show_event(cx, event),
+                    TimelineData::Step(_)
+                    | TimelineData::ToolCall(_)
+                    | TimelineData::ModelCall(_) => Ok(()),
+                })
+                .await?;
+            }
+            None => tail(cx, &remote).await?,
+        }
+        return Ok(Exit::Done);
+    }
+    let mut events = match &run {
+        Some(id) => remote.run_events(id, args.limit).await?,
+        None => remote.events(args.limit).await?,
+    };
+    if run.is_none() {
+        events.reverse(); // the API answers newest first; a log reads downwards
+    }
+    show::list(
+        &cx.out,
+        &events,
+        |event| event.id.clone(),
+        |wide| event_table(&events, wide),
+        "no events yet",
+    )?;
+    Ok(Exit::Done)
+}
+
+/// Follows all streams by asking for what is new: the whole log has no stream of its own.
+async fn tail(cx: &Context, remote: &Remote) -> Result<(), Failure> {
+    let mut seen = remote.events(1).await?.first().map_or(0, |event| event.global);
+    loop {
+        let mut news = Vec::new();
+        let mut limit = 100;
+        // Ask for more until what is known already comes into sight.
+        loop {
+            let newest = remote.events(limit).await?;
+            let complete = newest.len() < limit as usize
+                || newest.last().is_none_or(|event| event.global <= seen);
+            news.clear();
+            news.extend(newest.into_iter().filter(|event| event.global > seen));
+            if complete || limit >= 100_000 {
+                break;
+            }
+            limit *= 10;
+        }
+        for event in news.iter().rev() {
+            seen = seen.max(event.global);
+            show_event(cx, event)?;
+        }
+        SystemClock.sleep_until(cx.now().after(Duration::from_millis(200))).await;
+    }
+}
+
+fn show_event(cx: &Context, event: &Event) -> Result<(), Failure> {
+    match cx.out.format {
+        Format::Json | Format::Yaml => cx.out.streamed(&show::to_value(event))?,
+        Format::Name => cx.out.line(&event.id)?,
+        Format::Table | Format::Wide => {
+            let stream = stream_of(event);
+            let payload = clean::line(event.payload_json.as_str()).into_owned();
+            let payload =
+                if cx.out.wide() { payload } else { clean::cut(&payload, 120).into_owned() };
+            let stamp = event.ts.to_string();
+            let line = format!(
+                "{}  {stream:>8}.{:<5} {:<24} {payload}",
+                &stamp[11..23],
+                event.seq,
+                event.kind
+            );
+            cx.out.line(&line)?;
+        }
+    }
+    Ok(())
+}
+
+fn stream_of(event: &Event) -> String {
+    match event.run_id {
+        Some(id) => ids::short(&id.to_string()).to_owned(),
+        None => "system".to_owned(),
+    }
+}
+
+fn event_table(events: &[Event], wide: bool) -> Table {
+    let header: &[&str] = if wide {
+        &["GLOBAL", "ID", "TYPE", "TIME", "HASH", "PAYLOAD"]
+    } else {
+        &["STREAM", "SEQ", "TYPE", "TIME", "PAYLOAD"]
+    };
+    let mut table = Table::new(header).right("SEQ").right("GLOBAL");
+    for event in events {
+        let stamp = event.ts.to_string();
+        let payload = event.payload_json.as_str();
+        table.row(if wide {
+            vec![
+                cell(event.global.to_string()),
+                cell(&event.id),
+                cell(&event.kind),
+                cell(stamp),
+                cell(&event.hash),
+                cell(payload),
+            ]
+        } else {
+            vec![
+                cell(stream_of(event)),
+                cell(event.seq.to_string()),
+                cell(&event.kind),
+                cell(stamp.get(11..23).unwrap_or(&stamp)),
+                cell(clean::cut(payload, 80)),
+            ]
+        });
+    }
+    table
+}

@@ -1,0 +1,177 @@
+//! The environment, read once, here and nowhere else in the program.
+//!
+//! Every name that means something to Overmind stands in [`NAMES`]. The names of earlier
+//! versions keep their meaning. A variable that begins with `OVERMIND_` and is not listed is
+//! reported by `doctor` and `config show`, for it is most likely a typing error.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// The directory that holds everything of one Overmind.
+pub const DATA: &str = "OVERMIND_DATA";
+/// The configuration file, in place of `<data>/overmind.toml`.
+pub const CONFIG: &str = "OVERMIND_CONFIG";
+/// Where the commands of the client find the server.
+pub const SERVER: &str = "OVERMIND_SERVER";
+/// The token that the commands of the client present.
+pub const TOKEN: &str = "OVERMIND_TOKEN";
+/// PEM file of the roots that the client trusts in place of the machine's.
+pub const CA_FILE: &str = "OVERMIND_CA_FILE";
+/// Address to listen at. [`HOST`] and [`PORT`] are its two halves, for who sets only one.
+pub const LISTEN: &str = "OVERMIND_LISTEN";
+pub const HOST: &str = "OVERMIND_HOST";
+pub const PORT: &str = "OVERMIND_PORT";
+pub const SOCKET: &str = "OVERMIND_SOCKET";
+pub const TLS_CERT: &str = "OVERMIND_TLS_CERT";
+pub const TLS_KEY: &str = "OVERMIND_TLS_KEY";
+pub const ALLOWED_HOSTS: &str = "OVERMIND_ALLOWED_HOSTS";
+pub const DB: &str = "OVERMIND_DB";
+pub const WORKSPACE: &str = "OVERMIND_WORKSPACE";
+pub const MAX_RUNNING: &str = "OVERMIND_MAX_RUNNING";
+pub const EMBEDDING_PROVIDER: &str = "OVERMIND_EMBEDDING_PROVIDER";
+pub const EMBEDDING_MODEL: &str = "OVERMIND_EMBEDDING_MODEL";
+pub const EMBEDDING_DIMS: &str = "OVERMIND_EMBEDDING_DIMS";
+pub const EMBEDDINGS_URL: &str = "OVERMIND_OPENAI_EMBEDDINGS_URL";
+pub const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
+pub const OPENAI_RESPONSES_URL: &str = "OVERMIND_OPENAI_RESPONSES_URL";
+pub const OPENAI_CHAT_URL: &str = "OVERMIND_OPENAI_CHAT_COMPLETIONS_URL";
+pub const OPENAI_TIMEOUT: &str = "OVERMIND_OPENAI_TIMEOUT_S";
+pub const OPENAI_EFFORT: &str = "OVERMIND_OPENAI_REASONING_EFFORT";
+pub const REASONING_TIMEOUT: &str = "OVERMIND_REASONING_TIMEOUT_S";
+pub const ANTHROPIC_API_KEY: &str = "ANTHROPIC_API_KEY";
+pub const ANTHROPIC_URL: &str = "OVERMIND_ANTHROPIC_MESSAGES_URL";
+pub const DEEPSEEK_API_KEY: &str = "DEEPSEEK_API_KEY";
+pub const DEEPSEEK_CHAT_URL: &str = "OVERMIND_DEEPSEEK_CHAT_COMPLETIONS_URL";
+pub const DEEPSEEK_EFFORT: &str = "OVERMIND_DEEPSEEK_REASONING_EFFORT";
+pub const DEEPSEEK_THINKING: &str = "OVERMIND_DEEPSEEK_THINKING_MODE";
+pub const MODEL_BASE_URL: &str = "OVERMIND_MODEL_BASE_URL";
+pub const MODEL_API_KEY: &str = "OVERMIND_MODEL_API_KEY";
+pub const CASSETTES: &str = "OVERMIND_CASSETTE_DIR";
+pub const DOCKER_HOST: &str = "DOCKER_HOST";
+pub const DOCKER_IMAGE: &str = "OVERMIND_DOCKER_IMAGE";
+pub const LOG: &str = "OVERMIND_LOG";
+pub const LOG_FORMAT: &str = "OVERMIND_LOG_FORMAT";
+/// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
+/// crash tests only.
+pub const FAILPOINTS: &str = "OVERMIND_FAILPOINTS";
+pub const NO_COLOR: &str = "NO_COLOR";
+pub const CLICOLOR_FORCE: &str = "CLICOLOR_FORCE";
+pub const TERM: &str = "TERM";
+pub const HOME: &str = "HOME";
+pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
+pub const PATH: &str = "PATH";
+
+/// All of the above: nothing else is ever looked up.
+pub const NAMES: &[&str] = &[
+    DATA,
+    CONFIG,
+    SERVER,
+    TOKEN,
+    CA_FILE,
+    LISTEN,
+    HOST,
+    PORT,
+    SOCKET,
+    TLS_CERT,
+    TLS_KEY,
+    ALLOWED_HOSTS,
+    DB,
+    WORKSPACE,
+    MAX_RUNNING,
+    EMBEDDING_PROVIDER,
+    EMBEDDING_MODEL,
+    EMBEDDING_DIMS,
+    EMBEDDINGS_URL,
+    OPENAI_API_KEY,
+    OPENAI_RESPONSES_URL,
+    OPENAI_CHAT_URL,
+    OPENAI_TIMEOUT,
+    OPENAI_EFFORT,
+    REASONING_TIMEOUT,
+    ANTHROPIC_API_KEY,
+    ANTHROPIC_URL,
+    DEEPSEEK_API_KEY,
+    DEEPSEEK_CHAT_URL,
+    DEEPSEEK_EFFORT,
+    DEEPSEEK_THINKING,
+    MODEL_BASE_URL,
+    MODEL_API_KEY,
+    CASSETTES,
+    DOCKER_HOST,
+    DOCKER_IMAGE,
+    LOG,
+    LOG_FORMAT,
+    FAILPOINTS,
+    NO_COLOR,
+    CLICOLOR_FORCE,
+    TERM,
+    HOME,
+    XDG_DATA_HOME,
+    PATH,
+];
+
+/// A copy of the environment at one moment. Tests build theirs from pairs.
+#[derive(Clone, Debug, Default)]
+pub struct Env(BTreeMap<String, OsString>);
+
+impl Env {
+    /// Copies what [`NAMES`] lists out of the process's environment, and every other
+    /// `OVERMIND_…` name, so that [`Env::unknown`] can report it.
+    pub fn of_process() -> Self {
+        Self(
+            std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+                .filter(|(name, _)| name.starts_with("OVERMIND_") || NAMES.contains(&name.as_str()))
+                .collect(),
+        )
+    }
+
+    pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect())
+    }
+
+    /// The value of `name`; `None` when it is unset, empty or not UTF-8: an empty variable is
+    /// how scripts unset one.
+    pub fn text(&self, name: &'static str) -> Option<&str> {
+        debug_assert!(NAMES.contains(&name), "{name} is not listed");
+        self.0.get(name)?.to_str().filter(|value| !value.is_empty())
+    }
+
+    /// Like [`Env::text`], for paths, which need not be UTF-8.
+    pub fn path(&self, name: &'static str) -> Option<std::path::PathBuf> {
+        debug_assert!(NAMES.contains(&name), "{name} is not listed");
+        self.0.get(name).filter(|value| !value.is_empty()).map(std::path::PathBuf::from)
+    }
+
+    /// Names that begin with `OVERMIND_` and mean nothing here. Those of the tests' counterparts
+    /// (`OVERMIND_TEST_…`) are not meant for this program.
+    pub fn unknown(&self) -> Vec<&str> {
+        self.0
+            .keys()
+            .map(String::as_str)
+            .filter(|name| name.starts_with("OVERMIND_") && !name.starts_with("OVERMIND_TEST_"))
+            .filter(|name| !NAMES.contains(name))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_is_an_unset_one_and_a_misspelt_one_is_reported() {
+        let env = Env::from_pairs([(DB, ""), ("OVERMIND_DBB", "x"), ("OVERMIND_TEST_DOCKER", "y")]);
+        assert_eq!(env.text(DB), None);
+        assert_eq!(env.path(DB), None);
+        assert_eq!(env.unknown(), ["OVERMIND_DBB"]);
+    }
+
+    #[test]
+    fn no_name_is_listed_twice() {
+        let mut names = NAMES.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), NAMES.len());
+    }
+}

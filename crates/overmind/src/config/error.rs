@@ -1,0 +1,121 @@
+//! What can be wrong with the configuration or the data directory.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::layers::Source;
+
+#[derive(Debug)]
+pub enum ConfigError {
+    Read {
+        path: PathBuf,
+        source: io::Error,
+    },
+    Syntax {
+        path: PathBuf,
+        line: usize,
+        message: String,
+    },
+    UnknownKey {
+        key: String,
+        path: PathBuf,
+        line: usize,
+        suggestion: Option<String>,
+    },
+    BadValue {
+        key: String,
+        at: Source,
+        given: String,
+        wanted: String,
+    },
+    /// A secret stands in a file that others can read.
+    OpenSecret {
+        key: String,
+        path: PathBuf,
+        mode: u32,
+    },
+    /// Two settings that need each other, or exclude each other.
+    Together {
+        message: String,
+        hint: String,
+    },
+    /// There is no place for the data directory.
+    NoHome,
+    Data {
+        attempt: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    /// A file that only its owner may read can be read by others.
+    OpenFile {
+        path: PathBuf,
+        mode: u32,
+        wanted: u32,
+    },
+    /// A token or key file does not hold what it should.
+    BadToken {
+        path: PathBuf,
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read { path, source } => write!(f, "reading {}: {source}", path.display()),
+            Self::Syntax { path, line, message } => {
+                write!(f, "{}:{line} is not TOML: {message}", path.display())
+            }
+            Self::UnknownKey { key, path, line, .. } => {
+                write!(f, "{}:{line}: there is no setting `{key}`", path.display())
+            }
+            Self::BadValue { key, at, given, wanted } => {
+                write!(f, "`{key}` from {at} is `{given}`; it must be {wanted}")
+            }
+            Self::OpenSecret { key, path, mode } => write!(
+                f,
+                "{} holds the secret `{key}` and its mode is {mode:04o}: others can read it",
+                path.display()
+            ),
+            Self::Together { message, .. } => f.write_str(message),
+            Self::NoHome => f.write_str("there is no place for the data: HOME is not set"),
+            Self::Data { attempt, path, source } => {
+                write!(f, "{attempt} {}: {source}", path.display())
+            }
+            Self::OpenFile { path, mode, .. } => {
+                write!(f, "{} has mode {mode:04o}: others can read it", path.display())
+            }
+            Self::BadToken { path, why } => write!(f, "{} {why}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    /// What the reader can do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownKey { suggestion: Some(near), .. } => {
+                Some(format!("did you mean `{near}`?"))
+            }
+            Self::UnknownKey { suggestion: None, .. } => {
+                Some("`overmind config show` lists all settings".into())
+            }
+            Self::OpenSecret { path, .. } => Some(format!("chmod 600 {}", path.display())),
+            Self::OpenFile { path, wanted, .. } => {
+                Some(format!("chmod {wanted:o} {}", path.display()))
+            }
+            Self::NoHome => Some("name a directory with --data or OVERMIND_DATA".into()),
+            Self::Together { hint, .. } => Some(hint.clone()),
+            Self::BadToken { path, .. } => Some(format!(
+                "restore {} from a backup, or delete it: a new one is made, and what was signed \
+                 or handed out with the old one stops working",
+                path.display()
+            )),
+            Self::Data { .. } => Some("`overmind doctor` looks at the data directory".into()),
+            Self::Read { .. } | Self::Syntax { .. } | Self::BadValue { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Configuration: file < environment < flags, checked once, here.
+//!
+//! [`Config::load`] is the entry point. Unknown keys in the file are errors, because a typing
+//! error must not become a default; each value remembers where it came from, for
+//! `overmind config show`. Nothing outside this module reads the environment, and no other
+//! crate reads either: they are given values.
+
+pub mod data;
+pub mod env;
+pub mod error;
+pub mod layers;
+pub mod secret;
+pub mod settings;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use data::DataDir;
+pub use env::Env;
+pub use error::ConfigError;
+use layers::Layers;
+pub use secret::Secret;
+use settings as key;
+
+/// Everything the server needs to know, each value checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub data: DataDir,
+    /// The file that was read, whether or not it exists.
+    pub file: PathBuf,
+    pub listen: Option<SocketAddr>,
+    pub socket: Option<PathBuf>,
+    /// Certificate chain and key, both or neither.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    pub allowed_hosts: Vec<String>,
+    pub drain: Duration,
+    pub store_path: PathBuf,
+    pub retention: Option<Duration>,
+    pub checkpoint_every: Duration,
+    pub workspace: PathBuf,
+    pub max_running: u32,
+    pub max_running_per_agent: u32,
+    pub max_running_per_colony: u32,
+    /// Model servers beyond the usual ones.
+    pub providers: Vec<Provider>,
+    /// Absolute directories that the namespace sandbox shows beside the system's own.
+    pub sandbox_read_only: Vec<PathBuf>,
+    /// User and group that commands of a server that is root run as.
+    pub sandbox_run_as: Option<(u32, u32)>,
+    pub docker_pinned: bool,
+    pub docker_host: Option<String>,
+    pub docker_image: String,
+    pub log_level: String,
+    pub log_format: LogFormat,
+    pub layers: Layers,
+}
+
+/// One `[providers.NAME]` table.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    pub name: String,
+    pub base_url: String,
+    pub key: Option<Secret>,
+    pub format: String,
+    /// Names of its models beside those that name it (`NAME:MODEL`).
+    pub models: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Auto,
+    Text,
+    Json,
+}
+
+/// What the command line says about the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    pub data: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    /// `(key, flag's name, value)`.
+    pub values: Vec<(&'static str, &'static str, String)>,
+}
+
+impl Config {
+    /// Reads and checks all layers. Makes nothing on disk.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`].
+    pub fn load(flags: &Flags, env: &Env, cwd: &Path) -> Result<Self, ConfigError> {
+        let data = DataDir::locate(flags.data.as_deref(), env, cwd)?;
+        let file = match flags.config.clone().or_else(|| env.path(env::CONFIG)) {
+            Some(path) => {
+                let path = cwd.join(path);
+                // A file that was named must exist; the usual one may be missing.
+                std::fs::metadata(&path)
+                    .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+                path
+            }
+            None => data.config_file(),
+        };
+        let layers = Layers::collect(data.path(), &file, env, &flags.values, cwd)?;
+        Self::checked(data, file, layers, cwd)
+    }
+
+    fn checked(
+        data: DataDir,
+        file: PathBuf,
+        layers: Layers,
+        cwd: &Path,
+    ) -> Result<Self, ConfigError> {
+        let text = |key: &str| layers.text_of(key).map(str::to_owned);
+        let path = |key: &str| layers.text_of(key).map(PathBuf::from);
+        let whole = |key: &str| layers.whole_of(key).expect("the table gives it a default");
+        let count = |key: &str| u32::try_from(whole(key)).expect("the table bounds it");
+
+        let tls = match (path(key::TLS_CERT), path(key::TLS_KEY)) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(ConfigError::Together {
+                    message: format!(
+                        "`{}` and `{}` belong together and only one is set",
+                        key::TLS_CERT,
+                        key::TLS_KEY
+                    ),
+                    hint: "set both, or neither".into(),
+                });
+            }
+        };
+        let listen = layers.text_of(key::LISTEN).and_then(layers::listen_address);
+        if let Some(address) = listen
+            && !address.ip().is_loopback()
+            && tls.is_none()
+        {
+            return Err(ConfigError::Together {
+                message: format!(
+                    "listening on {address} would let others reach this server without TLS"
+                ),
+                hint: "give --tls-cert and --tls-key, or listen on 127.0.0.1 and put a proxy or \
+                       an SSH tunnel before it"
+                    .into(),
+            });
+        }
+        let socket = path(key::SOCKET).filter(|path| path != Path::new("none"));
+        if listen.is_none() && socket.is_none() {
+            return Err(ConfigError::Together {
+                message: format!("`{}` and `{}` are both `none`", key::LISTEN, key::SOCKET),
+                hint: "nobody could reach such a server: set one of them".into(),
+            });
+        }
+        let format = match layers.text_of(key::LOG_FORMAT) {
+            Some("text") => LogFormat::Text,
+            Some("json") => LogFormat::Json,
+            Some(_) | None => LogFormat::Auto,
+        };
+        let day = Duration::from_secs(86_400);
+        let retention_days = count(key::RETENTION_DAYS);
+        Ok(Self {
+            listen,
+            socket,
+            tls,
+            allowed_hosts: layers.list_of(key::ALLOWED_HOSTS),
+            drain: Duration::from_secs(whole(key::DRAIN_SECONDS)),
+            store_path: path(key::STORE_PATH).expect("the table gives it a default"),
+            retention: (retention_days > 0).then(|| day * retention_days),
+            checkpoint_every: Duration::from_secs(whole(key::CHECKPOINT_SECONDS)),
+            workspace: path(key::WORKSPACE).unwrap_or_else(|| cwd.to_owned()),
+            max_running: count(key::MAX_RUNNING),
+            max_running_per_agent: count(key::MAX_PER_AGENT),
+            max_running_per_colony: count(key::MAX_PER_COLONY),
+            providers: providers(&layers)?,
+            sandbox_read_only: read_only(&layers)?,
+            sandbox_run_as: run_as(&layers)?,
+            docker_pinned: layers.text_of(key::DOCKER_PINNED) == Some("yes"),
+            docker_host: text(key::DOCKER_HOST),
+            docker_image: text(key::DOCKER_IMAGE).expect("the table gives it a default"),
+            log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
+            log_format: format,
+            data,
+            file,
+            layers,
+        })
+    }
+}
+
+impl Config {
+    /// The value of the setting that the variable `name` sets, wherever it came from: for the
+    /// crates that take their configuration by those names. `None` for other names.
+    pub fn var(&self, name: &str) -> Option<String> {
+        let setting = settings::SETTINGS.iter().find(|setting| setting.env == Some(name))?;
+        self.layers.get(setting.key).map(ToString::to_string)
+    }
+
+    /// The value of a setting as text.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.layers.text_of(key)
+    }
+}
+
+fn run_as(layers: &Layers) -> Result<Option<(u32, u32)>, ConfigError> {
+    let Some(text) = layers.text_of(key::SANDBOX_RUN_AS) else { return Ok(None) };
+    let numbers =
+        text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    match numbers {
+        Some(both) => Ok(Some(both)),
+        None => Err(ConfigError::Together {
+            message: format!("`{}` is `{text}`", key::SANDBOX_RUN_AS),
+            hint: "it is a user and a group by number, for example 1000:1000".into(),
+        }),
+    }
+}
+
+fn read_only(layers: &Layers) -> Result<Vec<PathBuf>, ConfigError> {
+    let paths: Vec<PathBuf> =
+        layers.list_of(key::SANDBOX_READ_ONLY).into_iter().map(PathBuf::from).collect();
+    match paths.iter().find(|path| !path.is_absolute()) {
+        None => Ok(paths),
+        Some(path) => Err(ConfigError::Together {
+            message: format!("`{}` holds {}", key::SANDBOX_READ_ONLY, path.display()),
+            hint: "its directories are absolute paths".into(),
+        }),
+    }
+}
+
+fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
+    let mut names: Vec<&str> = layers
+        .0
+        .keys()
+        .filter_map(|key| key.strip_prefix("providers.")?.split_once('.').map(|(name, _)| name))
+        .collect();
+    names.dedup(); // the map is sorted
+    names
+        .into_iter()
+        .map(|name| {
+            let field = |field: &str| layers.text_of(&format!("providers.{name}.{field}"));
+            let base_url = field("base_url").ok_or_else(|| ConfigError::Together {
+                message: format!("[providers.{name}] has no `base_url`"),
+                hint: "for example base_url = \"http://127.0.0.1:11434/v1\"".into(),
+            })?;
+            Ok(Provider {
+                name: name.to_owned(),
+                base_url: base_url.to_owned(),
+                key: field("api_key").map(Secret::new),
+                format: field("format").unwrap_or("openai-chat").to_owned(),
+                models: layers.list_of(&format!("providers.{name}.models")),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

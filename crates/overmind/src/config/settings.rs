@@ -1,0 +1,415 @@
+//! Every setting there is: its key in the file, its variable, what it may be, what it means.
+//!
+//! One table feeds the file's check for unknown keys, the environment layer, `config show` and
+//! the manual, so that none of them can fall behind.
+
+use super::env;
+
+/// What a setting's value may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// Relative ones in the file start at the file's directory, elsewhere at the current one.
+    Path,
+    /// A path, or the word `none`.
+    PathOrNone,
+    Whole {
+        min: u64,
+        max: u64,
+    },
+    Choice(&'static [&'static str]),
+    /// A number of seconds, with a fraction or without.
+    Seconds,
+    /// `host:port`, or the word `none`.
+    Listen,
+    /// `http://…` or `https://…`.
+    Url,
+    /// In the file an array of texts, elsewhere separated by commas.
+    List,
+    /// Shown masked, and refused in a file that others can read.
+    Secret,
+}
+
+#[derive(Debug)]
+pub struct Setting {
+    pub key: &'static str,
+    /// The variable that sets it, if there is one.
+    pub env: Option<&'static str>,
+    pub kind: Kind,
+    /// As it would be written; `None` means unset. `<data>` stands for the data directory.
+    pub default: Option<&'static str>,
+    pub help: &'static str,
+}
+
+const fn setting(
+    key: &'static str,
+    env: Option<&'static str>,
+    kind: Kind,
+    default: Option<&'static str>,
+    help: &'static str,
+) -> Setting {
+    Setting { key, env, kind, default, help }
+}
+
+pub const LISTEN: &str = "server.listen";
+pub const SOCKET: &str = "server.socket";
+pub const TLS_CERT: &str = "server.tls_cert";
+pub const TLS_KEY: &str = "server.tls_key";
+pub const ALLOWED_HOSTS: &str = "server.allowed_hosts";
+pub const DRAIN_SECONDS: &str = "server.drain_seconds";
+pub const STORE_PATH: &str = "store.path";
+pub const RETENTION_DAYS: &str = "store.retention_days";
+pub const CHECKPOINT_SECONDS: &str = "store.checkpoint_seconds";
+pub const WORKSPACE: &str = "engine.workspace";
+pub const MAX_RUNNING: &str = "engine.max_running";
+pub const MAX_PER_AGENT: &str = "engine.max_running_per_agent";
+pub const MAX_PER_COLONY: &str = "engine.max_running_per_colony";
+pub const OPENAI_API_KEY: &str = "models.openai_api_key";
+pub const ANTHROPIC_API_KEY: &str = "models.anthropic_api_key";
+pub const DEEPSEEK_API_KEY: &str = "models.deepseek_api_key";
+pub const CASSETTES: &str = "models.cassettes";
+pub const EMBEDDING_PROVIDER: &str = "memory.embedding_provider";
+pub const EMBEDDING_MODEL: &str = "memory.embedding_model";
+pub const EMBEDDING_DIMS: &str = "memory.embedding_dims";
+pub const EMBEDDINGS_URL: &str = "memory.embeddings_url";
+pub const SANDBOX_READ_ONLY: &str = "sandbox.read_only";
+pub const SANDBOX_RUN_AS: &str = "sandbox.run_as";
+pub const DOCKER_PINNED: &str = "sandbox.docker_pinned";
+pub const DOCKER_HOST: &str = "sandbox.docker_host";
+pub const DOCKER_IMAGE: &str = "sandbox.docker_image";
+pub const LOG_LEVEL: &str = "log.level";
+pub const LOG_FORMAT: &str = "log.format";
+
+/// All settings, in the order of `config show`.
+pub const SETTINGS: &[Setting] = &[
+    setting(
+        LISTEN,
+        Some(env::LISTEN),
+        Kind::Listen,
+        Some("127.0.0.1:8420"),
+        "TCP address; `none` for the unix socket alone. Beyond loopback it needs TLS",
+    ),
+    setting(
+        SOCKET,
+        Some(env::SOCKET),
+        Kind::PathOrNone,
+        Some("<data>/overmind.sock"),
+        "unix socket that the commands on this machine use",
+    ),
+    setting(TLS_CERT, Some(env::TLS_CERT), Kind::Path, None, "certificate chain, PEM"),
+    setting(TLS_KEY, Some(env::TLS_KEY), Kind::Path, None, "private key of the certificate, PEM"),
+    setting(
+        ALLOWED_HOSTS,
+        Some(env::ALLOWED_HOSTS),
+        Kind::List,
+        Some(""),
+        "names by which others reach this server, accepted in the Host header",
+    ),
+    setting(
+        DRAIN_SECONDS,
+        None,
+        Kind::Whole { min: 0, max: 3600 },
+        Some("10"),
+        "longest wait for work under way when asked to stop",
+    ),
+    setting(
+        STORE_PATH,
+        Some(env::DB),
+        Kind::Path,
+        Some("<data>/overmind.db"),
+        "the database: event log and current state",
+    ),
+    setting(
+        RETENTION_DAYS,
+        None,
+        Kind::Whole { min: 0, max: 36_500 },
+        Some("0"),
+        "ended sessions older than this are removed; 0 keeps all",
+    ),
+    setting(
+        CHECKPOINT_SECONDS,
+        None,
+        Kind::Whole { min: 1, max: 86_400 },
+        Some("60"),
+        "how often the heads of the log are signed, when it grew",
+    ),
+    setting(
+        WORKSPACE,
+        Some(env::WORKSPACE),
+        Kind::Path,
+        None,
+        "where sessions work that name no directory; unset is the directory `up` was run in",
+    ),
+    setting(
+        MAX_RUNNING,
+        Some(env::MAX_RUNNING),
+        Kind::Whole { min: 1, max: 100_000 },
+        Some("64"),
+        "sessions that run at once",
+    ),
+    setting(
+        MAX_PER_AGENT,
+        None,
+        Kind::Whole { min: 1, max: 100_000 },
+        Some("64"),
+        "sessions of one agent that run at once, unless the agent says otherwise",
+    ),
+    setting(
+        MAX_PER_COLONY,
+        None,
+        Kind::Whole { min: 1, max: 100_000 },
+        Some("64"),
+        "sessions of one colony that run at once",
+    ),
+    setting(OPENAI_API_KEY, Some(env::OPENAI_API_KEY), Kind::Secret, None, "key for OpenAI"),
+    setting(
+        "models.openai_responses_url",
+        Some(env::OPENAI_RESPONSES_URL),
+        Kind::Url,
+        None,
+        "whole URL of OpenAI's Responses",
+    ),
+    setting(
+        "models.openai_chat_url",
+        Some(env::OPENAI_CHAT_URL),
+        Kind::Url,
+        None,
+        "whole URL of OpenAI's Chat Completions",
+    ),
+    setting(
+        "models.openai_timeout_seconds",
+        Some(env::OPENAI_TIMEOUT),
+        Kind::Seconds,
+        None,
+        "silence allowed before a call is given up, Anthropic's excepted",
+    ),
+    setting(
+        "models.openai_reasoning_effort",
+        Some(env::OPENAI_EFFORT),
+        Kind::Text,
+        None,
+        "effort of reasoning models when the agent names none",
+    ),
+    setting(
+        "models.reasoning_timeout_seconds",
+        Some(env::REASONING_TIMEOUT),
+        Kind::Seconds,
+        None,
+        "silence allowed to reasoning models of every provider",
+    ),
+    setting(
+        ANTHROPIC_API_KEY,
+        Some(env::ANTHROPIC_API_KEY),
+        Kind::Secret,
+        None,
+        "key for Anthropic",
+    ),
+    setting(
+        "models.anthropic_url",
+        Some(env::ANTHROPIC_URL),
+        Kind::Url,
+        None,
+        "whole URL of Anthropic's Messages",
+    ),
+    setting(DEEPSEEK_API_KEY, Some(env::DEEPSEEK_API_KEY), Kind::Secret, None, "key for DeepSeek"),
+    setting(
+        "models.deepseek_chat_url",
+        Some(env::DEEPSEEK_CHAT_URL),
+        Kind::Url,
+        None,
+        "whole URL of DeepSeek's Chat Completions",
+    ),
+    setting(
+        "models.deepseek_reasoning_effort",
+        Some(env::DEEPSEEK_EFFORT),
+        Kind::Text,
+        None,
+        "effort of DeepSeek's reasoning models when the agent names none",
+    ),
+    setting(
+        "models.deepseek_thinking",
+        Some(env::DEEPSEEK_THINKING),
+        Kind::Choice(&["enabled", "disabled"]),
+        None,
+        "DeepSeek's switch for thinking; unset sends none",
+    ),
+    setting(
+        "models.base_url",
+        Some(env::MODEL_BASE_URL),
+        Kind::Url,
+        None,
+        "any other server: Ollama, vLLM, llama-server, a proxy; it gets every model whose own provider has no key",
+    ),
+    setting(
+        "models.api_key",
+        Some(env::MODEL_API_KEY),
+        Kind::Secret,
+        None,
+        "key for that server, if it wants one",
+    ),
+    setting(
+        CASSETTES,
+        Some(env::CASSETTES),
+        Kind::Path,
+        Some("<data>/cassettes"),
+        "directory of the files behind models named `scripted:NAME`",
+    ),
+    setting(
+        EMBEDDING_PROVIDER,
+        Some(env::EMBEDDING_PROVIDER),
+        Kind::Text,
+        Some("auto"),
+        "auto (OpenAI when its key is set, else words), openai, or local (words)",
+    ),
+    setting(
+        EMBEDDING_MODEL,
+        Some(env::EMBEDDING_MODEL),
+        Kind::Text,
+        Some("text-embedding-3-small"),
+        "model that turns memory into vectors",
+    ),
+    setting(
+        EMBEDDING_DIMS,
+        Some(env::EMBEDDING_DIMS),
+        Kind::Whole { min: 1, max: 65_536 },
+        None,
+        "dimensions to ask the embedding model for; unset takes the model's own",
+    ),
+    setting(
+        EMBEDDINGS_URL,
+        Some(env::EMBEDDINGS_URL),
+        Kind::Url,
+        None,
+        "exact URL of the embeddings endpoint; unset is OpenAI's",
+    ),
+    setting(
+        SANDBOX_READ_ONLY,
+        None,
+        Kind::List,
+        Some(""),
+        "further directories that the `namespace` sandbox shows read-only, such as a compiler's",
+    ),
+    setting(
+        SANDBOX_RUN_AS,
+        None,
+        Kind::Text,
+        None,
+        "for a server that is root: whom commands run as outside, as uid:gid; unset is root itself",
+    ),
+    setting(
+        DOCKER_HOST,
+        Some(env::DOCKER_HOST),
+        Kind::Text,
+        None,
+        "where Docker listens; unset is its usual socket",
+    ),
+    setting(
+        DOCKER_IMAGE,
+        Some(env::DOCKER_IMAGE),
+        Kind::Text,
+        Some("alpine:3.20"),
+        "image of the `docker` sandbox",
+    ),
+    setting(
+        DOCKER_PINNED,
+        None,
+        Kind::Choice(&["yes", "no"]),
+        Some("no"),
+        "yes refuses an image that is not named by its digest (…@sha256:…)",
+    ),
+    setting(
+        LOG_LEVEL,
+        Some(env::LOG),
+        Kind::Text,
+        Some("info"),
+        "error, warn, info, debug, trace, or directives such as `info,overmind_engine=debug`",
+    ),
+    setting(
+        LOG_FORMAT,
+        Some(env::LOG_FORMAT),
+        Kind::Choice(&["auto", "text", "json"]),
+        Some("auto"),
+        "auto is text on a terminal and json elsewhere",
+    ),
+];
+
+/// Fields of `[providers.NAME]`, one table for each further model server.
+pub const PROVIDER_FIELDS: &[Setting] = &[
+    setting("base_url", None, Kind::Url, None, "base URL, for example http://127.0.0.1:11434/v1"),
+    setting("api_key", None, Kind::Secret, None, "its key; it is sent nowhere else"),
+    setting(
+        "format",
+        None,
+        Kind::Choice(&["openai-chat", "openai-responses", "anthropic"]),
+        Some("openai-chat"),
+        "the wire format it speaks",
+    ),
+    setting(
+        "models",
+        None,
+        Kind::List,
+        Some(""),
+        "names of its models, `*` at the end for all that begin so; NAME:MODEL works without",
+    ),
+];
+
+pub fn by_key(key: &str) -> Option<&'static Setting> {
+    SETTINGS.iter().find(|setting| setting.key == key)
+}
+
+/// The known key most like `given`, if any is like it at all.
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|key| (distance(given, key), key))
+        .filter(|(far, key)| *far <= 1 + key.len().min(given.len()) / 4)
+        .min()
+        .map(|(_, key)| key)
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0_usize; b.len() + 1]; a.len() + 1];
+    for (i, row) in rows.iter_mut().enumerate() {
+        row[0] = i;
+    }
+    for (j, cell) in rows[0].iter_mut().enumerate() {
+        *cell = j;
+    }
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_has_its_own_key_and_a_listed_variable() {
+        let mut keys: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), SETTINGS.len());
+        for setting in SETTINGS {
+            assert!(setting.env.is_none_or(|name| env::NAMES.contains(&name)), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn a_near_miss_finds_its_key_and_nonsense_finds_none() {
+        let keys = || SETTINGS.iter().map(|setting| setting.key);
+        assert_eq!(nearest("server.listne", keys()), Some(LISTEN));
+        assert_eq!(nearest("server.lisen", keys()), Some(LISTEN));
+        assert_eq!(nearest("banana", keys()), None);
+    }
+}

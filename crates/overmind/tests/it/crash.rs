@@ -1,0 +1,127 @@
+//! The crash test: the real binary under load, killed again and again, then examined.
+//!
+//! Each round starts `overmind up` on the same data directory, loads it through the API, and
+//! kills it with SIGKILL: at a random moment, while it starts, while it shuts down in good order,
+//! or at a failpoint, by itself. A harness in the place of the users repeats requests that were
+//! cut off (with the same Idempotency-Key) and answers what runs ask, honestly: asked whether a
+//! command was done, it looks at the mark that the command makes. In the end one daemon brings
+//! everything to its end, and a checker compares what was acknowledged, what the log says, what
+//! the rows say and what the world shows ([`check::Rule`] lists the rules).
+//!
+//! The second test feeds the checker doctored copies: it must object to each of them.
+//!
+//! SIGKILL leaves the page cache alone, so this says nothing about a power cut; that the store
+//! asks for an fsync at every commit is the store's own test.
+//!
+//! `OVERMIND_SEED` chooses the schedule (chance in the machine's timing remains),
+//! `OVERMIND_TEST_KILLS` how often to kill.
+
+mod agents;
+mod check;
+mod daemon;
+mod doctor;
+mod evidence;
+mod first_start;
+mod harness;
+mod ledger;
+mod load;
+mod rng;
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Instant;
+
+use check::{Violation, check};
+use harness::Harness;
+
+/// Deaths by SIGKILL in one run.
+const KILLS: u32 = 200;
+/// How often, on the way, the store of a killed daemon is examined as it lies there.
+const LOOKS: u32 = 4;
+
+#[expect(clippy::disallowed_methods, reason = "a number from the person at the keyboard")]
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")))
+}
+
+fn seed() -> u64 {
+    let seed = setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one("crash"));
+    eprintln!("crash test: OVERMIND_SEED={seed}");
+    seed
+}
+
+#[track_caller]
+fn assert_clean(when: &str, violations: &[Violation], harness: &Harness) {
+    if violations.is_empty() {
+        return;
+    }
+    let shown: Vec<_> =
+        violations.iter().take(20).map(|violation| format!("{violation:?}")).collect();
+    panic!(
+        "{when}, {} violations:\n{}\n\nthe daemons said:\n{}",
+        violations.len(),
+        shown.join("\n"),
+        harness.world.places.log_tail()
+    );
+}
+
+#[tokio::test]
+async fn two_hundred_kills_lose_nothing_and_double_nothing() {
+    let kills = setting("OVERMIND_TEST_KILLS").map_or(KILLS, |n| n.try_into().expect("a few"));
+    let began = Instant::now();
+    let mut harness = Harness::new(seed());
+    harness.prepare().await;
+    let mut next_look = kills / (LOOKS + 1);
+    while harness.tally.kills < kills || harness.unfired().is_some() {
+        assert!(harness.tally.kills < kills * 3, "{:?} does not fire", harness.unfired());
+        harness.round().await;
+        if harness.tally.kills >= next_look && harness.tally.kills < kills {
+            next_look += kills / (LOOKS + 1);
+            let evidence = harness.evidence(false).await;
+            let when = format!("after {} kills", harness.tally.kills);
+            assert_clean(&when, &check(&evidence), &harness);
+        }
+    }
+    let loaded = began.elapsed();
+    let evidence = harness.settle().await;
+    assert_clean("in the end", &check(&evidence), &harness);
+
+    let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
+    for story in evidence.stories.values() {
+        *ends.entry(story.row.status.as_str()).or_default() += 1;
+    }
+    eprintln!(
+        "crash test: {:?}\n{} sessions {ends:?}, {} events, answers {:?}; {loaded:.1?} of load, {:.1?} in all",
+        harness.tally,
+        evidence.stories.len(),
+        evidence.globals.len(),
+        harness.world.ledger.borrow().answers_by_reason,
+        began.elapsed(),
+    );
+    // A test that crashed nothing of interest would pass, too.
+    let asked = harness.world.ledger.borrow().answers_by_reason.get("unknown").copied();
+    assert!(asked > Some(0), "no command was ever caught in the middle");
+    let succeeded = ends.get("succeeded").copied().unwrap_or(0);
+    assert!(succeeded * 3 > kills, "only {succeeded} runs succeeded: too little went on");
+}
+
+#[tokio::test]
+async fn a_first_start_that_is_killed_does_not_stop_the_next() {
+    first_start::kill_first_starts(&mut rng::Rng::new(seed())).await;
+}
+
+#[tokio::test]
+async fn the_checker_objects_to_every_doctored_copy() {
+    let mut harness = Harness::new(seed());
+    harness.prepare().await;
+    // Not those that only a large log passes: the copies are to be small.
+    harness.tally.fired.retain(|name, _| !name.starts_with("store.wal"));
+    for _ in 0..8 {
+        harness.round().await;
+    }
+    harness.plan_some_of_each(3);
+    let evidence = harness.settle().await;
+    assert_clean("before doctoring", &check(&evidence), &harness);
+    doctor::every_rule_has_teeth(&evidence, &harness).await;
+}

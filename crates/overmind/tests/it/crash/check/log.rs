@@ -1,0 +1,174 @@
+//! Rules about the log and the rows that stand beside it.
+
+use std::collections::BTreeMap;
+
+use overmind_core::ids::StepId;
+use overmind_core::row::SessionStatus;
+use serde_json::Value;
+
+use super::super::evidence::{Evidence, Story};
+use super::Found;
+
+/// The events that end a session, and the status that each stands for.
+const ENDS: &[(&str, SessionStatus)] = &[
+    ("run.succeeded", SessionStatus::Succeeded),
+    ("run.failed", SessionStatus::Failed),
+    ("run.canceled", SessionStatus::Canceled),
+];
+/// The events that raise the epoch.
+const STARTS: &[&str] =
+    &["run.started", "run.recovered", "run.input_received", "approval.answered"];
+
+pub(super) fn audit(evidence: &Evidence, found: &mut Found) {
+    match &evidence.audit {
+        Err(err) => found.add(format!("the audit failed: {err}")),
+        Ok(report) => {
+            for finding in &report.findings {
+                found.add(format!("{finding:?}"));
+            }
+            found.unless(report.events == evidence.globals.len() as u64, || {
+                format!("it saw {} events of {}", report.events, evidence.globals.len())
+            });
+        }
+    }
+}
+
+pub(super) fn globals(evidence: &Evidence, found: &mut Found) {
+    for (expected, global) in (1_u64..).zip(&evidence.globals) {
+        if expected != *global {
+            return found.add(format!("event {expected} overall is missing, {global} follows"));
+        }
+    }
+}
+
+pub(super) fn settled(evidence: &Evidence, story: &Story, found: &mut Found) {
+    if evidence.outside.settled {
+        let status = story.row.status;
+        found.unless(status.is_terminal(), || format!("it is still {}", status.as_str()));
+    }
+}
+
+pub(super) fn sequence(_: &Evidence, story: &Story, found: &mut Found) {
+    let first = story.events.first().map(super::super::evidence::Event::kind);
+    found.unless(first == Some("run.queued"), || format!("its log begins with {first:?}"));
+    for (expected, event) in (1_u64..).zip(&story.events) {
+        if expected != event.log.seq {
+            return found.add(format!("event {expected} is missing, {} follows", event.log.seq));
+        }
+    }
+}
+
+pub(super) fn one_end(_: &Evidence, story: &Story, found: &mut Found) {
+    let ends: Vec<_> = story
+        .events
+        .iter()
+        .enumerate()
+        .filter_map(|(at, event)| {
+            let (_, status) = ENDS.iter().find(|(kind, _)| *kind == event.kind())?;
+            Some((at, *status))
+        })
+        .collect();
+    let status = story.row.status;
+    match (ends.as_slice(), status.is_terminal()) {
+        ([], false) => {}
+        ([(at, said)], true) => {
+            found.unless(*said == status, || {
+                format!("its log says {}, its row {}", said.as_str(), status.as_str())
+            });
+            // An order to cancel is recorded before the steps that it closes.
+            let end = &story.events[*at];
+            let late = story.events[at + 1..].iter().find(|event| {
+                !(*said == SessionStatus::Canceled
+                    && event.kind() == "step.finished"
+                    && event.log.ts == end.log.ts)
+            });
+            if let Some(late) = late {
+                found.add(format!("{} comes after its end", late.kind()));
+            }
+        }
+        (ends, _) => found.add(format!(
+            "{} terminal events, and its row says {}",
+            ends.len(),
+            status.as_str()
+        )),
+    }
+    let said = |key| story.events.iter().rev().find_map(|event| event.value.get(key)).cloned();
+    if status == SessionStatus::Succeeded {
+        let row = story.row.final_answer.clone().map(Value::String);
+        found.unless(row == said("final_answer"), || "its answer is not the log's".into());
+    }
+}
+
+pub(super) fn replay(_: &Evidence, story: &Story, found: &mut Found) {
+    if let Err(err) = &story.replayed {
+        found.add(err.clone());
+    }
+}
+
+pub(super) fn row_is_log(_: &Evidence, story: &Story, found: &mut Found) {
+    let Ok((row, steps)) = &story.replayed else { return };
+    found.unless(*row == story.row, || {
+        format!("the row is {:?}, the log leads to {row:?}", story.row)
+    });
+    for (step, replayed) in story.steps.iter().zip(steps) {
+        found.unless(step == replayed, || {
+            format!("step {} is {step:?}, the log leads to {replayed:?}", step.idx)
+        });
+    }
+    found.unless(steps.len() == story.steps.len(), || {
+        format!("{} steps, the log leads to {}", story.steps.len(), steps.len())
+    });
+}
+
+pub(super) fn steps(_: &Evidence, story: &Story, found: &mut Found) {
+    let mut events: BTreeMap<&str, (u32, u32, Option<bool>)> = BTreeMap::new();
+    for event in &story.events {
+        let entry = || event.text("step_id");
+        match event.kind() {
+            "step.started" => events.entry(entry()).or_default().0 += 1,
+            "step.finished" => {
+                let (_, finished, ok) = events.entry(entry()).or_default();
+                *finished += 1;
+                *ok = event.value.get("ok").and_then(Value::as_bool);
+            }
+            _ => {}
+        }
+    }
+    found.unless(story.row.steps as usize == story.steps.len(), || {
+        format!("its row counts {} steps, there are {}", story.row.steps, story.steps.len())
+    });
+    found.unless(events.len() == story.steps.len(), || {
+        format!("its log knows {} steps, there are {}", events.len(), story.steps.len())
+    });
+    let ended = story.row.status.is_terminal();
+    for (idx, step) in (0_u32..).zip(&story.steps) {
+        let id = StepId::derive(story.row.id, u64::from(idx));
+        found.unless(step.idx == idx && step.id == id, || {
+            format!("step {} stands where {idx} should", step.idx)
+        });
+        let done = step.finished_at.is_some();
+        found.unless(done == step.output.is_some(), || {
+            format!("step {idx}: an end without an output, or the other way round")
+        });
+        found.unless(done || !ended, || format!("step {idx} never ended"));
+        let said = events.get(step.id.to_string().as_str()).copied().unwrap_or_default();
+        let wanted = (1, u32::from(done), done.then_some(step.error.is_none()));
+        found.unless(said == wanted, || {
+            format!("step {idx}: started, finished and ok are {said:?} in its log, not {wanted:?}")
+        });
+    }
+}
+
+pub(super) fn epochs(_: &Evidence, story: &Story, found: &mut Found) {
+    let mut last = 0;
+    for event in story.events.iter().filter(|event| STARTS.contains(&event.kind())) {
+        let epoch = event.number("epoch").unwrap_or(0);
+        found.unless(epoch > last, || {
+            format!("event {} starts epoch {epoch} after {last}", event.log.seq)
+        });
+        last = epoch;
+    }
+    found.unless(u64::from(story.row.epoch) == last, || {
+        format!("its row says epoch {}, its log {last}", story.row.epoch)
+    });
+}

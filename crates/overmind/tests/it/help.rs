@@ -1,0 +1,106 @@
+//! What the program says about itself.
+
+use clap::{Command, CommandFactory as _};
+
+use crate::home::Home;
+
+fn every_command(of: &Command, path: &str, visit: &mut dyn FnMut(&str, &Command)) {
+    for command in of.get_subcommands() {
+        let path = format!("{path} {}", command.get_name());
+        visit(&path, command);
+        every_command(command, &path, visit);
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    overmind::cli::args::Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_and_every_argument_says_what_it_is_for() {
+    let root = overmind::cli::args::Cli::command();
+    let mut seen = 0;
+    every_command(&root, "overmind", &mut |path, command| {
+        seen += 1;
+        assert!(command.get_about().is_some(), "{path} has no description");
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            // The two that say only which collection and role speak for themselves.
+            let plain = ["collection", "shell", "role", "name", "model"];
+            let told = arg.get_help().is_some() || plain.contains(&arg.get_id().as_str());
+            assert!(told, "{path}: {} is not described", arg.get_id());
+        }
+    });
+    assert!(seen > 40, "{seen}");
+}
+
+#[test]
+fn the_help_of_the_whole_stays_as_it_is() {
+    let home = Home::new();
+    insta::assert_snapshot!(home.run(&["--help"]).ok().out);
+}
+
+#[test]
+fn the_help_of_a_command_has_examples() {
+    let home = Home::new();
+    insta::assert_snapshot!(home.run(&["run", "--help"]).ok().out);
+    for command in ["up", "down", "ps", "logs", "fork", "bench", "demo", "restore"] {
+        let help = home.run(&[command, "--help"]).ok();
+        assert!(help.out.contains("Example"), "{command}: {}", help.out);
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_on_standard_error_with_code_2() {
+    let home = Home::new();
+    for (args, says) in [
+        (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'"),
+        (&["stauts"], "similar subcommands exist: 'audit', 'status'"),
+        (&["ps", "--limit", "0"], "0 is not in 1..=1000000"),
+        (&["ps", "--status", "done"], "[possible values: queued, running"),
+        (&["-o", "xml", "ps"], "[possible values: table, wide, json, yaml, name]"),
+        (&["run", "coder"], "<TASK>"),
+        (&["up", "--tls-cert", "x"], "--tls-key"),
+        (&["replay", "x", "--verify", "--follow"], "cannot be used with"),
+        (&["-q", "-v", "ps"], "cannot be used with"),
+        (&[], "Usage: overmind"),
+    ] {
+        let done = home.run(args).fails(2);
+        assert_eq!(done.out, "", "{args:?}");
+        done.says(says);
+    }
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let done = Home::new().run(&["--version"]).ok();
+    assert_eq!(done.line(), concat!("overmind ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_of_every_shell_know_the_commands() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = home.run(&["completions", shell]).ok().out;
+        assert!(script.contains("memory") && script.contains("replay"), "{shell}");
+    }
+    home.run(&["completions", "tcsh"]).fails(2);
+}
+
+#[test]
+fn manual_pages_are_printed_or_written_for_every_command() {
+    let home = Home::new();
+    home.run(&["man"]).ok().shows(".TH overmind 1");
+    home.run(&["man", "pages/man1"]).ok();
+    let dir = home.work().join("pages/man1");
+    for page in ["overmind.1", "overmind-run.1", "overmind-agent-create.1"] {
+        let text = std::fs::read_to_string(dir.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+}
+
+#[test]
+fn the_hidden_command_prints_the_openapi_document() {
+    let done = Home::new().run(&["openapi"]).ok();
+    assert!(done.json()["openapi"].as_str().unwrap().starts_with("3.1"));
+}

@@ -1,0 +1,102 @@
+//! Killed at named points while one run is under way: it ends well, once, and is all there.
+//!
+//! The crash test beside this one kills at random under load; here each point is hit for sure.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::home::{Home, until};
+
+/// Every point where the process may be made to die while a run is under way.
+const POINTS: &[&str] = &[
+    "store.before_commit:4",
+    "store.in_group:5",
+    "store.after_commit_before_ack:5",
+    "driver.before_commit:3",
+    "driver.after_commit:3",
+    "hive.before_effect:2",
+    "hive.before_report:2",
+];
+
+#[test]
+fn a_run_ends_well_wherever_its_server_was_killed() {
+    let turns = json!([
+        {"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "1"}}]},
+        {"calls": [{"name": "run_shell", "args": {"command": "cat a.txt"}}]},
+        {"calls": [{"name": "final_answer", "args": {"message": "done"}}]},
+    ]);
+    for point in POINTS {
+        let mut home = Home::up();
+        home.scripted("worker", &turns, &["--on-unknown", "retry"]);
+        home.run(&["down"]).ok();
+        home.ended();
+        home.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", point)]);
+        // The kill may come before the run is acknowledged: then there is none, and that is
+        // what the command says. Asking again with the same key must then make exactly one.
+        let ask = ["run", "worker", "go", "--idempotency-key", "k", "-o", "name"];
+        let asked = home.run(&ask);
+        let status = home.ended();
+        assert_eq!(status.code(), None, "{point}: the process died by a signal");
+        home.start(&["--listen", "none"], &[]);
+        let id = home.run(&ask).ok().line().to_owned();
+        if asked.code == 0 {
+            assert_eq!(asked.line(), id, "{point}: what was acknowledged is there");
+        }
+        let run = home.wait_for(&id, "succeeded");
+        assert_eq!(run["final_answer"], "done", "{point}");
+        home.run(&["replay", &id, "--verify"]).ok();
+        home.run(&["audit", "verify"]).ok();
+        let all = home.run(&["ps", "--all", "-o", "name"]).ok();
+        assert_eq!(all.line(), id, "{point}: one run, not two");
+    }
+}
+
+#[test]
+fn a_watch_goes_on_through_a_kill_and_a_restart() {
+    let mut home = Home::up();
+    home.agent("sleeper", &["--on-unknown", "retry"]);
+    let task = "shell: test -e go && echo gone on || sleep 60";
+    let watch = home
+        .command(&["run", "sleeper", task, "--follow"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = until("it runs", || {
+        let ids = home.run(&["ps", "--status", "running", "-o", "name"]).ok().out;
+        ids.lines().next().map(str::to_owned)
+    });
+    home.kill();
+    std::fs::write(home.work().join("go"), "").unwrap();
+    home.start(&["--listen", "none"], &[]);
+    let output = watch.wait_with_output().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(
+        out.contains("goes on after a restart (start 2)") && out.contains("│ gone on"),
+        "{out}"
+    );
+    assert_eq!(out.matches("  started").count(), 1, "nothing is told twice: {out}");
+    assert!(err.contains("the server went away"), "{err}");
+    home.run(&["replay", &id, "--verify"]).ok();
+}
+
+#[test]
+fn an_effect_whose_outcome_a_kill_has_hidden_is_asked_about() {
+    let mut home = Home::up();
+    home.agent("careful", &[]);
+    let id = home.run(&["run", "careful", "shell: sleep 60", "-o", "name"]).ok().line().to_owned();
+    // The command itself must have begun, not only the run.
+    until("the command runs", || {
+        let steps = home.run(&["replay", &id, "-o", "json"]).ok().out;
+        steps.contains("\"type\":\"tool\"").then_some(())
+    });
+    home.kill();
+    home.start(&["--listen", "none"], &[]);
+    let run = home.wait_for(&id, "awaiting_input");
+    assert!(run["prompt"].as_str().unwrap().contains("Whether it was done is unknown"), "{run}");
+    home.run(&["input", &id, "done"]).ok();
+    home.run(&["logs", "-f", &id]).ok();
+}

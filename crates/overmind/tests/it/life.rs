@@ -1,0 +1,172 @@
+//! The life of a server: up, found, asked, down.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::home::{Home, until};
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn up_says_where_it_is_and_its_secrets_are_its_owners_alone() {
+    let mut home = Home::new();
+    let server = home.start(&["--listen", "127.0.0.1:0"], &[]);
+    assert_eq!(server["pid"], home.server().id());
+    let url = server["url"].as_str().unwrap().to_owned();
+    assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{url}");
+    let mode = |name: &str| {
+        let path = home.data().join(name);
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(mode(""), 0o700);
+    for name in ["admin.token", "token.key", "overmind.db", "overmind.sock", "checkpoint.key"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    // Found by its file, by its URL, and by its socket.
+    home.run(&["status"]).ok().shows("ready");
+    home.run(&["--server", &url, "status"]).ok().shows(&url);
+    let socket = format!("unix:{}", home.data().join("overmind.sock").display());
+    home.run(&["--server", &socket, "status"]).ok().shows(&socket);
+}
+
+#[test]
+fn the_token_of_the_directory_is_sent_to_its_own_server_only() {
+    let mut home = Home::new();
+    home.start(&["--listen", "none"], &[]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = format!("http://{}", listener.local_addr().unwrap());
+    home.run(&["--server", &other, "ps"]).fails(6).says("there is no token for");
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "nobody connected");
+}
+
+#[test]
+fn a_second_server_on_the_same_directory_is_refused_and_told_of_the_first() {
+    let mut home = Home::up();
+    let pid = home.server().id();
+    let done = home.run(&["up", "--listen", "none"]).fails(5);
+    done.says(&format!("a server already runs on {} (pid {pid})", home.data().display()));
+    home.run(&["up", "-d"]).ok().says(&format!("already runs (pid {pid})"));
+    home.run(&["status"]).ok();
+}
+
+#[test]
+fn a_server_in_the_background_is_ready_when_the_command_returns() {
+    let home = Home::new();
+    let done = home.run(&["up", "-d", "--listen", "none", "-o", "json"]).ok();
+    let pid = done.json()["pid"].as_u64().unwrap();
+    home.run(&["status", "-o", "name"]).ok().shows("ready");
+    let text = std::fs::read_to_string(home.data().join("overmind.log")).unwrap();
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line["timestamp"].is_string(), "the log is JSON, line by line");
+    }
+    home.run(&["up", "-d"]).ok().says("already runs");
+    home.run(&["down"]).ok().shows("stopped");
+    // Ended for good; whoever is its parent now may not have asked for its end yet.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    home.run(&["down"]).ok().says("no server runs on");
+    home.run(&["status"]).fails(4);
+}
+
+#[test]
+fn a_start_in_the_background_that_fails_tells_why() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let home = Home::new();
+    let done = home.run(&["up", "-d", "--listen", &address]).fails(1);
+    done.says("listening on").says("hint: if something else listens");
+}
+
+#[test]
+fn the_first_signal_drains_and_nothing_is_left_behind() {
+    let mut home = Home::up();
+    let pid = home.server().id();
+    signal(pid, Signal::TERM);
+    assert_eq!(home.ended().code(), Some(0));
+    assert!(!home.data().join("server.json").exists());
+    assert!(!home.data().join("overmind.sock").exists());
+    home.start(&["--listen", "none"], &[]);
+    home.run(&["audit", "verify"]).ok().shows("intact");
+}
+
+#[test]
+fn a_run_that_is_cut_off_by_a_stop_goes_on_at_the_next_start() {
+    let mut home = Home::up();
+    home.agent("sleeper", &["--on-unknown", "retry"]);
+    let command = "shell: test -e go && echo done || sleep 60";
+    let id = home.run(&["run", "sleeper", command, "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&id, "running");
+    let pid = home.server().id();
+    // The second signal does not wait for the command.
+    signal(pid, Signal::TERM);
+    until("it drains", || home.log().contains("draining").then_some(()));
+    signal(pid, Signal::TERM);
+    assert_eq!(home.ended().code(), Some(0));
+    std::fs::write(home.work().join("go"), "").unwrap();
+    home.start(&["--listen", "none"], &[]);
+    let run = home.wait_for(&id, "succeeded");
+    assert_eq!(run["epoch"], 2);
+}
+
+#[test]
+fn three_signals_abort() {
+    let mut home = Home::up();
+    home.agent("sleeper", &[]);
+    let id = home.run(&["run", "sleeper", "shell: sleep 60", "-o", "name"]).ok();
+    home.wait_for(id.line(), "running");
+    let pid = home.server().id();
+    // A third signal can find the second already done: both ways the process is gone.
+    for _ in 0..3 {
+        if home.server().try_wait().unwrap().is_none() {
+            signal(pid, Signal::INT);
+        }
+    }
+    home.ended();
+}
+
+#[test]
+fn down_cuts_off_what_takes_too_long() {
+    let mut home = Home::up();
+    home.agent("sleeper", &[]);
+    let id = home.run(&["run", "sleeper", "shell: sleep 60", "-o", "name"]).ok();
+    home.wait_for(id.line(), "running");
+    let done = home.run(&["down", "--timeout", "1"]).ok();
+    assert!(done.out.contains("stopped") || done.out.contains("goes on"), "{done:?}");
+    home.ended();
+}
+
+#[test]
+fn the_banner_of_a_server_in_the_foreground_says_what_it_has() {
+    let home = Home::new();
+    let mut child = home
+        .command(&["up", "--listen", "127.0.0.1:0", "--color", "never"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("it is ready", || home.run(&["status"]).code.eq(&0).then_some(()));
+    signal(child.id(), Signal::INT);
+    until("it ends", || child.try_wait().unwrap());
+    let output = child.wait_with_output().unwrap();
+    let banner = String::from_utf8(output.stdout).unwrap();
+    for text in ["is ready", "http://127.0.0.1:", "overmind.sock", "namespace", "deterministic"] {
+        assert!(banner.contains(text), "no `{text}` in {banner}");
+    }
+}
+
+#[test]
+fn a_failpoint_that_cannot_be_read_is_refused() {
+    let home = Home::new();
+    let env = [("OVERMIND_FAILPOINTS", "store.before_commit:never")];
+    let done = home.run_env(&env, &["up", "--listen", "none"]).fails(2);
+    done.says("`store.before_commit:never` is not a point and a number");
+}

@@ -1,0 +1,13 @@
+//! The whole product, from outside: the real binary on data directories of its own.
+
+mod api;
+mod crash;
+mod demo;
+mod help;
+mod home;
+mod kills;
+mod life;
+mod nouns;
+mod offline;
+mod runs;
+mod surface;

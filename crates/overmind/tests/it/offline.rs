@@ -1,0 +1,167 @@
+//! What works, and what is said, when no server runs.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::home::Home;
+
+fn write_private(path: &std::path::Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::set_permissions(path.parent().unwrap(), std::fs::Permissions::from_mode(0o700))
+        .unwrap();
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn commands_that_need_a_server_say_how_to_start_one() {
+    let home = Home::new();
+    for args in [
+        &["ps"][..],
+        &["status"],
+        &["run", "x", "y"],
+        &["agent", "list"],
+        &["memory", "search", "x"],
+        &["key", "list"],
+        &["cancel", "0123"],
+        &["tool", "list"],
+        &["get", "nodes"],
+        &["backup", "x.db"],
+    ] {
+        let done = home.run(args).fails(4);
+        assert_eq!(done.out, "");
+        done.says("error: no server runs on ").says("hint: `overmind up -d` starts one");
+    }
+    assert!(!home.data().exists(), "asking makes nothing");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_from_one_that_was_killed() {
+    let mut home = Home::up();
+    home.kill();
+    home.run(&["ps"]).fails(4).says("reaching the server at unix:");
+    home.run(&["down"]).ok().says("was killed");
+    home.run(&["--server", "http://127.0.0.1:1", "ps"]).fails(6).says("there is no token for");
+    let token = [("OVERMIND_TOKEN", "ovk_x")];
+    let done = home.run_env(&token, &["--server", "http://127.0.0.1:1", "ps"]).fails(4);
+    done.says("reaching the server at http://127.0.0.1:1").says("overmind up");
+    home.run(&["--server", "localhost:8420", "ps"]).fails(2).says("write http://HOST:PORT");
+}
+
+#[test]
+fn the_configuration_shows_each_value_and_who_set_it() {
+    let home = Home::new();
+    let file = home.data().join("overmind.toml");
+    write_private(
+        &file,
+        "[engine]\nmax_running = 7\n\n[models]\nopenai_api_key = \"sk-abcdefghijklmnopqrst\"\n",
+    );
+    let env = [("OVERMIND_LISTEN", "127.0.0.1:9999"), ("OVERMIND_TYPO", "x")];
+    let done = home.run_env(&env, &["config", "show", "-o", "json"]).ok();
+    done.says("OVERMIND_TYPO is set and means nothing");
+    let all = done.json();
+    let find = |key: &str| all.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
+    assert_eq!(find("server.listen")["value"], "127.0.0.1:9999");
+    assert_eq!(find("server.listen")["source"], "environment OVERMIND_LISTEN");
+    assert_eq!(find("engine.max_running")["value"], 7);
+    assert_eq!(find("engine.max_running")["source"], format!("{}:2", file.display()));
+    assert_eq!(find("log.level")["source"], "default");
+    assert_eq!(find("server.tls_cert")["source"], "unset");
+    assert_eq!(find("models.openai_api_key")["value"], "sk-a...qrst");
+    assert!(!done.out.contains("bcdefghijklmnopq"), "a secret is never shown");
+    let table = home.run_env(&env, &["config", "show"]).ok();
+    table.shows("KEY").shows("environment OVERMIND_LISTEN");
+    assert_eq!(home.run(&["config", "path"]).ok().line(), file.display().to_string());
+}
+
+#[test]
+fn a_mistake_in_the_configuration_names_the_place_and_the_remedy() {
+    let home = Home::new();
+    let file = home.data().join("overmind.toml");
+    write_private(&file, "[server]\nlisten = \"none\"\nlisen = \"x\"\n");
+    let done = home.run(&["config", "show"]).fails(1);
+    done.says("overmind.toml:3: there is no setting `server.lisen`");
+    done.says("hint: did you mean `server.listen`?");
+    home.run(&["up"]).fails(1).says("there is no setting `server.lisen`");
+    home.run(&["up", "-d"]).fails(1).says("there is no setting `server.lisen`");
+    write_private(&file, "models.openai_api_key = \"sk-x\"\n");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    home.run(&["config", "show"]).fails(1).says("mode is 0644").says("hint: chmod 600 ");
+}
+
+#[test]
+fn a_server_beyond_loopback_without_tls_does_not_start() {
+    let home = Home::new();
+    let done = home.run(&["up", "--listen", "0.0.0.0:0"]).fails(1);
+    done.says("without TLS").says("--tls-cert");
+    home.run(&["up", "--listen", "example.org:80"])
+        .fails(1)
+        .says("flag --listen is `example.org:80`");
+}
+
+#[test]
+fn a_data_directory_that_others_can_enter_is_refused() {
+    let home = Home::new();
+    std::fs::create_dir(home.data()).unwrap();
+    std::fs::set_permissions(home.data(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    home.run(&["up", "--listen", "none"]).fails(1).says("mode 0755").says("hint: chmod 700 ");
+    let doctor = home.run(&["doctor"]).fails(1);
+    doctor.shows("mode 0755: others can get in").shows("chmod 700 ").says("things are wrong");
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_way_out() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let home = Home::new();
+    let done = home.run(&["up", "--listen", &address]).fails(1);
+    done.says(&format!("listening on {address}")).says("--listen 127.0.0.1:0");
+    let env = [("OVERMIND_LISTEN", address.as_str())];
+    home.run_env(&env, &["doctor"]).fails(1).shows("something else listens there");
+}
+
+#[test]
+fn the_doctor_finds_this_machine_fit_and_leaves_no_trace() {
+    let home = Home::new();
+    let env = [("OVERMIND_LISTEN", "127.0.0.1:0")];
+    let done = home.run_env(&env, &["doctor", "-o", "json"]).ok();
+    let findings = done.json();
+    let health = |check: &str| {
+        let all = findings.as_array().unwrap();
+        all.iter().find(|finding| finding["check"] == check).map(|f| f["health"].clone())
+    };
+    for check in ["configuration", "data directory", "server", "port", "sandbox namespace", "git"] {
+        assert_eq!(health(check).unwrap(), "fine", "{check}: {findings:#}");
+    }
+    for finding in findings.as_array().unwrap() {
+        assert_eq!(finding["health"] == "fine", finding["remedy"].is_null(), "{finding}");
+    }
+    assert!(!home.data().exists());
+}
+
+#[test]
+fn the_doctor_names_a_database_that_is_none() {
+    let home = Home::new();
+    write_private(&home.data().join("overmind.db"), "this is certainly no database at all");
+    home.run(&["doctor"]).fails(1).shows("is not a database").shows("overmind restore");
+}
+
+#[test]
+fn an_audit_without_a_database_is_not_an_audit() {
+    Home::new().run(&["audit", "verify"]).fails(3).says("there is no database at");
+}
+
+#[test]
+fn the_bench_knows_its_figures_and_writes_them_for_machines() {
+    let home = Home::new();
+    home.run(&["bench", "--only", "nonsense"]).fails(2).says("there are: durable events");
+    let args = ["bench", "--quick", "--only", "cli ps", "-o", "json"];
+    let done = home.run(&args).ok();
+    done.says("debug build");
+    let figures = done.json()["figures"].clone();
+    assert_eq!(figures.as_array().unwrap().len(), 1, "{figures}");
+    assert_eq!(figures[0]["name"], "cli ps");
+    assert!(figures[0]["value"].as_f64().unwrap() > 0.0);
+    assert_eq!(figures[0]["goal"]["at_most"], 5.0);
+}

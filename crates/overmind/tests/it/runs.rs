@@ -1,0 +1,266 @@
+//! Runs, from the first word to the exit code.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::home::{Home, until};
+
+#[test]
+fn a_run_that_is_followed_tells_its_story_and_succeeds() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let done = home.run(&["run", "sh", "shell: echo from the sandbox; ls /root", "--follow"]);
+    // The command fails, for there is no /root inside; the agent's one action has failed.
+    let done = done.fails(10);
+    done.shows("✗ run_shell echo from the sandbox")
+        .shows("│ from the sandbox")
+        .says("failed after");
+    let done = home.run(&["run", "sh", "shell: echo hello", "--follow"]).ok();
+    done.shows("started")
+        .shows("✓ run_shell echo hello  exit 0")
+        .shows("│ hello")
+        .shows("succeeded");
+    assert!(!done.out.contains('\x1b'), "no colour into a pipe");
+    let done = home.run(&["run", "sh", "shell: echo hello", "--follow", "--color", "always"]).ok();
+    assert!(done.out.contains("\x1b[32m"), "colour when asked for");
+}
+
+#[test]
+fn waiting_tells_the_end_by_the_exit_code() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let run = |task: &str| home.run(&["run", "sh", task, "--wait", "-o", "json"]);
+    let good = run("write: a.txt: x\n").ok().json();
+    assert_eq!((good["status"].as_str(), good["epoch"].as_u64()), (Some("succeeded"), Some(1)));
+    assert_eq!(std::fs::read_to_string(home.work().join("a.txt")).unwrap(), "x\n");
+    let bad = run("shell: exit 3").fails(10).json();
+    assert_eq!(bad["status"], "failed");
+    let asks = run("curl the page for me").fails(12).json();
+    assert_eq!(asks["prompt"], "Please provide the full URL to fetch.");
+}
+
+#[test]
+fn a_run_that_asks_is_answered_and_one_that_does_not_is_not() {
+    let home = Home::up();
+    let turns = json!([
+        {"calls": [{"name": "ask_user", "args": {"message": "which file?"}}]},
+        {"expect": {"last_tool_contains": "b.txt"},
+         "calls": [{"name": "write_file", "args": {"path": "b.txt", "content": "y"}}]},
+        {"calls": [{"name": "final_answer", "args": {"message": "written"}}]},
+    ]);
+    home.scripted("asker", &turns, &[]);
+    let done = home.run(&["run", "asker", "write something", "--follow"]).fails(12);
+    done.shows("asks: which file?").says("overmind input ");
+    let id = home.run(&["ps", "--status", "awaiting_input", "-o", "name"]).ok().line().to_owned();
+    home.run(&["input", &id, "  "]).fails(2).says("must not be blank");
+    home.run(&["input", &id, "b.txt, please"]).ok();
+    home.run(&["logs", "-f", &id])
+        .ok()
+        .shows("admin answers: b.txt, please")
+        .shows("answers: written");
+    home.run(&["input", &id, "again"]).fails(5).says("not awaiting input");
+    assert_eq!(std::fs::read_to_string(home.work().join("b.txt")).unwrap(), "y");
+}
+
+#[test]
+fn an_action_that_needs_approval_waits_for_it() {
+    let home = Home::up();
+    home.agent("careful", &["--approvals", "run_shell"]);
+    let start = |what: &str| {
+        let task = format!("shell: echo x > {what}");
+        home.run(&["run", "careful", &task, "--wait", "-o", "json"]).fails(12).json()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let (yes, no) = (start("yes"), start("no"));
+    home.run(&["logs", &yes]).ok().shows("waits for approval: run_shell echo x > yes");
+    home.run(&["approve", &yes, "--reason", "looked at it"]).ok();
+    home.run(&["deny", &no, "--reason", "not today"]).ok();
+    // The workspace is read-only for the command, so the approved one fails and the other is
+    // never begun.
+    home.run(&["logs", "-f", &yes])
+        .ok()
+        .shows("approved by admin: looked at it")
+        .shows("run_shell");
+    let story = home.run(&["logs", "-f", &no]).ok();
+    story.shows("denied by admin: not today");
+    home.run(&["approve", &yes]).fails(5).says("does not wait for approval");
+}
+
+#[test]
+fn a_canceled_run_stops_its_command_and_says_so() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let mut waiting = home
+        .command(&["run", "sh", "shell: sleep 60", "--wait", "-o", "name"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = until("it runs", || {
+        let ids = home.run(&["ps", "--status", "running", "-o", "name"]).ok().out;
+        ids.lines().next().map(str::to_owned)
+    });
+    home.run(&["cancel", &id]).ok().shows("canceled");
+    assert_eq!(waiting.wait().unwrap().code(), Some(11));
+    home.run(&["cancel", &id]).fails(5);
+    // One that cannot be does not keep the others from being canceled.
+    let other = home.run(&["run", "sh", "shell: sleep 60", "-o", "name"]).ok().line().to_owned();
+    let done = home.run(&["cancel", &id, &other]);
+    assert_eq!(done.code, 5);
+    home.wait_for(&other, "canceled");
+}
+
+#[test]
+fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
+    let home = Home::up();
+    let none = home.run(&["ps"]).ok();
+    assert_eq!(none.out, "");
+    none.says("no runs under way");
+    home.run(&["ps", "--all"]).ok().says("start one: overmind run");
+    assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().json(), json!([]));
+    home.agent("sh", &[]);
+    home.agent("other", &[]);
+    home.run(&["run", "sh", "shell: echo 1", "--wait"]).ok();
+    home.run(&["run", "other", "shell: exit 1", "--wait"]).fails(10);
+    home.run(&["ps"]).ok().says("no runs under way");
+    let all = home.run(&["ps", "--all"]).ok();
+    let lines: Vec<&str> = all.out.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", all.out);
+    let words: Vec<&str> = lines[0].split_whitespace().collect();
+    assert_eq!(words, ["ID", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]);
+    assert!(
+        lines[1].contains("other") && lines[1].contains("failed"),
+        "newest first: {}",
+        lines[1]
+    );
+    assert!(lines[2].contains("sh") && lines[2].contains("succeeded"));
+    let by_agent = home.run(&["ps", "--all", "--agent", "sh", "-o", "json"]).ok().json();
+    assert_eq!(by_agent.as_array().unwrap().len(), 1);
+    let by_status = home.run(&["ps", "--status", "failed", "-o", "json"]).ok().json();
+    assert_eq!(by_status[0]["task"], "shell: exit 1");
+    assert_eq!(
+        home.run(&["ps", "--all", "--limit", "1", "-o", "name"]).ok().out.lines().count(),
+        1
+    );
+    let wide = home.run(&["ps", "--all", "-o", "wide"]).ok();
+    wide.shows("ses_").shows("namespace").shows(&home.work().display().to_string());
+}
+
+#[test]
+fn a_run_is_found_by_any_unique_part_of_its_id() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let id =
+        home.run(&["run", "sh", "shell: echo 1", "--wait", "-o", "name"]).ok().line().to_owned();
+    home.run(&["run", "sh", "shell: echo 2", "--wait"]).ok();
+    for given in [id.as_str(), &id[4..], &id[id.len() - 8..]] {
+        home.run(&["logs", given]).ok().shows("echo 1");
+    }
+    // Ids begin with the time: both runs do.
+    home.run(&["logs", &id[..9]]).fails(2).says("could be 2 runs").says("give more of the id");
+    for missing in ["ses_00000000000000000000000000000000", "ffffffff", "nonsense", ""] {
+        home.run(&["logs", missing]).fails(3);
+    }
+    home.run(&["logs"]).ok().shows("echo 2");
+}
+
+#[test]
+fn the_same_idempotency_key_makes_one_run() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let run = |key: &str| {
+        let args = ["run", "sh", "shell: echo 1", "--idempotency-key", key, "-o", "name"];
+        home.run(&args).ok().line().to_owned()
+    };
+    let first = run("a");
+    assert_eq!(run("a"), first);
+    assert_ne!(run("b"), first);
+}
+
+#[test]
+fn a_run_works_where_it_is_told_to() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let place = home.path().join("elsewhere");
+    std::fs::create_dir(&place).unwrap();
+    let at = ["run", "sh", "write: here.txt: 1", "--workspace", "../elsewhere", "--wait"];
+    home.run(&at).ok();
+    assert!(place.join("here.txt").exists());
+    let gone = ["run", "sh", "write: here.txt: 1", "--workspace", "../nowhere", "--wait"];
+    home.run(&gone).fails(1).says("nowhere").says("No such file");
+    home.run(&["run", "nobody", "x"])
+        .fails(3)
+        .says("no agent `nobody`")
+        .says("overmind agent list");
+}
+
+#[test]
+fn a_recorded_run_is_shown_again_verified_forked_and_compared() {
+    let home = Home::up();
+    let turns = json!([
+        {"calls": [{"name": "write_file", "args": {"path": "a.txt", "content": "1"}}]},
+        {"calls": [{"name": "read_file", "args": {"path": "a.txt"}}]},
+        {"calls": [{"name": "final_answer", "args": {"message": "read"}}]},
+    ]);
+    home.scripted("writer", &turns, &[]);
+    let id = home.run(&["run", "writer", "go", "--wait", "-o", "name"]).ok().line().to_owned();
+    home.run(&["replay", &id]).ok().shows("✓ write_file a.txt").shows("answers: read");
+    let entries = home.run(&["replay", &id, "-o", "json"]).ok();
+    let kinds: Vec<String> = entries
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|entry| entry["kind"].as_str().unwrap().to_owned())
+        .collect();
+    for kind in ["event", "step", "tool_call", "model_call"] {
+        assert!(kinds.iter().any(|found| found == kind), "{kind} in {kinds:?}");
+    }
+    let report = home.run(&["replay", &id, "--verify", "-o", "json"]).ok().json();
+    assert_eq!((report["ok"].as_bool(), report["divergence"].is_null()), (Some(true), true));
+    home.run(&["replay", &id, "--verify"]).ok().shows("no difference");
+
+    let fork = home.run(&["fork", &id, "--at", "2", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&fork, "succeeded");
+    assert_eq!(home.fetch(&fork)["forked_from"]["run_id"], id);
+    home.run(&["diff", &id, &fork]).ok().says("the runs took the same steps");
+    let other = home.run(&["fork", &id, "--at", "1", "--model", "deterministic", "-o", "name"]);
+    let other = other.ok().line().to_owned();
+    until("it ends", || Some(home.fetch(&other)).filter(|run| run["finished_at"].is_string()));
+    home.run(&["diff", &id, &other]).ok().shows("≠").says("then they differ");
+    home.run(&["fork", &id, "--at", "99"]).fails(2);
+}
+
+#[test]
+fn events_are_listed_and_followed() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let id =
+        home.run(&["run", "sh", "shell: echo 1", "--wait", "-o", "name"]).ok().line().to_owned();
+    let events = home.run(&["events", &id, "-o", "json"]).ok().json();
+    let kinds: Vec<&str> =
+        events.as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!((kinds[0], *kinds.last().unwrap()), ("run.queued", "run.succeeded"));
+    let followed = home.run(&["events", &id, "-f", "-o", "json"]).ok();
+    assert_eq!(followed.out.lines().count(), kinds.len(), "the same events, to the end");
+    home.run(&["events"]).ok().shows("agent.created").shows("run.succeeded");
+    let some = home.run(&["events", "--limit", "2", "-o", "name"]).ok();
+    assert_eq!(some.out.lines().count(), 2);
+}
+
+#[test]
+fn a_direct_tool_call_is_answered_and_recorded() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let id =
+        home.run(&["run", "sh", "write: a.txt: x", "--wait", "-o", "name"]).ok().line().to_owned();
+    home.run(&["tool", "list"]).ok().shows("run_shell").shows("once").shows("(always)");
+    let call = |tool: &str, args: &str| home.run(&["tool", "call", &id, tool, args]);
+    assert_eq!(call("read_file", "{\"path\":\"a.txt\"}").ok().json()["content"], "x");
+    let bad = call("read_file", "{\"path\":\"../x\"}").fails(1).json();
+    assert_eq!(bad["ok"], false);
+    call("nonsense", "{}").fails(1).shows("tool_not_allowed");
+    call("read_file", "{path}").fails(2).says("the arguments are not JSON");
+    call("read_file", "[]").fails(2).says("must be an object");
+}

@@ -1,0 +1,4 @@
+//! Entry of `cargo fuzz run --features libfuzzer tools`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| overmind_fuzz::run("tools", data));

@@ -1,0 +1,79 @@
+//! `cargo xtask bench`: the figures we promise, each beside the floor it cannot go below.
+//!
+//! A figure alone says little on an unknown machine. So each stands with its *floor*, the same
+//! work without our product, measured in the same run, and the ratio of the two; and the report
+//! opens with the machine and how busy it was.
+//!
+//! Figures come from two places. What happens inside the product is measured by the release
+//! binary's own `overmind bench -o json`, which prints `{"figures": [ … ]}` of [`Figure`]s. What
+//! concerns whole processes is measured here, around that binary. Floors that need nothing of
+//! ours are in [`floors`].
+
+pub mod floors;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod sample;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use self::machine::Machine;
+use self::report::{Figure, Report};
+use crate::host::Host;
+use crate::say;
+use crate::steps::{output, succeed};
+
+/// Measures, prints the report, and writes it to `docs/benchmarks.md`.
+///
+/// A goal that is missed is told in the report; it is not an error, for the figure is the honest
+/// one either way.
+///
+/// # Errors
+///
+/// When something could not be measured or written.
+pub fn command(host: &Host) -> Result<()> {
+    say::note("==> building the release binary");
+    let binary = release_binary(host)?;
+    // Taken before we make the machine busy ourselves.
+    let machine = Machine::look(host)?;
+    say::note("==> measuring");
+    let scratch = host.target.join("bench");
+    std::fs::create_dir_all(&scratch).with_context(|| format!("making {}", scratch.display()))?;
+    let fsync = floors::fsync(&scratch, 500)?;
+    let spawn = floors::spawn("/bin/true", 300)?;
+    let mut figures = process::figures(&binary, spawn)?;
+    figures.extend(from_product(host, &binary)?);
+    let report = Report { machine, fsync, spawn, figures };
+
+    let text = report.markdown();
+    let path = host.root.join("docs/benchmarks.md");
+    std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
+    say::out(&text);
+    Ok(())
+}
+
+fn release_binary(host: &Host) -> Result<PathBuf> {
+    succeed(host.cargo().args(["build", "--release", "--locked", "--package", "overmind"]))?;
+    Ok(host.target.join("release/overmind"))
+}
+
+/// What the product measures inside itself.
+fn from_product(host: &Host, binary: &std::path::Path) -> Result<Vec<Figure>> {
+    #[derive(Deserialize)]
+    struct Printed {
+        figures: Vec<Figure>,
+    }
+    let json = output(
+        std::process::Command::new(binary)
+            .current_dir(&host.root)
+            .args(["bench", "-o", "json"])
+            .stdin(Stdio::null()),
+    )?;
+    let printed: Printed =
+        serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")?;
+    Ok(printed.figures)
+}

@@ -1,0 +1,129 @@
+//! What the tests talk to for real: a Docker engine and a small model behind a model server.
+//!
+//! [`start`] makes both ready in a thread of its own, so that downloads overlap with compiling.
+//! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path) and
+//! `OVERMIND_TEST_LLAMA` (a base URL); testkit's `counterpart` reads them. Both servers are ours
+//! alone: own data directory, own socket or port, and they end with us in every case, because
+//! the kernel ends them when the thread that started them is gone.
+//!
+//! What is already in the environment is taken as it is and left running.
+
+mod daemon;
+mod docker;
+mod llama;
+mod packages;
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use self::daemon::Daemon;
+use crate::host::Host;
+use crate::say;
+
+/// Counterparts that are starting, or run. Dropping it ends them.
+#[derive(Debug)]
+pub struct Counterparts {
+    ready: mpsc::Receiver<Ready>,
+    /// Dropped to say stop.
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What came of the start.
+#[derive(Clone, Debug, Default)]
+pub struct Ready {
+    /// Environment variables for the tests, name and value.
+    pub variables: Vec<(&'static str, String)>,
+    /// What is not there, why, and what to do.
+    pub missing: Vec<String>,
+}
+
+/// A counterpart: where it listens, and the process when we started it.
+#[derive(Debug)]
+struct Started {
+    address: String,
+    daemon: Option<Daemon>,
+}
+
+/// Begins to install and start everything; returns at once.
+pub fn start(host: &Host) -> Counterparts {
+    let (ready_tx, ready) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let host = host.clone();
+    let thread = std::thread::spawn(move || {
+        // The servers die with this thread: it keeps them and waits for the end.
+        let mut daemons = Vec::new();
+        let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
+        type Start = fn(&Host) -> Result<Started>;
+        let all: [(&'static str, Start); 2] =
+            [("OVERMIND_TEST_DOCKER", docker::start), ("OVERMIND_TEST_LLAMA", llama::start)];
+        for (variable, start) in all {
+            let began = Instant::now();
+            match start(&host) {
+                Ok(Started { address, daemon }) => {
+                    say::note(&format!(
+                        "    {variable}={address} after {:.1} s",
+                        began.elapsed().as_secs_f64()
+                    ));
+                    outcome.variables.push((variable, address));
+                    daemons.extend(daemon);
+                }
+                Err(err) => outcome.missing.push(format!("{variable}: {err:#}")),
+            }
+        }
+        // Whoever waited may have given up; then `stopped` says so at once.
+        let _ = ready_tx.send(outcome);
+        let _ = stopped.recv();
+        drop(daemons);
+    });
+    Counterparts { ready, stop: Some(stop), thread: Some(thread) }
+}
+
+impl Counterparts {
+    /// Waits until everything runs or is known to be missing.
+    ///
+    /// # Errors
+    ///
+    /// In `strict` mode, when anything is missing; and when the start itself broke.
+    pub fn wait(&self, strict: bool) -> Result<Ready> {
+        let ready =
+            self.ready.recv().context("starting the tests' counterparts: the thread died")?;
+        for missing in &ready.missing {
+            say::note(&format!("    missing: {missing}"));
+        }
+        match ready.missing.len() {
+            n if strict && n > 0 => {
+                bail!("{n} thing(s) that the tests need are missing (strict mode): see above")
+            }
+            _ => Ok(ready),
+        }
+    }
+}
+
+impl Drop for Counterparts {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there was already seen as a failed `wait`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// `cargo xtask up`: the same servers, for tests run by hand or from an editor.
+///
+/// # Errors
+///
+/// When a counterpart is missing, or standard input is closed.
+pub fn up(host: &Host) -> Result<()> {
+    let counterparts = start(host);
+    for (name, value) in counterparts.wait(true)?.variables {
+        say::out(&format!("export {name}={value}\n"));
+    }
+    say::note("running; press Enter (or Ctrl-C) to end them");
+    std::io::stdin().read_line(&mut String::new()).context("waiting for Enter")?;
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The machine and the checkout, as found once at the start. Nothing else reads the environment.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// Where we are, and who we are.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The checkout's top directory.
+    pub root: PathBuf,
+    /// What cargo builds into: outside the checkout in CI, `target/` at home.
+    pub target: PathBuf,
+    /// Downloads that outlive one run: images, the model, the model server.
+    pub cache: PathBuf,
+    pub is_root: bool,
+    /// Whether `CI` is set: then a missing counterpart is a failure.
+    pub in_ci: bool,
+    /// Where programs are looked for; the `sbin` directories come last.
+    pub path: Vec<PathBuf>,
+    /// A Docker socket that the person brought along, instead of one of ours.
+    pub docker: Option<String>,
+    /// A model server that the person brought along, instead of ours.
+    pub llama: Option<String>,
+}
+
+impl Host {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    ///
+    /// When there is no home directory to keep downloads in.
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+    pub fn from_environment() -> Result<Self> {
+        let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let home = var("HOME").context("finding the cache directory: HOME is not set")?;
+        // Asked at run time, not with `env!`: a target directory may be shared by checkouts.
+        let manifest = var("CARGO_MANIFEST_DIR")
+            .context("finding the checkout: start this with `cargo xtask`, which tells where")?;
+        let root = Path::new(&manifest)
+            .parent()
+            .context("finding the checkout: CARGO_MANIFEST_DIR has no parent")?
+            .to_path_buf();
+        let target =
+            var("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
+        let cache =
+            var("XDG_CACHE_HOME").map_or_else(|| Path::new(&home).join(".cache"), PathBuf::from);
+        let path = var("PATH").unwrap_or_default();
+        let path =
+            std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)).collect();
+        Ok(Self {
+            root,
+            target,
+            cache: cache.join("overmind-test"),
+            is_root: rustix::process::geteuid().is_root(),
+            in_ci: var("CI").is_some_and(|value| value != "false"),
+            path,
+            docker: var("OVERMIND_TEST_DOCKER"),
+            llama: var("OVERMIND_TEST_LLAMA"),
+        })
+    }
+
+    /// The full path of a program, if it is installed.
+    pub fn which(&self, program: &str) -> Option<PathBuf> {
+        self.path.iter().map(|dir| dir.join(program)).find(|path| path.is_file())
+    }
+
+    /// A cargo command at the checkout's top. No stdin: nothing here may wait for a person.
+    pub fn cargo(&self) -> Command {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target)
+            // Set by the `cargo run` that started us; they would describe the wrong package.
+            .env_remove("CARGO_MANIFEST_DIR")
+            .env_remove("CARGO_MANIFEST_PATH")
+            .env_remove("CARGO_PKG_NAME")
+            .stdin(std::process::Stdio::null());
+        cargo
+    }
+}

@@ -1,0 +1,77 @@
+//! The workspace's own chores: set-up of what the tests need, CI, the map's checks, figures.
+//!
+//! `cargo xtask help` lists the commands; [`run`] is the entry point. It depends on no crate of
+//! the product, so that it builds in seconds and still works when the product does not compile.
+//!
+//! Nothing here is shipped. What users need is in the `overmind` binary.
+
+pub mod bench;
+pub mod ci;
+pub mod counterparts;
+pub mod host;
+pub mod layout;
+pub mod openapi;
+pub mod say;
+pub mod steps;
+pub mod suite;
+
+use anyhow::{Result, bail};
+
+use crate::host::Host;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test [--strict] [-- ARGS]  install and start what the tests need, then run all tests;
+                             ARGS go to cargo-nextest (for example a filter)
+  ci                         everything CI runs: fmt, check, clippy, tests, docs, openapi, fuzz
+  check                      the map's checks: crate graph, file lengths, unsafe, stray words
+  up                         start the tests' counterparts, print their addresses, wait for Enter
+  fuzz [--seconds N]         the fuzz targets on the stable toolchain, bounded (default 20)
+  openapi [--check]          write docs/openapi.json from the code, or compare and fail
+  bench                      build the release binary, measure, write docs/benchmarks.md
+  help                       this text
+
+--strict makes a counterpart that is not there (Docker, a model server) a failure instead of a
+skip; CI is always strict. The environment variable CARGO_TARGET_DIR is honoured.
+";
+
+/// Runs one command; `args` come without the program's name.
+///
+/// # Errors
+///
+/// What failed, in words for the person who typed the command.
+pub fn run(host: &Host, args: &[&str]) -> Result<()> {
+    match args {
+        [] | ["help" | "--help" | "-h"] => {
+            say::out(HELP);
+            Ok(())
+        }
+        ["test", rest @ ..] => {
+            let (strict, rest) = match rest {
+                ["--strict", rest @ ..] => (true, rest),
+                rest => (false, rest),
+            };
+            let nextest_args = match rest {
+                [] => rest,
+                ["--", nextest_args @ ..] => nextest_args,
+                [other, ..] => {
+                    bail!("`{other}` is not an option of `test`; put test arguments after `--`")
+                }
+            };
+            suite::command(host, strict || host.in_ci, nextest_args)
+        }
+        ["ci"] => ci::command(host),
+        ["check"] => layout::command(host),
+        ["up"] => counterparts::up(host),
+        ["fuzz"] => ci::fuzz_smoke(host, 20),
+        ["fuzz", "--seconds", seconds] => match seconds.parse() {
+            Ok(seconds) => ci::fuzz_smoke(host, seconds),
+            Err(_) => bail!("`{seconds}` is not a number of seconds"),
+        },
+        ["openapi"] => openapi::write(host),
+        ["openapi", "--check"] => openapi::check(host),
+        ["bench"] => bench::command(host),
+        [other, ..] => bail!("`{other}` is no command of xtask, or takes other options:\n\n{HELP}"),
+    }
+}

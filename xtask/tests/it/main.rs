@@ -1,0 +1,8 @@
+//! The checks of the whole workspace: the map, the lints, the profiles, the scripts.
+#![allow(clippy::disallowed_methods, reason = "a test reads where cargo put things")]
+
+mod fixture;
+mod layout;
+mod licences;
+mod lints;
+mod profiles;
