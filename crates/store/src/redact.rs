@@ -80,8 +80,12 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&branches.join("|")).expect("the pattern is a constant")
 });
 
-static MASK: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\[redacted:[a-z-]{1,24}\]").expect("the pattern is a constant"));
+/// The masks that we write, and no other text in brackets: a secret may look like one.
+static MASK: LazyLock<Regex> = LazyLock::new(|| {
+    let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([KNOWN]).collect();
+    Regex::new(&format!(r"\[redacted:(?:{})\]", kinds.join("|")))
+        .expect("the pattern is a constant")
+});
 
 /// The kind of a secret that the store was told about.
 const KNOWN: &str = "secret";

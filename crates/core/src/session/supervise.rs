@@ -23,7 +23,7 @@ pub struct Trace {
     pub ok: bool,
 }
 
-/// The last actions, newest last, at most [`KEPT`].
+/// The last actions, newest last, at most eight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     last: VecDeque<Trace>,

@@ -40,6 +40,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub data: Option<PathBuf>,
     /// Configuration file [default: <data>/overmind.toml]
+    #[allow(rustdoc::invalid_html_tags, reason = "it is the text of --help")]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Server to talk to: a URL or unix:PATH [default: the socket in the data directory]

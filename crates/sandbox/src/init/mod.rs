@@ -1,18 +1,18 @@
 //! The program that stands between the daemon and a sandboxed command.
 //!
 //! Namespaces can only be entered safely by a process with one thread, and the daemon has many.
-//! So the daemon starts its own binary again with [`ARGUMENT`] as first argument; the binary's
+//! So the daemon starts its own binary again with `ARGUMENT` as first argument; the binary's
 //! `main` calls [`main_if_requested`] before anything else, and this module takes over.
 //!
-//! The order ([`spec::Spec`]) comes over the unix socket that is standard input, as a sealed
+//! The order (`spec::Spec`) comes over the unix socket that is standard input, as a sealed
 //! memory file, with the command's own standard input. The same socket carries the answers
-//! ([`spec::Report`]) back, and is the life line: when the daemon's end closes, by choice or
+//! (`spec::Report`) back, and is the life line: when the daemon's end closes, by choice or
 //! because the daemon was killed, the init ends and takes every process below it along.
 //!
-//! [`confined`] builds the sandbox in this order, one function per step: namespaces, root,
+//! `confined` builds the sandbox in this order, one function per step: namespaces, root,
 //! network, then in the command's own process limits, privileges and filter. Further means of
 //! confinement (Landlock rules, a cgroup) become one more step there and one more field of the
-//! order. [`unconfined`] only watches over the tree.
+//! order. `unconfined` only watches over the tree.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
