@@ -25,6 +25,7 @@ use self::input::About;
 pub use self::input::{DecodeError, ForkOf, Input, Recorded, Spec};
 use self::phase::{Phase, Question};
 use self::supervise::History;
+use self::toolset::Offer;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
 use crate::effect::Effect;
@@ -77,6 +78,8 @@ pub enum Refusal {
 pub struct Session {
     spec: Arc<Spec>,
     toolset: Arc<Toolset>,
+    /// Made at the first request.
+    offer: Option<Arc<Offer>>,
     /// Differs from the spec's agent once a fork is on its own.
     agent: Arc<AgentSpec>,
     system: Arc<str>,
@@ -135,6 +138,7 @@ impl Session {
             system: prompt::system(&agent, agent.sandbox != SandboxLevel::None).into(),
             spec: Arc::new(spec),
             toolset,
+            offer: None,
             agent,
             row,
             phase: Phase::Fresh,

@@ -69,11 +69,13 @@ impl Session {
     /// Sends the conversation as it stands under the number `effect`.
     pub(super) fn request_again(&mut self, effect: u64, out: &mut Step) {
         let tool_choice = if self.nudged { ToolChoice::Required } else { ToolChoice::Auto };
-        let tools = self.toolset.offered(&self.agent.tools_allowed);
-        let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
-        let tools_key = format!("{}:{}", self.toolset.hash(), names.join(","));
-        let mut request = self.convo.prepare(&self.agent.model, &self.system, &tools_key);
-        request["tools"] = json!(names);
+        // A fork changes who answers, never what may be called: one offer holds for good.
+        let offer = self
+            .offer
+            .get_or_insert_with(|| Arc::new(self.toolset.offer(&self.agent.tools_allowed)));
+        let tools = Arc::clone(&offer.tools);
+        let mut request = self.convo.prepare(&self.agent.model, &self.system, &offer.key);
+        request["tools"] = offer.names.clone();
         out.events.push(Decision {
             kind: "model.infer.started",
             payload: json!({
@@ -89,7 +91,7 @@ impl Session {
                 model: self.agent.model.clone(),
                 system: self.system.to_string(),
                 messages: self.convo.messages(),
-                tools: Arc::new(tools),
+                tools,
                 tool_choice,
                 max_output_tokens: self.agent.max_output_tokens,
                 temperature: Some(0.0),

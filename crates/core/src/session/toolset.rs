@@ -10,6 +10,15 @@ use serde_json::{Value, json};
 use crate::model::ModelTool;
 use crate::tool::{EffectClass, ToolSpec};
 
+/// The tools of one agent as its models see them; made once, for schemas are large.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    pub(super) tools: Arc<Vec<ModelTool>>,
+    pub(super) names: Value,
+    /// Stands for all definitions in a request's hash.
+    pub(super) key: String,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Toolset {
     hash: String,
@@ -31,8 +40,15 @@ impl Toolset {
         self.tools.iter().find(|tool| tool.name == name)
     }
 
-    /// The tools that a model may call: those allowed, and the internal ones.
-    pub(super) fn offered(&self, allowed: &[String]) -> Vec<ModelTool> {
+    /// What a model may call: the tools allowed, and the internal ones.
+    pub(super) fn offer(&self, allowed: &[String]) -> Offer {
+        let tools = self.allowed(allowed);
+        let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
+        let key = format!("{}:{}", self.hash, names.join(","));
+        Offer { names: json!(names), key, tools: Arc::new(tools) }
+    }
+
+    fn allowed(&self, allowed: &[String]) -> Vec<ModelTool> {
         self.tools
             .iter()
             .filter(|tool| tool.internal || allowed.contains(&tool.name))

@@ -15,6 +15,7 @@ use overmind_core::queue::Ticket;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
+use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -69,7 +70,8 @@ enum Stop {
 struct Driver {
     cortex: Arc<Cortex>,
     id: SessionId,
-    session: Session,
+    /// Taken out only while a step is made of it: a copy would cost the whole conversation.
+    held: Option<Session>,
     /// Characters streamed by the model call under way, per channel.
     streamed: Option<(EffectId, u64)>,
     stop: CancellationToken,
@@ -93,9 +95,10 @@ pub(super) async fn drive(
             return refuse(&cortex, id, &mut mailbox, &err);
         }
     };
-    let mut driver = Driver { cortex: Arc::clone(&cortex), id, session, streamed: None, stop };
+    let mut driver =
+        Driver { cortex: Arc::clone(&cortex), id, held: Some(session), streamed: None, stop };
     let outcome = driver.run(&mut mailbox).await;
-    let status = driver.session.status();
+    let status = driver.session().status();
     match outcome {
         Ok(()) => {}
         Err(Stop::Fenced) => {
@@ -135,12 +138,25 @@ fn refuse(
 }
 
 impl Driver {
+    fn session(&self) -> &Session {
+        self.held.as_ref().expect("a driver holds its session between steps")
+    }
+
+    /// Takes the session one step on. What it says becomes true with the commit that follows;
+    /// when that fails for good the driver ends, and the next one reads the log.
+    fn step(&mut self, input: &Input, now: Timestamp) -> Step {
+        let session = self.held.take().expect("a driver holds its session between steps");
+        let (next, step) = session.step(input, now);
+        self.held = Some(next);
+        step
+    }
+
     async fn run(&mut self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> Result<(), Stop> {
         loop {
-            if self.session.status() != SessionStatus::Running && self.leave(mailbox) {
+            if self.session().status() != SessionStatus::Running && self.leave(mailbox) {
                 return Ok(());
             }
-            let deadline = self.session.deadline();
+            let deadline = self.session().deadline();
             let clock = Arc::clone(&self.cortex.clock);
             let mail = tokio::select! {
                 biased;
@@ -173,23 +189,24 @@ impl Driver {
     }
 
     async fn mail(&mut self, mail: Mail) -> Result<(), Stop> {
-        let (epoch, hive) = (self.session.row().epoch + 1, self.cortex.hive());
+        let (epoch, hive) = (self.session().row().epoch + 1, self.cortex.hive());
         match mail {
             Mail::Start => {
-                if self.session.status() != SessionStatus::Queued {
+                if self.session().status() != SessionStatus::Queued {
                     return Ok(());
                 }
-                let agent_active = self.cortex.agent_is_active(self.session.row().agent).await;
+                let agent_active = self.cortex.agent_is_active(self.session().row().agent).await;
                 self.input(Input::Started { epoch, hive, agent_active }).await?;
             }
             Mail::Recover => {
-                if self.session.status() == SessionStatus::Running {
+                if self.session().status() == SessionStatus::Running {
                     self.input(Input::Recovered { epoch, hive }).await?;
                 }
             }
             Mail::Report { epoch, effect, result } => self.report(epoch, effect, result).await?,
             Mail::Progress { epoch, effect, delta } => {
-                if epoch == self.session.row().epoch && self.session.effect_number(effect).is_some()
+                if epoch == self.session().row().epoch
+                    && self.session().effect_number(effect).is_some()
                 {
                     self.progress(effect, delta).await?;
                 }
@@ -202,10 +219,10 @@ impl Driver {
                         Input::Decided { approval, approve, reason, by, epoch, hive }
                     }
                 };
-                let answer = match self.session.accepts(&input) {
+                let answer = match self.session().accepts(&input) {
                     Err(refusal) => Err(EngineError::conflict(refusal.to_string())),
                     Ok(()) => match self.input(input).await {
-                        Ok(()) => Ok(self.session.row().clone()),
+                        Ok(()) => Ok(self.session().row().clone()),
                         Err(stop) => {
                             let _ = reply.send(Err(shutting_down()));
                             return Err(stop);
@@ -226,8 +243,8 @@ impl Driver {
         effect: EffectId,
         result: EffectResult,
     ) -> Result<(), Stop> {
-        let number = self.session.effect_number(effect);
-        let (Some(number), true) = (number, epoch == self.session.row().epoch) else {
+        let number = self.session().effect_number(effect);
+        let (Some(number), true) = (number, epoch == self.session().row().epoch) else {
             count(&self.cortex.counters.stale);
             tracing::debug!(session.id = %self.id, epoch, "a result that nothing waits for");
             return Ok(());
@@ -248,14 +265,14 @@ impl Driver {
         self.cortex.redact(&mut input);
         // Outside values may be nested deeper than the log's reader goes.
         input.flatten();
-        if let Err(refusal) = self.session.accepts(&input) {
+        if let Err(refusal) = self.session().accepts(&input) {
             if refusal == Refusal::Stale {
                 count(&self.cortex.counters.stale);
             }
             return Ok(());
         }
         let now = self.cortex.clock.now();
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
         let stream = StreamId::Session(self.id);
         let mut commit = Commit { guards: vec![guard], ..Commit::default() };
         if let (Input::ModelDone { .. }, Some((effect, chars))) = (&input, self.streamed.take()) {
@@ -266,10 +283,10 @@ impl Driver {
                 payload: json!({"run_id": self.id, "stream_id": effect, "total_chars": chars}),
             });
         }
-        let (kind, payload) = self.session.record(&input);
+        let (kind, payload) = self.session().record(&input);
         commit.events.push(NewEvent { stream, kind, ts: now, payload });
-        let before = self.session.row().clone();
-        let (next, step) = self.session.clone().step(&input, now);
+        let before = self.session().row().clone();
+        let step = self.step(&input, now);
         let Step { events, steps, effects, aborted } = step;
         commit.events.extend(events.into_iter().map(|event| NewEvent {
             stream,
@@ -278,15 +295,14 @@ impl Driver {
             payload: event.payload,
         }));
         commit.changes.extend(steps.into_iter().map(|step| Change::StepPut(Box::new(step))));
-        if *next.row() != before {
-            commit.changes.push(Change::SessionUpdate(Box::new(next.row().clone())));
+        if *self.session().row() != before {
+            commit.changes.push(Change::SessionUpdate(Box::new(self.session().row().clone())));
         }
         failpoint::point("driver.before_commit");
         self.commit(commit).await?;
         failpoint::point("driver.after_commit");
-        self.session = next;
         self.moved(&before).await;
-        let epoch = self.session.row().epoch;
+        let epoch = self.session().row().epoch;
         let old = before.epoch;
         for effect in aborted {
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
@@ -297,7 +313,7 @@ impl Driver {
         for effect in effects {
             self.tell(ToHive::Perform { session: self.id, epoch, effect }).await;
         }
-        if self.session.status() != SessionStatus::Running
+        if self.session().status() != SessionStatus::Running
             && before.status == SessionStatus::Running
         {
             self.tell(ToHive::Release { session: self.id, epoch: old }).await;
@@ -307,10 +323,10 @@ impl Driver {
 
     /// Keeps the queue, the Hive and the counters in step with a change of the row.
     async fn moved(&self, before: &SessionRow) {
-        let row = self.session.row();
+        let row = self.session().row();
         if row.epoch != before.epoch && row.status == SessionStatus::Running {
-            self.tell(ToHive::Assign(assignment(&self.session))).await;
-            let agent_bound = self.session.agent().limits.max_concurrent;
+            self.tell(ToHive::Assign(assignment(self.session()))).await;
+            let agent_bound = self.session().agent().limits.max_concurrent;
             let ticket =
                 Ticket { session: self.id, colony: row.colony, agent: row.agent, agent_bound };
             lock(&self.cortex.queue).run_now(ticket);
@@ -385,10 +401,10 @@ impl Driver {
         let stream = StreamId::Session(self.id);
         let event = |kind, payload| NewEvent { stream, kind, ts: now, payload };
         let mut events = Vec::new();
+        let model = self.session().agent().model.clone();
         let chars = match &mut self.streamed {
             Some((id, chars)) if *id == effect => chars,
             other => {
-                let model = &self.session.agent().model;
                 events.push(event(
                     "model.output.started",
                     json!({"run_id": self.id, "stream_id": effect, "kind": "action", "model": model}),
@@ -416,7 +432,7 @@ impl Driver {
                 events.push(event("model.output.delta", payload));
             }
         }
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
         self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
     }
 
@@ -426,25 +442,25 @@ impl Driver {
         let not_begun: Vec<u64> = effects
             .iter()
             .filter(|effect| matches!(effect.action, EffectAction::Tool { .. }))
-            .filter_map(|effect| self.session.effect_number(effect.id))
+            .filter_map(|effect| self.session().effect_number(effect.id))
             .collect();
         let now = self.cortex.clock.now();
         let input = Input::HandedOver { not_begun };
-        let (kind, payload) = self.session.record(&input);
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session.row().epoch };
+        let (kind, payload) = self.session().record(&input);
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
         let event = NewEvent { stream: StreamId::Session(self.id), kind, ts: now, payload };
         self.commit(Commit { guards: vec![guard], events: vec![event], changes: Vec::new() })
             .await?;
-        self.session = self.session.clone().step(&input, now).0;
+        self.step(&input, now);
         Err(Stop::Shutdown)
     }
 
     /// While draining: a session that waits for a model call only is left at once, for that is
     /// done again; one with a tool under way gets the time that is left.
     fn may_leave_running(&self, mailbox: &mpsc::UnboundedReceiver<Mail>) -> bool {
-        self.session.status() == SessionStatus::Running
+        self.session().status() == SessionStatus::Running
             && mailbox.is_empty()
-            && !self.session.is_acting()
+            && !self.session().is_acting()
     }
 }
 
