@@ -65,7 +65,7 @@ pub(crate) struct Ledger {
     pub(crate) views: BTreeMap<SessionId, View>,
     /// Answers that contradict earlier ones.
     pub(crate) contradictions: Vec<String>,
-    pub(crate) answers_by_reason: BTreeMap<&'static str, u32>,
+    pub(crate) answers: BTreeMap<&'static str, u32>,
 }
 
 impl Ledger {

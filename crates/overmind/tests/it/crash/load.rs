@@ -2,7 +2,7 @@
 //!
 //! Each part goes on until the daemon does not answer any more.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::time::Duration;
 
@@ -18,8 +18,10 @@ use super::ledger::{Ledger, Order, was_done};
 use super::rng::Rng;
 
 /// Runs that are under way at once, and those of them that make the write-ahead log grow.
-const LIVE: usize = 20;
+const LIVE: usize = 24;
 const LIVE_FAT: usize = 60;
+/// Of twenty things that the meddler does, so many change something.
+const MEDDLING: u64 = 5;
 /// Agents whose runs are forked.
 const FORKED: &[&str] = &["marker", "eager", "frank", "careful", "chatty"];
 
@@ -33,6 +35,8 @@ pub(crate) struct World {
     pub(crate) ledger: RefCell<Ledger>,
     /// Process numbers of the daemons that were killed: also their process groups.
     pub(crate) killed: RefCell<Vec<u32>>,
+    /// So many of them are known to have left nothing that still runs.
+    pub(crate) rested: Cell<usize>,
 }
 
 /// How much is to be asked for.
@@ -60,8 +64,12 @@ impl World {
                 self.create(client, appetite),
             )
         };
-        let (.., human, meddler, watcher) =
-            tokio::join!(creators, self.human(client), self.meddle(client), self.watch(client));
+        let (.., human, meddler, watcher) = tokio::join!(
+            creators,
+            self.human(client),
+            self.meddle(client, appetite),
+            self.watch(client)
+        );
         for part in [human, meddler, watcher] {
             if let Err(err) = part {
                 self.note(&err);
@@ -179,9 +187,7 @@ impl World {
         if !prompt.starts_with("The node stopped while") {
             return self.say(client, run, "as you like", "question").await;
         }
-        // A command may outlive its daemon by the moment that its sandbox needs to notice. Who
-        // looks earlier sees a world that is not at rest yet.
-        if !leftovers(&self.killed.borrow(), None).is_empty() {
+        if !self.at_rest() {
             return Ok(());
         }
         if self.one_in(15) {
@@ -189,6 +195,16 @@ impl World {
         }
         let done = was_done(prompt, run.id, std::path::Path::new(&run.workspace));
         self.say(client, run, if done == Some(true) { "done" } else { "retry" }, "unknown").await
+    }
+
+    /// Whether all that earlier daemons began has ended. A command outlives its daemon by the
+    /// moment that its sandbox needs to notice; who looks earlier sees a world in motion.
+    fn at_rest(&self) -> bool {
+        let killed = self.killed.borrow();
+        if self.rested.get() < killed.len() && leftovers(&killed, None).is_empty() {
+            self.rested.set(killed.len());
+        }
+        self.rested.get() == killed.len()
     }
 
     async fn say(
@@ -205,12 +221,13 @@ impl World {
     fn done(&self, run: &Run, order: Order, why: &'static str) -> Result<(), ClientError> {
         let mut ledger = self.ledger.borrow_mut();
         ledger.orders.push((run.id, order));
-        *ledger.answers_by_reason.entry(why).or_default() += 1;
+        *ledger.answers.entry(why).or_default() += 1;
         Ok(())
     }
 
-    /// Cancels, answers what was not asked, and reads.
-    async fn meddle(&self, client: &Client) -> Result<(), ClientError> {
+    /// Cancels, answers what was not asked, forks, and reads. In the end it only reads: a run that
+    /// is stuck must not be helped out by a cancellation.
+    async fn meddle(&self, client: &Client, appetite: Appetite) -> Result<(), ClientError> {
         loop {
             let wait = self.rng.borrow_mut().millis(5, 30);
             pause(wait).await;
@@ -219,7 +236,8 @@ impl World {
                 continue;
             }
             let id = *self.rng.borrow_mut().pick(&live);
-            let what = self.rng.borrow_mut().below(20);
+            let least = if appetite == Appetite::Settle { MEDDLING } else { 0 };
+            let what = least + self.rng.borrow_mut().below(20 - least);
             match self.meddle_with(client, id, what).await {
                 Err(err) if err.status() == Some(409) => {}
                 other => other?,
