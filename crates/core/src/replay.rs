@@ -93,7 +93,9 @@ impl Replayer {
                 if verify.is_some() {
                     self.expected.extend(step.events.iter().cloned());
                 }
-                self.last = step;
+                // Without its effects: a request holds the conversation, and as long as somebody
+                // does, the next message costs a copy of all of it.
+                self.last = Step { effects: Vec::new(), ..step };
             }
             (Recorded::Decision, Some(session)) => {
                 self.session = Some(session);
@@ -129,7 +131,7 @@ impl Replayer {
         self.session.as_ref()
     }
 
-    /// What the last input led to.
+    /// What the last input led to; its effects are not kept.
     pub fn last_step(&self) -> &Step {
         &self.last
     }
