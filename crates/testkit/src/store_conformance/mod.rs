@@ -138,7 +138,7 @@ impl World {
             model_calls: 0,
             steps: 0,
             sandbox: SandboxLevel::Namespace,
-            workspace: "/work/1".into(),
+            workspace: "/workspace".into(),
             forked_from: None,
             created_by: "admin".into(),
         }
