@@ -186,6 +186,11 @@ impl Session {
         matches!(self.phase, Phase::Acting { .. }) && self.phase.running().next().is_some()
     }
 
+    /// Ids of the effects under way.
+    pub fn effects_under_way(&self) -> Vec<EffectId> {
+        self.phase.running().map(|n| EffectId::derive(self.row.id, n)).collect()
+    }
+
     /// Number of the effect with this id, if one is under way.
     pub fn effect_number(&self, id: EffectId) -> Option<u64> {
         self.phase.running().find(|n| EffectId::derive(self.row.id, *n) == id)

@@ -286,6 +286,8 @@ impl Driver {
         let (kind, payload) = self.session().record(&input);
         commit.events.push(NewEvent { stream, kind, ts: now, payload });
         let before = self.session().row().clone();
+        // What of these is done again was begun in an earlier life.
+        let begun = self.session().effects_under_way();
         let step = self.step(&input, now);
         let Step { events, steps, effects, aborted } = step;
         commit.events.extend(events.into_iter().map(|event| NewEvent {
@@ -308,7 +310,7 @@ impl Driver {
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
         }
         if self.cortex.draining() && !effects.is_empty() {
-            return self.keep_back(effects).await;
+            return self.keep_back(effects, &begun).await;
         }
         for effect in effects {
             self.tell(ToHive::Perform { session: self.id, epoch, effect }).await;
@@ -437,11 +439,17 @@ impl Driver {
     }
 
     /// Effects that were decided on while the engine shuts down: they are not begun, and the
-    /// log says so, so that the next start begins them without doubt.
-    async fn keep_back(&mut self, effects: Vec<overmind_core::effect::Effect>) -> Result<(), Stop> {
+    /// log says so, so that the next start begins them without doubt. Those in `begun` were begun
+    /// once, whatever became of it: the next start does them again under the same id.
+    async fn keep_back(
+        &mut self,
+        effects: Vec<overmind_core::effect::Effect>,
+        begun: &[EffectId],
+    ) -> Result<(), Stop> {
         let not_begun: Vec<u64> = effects
             .iter()
             .filter(|effect| matches!(effect.action, EffectAction::Tool { .. }))
+            .filter(|effect| !begun.contains(&effect.id))
             .filter_map(|effect| self.session().effect_number(effect.id))
             .collect();
         let now = self.cortex.clock.now();
