@@ -182,9 +182,17 @@ impl Daemon {
             assert_killed(status, places);
             return false;
         }
-        self.child.start_kill().expect("it is our child");
-        assert_killed(self.wait().await, places);
+        assert_killed(self.kill_if_alive().await, places);
         true
+    }
+
+    /// SIGKILL, and how it ended: it may have been quicker.
+    pub(crate) async fn kill_if_alive(&mut self) -> ExitStatus {
+        if let Some(status) = self.ended() {
+            return status;
+        }
+        self.child.start_kill().expect("it is our child");
+        self.wait().await
     }
 }
 

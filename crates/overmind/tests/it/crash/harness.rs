@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use overmind_api::ListQuery;
 use overmind_client::Client;
+use rustix::process::Signal;
 
 use super::agents;
 use super::daemon::{Daemon, Places, Setup, Start, assert_killed, leftovers, pause};
@@ -43,6 +45,9 @@ enum End {
     Early(Duration),
     /// So long after it was asked to stop.
     WhileDraining(Duration, Duration),
+    /// The same, and it was asked while it was still starting: what it recovers is handed over
+    /// again before anything of it has moved.
+    WhileStarting(Duration, Duration),
     /// By the binary itself, at the n-th passing.
     Failpoint(String, u64),
 }
@@ -145,13 +150,19 @@ impl Harness {
         let end = self.how();
         let failpoint = match &end {
             End::Failpoint(name, count) => Some(format!("{name}:{count}")),
-            End::Kill(_) | End::Early(_) | End::WhileDraining(..) => None,
+            End::Kill(_) | End::Early(_) | End::WhileDraining(..) | End::WhileStarting(..) => None,
         };
         let mut daemon = self.spawn(failpoint);
         if let End::Early(after) = end {
             pause(after).await;
             self.tally.early += 1;
             return self.kill(&mut daemon).await;
+        }
+        if let End::WhileStarting(after, then) = end {
+            pause(after).await;
+            daemon.ask_to_stop();
+            pause(then).await;
+            return self.stopped_or_killed(&mut daemon).await;
         }
         let client = match daemon.ready(&self.world.places).await {
             Start::Ready(client) => client,
@@ -165,18 +176,13 @@ impl Harness {
             }
         };
         match end {
-            End::Early(_) => {}
+            End::Early(_) | End::WhileStarting(..) => {}
             End::Kill(after) => self.loaded(&client, &mut daemon, Appetite::Usual, after).await,
             End::WhileDraining(after, then) => {
                 self.loaded(&client, &mut daemon, Appetite::Usual, after).await;
                 daemon.ask_to_stop();
                 self.loaded(&client, &mut daemon, Appetite::Usual, then).await;
-                if let Some(status) = daemon.ended() {
-                    // It was quick: a shutdown in good order, and no kill at all.
-                    assert!(status.success(), "{status}:\n{}", self.world.places.log_tail());
-                    return self.world.killed.borrow_mut().push(daemon.pid);
-                }
-                self.tally.draining += 1;
+                return self.stopped_or_killed(&mut daemon).await;
             }
             End::Failpoint(name, _) => {
                 let (appetite, patience) = match is_of_wal(&name) {
@@ -191,6 +197,19 @@ impl Harness {
             }
         }
         self.kill(&mut daemon).await;
+    }
+
+    /// Kills a daemon that was asked to stop, unless it was quicker.
+    async fn stopped_or_killed(&mut self, daemon: &mut Daemon) {
+        let status = daemon.kill_if_alive().await;
+        if status.signal() == Some(Signal::KILL.as_raw()) {
+            self.tally.draining += 1;
+            return self.died(daemon.pid);
+        }
+        // A shutdown in good order, or an end before there was anything to put in order.
+        let at_once = status.signal() == Some(Signal::TERM.as_raw());
+        assert!(status.success() || at_once, "{status}:\n{}", self.world.places.log_tail());
+        self.world.killed.borrow_mut().push(daemon.pid);
     }
 
     /// Half of the rounds end at a failpoint, those first that have killed the least.
@@ -215,9 +234,10 @@ impl Harness {
             return End::Failpoint(name, 1 + rng.below(most));
         }
         let after = rng.millis(5, 150);
-        match rng.below(8) {
+        match rng.below(9) {
             0 => End::Early(rng.millis(0, 120)),
-            1 => End::WhileDraining(after, rng.millis(0, 25)),
+            1 => End::WhileStarting(rng.millis(0, 60), rng.millis(0, 25)),
+            2 => End::WhileDraining(after, rng.millis(0, 25)),
             _ => End::Kill(after),
         }
     }
