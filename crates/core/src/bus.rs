@@ -84,6 +84,9 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         result: EffectResult,
+        /// What a model call streamed and no [`ToCortex::Progress`] has carried yet. It comes
+        /// with the result so that both are one commit.
+        streamed: Vec<ModelDelta>,
     },
     /// Pieces of a model's reply while it streams.
     Progress {

@@ -11,7 +11,7 @@ use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::model::{ModelDelta, ModelRequest, Models};
+use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::time::Clock;
 use overmind_core::tool::{ToolContext, Toolbox};
@@ -154,14 +154,19 @@ impl Hive {
             {
                 placed.effects.remove(&id);
             }
-            if let Some(result) = result {
+            if let Some((result, streamed)) = result {
                 failpoint::point("hive.before_report");
-                hive.say(ToCortex::Report { session, epoch, effect: id, result }).await;
+                hive.say(ToCortex::Report { session, epoch, effect: id, result, streamed }).await;
             }
         });
     }
 
-    async fn act(&self, assignment: &Assignment, effect: Effect) -> EffectResult {
+    /// Does one effect. With the result comes what was streamed and not sent on yet.
+    async fn act(
+        &self,
+        assignment: &Assignment,
+        effect: Effect,
+    ) -> (EffectResult, Vec<ModelDelta>) {
         if let Some(at) = effect.not_before {
             self.clock.sleep_until(at).await;
         }
@@ -171,22 +176,23 @@ impl Hive {
             EffectAction::Tool { name, args, class: _ } => {
                 let context = context(assignment, effect.id);
                 let outcome = self.tools.call(&context, &name, &args).await;
-                EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }
+                (EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }, Vec::new())
             }
             EffectAction::Model(request) => {
-                let reply = self.ask(assignment, effect.id, &request).await;
-                EffectResult::Model { reply, latency_ms: millis(began.elapsed()) }
+                let (reply, streamed) = self.ask(assignment, effect.id, &request).await;
+                (EffectResult::Model { reply, latency_ms: millis(began.elapsed()) }, streamed)
             }
         }
     }
 
-    /// Asks the model, and sends what it streams on in gathered pieces.
+    /// Asks the model, and sends what it streams on in gathered pieces. The last piece comes
+    /// with the reply.
     async fn ask(
         &self,
         assignment: &Assignment,
         effect: EffectId,
         request: &ModelRequest,
-    ) -> Result<Box<overmind_core::model::ModelReply>, overmind_core::model::ModelFailure> {
+    ) -> (Result<Box<ModelReply>, ModelFailure>, Vec<ModelDelta>) {
         let gathered = Mutex::new(Gathered::default());
         let sink = |delta| gathered.lock().unwrap_or_else(PoisonError::into_inner).push(delta);
         let mut reply = self.models.complete(request, &sink);
@@ -206,10 +212,7 @@ impl Hive {
             }
         };
         let rest = gathered.lock().unwrap_or_else(PoisonError::into_inner).rest();
-        for delta in rest {
-            self.say(ToCortex::Progress { session, epoch, effect, delta }).await;
-        }
-        reply.map(Box::new)
+        (reply.map(Box::new), rest)
     }
 }
 

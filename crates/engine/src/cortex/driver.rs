@@ -37,6 +37,8 @@ pub(crate) enum Mail {
         epoch: u32,
         effect: EffectId,
         result: EffectResult,
+        /// The end of what the model streamed.
+        streamed: Vec<ModelDelta>,
     },
     Progress {
         epoch: u32,
@@ -203,7 +205,9 @@ impl Driver {
                     self.input(Input::Recovered { epoch, hive }).await?;
                 }
             }
-            Mail::Report { epoch, effect, result } => self.report(epoch, effect, result).await?,
+            Mail::Report { epoch, effect, result, streamed } => {
+                self.report(epoch, effect, result, streamed).await?;
+            }
             Mail::Progress { epoch, effect, delta } => {
                 if epoch == self.session().row().epoch
                     && self.session().effect_number(effect).is_some()
@@ -242,6 +246,7 @@ impl Driver {
         epoch: u32,
         effect: EffectId,
         result: EffectResult,
+        streamed: Vec<ModelDelta>,
     ) -> Result<(), Stop> {
         let number = self.session().effect_number(effect);
         let (Some(number), true) = (number, epoch == self.session().row().epoch) else {
@@ -257,11 +262,27 @@ impl Driver {
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
         };
-        self.input(input).await
+        let now = self.cortex.clock.now();
+        let mut ahead = Vec::new();
+        for delta in streamed {
+            self.streamed_events(effect, delta, now, &mut ahead);
+        }
+        self.input_after(ahead, input, now).await
     }
 
     /// Feeds one input, makes what follows durable, and sends the effects off.
-    async fn input(&mut self, mut input: Input) -> Result<(), Stop> {
+    async fn input(&mut self, input: Input) -> Result<(), Stop> {
+        let now = self.cortex.clock.now();
+        self.input_after(Vec::new(), input, now).await
+    }
+
+    /// [`Driver::input`], with observations that stand before it in the log.
+    async fn input_after(
+        &mut self,
+        ahead: Vec<NewEvent>,
+        mut input: Input,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
         self.cortex.redact(&mut input);
         // Outside values may be nested deeper than the log's reader goes.
         input.flatten();
@@ -271,10 +292,9 @@ impl Driver {
             }
             return Ok(());
         }
-        let now = self.cortex.clock.now();
         let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
         let stream = StreamId::Session(self.id);
-        let mut commit = Commit { guards: vec![guard], ..Commit::default() };
+        let mut commit = Commit { guards: vec![guard], events: ahead, changes: Vec::new() };
         if let (Input::ModelDone { .. }, Some((effect, chars))) = (&input, self.streamed.take()) {
             commit.events.push(NewEvent {
                 stream,
@@ -393,16 +413,29 @@ impl Driver {
 
     /// Writes a piece of a model's reply while it streams.
     async fn progress(&mut self, effect: EffectId, delta: ModelDelta) -> Result<(), Stop> {
+        let now = self.cortex.clock.now();
+        let mut events = Vec::new();
+        self.streamed_events(effect, delta, now, &mut events);
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
+        self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
+    }
+
+    /// What the log says about a piece of a model's reply.
+    fn streamed_events(
+        &mut self,
+        effect: EffectId,
+        delta: ModelDelta,
+        now: Timestamp,
+        events: &mut Vec<NewEvent>,
+    ) {
         let (channel, text) = match &delta {
             ModelDelta::Text(text) => ("assistant", text),
             ModelDelta::Reasoning(text) => ("reasoning", text),
             ModelDelta::ToolArgs { name: _, text } => ("decision", text),
             ModelDelta::Restarted { attempt: _, why } => ("restarted", why),
         };
-        let now = self.cortex.clock.now();
         let stream = StreamId::Session(self.id);
         let event = |kind, payload| NewEvent { stream, kind, ts: now, payload };
-        let mut events = Vec::new();
         let model = self.session().agent().model.clone();
         let chars = match &mut self.streamed {
             Some((id, chars)) if *id == effect => chars,
@@ -434,8 +467,6 @@ impl Driver {
                 events.push(event("model.output.delta", payload));
             }
         }
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
-        self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
     }
 
     /// Effects that were decided on while the engine shuts down: they are not begun, and the

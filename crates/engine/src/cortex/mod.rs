@@ -143,8 +143,8 @@ impl Cortex {
                 continue;
             }
             match message.body {
-                ToCortex::Report { session, epoch, effect, result } => {
-                    self.report(session, Mail::Report { epoch, effect, result });
+                ToCortex::Report { session, epoch, effect, result, streamed } => {
+                    self.report(session, Mail::Report { epoch, effect, result, streamed });
                 }
                 ToCortex::Progress { session, epoch, effect, delta } => {
                     self.report(session, Mail::Progress { epoch, effect, delta });
