@@ -21,7 +21,7 @@ use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_engine::{Caller, Engine};
 use overmind_sandbox::Sandboxes;
-use overmind_server::{Listener, ProviderKey, Server, ServerConfig, Tls};
+use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -362,8 +362,11 @@ fn server_config(config: &Config) -> ServerConfig {
             ProviderKey::new(provider, config.text(key), &source.unwrap_or_default())
         })
         .collect();
+    let rate = config.request_rate.map(|(per_second, burst)| RateLimit { per_second, burst });
     ServerConfig {
         hosts: config.allowed_hosts.clone(),
+        caller_rate: rate,
+        address_rate: rate,
         drain_grace: config.drain,
         provider_keys,
         version: env!("CARGO_PKG_VERSION"),

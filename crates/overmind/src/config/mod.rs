@@ -35,6 +35,8 @@ pub struct Config {
     pub tls: Option<(PathBuf, PathBuf)>,
     pub allowed_hosts: Vec<String>,
     pub drain: Duration,
+    /// Requests a second and the burst; `None` is no limit.
+    pub request_rate: Option<(u32, u32)>,
     pub store_path: PathBuf,
     pub retention: Option<Duration>,
     pub checkpoint_every: Duration,
@@ -164,6 +166,10 @@ impl Config {
             tls,
             allowed_hosts: layers.list_of(key::ALLOWED_HOSTS),
             drain: Duration::from_secs(whole(key::DRAIN_SECONDS)),
+            request_rate: match count(key::REQUESTS_PER_SECOND) {
+                0 => None,
+                per_second => Some((per_second, count(key::REQUEST_BURST))),
+            },
             store_path: path(key::STORE_PATH).expect("the table gives it a default"),
             retention: (retention_days > 0).then(|| day * retention_days),
             checkpoint_every: Duration::from_secs(whole(key::CHECKPOINT_SECONDS)),

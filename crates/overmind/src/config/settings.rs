@@ -57,6 +57,8 @@ pub const TLS_CERT: &str = "server.tls_cert";
 pub const TLS_KEY: &str = "server.tls_key";
 pub const ALLOWED_HOSTS: &str = "server.allowed_hosts";
 pub const DRAIN_SECONDS: &str = "server.drain_seconds";
+pub const REQUESTS_PER_SECOND: &str = "server.requests_per_second";
+pub const REQUEST_BURST: &str = "server.request_burst";
 pub const STORE_PATH: &str = "store.path";
 pub const RETENTION_DAYS: &str = "store.retention_days";
 pub const CHECKPOINT_SECONDS: &str = "store.checkpoint_seconds";
@@ -111,6 +113,20 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 0, max: 3600 },
         Some("10"),
         "longest wait for work under way when asked to stop",
+    ),
+    setting(
+        REQUESTS_PER_SECOND,
+        None,
+        Kind::Whole { min: 0, max: 10_000_000 },
+        Some("2000"),
+        "requests that one caller, and one address, may make; 0 is no limit. The unix socket has none",
+    ),
+    setting(
+        REQUEST_BURST,
+        None,
+        Kind::Whole { min: 1, max: 10_000_000 },
+        Some("4000"),
+        "requests that may come at once before that rate counts",
     ),
     setting(
         STORE_PATH,

@@ -170,3 +170,27 @@ fn a_failpoint_that_cannot_be_read_is_refused() {
     let done = home.run_env(&env, &["up", "--listen", "none"]).fails(2);
     done.says("`store.before_commit:never` is not a point and a number");
 }
+
+#[test]
+fn the_rate_of_requests_is_a_setting() {
+    let answers = |settings: &str| {
+        let mut home = Home::new();
+        let config = home.path().join("overmind.toml");
+        std::fs::write(&config, format!("[server]\n{settings}\n")).unwrap();
+        let config = config.to_str().unwrap();
+        let ready = home.start(&["--listen", "127.0.0.1:0", "--config", config], &[]);
+        let address = ready["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        // Many at once: a slow machine cannot let them trickle in at the allowed rate.
+        let one = format!("GET /api/agents HTTP/1.1\r\nHost: {address}\r\n");
+        let last = format!("{one}Connection: close\r\n\r\n");
+        let all = format!("{one}\r\n").repeat(99) + &last;
+        std::io::Write::write_all(&mut stream, all.as_bytes()).unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+        (text.matches("HTTP/1.1 401").count(), text.matches("HTTP/1.1 429").count())
+    };
+    let (passed, held) = answers("requests_per_second = 1\nrequest_burst = 3");
+    assert!(passed >= 3 && held > 0 && passed + held == 100, "{passed} passed, {held} were held");
+    assert_eq!(answers("requests_per_second = 0"), (100, 0));
+}
