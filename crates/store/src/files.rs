@@ -4,8 +4,11 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use overmind_core::store::StoreError;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::error::explain_io;
 use crate::options::{beside, parent};
@@ -103,6 +106,9 @@ pub(crate) fn read_header(path: &Path) -> Result<Header, StoreError> {
     })
 }
 
+/// How long a lock of nobody alive is waited for.
+const LAST_BREATH: Duration = Duration::from_secs(2);
+
 /// Held for as long as a process owns a store. The kernel lets go of it when the process ends,
 /// however it ends; the file stays, since removing it would race with the next owner.
 #[derive(Debug)]
@@ -122,23 +128,30 @@ impl Lock {
             .mode(0o600)
             .open(&lock)
             .map_err(|err| explain_io(&err, &lock, "taking the lock"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                // What stands there may be garbage: it only helps a human.
-                let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut holder);
-                let holder = match holder.trim().parse::<u32>() {
-                    Ok(pid) => format!("process {pid} holds it"),
-                    Err(_) => "another process holds it".into(),
-                };
-                return Err(StoreError::Locked {
-                    path: path.to_owned(),
-                    detail: format!("{holder} (lock {})", lock.display()),
-                });
-            }
-            Err(TryLockError::Error(err)) => {
-                return Err(explain_io(&err, &lock, "taking the lock"));
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let holder = noted(&mut file);
+                    // A child that a killed process was just starting holds a copy of the lock
+                    // until it executes its own program.
+                    if !holder.is_some_and(is_alive) && began.elapsed() < LAST_BREATH {
+                        std::thread::sleep(Duration::from_millis(2));
+                        continue;
+                    }
+                    let holder = match holder {
+                        Some(pid) => format!("process {} holds it", pid.as_raw_nonzero()),
+                        None => "another process holds it".into(),
+                    };
+                    return Err(StoreError::Locked {
+                        path: path.to_owned(),
+                        detail: format!("{holder} (lock {})", lock.display()),
+                    });
+                }
+                Err(TryLockError::Error(err)) => {
+                    return Err(explain_io(&err, &lock, "taking the lock"));
+                }
             }
         }
         let mut note = || -> io::Result<()> {
@@ -152,6 +165,19 @@ impl Lock {
         }
         Ok(Self(file))
     }
+}
+
+/// The process that the lock file names. What stands there may be garbage.
+fn noted(file: &mut File) -> Option<Pid> {
+    let mut holder = String::new();
+    file.rewind().ok()?;
+    Read::by_ref(file).take(32).read_to_string(&mut holder).ok()?;
+    Pid::from_raw(holder.trim().parse().ok()?)
+}
+
+fn is_alive(pid: Pid) -> bool {
+    // Refused means that it is somebody else's process, and alive.
+    test_kill_process(pid) != Err(Errno::SRCH)
 }
 
 /// Makes the names in a directory durable.

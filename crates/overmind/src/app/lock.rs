@@ -2,17 +2,25 @@
 //!
 //! `overmind.pid` holds the server's pid and is locked while the server lives. The kernel drops
 //! the lock with the process, so a lock is never stale; only the text of a dead server's file is.
+//! A child that a killed server was just starting holds a copy of the lock until it executes its
+//! own program, and a reader that looks holds it for a moment: such a lock is waited for.
 //! `server.json` says where the server listens. Commands read both and trust the lock alone.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use overmind_core::failpoint;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, DataDir};
+
+/// How long a lock of nobody alive is waited for.
+const LAST_BREATH: Duration = Duration::from_secs(2);
 
 /// Held by the server as long as it lives.
 #[derive(Debug)]
@@ -58,10 +66,19 @@ impl DataLock {
         let path = data.pid_file();
         let failed = |source| ConfigError::Data { attempt: "locking", path: path.clone(), source };
         let file = open(&path).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Err(read_pid(&path).unwrap_or(0))),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        let began = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {
+                    let pid = read_pid(&path);
+                    if pid.is_some_and(is_alive) || began.elapsed() > LAST_BREATH {
+                        return Ok(Err(pid.unwrap_or(0)));
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
         }
         let instance = uuid::Uuid::now_v7().simple().to_string();
         let mut lock = Self { file, data: data.clone(), instance };
@@ -141,6 +158,12 @@ fn read_pid(path: &Path) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // Refused means that it is somebody else's process, and alive.
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,6 +198,25 @@ mod tests {
         drop(lock);
         assert_eq!(holder(&data), Holder::Nobody);
         assert_eq!(read_server_file(&data), None);
+    }
+
+    #[test]
+    fn a_lock_that_outlives_its_server_by_a_moment_is_waited_for() {
+        let (_dir, data) = data();
+        let lock = DataLock::take(&data).unwrap().unwrap();
+        // What a child between its birth and its own program holds; its parent is gone.
+        let copy = lock.file.try_clone().unwrap();
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        let pid = gone.id();
+        gone.wait().unwrap();
+        std::mem::forget(lock);
+        std::fs::write(data.pid_file(), format!("{pid}\n")).unwrap();
+        let taker = std::thread::spawn({
+            let data = data.clone();
+            move || DataLock::take(&data).unwrap().is_ok()
+        });
+        rustix::fs::flock(&copy, rustix::fs::FlockOperation::Unlock).unwrap();
+        assert!(taker.join().unwrap());
     }
 
     #[test]
