@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use crate::ids::ApprovalId;
+use crate::time::Timestamp;
 
 /// The hash of an action: tool and arguments, as they would be executed.
 pub fn action_hash(tool: &str, args: &Value) -> String {
@@ -18,6 +19,8 @@ pub struct Approval {
     pub id: ApprovalId,
     /// [`action_hash`] of what was shown to the human.
     pub action: String,
+    /// From then on a grant is too late.
+    pub expires_at: Option<Timestamp>,
     pub state: ApprovalState,
 }
 
@@ -51,8 +54,12 @@ pub enum ApprovalEvent {
 }
 
 impl Approval {
-    pub fn ask(id: ApprovalId, action: String) -> Self {
-        Self { id, action, state: ApprovalState::Pending }
+    pub fn ask(id: ApprovalId, action: String, expires_at: Option<Timestamp>) -> Self {
+        Self { id, action, expires_at, state: ApprovalState::Pending }
+    }
+
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| now >= at)
     }
 
     /// The next state, and whether the event meant anything. The first answer stands; a grant
@@ -60,14 +67,14 @@ impl Approval {
     pub fn step(self, event: ApprovalEvent) -> (Self, bool) {
         use ApprovalEvent::{Deny, Grant, Use};
         use ApprovalState::{Denied, Granted, Pending, Used};
-        let Self { id, action, state } = self;
+        let Self { id, action, expires_at, state } = self;
         let (state, meant) = match (state, event) {
             (Pending, Grant { by }) => (Granted { by }, true),
             (Pending, Deny { by, reason }) => (Denied { by, reason }, true),
             (Granted { .. }, Use { action: used }) if used == action => (Used, true),
             (same @ (Pending | Granted { .. } | Denied { .. } | Used), _) => (same, false),
         };
-        (Self { id, action, state }, meant)
+        (Self { id, action, expires_at, state }, meant)
     }
 }
 
@@ -79,7 +86,7 @@ mod tests {
 
     fn ask() -> Approval {
         let action = action_hash("run_shell", &json!({"command": "ls"}));
-        Approval::ask(ApprovalId::from_u128(1), action)
+        Approval::ask(ApprovalId::from_u128(1), action, None)
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::agent::OnUnknown;
+use crate::gate::PolicyVersion;
 use crate::ids::{EffectId, StepId};
 use crate::model::{ModelFailure, ModelReply, ModelRequest};
 use crate::time::Timestamp;
@@ -24,15 +25,49 @@ pub struct Effect {
 
 #[derive(Clone, Debug)]
 pub enum EffectAction {
-    Tool { name: String, args: Value, class: EffectClass },
+    Tool {
+        name: String,
+        args: Value,
+        class: EffectClass,
+        /// What a human agreed to: the call begins only if it is still that.
+        bound: Option<Bound>,
+    },
     Model(Box<ModelRequest>),
+    /// Say what exactly a call would do, for a human to agree to. Changes nothing.
+    Bind {
+        name: String,
+        args: Value,
+        /// Files whose content counts, as [`crate::gate::GateVerdict::files`] names them.
+        files: Vec<String>,
+        policy: PolicyVersion,
+    },
+}
+
+/// An action that a human agreed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// [`crate::gate::Binding::hash`].
+    pub hash: String,
+    pub files: Vec<String>,
+    /// The policy under which it was asked for.
+    pub policy: PolicyVersion,
 }
 
 /// What came of it.
 #[derive(Clone, Debug)]
 pub enum EffectResult {
-    Tool { outcome: ToolOutcome, latency_ms: u64 },
-    Model { reply: Result<Box<ModelReply>, ModelFailure>, latency_ms: u64 },
+    Tool {
+        outcome: ToolOutcome,
+        latency_ms: u64,
+    },
+    Model {
+        reply: Result<Box<ModelReply>, ModelFailure>,
+        latency_ms: u64,
+    },
+    /// [`crate::gate::Binding::hash`].
+    Bound {
+        hash: String,
+    },
 }
 
 /// What to do about an effect whose result a crash has hidden.

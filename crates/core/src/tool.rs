@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Fut;
+use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
 use crate::sandbox::{SandboxLevel, SandboxLimits};
 
@@ -94,4 +95,23 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         name: &'a str,
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome>;
+
+    /// Says what exactly a call would do now, as [`Binding::hash`]: an approval counts as long as
+    /// this stays the same. `files` are those whose content matters.
+    ///
+    /// As provided it covers the tool and its arguments; a gateway that runs programs covers
+    /// their argv, environment and files as well.
+    fn bind<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+        files: &'a [String],
+        policy: &'a PolicyVersion,
+    ) -> Fut<'a, String> {
+        let _ = (context, files);
+        let (tool, cwd) = (name, "");
+        let binding = Binding { tool, args, argv: &[], cwd, env: &[], files: &[], policy };
+        Box::pin(std::future::ready(binding.hash()))
+    }
 }

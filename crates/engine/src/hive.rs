@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
-use overmind_core::effect::{Effect, EffectAction, EffectResult};
+use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
+use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::sandbox::SandboxLimits;
+use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::Clock;
-use overmind_core::tool::{ToolContext, Toolbox};
+use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::tasks::Tasks;
@@ -32,6 +35,7 @@ pub(crate) struct Hive {
     pub(crate) bus: Arc<dyn HiveBus>,
     pub(crate) tools: Arc<dyn Toolbox>,
     pub(crate) models: Arc<dyn Models>,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
 }
@@ -173,16 +177,42 @@ impl Hive {
         failpoint::point("hive.before_effect");
         let began = Instant::now();
         match effect.action {
-            EffectAction::Tool { name, args, class: _ } => {
+            EffectAction::Tool { name, args, class: _, bound } => {
                 let context = context(assignment, effect.id);
-                let outcome = self.tools.call(&context, &name, &args).await;
+                let outcome = match self.still_agreed(&context, &name, &args, bound).await {
+                    Ok(()) => self.tools.call(&context, &name, &args).await,
+                    Err(stale) => stale,
+                };
                 (EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }, Vec::new())
             }
             EffectAction::Model(request) => {
                 let (reply, streamed) = self.ask(assignment, effect.id, &request).await;
                 (EffectResult::Model { reply, latency_ms: millis(began.elapsed()) }, streamed)
             }
+            EffectAction::Bind { name, args, files, policy } => {
+                let context = context(assignment, effect.id);
+                let hash = self.tools.bind(&context, &name, &args, &files, &policy).await;
+                (EffectResult::Bound { hash }, Vec::new())
+            }
         }
+    }
+
+    /// Whether a call is still what a human agreed to, right before it begins.
+    async fn still_agreed(
+        &self,
+        context: &ToolContext,
+        name: &str,
+        args: &Value,
+        bound: Option<Bound>,
+    ) -> Result<(), ToolOutcome> {
+        let Some(Bound { hash, files, policy }) = bound else { return Ok(()) };
+        let now = self.gate.as_ref().map_or(policy, |gate| gate.version());
+        if self.tools.bind(context, name, args, &files, &now).await == hash {
+            return Ok(());
+        }
+        let message = "what was approved is not what would run now: the command's files, its \
+                       environment or the policy have changed; nothing was done";
+        Err(ToolOutcome::failure(STALE_APPROVAL, message))
     }
 
     /// Asks the model, and sends what it streams on in gathered pieces. The last piece comes

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
 use overmind_core::model::Models;
@@ -48,6 +49,9 @@ pub struct Config {
     /// Default of an agent's `max_concurrent`.
     pub max_running_per_agent: u32,
     pub max_running_per_colony: u32,
+    /// How long a human may take over an approval before it has to be asked for anew; `None` is
+    /// for ever.
+    pub approval_ttl: Option<Duration>,
     /// Where sessions work that name no workspace. Callers below admin may name only
     /// directories beneath it.
     pub workspace: PathBuf,
@@ -86,6 +90,8 @@ pub struct Parts {
     pub models: Arc<dyn Models>,
     pub tools: Arc<dyn Toolbox>,
     pub memory: Arc<dyn Memory>,
+    /// Judges each call before it begins. Without one, agents' own `approvals` alone count.
+    pub gate: Option<Arc<dyn Gate>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -109,7 +115,7 @@ impl Engine {
     ///
     /// [`EngineError`] when the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
-        let Parts { store, models, tools, memory, clock, ids, config } = parts;
+        let Parts { store, models, tools, memory, gate, clock, ids, config } = parts;
         let toolset = Arc::new(Toolset::new(tools.specs()));
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
@@ -118,6 +124,7 @@ impl Engine {
             bus: Arc::new(hive_bus),
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
+            gate: gate.clone(),
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
         });
@@ -126,6 +133,7 @@ impl Engine {
             store,
             memory,
             bus: Arc::new(cortex_bus),
+            gate,
             clock,
             ids,
             config,

@@ -104,7 +104,14 @@ impl Engine {
             }
         }
         let now = self.cortex.clock.now();
-        let mut repeat = Repeat::new(id, fork, SessionId::mint(&*self.cortex.ids), by, now);
+        let mut repeat = Repeat::new(
+            id,
+            fork,
+            SessionId::mint(&*self.cortex.ids),
+            by,
+            now,
+            self.cortex.gate.is_some(),
+        );
         let mut after = 0;
         'log: loop {
             let page = self.page(id, after).await?;
@@ -184,6 +191,8 @@ struct Repeat {
     id: SessionId,
     by: String,
     now: Timestamp,
+    /// Whether its own part is judged.
+    gated: bool,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
     events: Vec<NewEvent>,
@@ -191,11 +200,18 @@ struct Repeat {
 }
 
 impl Repeat {
-    fn new(source: SessionId, fork: ForkDraft, id: SessionId, by: &Caller, now: Timestamp) -> Self {
+    fn new(
+        source: SessionId,
+        fork: ForkDraft,
+        id: SessionId,
+        by: &Caller,
+        now: Timestamp,
+        gated: bool,
+    ) -> Self {
         let by = by.name.clone();
         let (toolset, session) = (None, None);
         let (events, steps) = (Vec::new(), std::collections::BTreeMap::new());
-        Self { source, fork, id, by, now, toolset, session, events, steps }
+        Self { source, fork, id, by, now, gated, toolset, session, events, steps }
     }
 
     /// Takes the source's next event; false when the fork's point is reached.
@@ -232,6 +248,7 @@ impl Repeat {
             at: self.fork.at,
             model: self.fork.model.clone(),
             prompt: self.fork.prompt.clone(),
+            gated: self.gated,
         };
         let spec =
             Spec { run_id: self.id, created_by: self.by.clone(), agent, fork: Some(fork), ..spec };

@@ -63,6 +63,7 @@ impl Engine {
             workspace,
             created_by: by.name.clone(),
             toolset: self.cortex.toolset.hash().to_owned(),
+            gated: self.cortex.gate.is_some(),
             fork: None,
         };
         let mut payload = serde_json::to_value(&spec).expect("a spec is plain data");

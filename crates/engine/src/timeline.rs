@@ -14,7 +14,7 @@ use crate::error::EngineError;
 use crate::view::{ModelCallView, TimelineData, TimelineItem, TimelinePage, ToolCallView};
 
 /// Kinds that tell of a tool call.
-const TOOL_CALLS: &[&str] = &["tool.called", "tool.denied"];
+const TOOL_CALLS: &[&str] = &["tool.called", "tool.denied", "tool.refused"];
 /// Kinds that tell of a model call.
 const MODEL_CALLS: &[&str] = &["model.infer.completed", "model.infer.failed"];
 

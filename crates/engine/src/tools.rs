@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use overmind_core::agent::AgentSpec;
 use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::gate::{self, Labels};
 use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::row::Role;
+use overmind_core::row::{Role, SessionRow};
 use overmind_core::store::{Commit, Guard, NewEvent, Page, StreamId};
 use overmind_core::tool::{ToolOutcome, ToolSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Engine;
 use crate::caller::Caller;
@@ -43,11 +45,9 @@ impl Engine {
         let agent = self.agent_at(&row).await?;
         let ToolCallDraft { tool, args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
-        let needs_approval = agent.approvals.iter().any(|name| name == "*" || *name == tool);
-        let (mut outcome, latency_ms) = if needs_approval {
-            let message =
-                format!("`{tool}` needs an approval, which only the run itself can ask for");
-            (ToolOutcome { allowed: false, ..ToolOutcome::failure("tool_not_allowed", message) }, 0)
+        let refused = self.refuses(&row, &agent, &tool, &args);
+        let (mut outcome, latency_ms) = if let Some(refused) = refused {
+            (refused, 0)
         } else {
             let assignment = Assignment {
                 session: id,
@@ -83,11 +83,40 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// The agent as it was when the run was made.
-    async fn agent_at(
+    /// Why a call from outside may not happen: the policy forbids it, or a human would have to
+    /// agree, and the caller is not the one who decides.
+    fn refuses(
         &self,
-        row: &overmind_core::row::SessionRow,
-    ) -> Result<overmind_core::agent::AgentSpec, EngineError> {
+        row: &SessionRow,
+        agent: &AgentSpec,
+        tool: &str,
+        args: &Value,
+    ) -> Option<ToolOutcome> {
+        let refused = |code, message| {
+            Some(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) })
+        };
+        let outside = self.tools.specs().iter().any(|spec| spec.name == tool && !spec.internal);
+        let asks = agent.approvals.iter().any(|name| name == "*" || *name == tool);
+        let decision = match &self.cortex.gate {
+            Some(_) if outside => {
+                let verdict = self.cortex.judge(row, agent, tool, args, Labels::default());
+                if verdict.decision == gate::Decision::Deny {
+                    return refused("denied", verdict.advice);
+                }
+                verdict.decision
+            }
+            Some(_) | None => gate::Decision::Allow,
+        };
+        if asks || decision == gate::Decision::Ask {
+            let message =
+                format!("`{tool}` needs an approval, which only the run itself can ask for");
+            return refused("tool_not_allowed", message);
+        }
+        None
+    }
+
+    /// The agent as it was when the run was made.
+    async fn agent_at(&self, row: &SessionRow) -> Result<AgentSpec, EngineError> {
         let after = row.agent_version.checked_add(1);
         let page = Page { limit: 1, after };
         let versions = self.cortex.store.agent_versions(row.agent, page).await?;

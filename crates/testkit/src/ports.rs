@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use overmind_core::Fut;
+use overmind_core::gate::{
+    Binding, Decision, Gate, GateRequest, GateVerdict, PolicyVersion, Risk, RuleRef,
+};
 use overmind_core::ids::MemoryId;
 use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
 use overmind_core::model::{
@@ -27,6 +30,8 @@ pub struct FakeTools {
     answer: Answer,
     pub calls: Mutex<Vec<(String, Value)>>,
     pub dropped: AtomicUsize,
+    /// Stands for what a call would read: a change of it is a change of what a call does.
+    pub surroundings: AtomicUsize,
     gate: Semaphore,
 }
 
@@ -74,6 +79,7 @@ impl FakeTools {
             answer: Arc::new(answer),
             calls: Mutex::default(),
             dropped: AtomicUsize::new(0),
+            surroundings: AtomicUsize::new(0),
             gate: Semaphore::new(0),
         })
     }
@@ -121,6 +127,65 @@ impl Toolbox for FakeTools {
             }
             (self.answer)(name, args)
         })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+        files: &'a [String],
+        policy: &'a PolicyVersion,
+    ) -> Fut<'a, String> {
+        let content = self.surroundings.load(Ordering::SeqCst).to_string();
+        let files: Vec<_> =
+            files.iter().map(|file| (file.clone(), Some(content.clone()))).collect();
+        let (tool, cwd) = (name, "");
+        let binding = Binding { tool, args, argv: &[], cwd, env: &[], files: &files, policy };
+        Box::pin(std::future::ready(binding.hash()))
+    }
+}
+
+/// A policy that decides by what a test says about a tool and its arguments.
+pub struct FakeGate {
+    decide: Box<dyn Fn(&GateRequest) -> Decision + Send + Sync>,
+    version: Mutex<String>,
+}
+
+impl std::fmt::Debug for FakeGate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FakeGate").finish_non_exhaustive()
+    }
+}
+
+impl FakeGate {
+    pub fn new(decide: impl Fn(&GateRequest) -> Decision + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { decide: Box::new(decide), version: Mutex::new("p1".into()) })
+    }
+
+    /// The policy is another one from now on.
+    pub fn reload(&self, version: &str) {
+        *self.version.lock().expect("no test panics here") = version.into();
+    }
+}
+
+impl Gate for FakeGate {
+    fn judge(&self, request: &GateRequest) -> GateVerdict {
+        let decision = (self.decide)(request);
+        GateVerdict {
+            decision,
+            rule: RuleRef { id: "fake".into(), place: "built in".into() },
+            risk: if decision == Decision::Allow { Risk::Low } else { Risk::High },
+            reason: "It deploys.".into(),
+            advice: "Ask for a review first.".into(),
+            actions: Vec::new(),
+            policy: self.version(),
+            files: vec!["deploy.sh".into()],
+        }
+    }
+
+    fn version(&self) -> PolicyVersion {
+        PolicyVersion(self.version.lock().expect("no test panics here").clone())
     }
 }
 

@@ -2,17 +2,18 @@
 
 use serde_json::{Value, json};
 
+use super::gating::{Next, STALE_APPROVAL};
 use super::model_turn::message_of;
 use super::phase::{Call, CallState, Phase, Question};
 use super::supervise::Trace;
 use super::{Decision, Session, Step};
 use crate::agent::PolicyKind;
-use crate::approval::{Approval, ApprovalEvent, action_hash};
+use crate::approval::ApprovalEvent;
 use crate::effect::{Effect, EffectAction, Recovery, after_crash};
-use crate::ids::{ApprovalId, EffectId};
+use crate::ids::EffectId;
 use crate::policy::rules::{self, Decided};
 use crate::retry;
-use crate::row::{SessionStatus, StepKind};
+use crate::row::StepKind;
 use crate::time::Timestamp;
 use crate::tool::{EffectClass, ToolOutcome};
 
@@ -31,9 +32,7 @@ impl Session {
         match rules::decide(task) {
             Decided::Tool { name, args } => {
                 let class = self.toolset.find(name).map_or(EffectClass::Pure, |tool| tool.class);
-                let (id, step, state) = (None, None, CallState::Waiting);
-                let call =
-                    Call { id, name: name.into(), args, class, step, approved: false, state };
+                let call = Call::new(None, name.into(), args, class);
                 self.phase = Phase::Acting { calls: vec![call] };
                 self.advance(now, out);
             }
@@ -52,6 +51,9 @@ impl Session {
     pub(super) fn advance(&mut self, now: Timestamp, out: &mut Step) {
         loop {
             let Phase::Acting { calls } = &self.phase else { return };
+            if calls.iter().any(|call| call.state.is_being_cleared()) {
+                return;
+            }
             let Some(at) = calls.iter().position(|call| call.state == CallState::Waiting) else {
                 if calls.iter().all(|call| call.state == CallState::Done) {
                     self.turn_done(now, out);
@@ -70,13 +72,8 @@ impl Session {
     }
 
     fn is_special(&self, call: &Call) -> bool {
-        matches!(call.name.as_str(), "ask_user" | "final_answer") || self.needs_approval(call)
-    }
-
-    fn needs_approval(&self, call: &Call) -> bool {
-        !call.approved
-            && self.agent.approvals.iter().any(|name| name == "*" || *name == call.name)
-            && self.toolset.find(&call.name).is_some_and(|tool| !tool.internal)
+        matches!(call.name.as_str(), "ask_user" | "final_answer")
+            || matches!(self.next_for(call), Next::Bind | Next::Ask)
     }
 
     fn begin_call(&mut self, at: usize, now: Timestamp, out: &mut Step) {
@@ -90,9 +87,13 @@ impl Session {
         if call.name == "ask_user" && !message_of(&call.args).trim().is_empty() {
             return self.begin_question(at, message_of(&call.args).to_owned(), now, out);
         }
-        if self.needs_approval(&call) {
-            return self.begin_approval(&call, now, out);
+        match self.next_for(&call) {
+            Next::Begin => {}
+            Next::Judge => return self.with_call(at, |call| call.state = CallState::Judging),
+            Next::Bind => return self.begin_binding(at, out),
+            Next::Ask => return self.begin_approval(&call, now, out),
         }
+        let bound = call.clearance.bound();
         let step = match call.step {
             Some(step) => step,
             None => {
@@ -111,7 +112,12 @@ impl Session {
             id: effect,
             step: Some(step.id),
             not_before: None,
-            action: EffectAction::Tool { name: call.name, args: call.args, class: call.class },
+            action: EffectAction::Tool {
+                name: call.name,
+                args: call.args,
+                class: call.class,
+                bound,
+            },
         });
         self.with_call(at, |call| {
             call.step = Some(step);
@@ -135,30 +141,7 @@ impl Session {
         self.ask(Question::Agent { step: Some(Box::new(step)), calls }, prompt, Some(id), now, out);
     }
 
-    fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
-        let id = ApprovalId::derive(self.row.id, self.next_approval);
-        self.next_approval += 1;
-        let action = action_hash(&call.name, &call.args);
-        out.events.push(Decision {
-            kind: "approval.requested",
-            payload: json!({
-                "run_id": self.row.id, "approval_id": id, "tool_name": call.name,
-                "args": call.args, "action_hash": action,
-            }),
-        });
-        self.stop_clock(now);
-        self.row.status = SessionStatus::AwaitingApproval;
-        self.row.approval = Some(id);
-        self.row.prompt = Some(format!(
-            "May `{}` run? {}",
-            call.name,
-            super::model_turn::preview(&call.args.to_string())
-        ));
-        let calls = self.take_calls();
-        self.phase = Phase::Approving { calls, approval: Approval::ask(id, action) };
-    }
-
-    fn take_calls(&mut self) -> Vec<Call> {
+    pub(super) fn take_calls(&mut self) -> Vec<Call> {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Acting { calls } | Phase::Approving { calls, .. } => calls,
             Phase::Fresh
@@ -174,15 +157,19 @@ impl Session {
     fn interrupt_calls(&mut self, out: &mut Step) -> Vec<Call> {
         let mut calls = self.take_calls();
         for call in &mut calls {
-            if let CallState::Running { effect, .. } = call.state {
-                out.aborted.push(EffectId::derive(self.row.id, effect));
-                call.state = CallState::Waiting;
+            match call.state {
+                CallState::Running { effect, .. } | CallState::Binding { effect } => {
+                    out.aborted.push(EffectId::derive(self.row.id, effect));
+                    call.state = CallState::Waiting;
+                }
+                CallState::Judging => call.state = CallState::Waiting,
+                CallState::Waiting | CallState::Done => {}
             }
         }
         calls
     }
 
-    fn with_call(&mut self, at: usize, change: impl FnOnce(&mut Call)) {
+    pub(super) fn with_call(&mut self, at: usize, change: impl FnOnce(&mut Call)) {
         if let Phase::Acting { calls } = &mut self.phase {
             change(&mut calls[at]);
         }
@@ -200,11 +187,20 @@ impl Session {
         let Phase::Acting { calls } = &self.phase else { return };
         let found = calls.iter().enumerate().find_map(|(at, call)| match call.state {
             CallState::Running { effect: n, attempt } if n == effect => Some((at, attempt)),
-            CallState::Running { .. } | CallState::Waiting | CallState::Done => None,
+            CallState::Running { .. }
+            | CallState::Waiting
+            | CallState::Judging
+            | CallState::Binding { .. }
+            | CallState::Done => None,
         });
         let Some((at, attempt)) = found else { return };
         let call = calls[at].clone();
         if let Some(error) = outcome.result.get("error").filter(|_| !outcome.ok()) {
+            if error.get("code").and_then(Value::as_str) == Some(STALE_APPROVAL) {
+                // Nothing was done: what it would do now is asked about like new.
+                self.judge_anew(at);
+                return self.advance(now, out);
+            }
             let max = self.agent.limits.max_attempts;
             if retry::may_retry(call.class, error, attempt, max) {
                 return self.try_again(at, &call, attempt, error, now, out);
@@ -260,6 +256,7 @@ impl Session {
                 name: call.name.clone(),
                 args: call.args.clone(),
                 class: call.class,
+                bound: call.clearance.bound(),
             },
         });
         self.with_call(at, |call| {
@@ -482,17 +479,28 @@ impl Session {
         };
         self.phase = Phase::Acting { calls };
         let Some(at) = self.first_waiting() else { return self.advance(now, out) };
+        if approve && approval.is_expired(now) {
+            out.events.push(Decision {
+                kind: "approval.expired",
+                payload: json!({
+                    "run_id": self.row.id, "approval_id": approval.id,
+                    "expires_at": approval.expires_at,
+                }),
+            });
+            self.judge_anew(at);
+            return self.advance(now, out);
+        }
         let answer = if approve {
             ApprovalEvent::Grant { by: by.to_owned() }
         } else {
             ApprovalEvent::Deny { by: by.to_owned(), reason: reason.map(str::to_owned) }
         };
         let (approval, _) = approval.step(answer);
-        let Phase::Acting { calls } = &self.phase else { return };
-        let action = action_hash(&calls[at].name, &calls[at].args);
-        let (_, granted) = approval.step(ApprovalEvent::Use { action });
+        // That it is still the same action is for the Hive to see, right before it begins.
+        let action = approval.action.clone();
+        let (_, granted) = approval.step(ApprovalEvent::Use { action: action.clone() });
         if granted {
-            self.with_call(at, |call| call.approved = true);
+            self.cleared(at, action);
             return self.advance(now, out);
         }
         let message = match reason {
@@ -502,7 +510,7 @@ impl Session {
         self.deny(at, message, now, out);
     }
 
-    fn deny(&mut self, at: usize, message: String, now: Timestamp, out: &mut Step) {
+    pub(super) fn deny(&mut self, at: usize, message: String, now: Timestamp, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
         // A fork that asks anew has the step of the call it repeats.
         if calls[at].step.is_none() {
@@ -525,13 +533,22 @@ impl Session {
         if let Phase::Deciding { effect, .. } = self.phase {
             return self.request_again(effect, out);
         }
+        self.take_back_judging();
         let Phase::Acting { calls } = &self.phase else { return };
+        for (at, call) in calls.iter().enumerate() {
+            if let CallState::Binding { effect } = call.state {
+                self.bind_again(at, effect, out);
+            }
+        }
         let hidden: Vec<_> = calls
             .iter()
             .enumerate()
             .filter_map(|(at, call)| match call.state {
                 CallState::Running { effect, .. } => Some((at, effect, call.class)),
-                CallState::Waiting | CallState::Done => None,
+                CallState::Waiting
+                | CallState::Judging
+                | CallState::Binding { .. }
+                | CallState::Done => None,
             })
             .collect();
         for (at, effect, class) in hidden {
@@ -572,16 +589,18 @@ impl Session {
                     .iter()
                     .enumerate()
                     .filter_map(|(at, call)| match call.state {
-                        CallState::Running { effect, .. } => Some((at, effect)),
+                        CallState::Running { effect, .. } => Some((at, Some(effect))),
+                        CallState::Binding { .. } | CallState::Judging => Some((at, None)),
                         CallState::Waiting | CallState::Done => None,
                     })
                     .collect();
                 for (at, effect) in waiting {
                     let Phase::Acting { calls } = &self.phase else { return };
-                    if self.needs_approval(&calls[at]) {
-                        self.with_call(at, |call| call.state = CallState::Waiting);
-                    } else {
-                        self.redo(at, effect, out);
+                    match (effect, self.next_for(&calls[at])) {
+                        (Some(effect), Next::Begin) => self.redo(at, effect, out),
+                        (_, Next::Begin | Next::Judge | Next::Bind | Next::Ask) => {
+                            self.with_call(at, |call| call.state = CallState::Waiting);
+                        }
                     }
                 }
                 self.advance(now, out);
@@ -610,8 +629,17 @@ impl Session {
                 name: call.name.clone(),
                 args: call.args.clone(),
                 class: call.class,
+                bound: call.clearance.bound(),
             },
         });
+    }
+
+    /// No verdict comes any more: it is asked for again.
+    fn take_back_judging(&mut self) {
+        let Phase::Acting { calls } = &mut self.phase else { return };
+        for call in calls.iter_mut().filter(|call| call.state == CallState::Judging) {
+            call.state = CallState::Waiting;
+        }
     }
 
     /// Effects that never began wait again: a recovery begins them like new ones.
@@ -631,8 +659,11 @@ impl Session {
         out.effects.clear();
         // All of them wait again; those that may be redone begin anew after the answer.
         for call in &mut calls {
-            if let CallState::Running { .. } = call.state {
-                call.state = CallState::Waiting;
+            match call.state {
+                CallState::Running { .. } | CallState::Binding { .. } | CallState::Judging => {
+                    call.state = CallState::Waiting;
+                }
+                CallState::Waiting | CallState::Done => {}
             }
         }
         let call = &calls[at];

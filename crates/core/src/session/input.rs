@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::agent::AgentSpec;
+use crate::gate::{self, GateVerdict};
 use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
+use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 
 /// Everything that a session's decisions rest on besides its inputs. The payload of
@@ -29,6 +31,9 @@ pub struct Spec {
     pub created_by: String,
     /// Hash of the tool definitions in force: see [`super::Toolset`].
     pub toolset: String,
+    /// Whether a policy judges each call before it begins.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<ForkOf>,
 }
@@ -43,6 +48,14 @@ pub struct ForkOf {
     pub model: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// Whether a policy judges the calls of the fork's own part.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gated: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// One fact from outside. The first one, [`Spec`], makes the session.
@@ -68,6 +81,16 @@ pub enum Input {
         effect: u64,
         reply: Result<Box<ModelReply>, ModelFailure>,
         latency_ms: u64,
+    },
+    /// The policy's verdict about [`super::Session::to_judge`].
+    Judged {
+        verdict: Box<GateVerdict>,
+    },
+    /// What exactly a call would do, for a human to agree to.
+    Bound {
+        effect: u64,
+        hash: String,
+        expires_at: Option<Timestamp>,
     },
     /// A human answered the question that the session waits on.
     Answered {
@@ -168,6 +191,18 @@ struct DecisionPayload {
 }
 
 #[derive(Deserialize)]
+struct JudgedPayload {
+    verdict: GateVerdict,
+}
+
+#[derive(Deserialize)]
+struct BoundPayload {
+    effect: u64,
+    action_hash: String,
+    expires_at: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
 struct CancelPayload {
     by: String,
 }
@@ -234,6 +269,14 @@ impl Recorded {
                     hive,
                 })
             }
+            "tool.judged" | "tool.refused" => {
+                let JudgedPayload { verdict } = read(kind, payload)?;
+                Self::Input(Input::Judged { verdict: Box::new(verdict) })
+            }
+            "approval.bound" => {
+                let BoundPayload { effect, action_hash, expires_at } = read(kind, payload)?;
+                Self::Input(Input::Bound { effect, hash: action_hash, expires_at })
+            }
             "run.canceled" => {
                 let CancelPayload { by } = read(kind, payload)?;
                 Self::Input(Input::Canceled { by })
@@ -299,6 +342,8 @@ impl Input {
             Self::ModelDone { reply: Err(_), .. }
             | Self::Started { .. }
             | Self::Recovered { .. }
+            | Self::Judged { .. }
+            | Self::Bound { .. }
             | Self::Answered { .. }
             | Self::Decided { .. }
             | Self::Canceled { .. }
@@ -346,6 +391,29 @@ impl Input {
                 json!({
                     "run_id": run, "effect": effect, "kind": "action", "request": about.request,
                     "error": error, "latency_ms": latency_ms,
+                }),
+            ),
+            Self::Judged { verdict } => {
+                let mut payload = json!({
+                    "run_id": run, "tool_name": about.tool, "verdict": verdict,
+                });
+                if verdict.decision != gate::Decision::Deny {
+                    return ("tool.judged", payload);
+                }
+                // Whoever lists calls finds the ones that were refused in the same shape.
+                let error = json!({"code": "denied", "message": verdict.advice});
+                payload["args"] = about.args;
+                payload["ok"] = json!(false);
+                payload["allowed"] = json!(false);
+                payload["latency_ms"] = json!(0);
+                payload["result"] = json!({"ok": false, "error": error});
+                ("tool.refused", payload)
+            }
+            Self::Bound { effect, hash, expires_at } => (
+                "approval.bound",
+                json!({
+                    "run_id": run, "tool_name": about.tool, "effect": effect, "action_hash": hash,
+                    "expires_at": expires_at,
                 }),
             ),
             Self::Answered { message, by, epoch, hive } => (

@@ -9,6 +9,7 @@
 
 mod act;
 mod convo;
+mod gating;
 mod input;
 mod model_turn;
 mod phase;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use self::convo::Conversation;
+pub use self::gating::{STALE_APPROVAL, ToJudge};
 use self::input::About;
 pub use self::input::{DecodeError, ForkOf, Input, Recorded, Spec};
 use self::phase::{Phase, Question};
@@ -29,6 +31,7 @@ use self::toolset::Offer;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
 use crate::effect::Effect;
+use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, StepId};
 use crate::model::Usage;
 use crate::policy::prompt;
@@ -71,6 +74,8 @@ pub enum Refusal {
     /// A result that nothing waits for: of an older epoch, or given twice.
     #[error("nothing waits for this result")]
     Stale,
+    #[error("nothing waits for a verdict")]
+    NotJudging,
 }
 
 /// One session in memory.
@@ -99,6 +104,10 @@ pub struct Session {
     nudged: bool,
     /// The repeated part of a fork is over.
     forked: bool,
+    /// A policy judges each call before it begins.
+    gated: bool,
+    /// What it has read so far.
+    labels: Labels,
     /// Since when it runs, and how long it ran before.
     running_since: Option<Timestamp>,
     ran: Duration,
@@ -108,6 +117,7 @@ impl Session {
     /// Makes the session that `spec` describes. Its event is `run.queued` with the spec.
     pub fn begin(spec: Spec, toolset: Arc<Toolset>, now: Timestamp) -> Self {
         let agent = Arc::new(spec.agent.clone());
+        let gated = spec.gated;
         let row = SessionRow {
             id: spec.run_id,
             colony: spec.colony,
@@ -153,6 +163,8 @@ impl Session {
             notes: Vec::new(),
             nudged: false,
             forked: false,
+            gated,
+            labels: Labels::default(),
             running_since: None,
             ran: Duration::ZERO,
         }
@@ -207,7 +219,10 @@ impl Session {
             return Err(match input {
                 Input::Answered { .. } => Refusal::NotAwaitingInput,
                 Input::Decided { .. } => Refusal::NotAwaitingApproval,
-                Input::ToolDone { .. } | Input::ModelDone { .. } => Refusal::Stale,
+                Input::ToolDone { .. } | Input::ModelDone { .. } | Input::Bound { .. } => {
+                    Refusal::Stale
+                }
+                Input::Judged { .. } => Refusal::NotJudging,
                 Input::Started { .. }
                 | Input::Recovered { .. }
                 | Input::Canceled { .. }
@@ -225,12 +240,19 @@ impl Session {
             Input::Recovered { epoch, .. } => {
                 ok(status == Running && *epoch > self.row.epoch, Refusal::NotRunning)
             }
-            Input::ToolDone { effect, .. } | Input::ModelDone { effect, .. } => {
-                let model = matches!(input, Input::ModelDone { .. });
-                let waits = status == Running
-                    && model == matches!(self.phase, Phase::Deciding { .. })
-                    && self.phase.running().any(|n| n == *effect);
-                ok(waits, Refusal::Stale)
+            Input::ToolDone { effect, .. } => {
+                ok(status == Running && self.phase.call(*effect).is_some(), Refusal::Stale)
+            }
+            Input::ModelDone { effect, .. } => {
+                let deciding =
+                    matches!(self.phase, Phase::Deciding { effect: n, .. } if n == *effect);
+                ok(status == Running && deciding, Refusal::Stale)
+            }
+            Input::Bound { effect, .. } => {
+                ok(status == Running && self.phase.binds(*effect), Refusal::Stale)
+            }
+            Input::Judged { .. } => {
+                ok(status == Running && self.to_judge().is_some(), Refusal::NotJudging)
             }
             Input::Answered { epoch, .. } => {
                 ok(status == AwaitingInput && *epoch > self.row.epoch, Refusal::NotAwaitingInput)
@@ -267,6 +289,8 @@ impl Session {
             | Input::Recovered { .. }
             | Input::ToolDone { .. }
             | Input::ModelDone { .. }
+            | Input::Judged { .. }
+            | Input::Bound { .. }
             | Input::Answered { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
@@ -298,6 +322,14 @@ impl Session {
                 | Phase::Forked { .. }
                 | Phase::Ended => About::default(),
             },
+            Input::Judged { .. } | Input::Bound { .. } => {
+                self.phase.being_cleared().map_or_else(About::default, |call| About {
+                    step: call.step.as_ref().map(|step| step.id),
+                    tool: call.name.clone(),
+                    args: call.args.clone(),
+                    request: Value::Null,
+                })
+            }
             Input::Started { .. }
             | Input::Recovered { .. }
             | Input::Answered { .. }
@@ -341,6 +373,10 @@ impl Session {
             }
             Input::ModelDone { effect: _, reply, latency_ms: _ } => {
                 self.model_done(reply, now, out);
+            }
+            Input::Judged { verdict } => self.judged(verdict, now, out),
+            Input::Bound { effect, hash, expires_at } => {
+                self.bound(*effect, hash, *expires_at, now, out);
             }
             Input::Answered { message, by: _, epoch, hive } => {
                 self.place(*epoch, *hive, now);
@@ -441,6 +477,7 @@ impl Session {
             if let Some(prompt) = &fork.prompt {
                 agent.role.clone_from(prompt);
             }
+            self.gated = fork.gated;
             self.system = prompt::system(agent, agent.sandbox != SandboxLevel::None).into();
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::phase::{Call, CallState, Phase, Question};
+use super::phase::{Call, Phase, Question};
 use super::supervise::{Mode, STRIKES};
 use super::{Decision, Session, Step};
 use crate::effect::{Effect, EffectAction};
@@ -176,16 +176,9 @@ impl Session {
     }
 
     fn call_of(&self, call: &ModelCall) -> Call {
-        Call {
-            id: Some(call.id.clone()),
-            name: call.name.clone(),
-            args: call.args.clone(),
-            // An unknown tool is refused by the gateway: nothing happens, so nothing is lost.
-            class: self.toolset.find(&call.name).map_or(EffectClass::Pure, |tool| tool.class),
-            step: None,
-            approved: false,
-            state: CallState::Waiting,
-        }
+        // An unknown tool is refused by the gateway: nothing happens, so nothing is lost.
+        let class = self.toolset.find(&call.name).map_or(EffectClass::Pure, |tool| tool.class);
+        Call::new(Some(call.id.clone()), call.name.clone(), call.args.clone(), class)
     }
 
     fn selected(&self, calls: &[ModelCall], out: &mut Step) {

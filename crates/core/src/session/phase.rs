@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use crate::approval::Approval;
+use crate::effect::Bound;
+use crate::gate::GateVerdict;
 use crate::row::StepRow;
 use crate::tool::EffectClass;
 
@@ -68,15 +70,61 @@ pub(super) struct Call {
     pub(super) class: EffectClass,
     /// Opened when the call begins.
     pub(super) step: Option<StepRow>,
-    pub(super) approved: bool,
+    pub(super) clearance: Clearance,
     pub(super) state: CallState,
+}
+
+/// Whether a call may begin.
+#[derive(Clone, Debug)]
+pub(super) enum Clearance {
+    /// Nobody has said anything, or what was said counts no more.
+    None,
+    /// A human is to agree, for the reasons that the policy gives.
+    Asked(Box<GateVerdict>),
+    /// It may; `bound` is what a human agreed to.
+    Given { bound: Option<Bound> },
+}
+
+impl Clearance {
+    pub(super) fn bound(&self) -> Option<Bound> {
+        match self {
+            Self::Given { bound } => bound.clone(),
+            Self::None | Self::Asked(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
     Waiting,
-    Running { effect: u64, attempt: u32 },
+    /// A verdict is due before anything else.
+    Judging,
+    /// The Hive says what exactly it would do.
+    Binding {
+        effect: u64,
+    },
+    Running {
+        effect: u64,
+        attempt: u32,
+    },
     Done,
+}
+
+impl Call {
+    pub(super) fn new(id: Option<String>, name: String, args: Value, class: EffectClass) -> Self {
+        let (clearance, state) = (Clearance::None, CallState::Waiting);
+        Self { id, name, args, class, step: None, clearance, state }
+    }
+}
+
+impl CallState {
+    /// Whether something is said about it right now, before which nothing else begins.
+    pub(super) fn is_being_cleared(self) -> bool {
+        match self {
+            Self::Judging | Self::Binding { .. } => true,
+            Self::Waiting | Self::Running { .. } | Self::Done => false,
+        }
+    }
 }
 
 impl Phase {
@@ -93,8 +141,8 @@ impl Phase {
             | Self::Ended => (None, &[]),
         };
         model.into_iter().chain(calls.iter().filter_map(|call| match call.state {
-            CallState::Running { effect, .. } => Some(effect),
-            CallState::Waiting | CallState::Done => None,
+            CallState::Running { effect, .. } | CallState::Binding { effect } => Some(effect),
+            CallState::Waiting | CallState::Judging | CallState::Done => None,
         }))
     }
 
@@ -105,8 +153,21 @@ impl Phase {
             .find(|call| matches!(call.state, CallState::Running { effect: n, .. } if n == effect))
     }
 
+    /// The call about which something is said right now.
+    pub(super) fn being_cleared(&self) -> Option<&Call> {
+        let Self::Acting { calls } = self else { return None };
+        calls.iter().find(|call| call.state.is_being_cleared())
+    }
+
+    pub(super) fn binds(&self, effect: u64) -> bool {
+        self.being_cleared().is_some_and(|call| call.state == CallState::Binding { effect })
+    }
+
     /// Grants were given to the session that a fork repeats, not to the fork.
     pub(super) fn forget_grants(&mut self) {
+        // A question that is open stays open; whether it is still about the same action is seen
+        // when that begins.
+        let asked = matches!(self, Self::Approving { .. });
         let calls = match self {
             Self::Acting { calls }
             | Self::Approving { calls, .. }
@@ -123,7 +184,9 @@ impl Phase {
             | Self::Ended => return,
         };
         for call in calls {
-            call.approved = false;
+            if !(asked && matches!(call.clearance, Clearance::Asked(_))) {
+                call.clearance = Clearance::None;
+            }
         }
     }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::bus::{Assignment, ToHive};
-use overmind_core::effect::{EffectAction, EffectResult};
+use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
+use overmind_core::gate::{self, GateVerdict};
 use overmind_core::ids::{ApprovalId, EffectId, SessionId};
 use overmind_core::model::ModelDelta;
 use overmind_core::queue::Ticket;
@@ -261,6 +262,11 @@ impl Driver {
             EffectResult::Model { reply, latency_ms } => {
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
+            EffectResult::Bound { hash } => {
+                let ttl = self.cortex.config.approval_ttl;
+                let expires_at = ttl.map(|ttl| self.cortex.clock.now().after(ttl));
+                Input::Bound { effect: number, hash, expires_at }
+            }
         };
         let now = self.cortex.clock.now();
         let mut ahead = Vec::new();
@@ -303,20 +309,24 @@ impl Driver {
                 payload: json!({"run_id": self.id, "stream_id": effect, "total_chars": chars}),
             });
         }
-        let (kind, payload) = self.session().record(&input);
-        commit.events.push(NewEvent { stream, kind, ts: now, payload });
         let before = self.session().row().clone();
         // What of these is done again was begun in an earlier life.
         let begun = self.session().effects_under_way();
-        let step = self.step(&input, now);
-        let Step { events, steps, effects, aborted } = step;
-        commit.events.extend(events.into_iter().map(|event| NewEvent {
-            stream,
-            kind: event.kind,
-            ts: now,
-            payload: event.payload,
-        }));
-        commit.changes.extend(steps.into_iter().map(|step| Change::StepPut(Box::new(step))));
+        let (mut effects, mut aborted) = self.fed(&input, now, &mut commit);
+        // What it wants judged is judged in the same commit: no wait, and nothing between.
+        while let Some(verdict) = self.verdict() {
+            let mut input = Input::Judged { verdict: Box::new(verdict) };
+            self.cortex.redact(&mut input);
+            let (more, stopped) = self.fed(&input, now, &mut commit);
+            for id in stopped {
+                // What this very commit would have begun never begins.
+                match effects.iter().position(|effect| effect.id == id) {
+                    Some(at) => drop(effects.remove(at)),
+                    None => aborted.push(id),
+                }
+            }
+            effects.extend(more);
+        }
         if *self.session().row() != before {
             commit.changes.push(Change::SessionUpdate(Box::new(self.session().row().clone())));
         }
@@ -341,6 +351,49 @@ impl Driver {
             self.tell(ToHive::Release { session: self.id, epoch: old }).await;
         }
         Ok(())
+    }
+
+    /// Takes one step and writes down what it says.
+    fn fed(
+        &mut self,
+        input: &Input,
+        now: Timestamp,
+        commit: &mut Commit,
+    ) -> (Vec<Effect>, Vec<EffectId>) {
+        let stream = StreamId::Session(self.id);
+        let (kind, payload) = self.session().record(input);
+        commit.events.push(NewEvent { stream, kind, ts: now, payload });
+        let Step { events, steps, effects, aborted } = self.step(input, now);
+        commit.events.extend(events.into_iter().map(|event| NewEvent {
+            stream,
+            kind: event.kind,
+            ts: now,
+            payload: event.payload,
+        }));
+        for step in steps {
+            // A step that opened and closed in one commit is written once.
+            commit
+                .changes
+                .retain(|change| !matches!(change, Change::StepPut(other) if other.id == step.id));
+            commit.changes.push(Change::StepPut(Box::new(step)));
+        }
+        (effects, aborted)
+    }
+
+    /// What the policy says about the call that the session wants to begin, if it wants one.
+    fn verdict(&self) -> Option<GateVerdict> {
+        let session = self.session();
+        let call = session.to_judge()?;
+        let mut verdict =
+            self.cortex.judge(session.row(), session.agent(), call.tool, call.args, call.labels);
+        if verdict.decision == gate::Decision::Allow && !session.agent_asks(call.tool) {
+            // The log keeps who allowed it and under which policy; nobody has to be told why.
+            verdict.actions = Vec::new();
+            verdict.files = Vec::new();
+            verdict.reason = String::new();
+            verdict.advice = String::new();
+        }
+        Some(verdict)
     }
 
     /// Keeps the queue, the Hive and the counters in step with a change of the row.
@@ -472,11 +525,7 @@ impl Driver {
     /// Effects that were decided on while the engine shuts down: they are not begun, and the
     /// log says so, so that the next start begins them without doubt. Those in `begun` were begun
     /// once, whatever became of it: the next start does them again under the same id.
-    async fn keep_back(
-        &mut self,
-        effects: Vec<overmind_core::effect::Effect>,
-        begun: &[EffectId],
-    ) -> Result<(), Stop> {
+    async fn keep_back(&mut self, effects: Vec<Effect>, begun: &[EffectId]) -> Result<(), Stop> {
         let not_begun: Vec<u64> = effects
             .iter()
             .filter(|effect| matches!(effect.action, EffectAction::Tool { .. }))

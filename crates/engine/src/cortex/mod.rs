@@ -5,6 +5,7 @@
 //! a session that waits costs no task and no timer.
 
 mod driver;
+mod gating;
 mod load;
 mod watch;
 
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
+use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
@@ -47,6 +49,7 @@ pub(crate) struct Cortex {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) config: Config,
@@ -90,6 +93,7 @@ pub(crate) struct CortexParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) config: Config,
@@ -99,7 +103,7 @@ pub(crate) struct CortexParts {
 
 impl Cortex {
     pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
-        let CortexParts { store, memory, bus, clock, ids, config, tasks, toolset } = parts;
+        let CortexParts { store, memory, bus, gate, clock, ids, config, tasks, toolset } = parts;
         let watchers = Arc::new(Watchers::default());
         let listener = Arc::clone(&watchers);
         store.listen(Box::new(move |places| listener.committed(places)));
@@ -110,6 +114,7 @@ impl Cortex {
             store,
             memory,
             bus,
+            gate,
             clock,
             ids,
             config,
@@ -432,7 +437,17 @@ impl Cortex {
             }
             Input::Answered { message, .. } => text(message),
             Input::Decided { reason: Some(reason), .. } => text(reason),
-            Input::Decided { reason: None, .. }
+            // A policy sees the arguments, and shows what it saw.
+            Input::Judged { verdict } => {
+                if let Ok(mut value) = serde_json::to_value(&**verdict) {
+                    self.store.redact(&mut value);
+                    if let Ok(masked) = serde_json::from_value(value) {
+                        **verdict = masked;
+                    }
+                }
+            }
+            Input::Bound { .. }
+            | Input::Decided { reason: None, .. }
             | Input::Started { .. }
             | Input::Recovered { .. }
             | Input::Canceled { .. }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::gate::Gate;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -12,7 +13,7 @@ use overmind_engine::request::{AgentDraft, SessionDraft};
 use overmind_engine::{Caller, Config, Engine, Parts};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
-use overmind_testkit::ports::{FakeModels, FakeTools, NoMemory, WallClock};
+use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock};
 use tempfile::TempDir;
 
 pub(crate) struct World {
@@ -39,6 +40,29 @@ impl World {
         models: Arc<FakeModels>,
         max_running: u32,
     ) -> Self {
+        Self::made(dir, tools, models, max_running, None, None).await
+    }
+
+    /// With a policy; approvals count for so long.
+    pub(crate) async fn gated(
+        dir: Arc<TempDir>,
+        tools: Arc<FakeTools>,
+        models: Arc<FakeModels>,
+        gate: Option<Arc<FakeGate>>,
+        approval_ttl: Option<Duration>,
+    ) -> Self {
+        Self::made(dir, tools, models, 64, gate.map(|gate| gate as Arc<dyn Gate>), approval_ttl)
+            .await
+    }
+
+    async fn made(
+        dir: Arc<TempDir>,
+        tools: Arc<FakeTools>,
+        models: Arc<FakeModels>,
+        max_running: u32,
+        gate: Option<Arc<dyn Gate>>,
+        approval_ttl: Option<Duration>,
+    ) -> Self {
         let store: Arc<dyn Store> = Arc::new(
             Sqlite::open(Options::new(dir.path().join("overmind.db")))
                 .expect("the world of a test works"),
@@ -49,12 +73,14 @@ impl World {
             models: Arc::clone(&models) as Arc<_>,
             tools: Arc::clone(&tools) as Arc<_>,
             memory: Arc::new(NoMemory) as Arc<dyn Memory>,
+            gate,
             clock: Arc::new(WallClock) as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(life)),
             config: Config {
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,
+                approval_ttl,
                 workspace: dir.path().to_owned(),
                 token_key: [7; 32],
                 admin_hash: *blake3::hash(b"ova_test").as_bytes(),

@@ -15,8 +15,10 @@ mod rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use overmind_core::effect::EffectAction;
+use overmind_core::gate;
 use overmind_core::ids::ApprovalId;
 use overmind_core::replay::ReplayError;
 use overmind_core::row::SessionStatus;
@@ -24,13 +26,13 @@ use overmind_core::session::{Input, Step};
 
 use self::random::{outcome, reply, same_call, setup};
 use self::rng::Rng;
-use crate::world::{Entry, Reply, World, ok, replayed, says};
+use crate::world::{Entry, Reply, World, ok, replayed, says, verdict};
 
 /// Turns of a schedule before everybody gets helpful.
 const TURNS: u32 = 60;
 
 /// Events and ends that some schedule of every test must come across.
-const MUST_SEE: [&str; 34] = [
+const MUST_SEE: [&str; 38] = [
     "run.started",
     "run.recovered",
     "run.handed_over",
@@ -43,6 +45,8 @@ const MUST_SEE: [&str; 34] = [
     "run.failed",
     "approval.requested",
     "approval.answered",
+    "approval.bound",
+    "approval.expired",
     "effect.redone",
     "model.infer.completed",
     "model.infer.failed",
@@ -52,6 +56,8 @@ const MUST_SEE: [&str; 34] = [
     "tool.called",
     "tool.denied",
     "tool.failed",
+    "tool.judged",
+    "tool.refused",
     "tool.retry",
     "worker.validation",
     "agent_disabled",
@@ -184,9 +190,16 @@ impl Player {
                 let at = self.rng.index(self.w.flights.len());
                 let (effect, flight) = self.w.flights.iter().nth(at).expect("within bounds");
                 let (effect, tool) = (*effect, flight.tool().map(str::to_owned));
+                let binding = flight.is_binding();
+                let bound = matches!(&flight.action, EffectAction::Tool { bound: Some(_), .. });
                 let latency_ms = self.rng.below(2000);
                 let again = self.stubborn && !self.rng.one_in(12);
                 let input = match tool {
+                    None if binding => {
+                        let late = self.w.now.after(Duration::from_secs(1));
+                        let expires_at = self.rng.one_in(3).then_some(late);
+                        Input::Bound { effect, hash: format!("bound {effect}"), expires_at }
+                    }
                     Some(_) if again => {
                         let outcome = ok(serde_json::json!({"content": "the same"}));
                         Input::ToolDone { effect, outcome, latency_ms }
@@ -196,7 +209,7 @@ impl Player {
                         Input::ModelDone { effect, reply, latency_ms }
                     }
                     Some(tool) => {
-                        let outcome = outcome(&mut self.rng, &tool);
+                        let outcome = outcome(&mut self.rng, &tool, bound);
                         Input::ToolDone { effect, outcome, latency_ms }
                     }
                     None => {
@@ -248,9 +261,14 @@ impl Player {
         let model =
             |effect| Input::ModelDone { effect, reply: Reply::from(says("x")).0, latency_ms: 1 };
         let mut all = vec![started, recovered, answered, decided, misdirected];
-        all.extend([tool(unknown), model(unknown)]);
+        let bound = |effect| Input::Bound { effect, hash: "late".to_owned(), expires_at: None };
+        let verdict = Box::new(verdict(gate::Decision::Allow));
+        all.extend([tool(unknown), model(unknown), bound(unknown), Input::Judged { verdict }]);
         if let Some((n, flight)) = self.w.flights.iter().next() {
             all.push(if flight.tool().is_some() { model(*n) } else { tool(*n) });
+            if !flight.is_binding() {
+                all.push(bound(*n));
+            }
         }
         if status != SessionStatus::Running {
             all.extend([Input::TimeLimit, Input::HandedOver { not_begun: vec![0, 1] }]);
@@ -280,6 +298,8 @@ fn of_epoch(input: Input, new: u32) -> Input {
         }
         same @ (Input::ToolDone { .. }
         | Input::ModelDone { .. }
+        | Input::Judged { .. }
+        | Input::Bound { .. }
         | Input::Canceled { .. }
         | Input::TimeLimit
         | Input::Forked

@@ -2,6 +2,7 @@
 
 use overmind_core::agent::OnUnknown;
 use overmind_core::model::{ModelCall, ModelReply, StopReason};
+use overmind_core::session::STALE_APPROVAL;
 use overmind_core::tool::ToolOutcome;
 use serde_json::{Value, json};
 
@@ -35,6 +36,11 @@ pub(super) fn setup(rng: &mut Rng) -> Setup {
         [&["*"], &["run_shell"], &["write_file", "run_shell"], &["read_file"]];
     let approvals = if rng.one_in(3) { rng.pick(&gates) } else { &[] };
     let seconds = if rng.one_in(2) { 0 } else { 4 + rng.small(20) };
+    let setup = match rng.below(4) {
+        0 => setup.gated(0),
+        1 | 2 => setup.gated(rng.next() | 1),
+        _ => setup,
+    };
     let (budget, attempts) = (1 + rng.small(5), 1 + rng.small(3));
     setup
         .step_limit(step_limit)
@@ -111,7 +117,10 @@ fn named(rng: &mut Rng, name: &str, args: Value) -> ModelCall {
     ModelCall { id: format!("call_{:016x}", rng.next()), name: name.into(), args }
 }
 
-pub(super) fn outcome(rng: &mut Rng, tool: &str) -> ToolOutcome {
+pub(super) fn outcome(rng: &mut Rng, tool: &str, bound: bool) -> ToolOutcome {
+    if bound && rng.one_in(4) {
+        return error(STALE_APPROVAL);
+    }
     if tool == "verify" && rng.one_in(2) {
         return error("verification_failed");
     }

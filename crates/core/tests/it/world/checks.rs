@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use overmind_core::approval::action_hash;
 use overmind_core::effect::{Effect, EffectAction};
+use overmind_core::gate;
 use overmind_core::ids::HiveId;
 use overmind_core::model::{Message, ModelRequest};
 use overmind_core::row::SessionStatus;
-use overmind_core::session::{Decision, Input, Recorded, Session, Step};
+use overmind_core::session::{Decision, Input, Recorded, STALE_APPROVAL, Session, Step};
 use overmind_core::tool::EffectClass;
 use serde_json::Value;
 
@@ -25,6 +26,7 @@ impl World {
     pub(super) fn check(&mut self, before: &Session, kind: &str, input: &Input, step: &Step) {
         assert!(!before.status().is_terminal(), "an ended session took {input:?}");
         let may_repeat = self.may_repeat(input);
+        self.note_verdict(before, input);
         self.check_placement(before, input);
         self.leave_behind(input);
         if kind == "run.canceled" {
@@ -62,6 +64,8 @@ impl World {
             }
             Input::ToolDone { .. }
             | Input::ModelDone { .. }
+            | Input::Judged { .. }
+            | Input::Bound { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Forked
@@ -78,7 +82,20 @@ impl World {
                 let flight = self.flights.remove(effect).expect("a result of what is under way");
                 let model = matches!(input, Input::ModelDone { .. });
                 assert_eq!(model, flight.tool().is_none(), "a result of the wrong sort");
+                assert!(!flight.is_binding(), "a result of the wrong sort");
+                if let Input::ToolDone { outcome, .. } = input
+                    && outcome.result["error"]["code"] == STALE_APPROVAL
+                {
+                    // The Hive saw that it is not what was agreed to, and did nothing.
+                    let step = flight.step.expect("a tool works for a step");
+                    self.begun.remove(&step);
+                }
             }
+            Input::Bound { effect, .. } => {
+                let flight = self.flights.remove(effect).expect("a result of what is under way");
+                assert!(flight.is_binding(), "a result of the wrong sort");
+            }
+            Input::Judged { .. } => {}
             Input::Recovered { .. } => {
                 self.flights.clear();
                 self.handed_over = false;
@@ -95,6 +112,9 @@ impl World {
                 self.flights.clear();
                 self.begun.clear();
                 self.granted = None;
+                if self.status() != SessionStatus::AwaitingApproval {
+                    self.cleared.clear();
+                }
             }
             Input::Decided { approve, .. } => {
                 let requested = self.requested.take().expect("an approval was asked for");
@@ -156,7 +176,7 @@ impl World {
         assert_eq!(self.status(), SessionStatus::Running, "an effect of a session that waits");
         let n = self.session.effect_number(effect.id).expect("a new effect is under way");
         match &effect.action {
-            EffectAction::Tool { name, args, class } => {
+            EffectAction::Tool { name, args, class, bound } => {
                 let known = self.toolset.find(name).map_or(EffectClass::Pure, |tool| tool.class);
                 assert_eq!(*class, known);
                 let step = effect.step.expect("a tool works for a step");
@@ -168,12 +188,28 @@ impl World {
                     first || taken_back || may_repeat || *class != EffectClass::Once,
                     "`{name}` is done again and nobody said that it may be"
                 );
-                if first && self.needs_approval(name) {
+                let outside = self.toolset.find(name).is_some_and(|tool| !tool.internal);
+                if first && self.gated() && outside {
+                    let wanted = match bound {
+                        None => gate::Decision::Allow,
+                        Some(bound) => {
+                            assert_eq!(self.granted.take().as_deref(), Some(&*bound.hash));
+                            assert_eq!(bound.files, ["a.sh"]);
+                            gate::Decision::Ask
+                        }
+                    };
+                    let at = self.verdict_about(name, args, wanted);
+                    self.cleared.remove(at);
+                } else if first && self.needs_approval(name) {
                     let granted = self.granted.take();
                     assert_eq!(granted, Some(action_hash(name, args)), "`{name}` begins ungranted");
                 }
                 let later = effect.not_before.is_none_or(|at| at > self.now);
                 assert!(later, "a backoff lies in the future");
+            }
+            EffectAction::Bind { name, args, files, policy: _ } => {
+                self.verdict_about(name, args, gate::Decision::Ask);
+                assert_eq!(files.as_slice(), ["a.sh"]);
             }
             EffectAction::Model(request) => {
                 assert!(effect.step.is_none() && effect.not_before.is_none());
@@ -183,6 +219,31 @@ impl World {
         let Effect { id, step, not_before: _, action } = effect.clone();
         let was = self.flights.insert(n, Flight { id, step, action });
         assert!(was.is_none(), "effect {n} is under way already");
+    }
+
+    /// Whether calls are judged: a fork's repeated part is as it was.
+    fn gated(&self) -> bool {
+        self.session.spec().gated
+    }
+
+    fn note_verdict(&mut self, before: &Session, input: &Input) {
+        let Input::Judged { verdict } = input else { return };
+        let call = before.to_judge().expect("a verdict that somebody waits for");
+        let (tool, args) = (call.tool.to_owned(), call.args.clone());
+        let wanted =
+            if self.needs_approval(&tool) { gate::Decision::Ask } else { gate::Decision::Allow };
+        self.granted = None;
+        self.cleared.push((tool, args, verdict.decision.max(wanted)));
+    }
+
+    /// Where the newest such verdict about this very call stands.
+    #[track_caller]
+    fn verdict_about(&self, tool: &str, args: &Value, decision: gate::Decision) -> usize {
+        let found = self
+            .cleared
+            .iter()
+            .rposition(|(name, judged, what)| (&**name, judged, *what) == (tool, args, decision));
+        found.unwrap_or_else(|| panic!("nobody said {decision} about {tool} {args}"))
     }
 
     fn needs_approval(&self, tool: &str) -> bool {
@@ -199,7 +260,7 @@ impl World {
         }
         let (running, waits) = (row.status == SessionStatus::Running, !self.flights.is_empty());
         assert!(
-            running == waits || (running && self.handed_over),
+            running == waits || (running && (self.handed_over || session.to_judge().is_some())),
             "a session runs if and only if something is under way for it"
         );
         assert_eq!(row.prompt.is_some(), self.awaits());

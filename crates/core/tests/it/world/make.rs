@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::agent::{AgentLimits, AgentSpec, OnUnknown, PolicyKind};
+use overmind_core::gate::{self, GateVerdict, PolicyVersion, Risk, RuleRef};
 use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::model::{ModelCall, ModelFailure, ModelReply, StopReason, Usage};
 use overmind_core::sandbox::SandboxLevel;
@@ -42,6 +43,7 @@ pub(crate) fn toolset() -> Arc<Toolset> {
 pub(crate) struct Setup {
     pub(crate) spec: Spec,
     toolset: Arc<Toolset>,
+    judge: u64,
 }
 
 /// A session that the rules decide.
@@ -81,9 +83,10 @@ impl Setup {
             workspace: "/w".into(),
             created_by: "admin".into(),
             toolset: toolset.hash().to_owned(),
+            gated: false,
             fork: None,
         };
-        Self { spec, toolset }
+        Self { spec, toolset, judge: 0 }
     }
 
     pub(crate) fn model_name(mut self, model: &str) -> Self {
@@ -117,8 +120,17 @@ impl Setup {
         self
     }
 
+    /// Every call is judged: see [`World::judge`].
+    pub(crate) fn gated(mut self, judge: u64) -> Self {
+        self.spec.gated = true;
+        self.judge = judge;
+        self
+    }
+
     pub(crate) fn begin(self) -> World {
-        World::begin(self.spec, self.toolset)
+        let mut world = World::begin(self.spec, self.toolset);
+        world.judge = self.judge;
+        world
     }
 
     /// Begins and starts.
@@ -206,5 +218,19 @@ pub(crate) fn exited(code: i64) -> ToolOutcome {
     ToolOutcome {
         allowed: true,
         result: json!({"ok": code == 0, "exit_code": code, "stdout": "out", "stderr": ""}),
+    }
+}
+
+/// A policy's verdict, with a file whose content counts.
+pub(crate) fn verdict(decision: gate::Decision) -> GateVerdict {
+    GateVerdict {
+        decision,
+        rule: RuleRef { id: "shell".into(), place: "built in".into() },
+        risk: Risk::Medium,
+        reason: "It runs a.sh.".into(),
+        advice: "Do it another way.".into(),
+        actions: Vec::new(),
+        policy: PolicyVersion("p1".into()),
+        files: vec!["a.sh".into()],
     }
 }

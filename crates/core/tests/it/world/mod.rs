@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use overmind_core::agent::OnUnknown;
 use overmind_core::effect::{Effect, EffectAction};
+use overmind_core::gate::{self, GateVerdict};
 use overmind_core::ids::{ApprovalId, EffectId, HiveId, SessionId, StepId};
 use overmind_core::model::{Message, ModelFailure, ModelReply, ModelRequest};
 use overmind_core::row::{SessionStatus, StepRow};
@@ -47,8 +48,12 @@ impl Flight {
     pub(crate) fn tool(&self) -> Option<&str> {
         match &self.action {
             EffectAction::Tool { name, .. } => Some(name),
-            EffectAction::Model(_) => None,
+            EffectAction::Model(_) | EffectAction::Bind { .. } => None,
         }
+    }
+
+    pub(crate) fn is_binding(&self) -> bool {
+        matches!(self.action, EffectAction::Bind { .. })
     }
 }
 
@@ -77,6 +82,11 @@ pub(crate) struct World {
     granted: Option<String>,
     /// What the open approval was asked for.
     requested: Option<String>,
+    /// Verdicts about calls that have not begun: tool, arguments, what it came to.
+    cleared: Vec<(String, serde_json::Value, gate::Decision)>,
+    /// How a gated session's calls are judged: 0 allows all, others are as good as random.
+    pub(crate) judge: u64,
+    judged: u64,
     /// Why the session waits for input, from `run.awaiting_input`.
     pub(crate) asked: String,
     ends: u32,
@@ -103,6 +113,9 @@ impl World {
             handed_over: false,
             granted: None,
             requested: None,
+            cleared: Vec::new(),
+            judge: 0,
+            judged: 0,
             asked: String::new(),
             ends: 0,
             read: 0,
@@ -129,15 +142,44 @@ impl World {
             handed_over: self.handed_over,
             granted: self.granted.clone(),
             requested: self.requested.clone(),
+            cleared: self.cleared.clone(),
+            judge: self.judge,
+            judged: self.judged,
             asked: self.asked.clone(),
             ends: self.ends,
             read: 0,
         }
     }
 
-    /// Feeds an input that the session must accept.
+    /// Feeds an input that the session must accept, and the verdicts that it then wants, as one
+    /// commit does.
     #[track_caller]
     pub(crate) fn feed(&mut self, input: Input) -> Step {
+        let mut all = self.feed_one(input);
+        while self.session.to_judge().is_some() {
+            let verdict = Box::new(self.verdict());
+            let Step { events, steps, effects, aborted } = self.feed_one(Input::Judged { verdict });
+            all.events.extend(events);
+            all.steps.extend(steps);
+            all.effects.extend(effects);
+            all.aborted.extend(aborted);
+        }
+        all
+    }
+
+    fn verdict(&mut self) -> GateVerdict {
+        self.judged += 1;
+        let random = blake3::hash(format!("{} {}", self.judge, self.judged).as_bytes());
+        verdict(match random.as_bytes()[0] {
+            _ if self.judge == 0 => gate::Decision::Allow,
+            0..160 => gate::Decision::Allow,
+            160..230 => gate::Decision::Ask,
+            230..=255 => gate::Decision::Deny,
+        })
+    }
+
+    #[track_caller]
+    fn feed_one(&mut self, input: Input) -> Step {
         if let Err(refusal) = self.session.accepts(&input) {
             panic!("refused ({refusal}) while {:?}: {input:?}", self.session.status());
         }
@@ -290,6 +332,7 @@ impl World {
             at,
             model: model.map(str::to_owned),
             prompt: prompt.map(str::to_owned),
+            gated: self.session.spec().gated,
         });
         let mut fork = Self::begin(spec, Arc::clone(&self.toolset));
         let inputs: Vec<_> = self.log.iter().filter(|entry| entry.input.is_some()).collect();
@@ -301,8 +344,9 @@ impl World {
         for entry in &inputs[..kept] {
             fork.now = entry.ts;
             let input = entry.input.clone().expect("an input");
-            fork.feed(fork.session.adopt(input));
+            fork.feed_one(fork.session.adopt(input));
         }
+        fork.judge = self.judge;
         fork.feed(Input::Forked);
         fork
     }
@@ -322,6 +366,11 @@ impl World {
                             let outcome = ok(serde_json::json!({"round": round}));
                             Input::ToolDone { effect, outcome, latency_ms }
                         }
+                        EffectAction::Bind { .. } => Input::Bound {
+                            effect,
+                            hash: format!("bound {effect}"),
+                            expires_at: None,
+                        },
                         EffectAction::Model(_) => {
                             let Reply(reply) = says("all done").into();
                             Input::ModelDone { effect, reply, latency_ms }
@@ -346,14 +395,15 @@ impl World {
 
     /// Tools under way, oldest first; a model request is `model`.
     pub(crate) fn running(&self) -> Vec<&str> {
-        self.flights.values().map(|flight| flight.tool().unwrap_or("model")).collect()
+        let name = |flight: &Flight| if flight.is_binding() { "bind" } else { "model" };
+        self.flights.values().map(|flight| flight.tool().unwrap_or(name(flight))).collect()
     }
 
     #[track_caller]
     pub(crate) fn request(&self) -> &ModelRequest {
         let found = self.flights.values().find_map(|flight| match &flight.action {
             EffectAction::Model(request) => Some(request),
-            EffectAction::Tool { .. } => None,
+            EffectAction::Tool { .. } | EffectAction::Bind { .. } => None,
         });
         found.expect("a model request is under way")
     }
@@ -442,6 +492,8 @@ impl World {
             }
             Input::Started { .. }
             | Input::ModelDone { .. }
+            | Input::Judged { .. }
+            | Input::Bound { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit

@@ -1,0 +1,213 @@
+//! Between wanting a call and beginning it: the policy's verdict, and a human's consent.
+//!
+//! A gated session asks for a verdict before each call begins. The verdict is an input, written
+//! in the commit that wanted it, so a replay never judges again. When a human is to be asked, the
+//! Hive first says what exactly would happen, as one hash: consent counts for that alone.
+
+use serde_json::{Value, json};
+
+use super::phase::{Call, CallState, Clearance, Phase};
+use super::{Decision, Session, Step};
+use crate::approval::{Approval, action_hash};
+use crate::effect::{Bound, Effect, EffectAction};
+use crate::gate::{self, GateVerdict, Labels};
+use crate::ids::ApprovalId;
+use crate::row::SessionStatus;
+use crate::time::Timestamp;
+
+/// The error of a call whose approval was for something else by the time it began.
+pub const STALE_APPROVAL: &str = "approval_stale";
+
+/// A call that waits for a verdict. Nothing else moves the session until
+/// [`super::Input::Judged`] answers, in the same commit.
+#[derive(Clone, Copy, Debug)]
+pub struct ToJudge<'a> {
+    pub tool: &'a str,
+    pub args: &'a Value,
+    pub labels: Labels,
+}
+
+/// What stands between a call and its beginning.
+pub(super) enum Next {
+    Begin,
+    Judge,
+    /// Have the Hive say what exactly a human would agree to.
+    Bind,
+    /// Ask a human right away: a session without a policy.
+    Ask,
+}
+
+impl Session {
+    /// The call that is to be judged now, if one is.
+    pub fn to_judge(&self) -> Option<ToJudge<'_>> {
+        let Phase::Acting { calls } = &self.phase else { return None };
+        let call = calls.iter().find(|call| call.state == CallState::Judging)?;
+        Some(ToJudge { tool: &call.name, args: &call.args, labels: self.labels })
+    }
+
+    pub(super) fn next_for(&self, call: &Call) -> Next {
+        // Tools of the session itself touch nothing, and an unknown one is refused by its gateway.
+        let outside = self.toolset.find(&call.name).is_some_and(|tool| !tool.internal);
+        match &call.clearance {
+            Clearance::Given { .. } => Next::Begin,
+            Clearance::Asked(_) => Next::Bind,
+            Clearance::None if !outside => Next::Begin,
+            Clearance::None if self.gated => Next::Judge,
+            Clearance::None if self.agent_asks(&call.name) => Next::Ask,
+            Clearance::None => Next::Begin,
+        }
+    }
+
+    /// Whether the agent's own definition wants a human's consent for this tool.
+    pub fn agent_asks(&self, tool: &str) -> bool {
+        self.agent.approvals.iter().any(|name| name == "*" || *name == tool)
+    }
+
+    pub(super) fn judged(&mut self, verdict: &GateVerdict, now: Timestamp, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let Some(at) = calls.iter().position(|call| call.state == CallState::Judging) else {
+            return;
+        };
+        let wanted = match self.agent_asks(&calls[at].name) {
+            true => gate::Decision::Ask,
+            false => gate::Decision::Allow,
+        };
+        self.with_call(at, |call| call.state = CallState::Waiting);
+        match verdict.decision.max(wanted) {
+            gate::Decision::Allow => {
+                self.with_call(at, |call| call.clearance = Clearance::Given { bound: None });
+            }
+            gate::Decision::Ask => {
+                let verdict = Box::new(verdict.clone());
+                self.with_call(at, |call| call.clearance = Clearance::Asked(verdict));
+            }
+            gate::Decision::Deny => return self.deny(at, verdict.advice.clone(), now, out),
+        }
+        self.advance(now, out);
+    }
+
+    /// Asks the Hive what exactly the call at `at` would do.
+    pub(super) fn begin_binding(&mut self, at: usize, out: &mut Step) {
+        let (n, _) = self.new_effect();
+        self.with_call(at, |call| call.state = CallState::Binding { effect: n });
+        self.bind_again(at, n, out);
+    }
+
+    pub(super) fn bind_again(&self, at: usize, effect: u64, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let Clearance::Asked(verdict) = &calls[at].clearance else { return };
+        out.effects.push(Effect {
+            id: crate::ids::EffectId::derive(self.row.id, effect),
+            step: calls[at].step.as_ref().map(|step| step.id),
+            not_before: None,
+            action: EffectAction::Bind {
+                name: calls[at].name.clone(),
+                args: calls[at].args.clone(),
+                files: verdict.files.clone(),
+                policy: verdict.policy.clone(),
+            },
+        });
+    }
+
+    pub(super) fn bound(
+        &mut self,
+        effect: u64,
+        hash: &str,
+        expires_at: Option<Timestamp>,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let Some(at) = calls.iter().position(|call| call.state == CallState::Binding { effect })
+        else {
+            return;
+        };
+        let call = calls[at].clone();
+        let Clearance::Asked(verdict) = &call.clearance else { return };
+        self.with_call(at, |call| call.state = CallState::Waiting);
+        let about = json!({
+            "reason": verdict.reason, "risk": verdict.risk, "rule": verdict.rule,
+            "policy": verdict.policy, "actions": verdict.actions, "files": verdict.files,
+            "expires_at": expires_at,
+        });
+        let prompt = format!(
+            "May `{}` run? {} — {} ({} risk)",
+            call.name,
+            super::model_turn::preview(&shown(&call.args)),
+            verdict.reason,
+            verdict.risk
+        );
+        self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, now, out);
+    }
+
+    /// Asks a human on behalf of a session without a policy.
+    pub(super) fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
+        let action = action_hash(&call.name, &call.args);
+        let prompt = format!(
+            "May `{}` run? {}",
+            call.name,
+            super::model_turn::preview(&call.args.to_string())
+        );
+        self.ask_consent(call, action, None, prompt, Value::Null, now, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one question")]
+    fn ask_consent(
+        &mut self,
+        call: &Call,
+        action: String,
+        expires_at: Option<Timestamp>,
+        prompt: String,
+        about: Value,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let id = ApprovalId::derive(self.row.id, self.next_approval);
+        self.next_approval += 1;
+        let mut payload = json!({
+            "run_id": self.row.id, "approval_id": id, "tool_name": call.name,
+            "args": call.args, "action_hash": action,
+        });
+        if let (Some(payload), Value::Object(about)) = (payload.as_object_mut(), about) {
+            payload.extend(about);
+        }
+        out.events.push(Decision { kind: "approval.requested", payload });
+        self.stop_clock(now);
+        self.row.status = SessionStatus::AwaitingApproval;
+        self.row.approval = Some(id);
+        self.row.prompt = Some(prompt);
+        let calls = self.take_calls();
+        self.phase = Phase::Approving { calls, approval: Approval::ask(id, action, expires_at) };
+    }
+
+    /// Consent came for the call at `at`.
+    pub(super) fn cleared(&mut self, at: usize, hash: String) {
+        self.with_call(at, |call| {
+            let bound = match &call.clearance {
+                Clearance::Asked(verdict) => Some(Bound {
+                    hash,
+                    files: verdict.files.clone(),
+                    policy: verdict.policy.clone(),
+                }),
+                Clearance::None | Clearance::Given { .. } => None,
+            };
+            call.clearance = Clearance::Given { bound };
+        });
+    }
+
+    /// The call at `at` waits to be judged as if it had never been.
+    pub(super) fn judge_anew(&mut self, at: usize) {
+        self.with_call(at, |call| {
+            call.clearance = Clearance::None;
+            call.state = CallState::Waiting;
+        });
+    }
+}
+
+/// The one argument that says it all, or all of them.
+fn shown(args: &Value) -> String {
+    match args.get("command").or_else(|| args.get("url")).and_then(Value::as_str) {
+        Some(text) => text.to_owned(),
+        None => args.to_string(),
+    }
+}
