@@ -95,7 +95,8 @@ fn serve(mode: &str, mark: &str) {
             std::thread::spawn(|| while io::stderr().write_all(&[b'e'; 4096]).is_ok() {});
         }
         "garbage" => {
-            let _ = io::stdout().write_all(b"Welcome!\n{\"half\": \n\xff\xfe\n[1,2\n{}\n{\"jsonrpc\":\"2.0\"}\n");
+            let _ = io::stdout()
+                .write_all(b"Welcome!\n{\"half\": \n\xff\xfe\n[1,2\n{}\n{\"jsonrpc\":\"2.0\"}\n");
         }
         "stubborn" => {
             // A daemon of its own, which leaves group and session.
@@ -129,8 +130,10 @@ fn serve(mode: &str, mark: &str) {
             })),
             "subscriptions/listen" => {
                 let meta = json!({"io.modelcontextprotocol/subscriptionId": id});
-                say(&json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
-                    "params": {"_meta": meta, "notifications": {"toolsListChanged": true}}}));
+                say(
+                    &json!({"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
+                    "params": {"_meta": meta, "notifications": {"toolsListChanged": true}}}),
+                );
                 listening = Some(id.clone());
             }
             "tools/list" => answer(json!({
@@ -149,9 +152,11 @@ fn serve(mode: &str, mark: &str) {
                     }
                     "flip" => {
                         flipped = true;
-                        let mut changed = json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
+                        let mut changed =
+                            json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"});
                         if let Some(id) = &listening {
-                            changed["params"] = json!({"_meta": {"io.modelcontextprotocol/subscriptionId": id}});
+                            changed["params"] =
+                                json!({"_meta": {"io.modelcontextprotocol/subscriptionId": id}});
                         }
                         say(&changed);
                         answer(text("flipped"));
@@ -159,11 +164,14 @@ fn serve(mode: &str, mark: &str) {
                     "slow" => {
                         slow = Some(id.clone());
                         let token = &message["params"]["_meta"]["progressToken"];
-                        say(&json!({"jsonrpc": "2.0", "method": "notifications/progress", "params":
-                            {"progressToken": token, "progress": 1, "total": 2, "message": "half\u{1b}[8m"}}));
+                        say(
+                            &json!({"jsonrpc": "2.0", "method": "notifications/progress", "params":
+                            {"progressToken": token, "progress": 1, "total": 2, "message": "half\u{1b}[8m"}}),
+                        );
                     }
                     "env" => {
-                        let mut all: Vec<String> = std::env::vars().map(|(k, v)| format!("{k}={v}")).collect();
+                        let mut all: Vec<String> =
+                            std::env::vars().map(|(k, v)| format!("{k}={v}")).collect();
                         all.sort();
                         answer(text(&all.join("\n")));
                     }

@@ -248,16 +248,24 @@ impl ServerConfig {
                     return wrong("read_only", format!("has {}: not absolute", path.display()));
                 }
                 if *writes_workspace && self.scope != Scope::Session {
-                    return wrong("writes_workspace", "needs scope = session: a shared server has no workspace");
+                    return wrong(
+                        "writes_workspace",
+                        "needs scope = session: a shared server has no workspace",
+                    );
                 }
             }
             Transport::Http { url, headers } => {
                 check_url(url, headers)?;
                 for (name, value) in headers {
                     let token = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
-                    let reserved = ["host", "content-length", "content-type", "accept", "connection"];
+                    let reserved =
+                        ["host", "content-length", "content-type", "accept", "connection"];
                     let lower = name.to_ascii_lowercase();
-                    if name.is_empty() || !name.bytes().all(token) || lower.starts_with("mcp-") || reserved.contains(&lower.as_str()) {
+                    if name.is_empty()
+                        || !name.bytes().all(token)
+                        || lower.starts_with("mcp-")
+                        || reserved.contains(&lower.as_str())
+                    {
                         return wrong("headers", format!("must not set `{}`", name.escape_debug()));
                     }
                     value.check("headers")?;
@@ -349,7 +357,8 @@ impl Value {
 fn looks_secret(text: &str) -> bool {
     let bare = text.strip_prefix("Bearer ").unwrap_or(text);
     let starts = ["sk-", "ghp_", "gho_", "ghs_", "github_pat_", "xoxb-", "xoxp-", "AKIA", "glpat-"];
-    bare.len() >= 16 && starts.iter().any(|start| bare.starts_with(start)) || bare.len() < text.len()
+    bare.len() >= 16 && starts.iter().any(|start| bare.starts_with(start))
+        || bare.len() < text.len()
 }
 
 fn plain(field: &str, text: &str) -> Result<(), ConfigError> {
@@ -367,7 +376,8 @@ fn variable(name: &str) -> Result<(), ConfigError> {
     }
     // What makes the loader or an interpreter run code that nobody configured.
     let loads = name.starts_with("LD_")
-        || ["NODE_OPTIONS", "PYTHONSTARTUP", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT"].contains(&name);
+        || ["NODE_OPTIONS", "PYTHONSTARTUP", "BASH_ENV", "ENV", "PERL5OPT", "RUBYOPT"]
+            .contains(&name);
     if loads {
         return wrong("env", format!("must not set {name}: it loads code; name the code in args"));
     }
@@ -430,7 +440,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<ServerConfig>(&text).unwrap(), config);
         let short = r#"{"id":"a","transport":{"kind":"stdio","command":"x"}}"#;
         let read: ServerConfig = serde_json::from_str(short).unwrap();
-        assert!(matches!(read.transport, Transport::Stdio { sandbox: SandboxLevel::Namespace, .. }));
+        assert!(matches!(
+            read.transport,
+            Transport::Stdio { sandbox: SandboxLevel::Namespace, .. }
+        ));
         assert!(serde_json::from_str::<ServerConfig>(r#"{"id":"a","tranport":1}"#).is_err());
     }
 
@@ -466,8 +479,8 @@ mod tests {
         refused(&env("TOKEN", "ghp_abcdefghijklmnopqrst"), "env");
         refused(&|c| c.limits.call_ms = 0, "limits.call_ms");
         let http = |url: &str, secret: bool| {
-            let headers = secret
-                .then(|| ("Authorization".to_owned(), Value::Secret { secret: "T".into() }));
+            let headers =
+                secret.then(|| ("Authorization".to_owned(), Value::Secret { secret: "T".into() }));
             let transport =
                 Transport::Http { url: url.into(), headers: headers.into_iter().collect() };
             ServerConfig::new("web", transport).check().map_err(|err| err.field)

@@ -5,12 +5,13 @@
 //! closed, both end; [`Link::closed`] says when they have.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use overmind_core::piped::{Launcher, PipedRequest, Tree};
+use overmind_core::piped::{Launcher, Piped, PipedRequest};
 use overmind_core::sandbox::{Exit, SandboxLevel, SandboxLimits};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig,
@@ -18,8 +19,8 @@ use rmcp::model::{
     ProgressToken, ProtocolVersion, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
-    ClientCacheConfig, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions, RequestHandle, RoleClient,
-    RunningService, ServiceError, serve_client_with_lifecycle_and_ct,
+    ClientCacheConfig, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
+    RequestHandle, RoleClient, RunningService, ServiceError, serve_client_with_lifecycle_and_ct,
 };
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::{
@@ -29,7 +30,7 @@ use rmcp::{ClientHandler, transport::IntoTransport};
 use serde_json::Value as Json;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -153,7 +154,7 @@ impl Link {
     /// Dropping the future ends what was started.
     pub(crate) async fn open(
         target: &Target,
-        launcher: &dyn Launcher,
+        launcher: &Arc<dyn Launcher>,
         protocol: Protocol,
         limits: &Limits,
         tracker: &TaskTracker,
@@ -172,7 +173,7 @@ impl Link {
 
     async fn open_once(
         target: &Target,
-        launcher: &dyn Launcher,
+        launcher: &Arc<dyn Launcher>,
         protocol: Protocol,
         limits: &Limits,
         tracker: &TaskTracker,
@@ -194,17 +195,32 @@ impl Link {
                         ..SandboxLimits::default()
                     },
                 };
-                let piped = launcher.launch(request).await;
-                let piped = piped.map_err(|err| Failed::Start(err.to_string()))?;
+                let (tell, told) = oneshot::channel();
+                let tree = TreeEnd::default();
+                // Kills when this future is dropped before the link has taken over.
+                let guard = tree.stop.clone().drop_guard();
+                tracker.spawn(own(
+                    Arc::clone(launcher),
+                    request,
+                    tell,
+                    tree.clone(),
+                    Arc::clone(&shared),
+                ));
+                let [stdin, stdout, stderr] = told
+                    .await
+                    .unwrap_or_else(|_| Err("whoever starts it has ended".into()))
+                    .map_err(Failed::Start)?;
                 let pipe = |err: std::io::Error| Failed::Start(format!("its pipes: {err}"));
-                let stdin = pipe::Sender::from_owned_fd(piped.stdin).map_err(pipe)?;
-                let stdout = pipe::Receiver::from_owned_fd(piped.stdout).map_err(pipe)?;
-                let stderr = pipe::Receiver::from_owned_fd(piped.stderr).map_err(pipe)?;
+                let stdin = pipe::Sender::from_owned_fd(stdin).map_err(pipe)?;
+                let stdout = pipe::Receiver::from_owned_fd(stdout).map_err(pipe)?;
+                let stderr = pipe::Receiver::from_owned_fd(stderr).map_err(pipe)?;
                 tracker.spawn(drain(stderr, Arc::clone(&shared)));
                 let guarded = Guarded::new(stdout, Arc::clone(&shared.reason));
                 let transport = AsyncRwTransport::<RoleClient, _, _>::new_client(guarded, stdin)
                     .with_max_line_length(2 * MAX_MESSAGE_BYTES);
-                Self::shake(transport, Some(piped.tree), shared, protocol, tracker).await
+                let link = Self::shake(transport, Some(tree), shared, protocol, tracker).await?;
+                let _stop = guard.disarm();
+                Ok(link)
             }
             Target::Http { url, headers } => {
                 let transport = http(url, headers).map_err(Failed::Start)?;
@@ -215,7 +231,7 @@ impl Link {
 
     async fn shake<T, E, A>(
         transport: T,
-        mut tree: Option<Box<dyn Tree>>,
+        tree: Option<TreeEnd>,
         shared: Arc<Shared>,
         protocol: Protocol,
         tracker: &TaskTracker,
@@ -238,26 +254,23 @@ impl Link {
         let service = match Box::pin(serving).await {
             Ok(service) => service,
             Err(err) => {
-                if let Some(tree) = &mut tree {
-                    // Mostly it has ended; how says more than that the pipe has.
-                    note_exit(tree.as_mut(), &shared).await;
-                }
                 if let Some(tree) = tree {
-                    tree.kill().await;
+                    // Mostly it has ended; how says more than that the pipe has.
+                    tree.end().await;
                 }
                 let err = err.to_string();
                 let err: String = err.chars().take(300).collect();
-                return Err(Failed::Handshake(shared.why(&format!(
-                    "it did not agree on a protocol: {}",
-                    err.escape_debug()
-                ))));
+                return Err(Failed::Handshake(
+                    shared.why(&format!("it did not agree on a protocol: {}", err.escape_debug())),
+                ));
             }
         };
         let peer = service.peer().clone();
         // A list that is asked for is asked of the server.
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         let info = peer.peer_info();
-        let plain = |text: &str| text.chars().take(100).collect::<String>().escape_debug().to_string();
+        let plain =
+            |text: &str| text.chars().take(100).collect::<String>().escape_debug().to_string();
         let version = info.as_ref().map(|info| info.protocol_version.clone());
         let listens = version.as_ref().is_some_and(|version| !version.has_initialize())
             && info.as_ref().is_some_and(|info| {
@@ -276,7 +289,7 @@ impl Link {
             calls: Semaphore::new(MAX_CALLS),
             tracker: tracker.clone(),
         });
-        tracker.spawn(end(service, tree, Arc::clone(&shared), link.closed.clone()));
+        tracker.spawn(end(service, tree, link.closed.clone()));
         if listens {
             tracker.spawn(listen(peer, shared, stop));
         }
@@ -403,9 +416,9 @@ impl Link {
                 Ok(Ok(ServerResult::InputRequiredResult(_))) => Err(CallError::Refused(
                     "the tool asks its caller for input, which is not given here".into(),
                 )),
-                Ok(Ok(_)) => Err(CallError::Refused(
-                    "the answer is not the result of a tool".into(),
-                )),
+                Ok(Ok(_)) => {
+                    Err(CallError::Refused("the answer is not the result of a tool".into()))
+                }
             };
         }
     }
@@ -486,42 +499,77 @@ fn service_words(err: &ServiceError) -> String {
     text.escape_debug().to_string()
 }
 
-/// Owns the end of a connection: waits for it, then sees that nothing is left.
-async fn end(
-    service: RunningService<RoleClient, Handler>,
-    tree: Option<Box<dyn Tree>>,
-    shared: Arc<Shared>,
-    closed: CancellationToken,
-) {
-    let token = service.cancellation_token();
-    let waiting = service.waiting();
-    if let Some(mut tree) = tree {
-        tokio::pin!(waiting);
-        tokio::select! {
-            _ = &mut waiting => {}
-            exit = tree.ended() => {
-                *lock(&shared.exit) = Some(exit);
-                // What it wrote last may still be in the pipe.
-                if tokio::time::timeout(CLOSE_GRACE, &mut waiting).await.is_err() {
-                    token.cancel();
-                }
-            }
-        }
-        note_exit(tree.as_mut(), &shared).await;
-        tree.kill().await;
-    } else {
-        let _ = waiting.await;
-    }
-    closed.cancel();
+/// The word to end a process tree, and the word that it is gone.
+#[derive(Clone, Debug, Default)]
+struct TreeEnd {
+    stop: CancellationToken,
+    gone: CancellationToken,
 }
 
-/// Gives the process a moment to end by itself, and notes how it did.
-async fn note_exit(tree: &mut dyn Tree, shared: &Shared) {
-    if lock(&shared.exit).is_none()
-        && let Ok(exit) = tokio::time::timeout(END_GRACE, tree.ended()).await
-    {
+impl TreeEnd {
+    async fn end(&self) {
+        self.stop.cancel();
+        self.gone.cancelled().await;
+    }
+}
+
+/// Starts a process tree and owns it until it is gone. A task of its own, so that whoever waits
+/// for the server's tasks has waited for its processes too, however the connection ended.
+async fn own(
+    launcher: Arc<dyn Launcher>,
+    request: PipedRequest,
+    tell: oneshot::Sender<Result<[OwnedFd; 3], String>>,
+    end: TreeEnd,
+    shared: Arc<Shared>,
+) {
+    let _gone = end.gone.drop_guard();
+    let Piped { stdin, stdout, stderr, mut tree } = match launcher.launch(request).await {
+        Ok(piped) => piped,
+        Err(err) => {
+            // Nobody may be there any more to hear it.
+            let _ = tell.send(Err(err.to_string()));
+            return;
+        }
+    };
+    let heard = tell.send(Ok([stdin, stdout, stderr])).is_ok();
+    let exit = tokio::select! {
+        exit = tree.ended() => Some(exit),
+        () = end.stop.cancelled(), if heard => {
+            // Its input is closed, or will be: the polite way to be asked to end.
+            tokio::time::timeout(END_GRACE, tree.ended()).await.ok()
+        }
+        () = std::future::ready(()), if !heard => None,
+    };
+    if let Some(exit) = exit {
         *lock(&shared.exit) = Some(exit);
     }
+    tree.kill().await;
+}
+
+/// Waits for the end of a connection, then sees that nothing is left of it.
+async fn end(
+    service: RunningService<RoleClient, Handler>,
+    tree: Option<TreeEnd>,
+    closed: CancellationToken,
+) {
+    let _closed = closed.drop_guard();
+    let token = service.cancellation_token();
+    let waiting = service.waiting();
+    let Some(tree) = tree else {
+        let _ = waiting.await;
+        return;
+    };
+    tokio::pin!(waiting);
+    tokio::select! {
+        _ = &mut waiting => {}
+        () = tree.gone.cancelled() => {
+            // What it wrote last may still be in the pipe.
+            if tokio::time::timeout(CLOSE_GRACE, &mut waiting).await.is_err() {
+                token.cancel();
+            }
+        }
+    }
+    tree.end().await;
 }
 
 /// Reads the standard error for as long as anybody writes it.

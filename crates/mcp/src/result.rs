@@ -161,9 +161,11 @@ impl Budget {
     fn value(&mut self, value: Value, wanted: &For<'_>) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(&text, wanted)),
-            Value::Array(items) => {
-                items.into_iter().take(self.left.max(1)).map(|item| self.value(item, wanted)).collect()
-            }
+            Value::Array(items) => items
+                .into_iter()
+                .take(self.left.max(1))
+                .map(|item| self.value(item, wanted))
+                .collect(),
             Value::Object(fields) => {
                 let fields = fields.into_iter().take(self.left.max(1));
                 Value::Object(
@@ -266,7 +268,10 @@ mod tests {
 
     #[test]
     fn a_result_is_labelled_and_its_text_bounded_with_counts() {
-        let (made, _dir) = made(json!({"content": [{"type": "text", "text": "a".repeat(50)}, {"type": "text", "text": "é".repeat(50)}]}), 61);
+        let (made, _dir) = made(
+            json!({"content": [{"type": "text", "text": "a".repeat(50)}, {"type": "text", "text": "é".repeat(50)}]}),
+            61,
+        );
         assert_eq!(made["ok"], true);
         assert_eq!(made["untrusted"], true);
         assert_eq!(made["truncated"]["text_bytes"], 150);
@@ -275,7 +280,10 @@ mod tests {
 
     #[test]
     fn secrets_and_hidden_characters_do_not_come_through() {
-        let (made, _dir) = made(json!({"content": [{"type": "text", "text": "key=hunter2hunter2\u{e0041}"}], "structuredContent": {"k": ["hunter2hunter2"]}}), 1000);
+        let (made, _dir) = made(
+            json!({"content": [{"type": "text", "text": "key=hunter2hunter2\u{e0041}"}], "structuredContent": {"k": ["hunter2hunter2"]}}),
+            1000,
+        );
         assert!(!made.to_string().contains("hunter2"), "{made}");
         assert_eq!(made["hidden_characters_removed"], 1);
         assert_eq!(made["mcp"]["result"]["structuredContent"]["k"][0], "***");
@@ -283,7 +291,10 @@ mod tests {
 
     #[test]
     fn a_picture_becomes_a_file() {
-        let (made, dir) = made(json!({"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}, {"type": "image", "data": "!", "mimeType": "image/png"}]}), 1000);
+        let (made, dir) = made(
+            json!({"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}, {"type": "image", "data": "!", "mimeType": "image/png"}]}),
+            1000,
+        );
         let path = made["artifacts"][0].as_str().unwrap();
         assert_eq!(std::fs::read(dir.path().join(path)).unwrap(), b"hello");
         assert_eq!(made["mcp"]["result"]["content"][1]["not_kept"], "its data is not base64");
@@ -292,7 +303,10 @@ mod tests {
 
     #[test]
     fn an_error_of_the_tool_is_one_of_ours() {
-        let (made, _dir) = made(json!({"content": [{"type": "text", "text": "no such row"}], "isError": true}), 1000);
+        let (made, _dir) = made(
+            json!({"content": [{"type": "text", "text": "no such row"}], "isError": true}),
+            1000,
+        );
         assert_eq!(made["ok"], false);
         assert_eq!(made["error"], json!({"code": "mcp_tool_error", "message": "no such row"}));
     }

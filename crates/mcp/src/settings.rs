@@ -22,8 +22,12 @@ pub trait Settings: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// A text for people; nothing is saved then.
-    fn save(&self, document: Value, kind: &'static str, event: Value)
-    -> Fut<'_, Result<(), String>>;
+    fn save(
+        &self,
+        document: Value,
+        kind: &'static str,
+        event: Value,
+    ) -> Fut<'_, Result<(), String>>;
 }
 
 /// In the store, under one key, with an event in the same commit.

@@ -199,7 +199,11 @@ pub(crate) fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-pub(crate) fn send_order(control: &StdUnixStream, order: &OwnedFd, stdin: &OwnedFd) -> io::Result<()> {
+pub(crate) fn send_order(
+    control: &StdUnixStream,
+    order: &OwnedFd,
+    stdin: &OwnedFd,
+) -> io::Result<()> {
     let descriptors = [order.as_fd(), stdin.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

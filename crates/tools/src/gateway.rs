@@ -9,9 +9,9 @@ use std::task::Poll;
 use serde_json::Value;
 
 use overmind_core::Fut;
+use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
 use overmind_core::sandbox::{Sandbox, SandboxLevel};
-use overmind_core::ids::SessionId;
 use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec, Toolbox};
 use overmind_core::tool_source::ToolSource;
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::calls::Own;
 use super::{McpError, ServerState, ServerView, ToolState, ToolView, pinned};
@@ -71,8 +72,8 @@ pub(super) struct Server {
     pub(super) own: HashMap<SessionId, Arc<Own>>,
     /// Ends the worker and what it started.
     pub(super) stop: CancellationToken,
-    /// Cancelled when the worker has ended.
-    pub(super) stopped: CancellationToken,
+    /// The worker, and all tasks of all connections: empty when no process is left.
+    pub(super) tasks: TaskTracker,
     /// Cuts the wait for the next attempt short.
     pub(super) wake: Arc<Notify>,
 }
@@ -81,7 +82,8 @@ pub(super) struct Server {
 #[derive(Debug)]
 pub(super) struct Retired {
     pub(super) stop: CancellationToken,
-    pub(super) stopped: CancellationToken,
+    pub(super) tasks: TaskTracker,
+    pub(super) link: Option<Arc<Link>>,
     pub(super) own: Vec<Arc<Own>>,
 }
 
@@ -100,8 +102,7 @@ impl Server {
             link: None,
             own: HashMap::new(),
             stop: CancellationToken::new(),
-            // Nothing runs yet.
-            stopped: CancellationToken::new(),
+            tasks: TaskTracker::new(),
             wake: Arc::new(Notify::new()),
         }
     }
@@ -191,9 +192,7 @@ impl Book {
             for verdict in seen {
                 let (state, tool) = match &verdict.tool {
                     Err(why) => (ToolState::Refused(why.clone()), None),
-                    Ok(tool) => {
-                        (self.judge(server, tool, &own, built_in, &taken), Some(tool))
-                    }
+                    Ok(tool) => (self.judge(server, tool, &own, built_in, &taken), Some(tool)),
                 };
                 tools.push((verdict.name.clone(), state, tool));
             }
@@ -235,7 +234,9 @@ impl Book {
         }
         let texts = format!("{} {}", tool.description, tool.schema);
         if let Some(other) = speaks_of_others(&texts, &config.id, own, built_in) {
-            return ToolState::Refused(format!("it speaks of a tool that is not its server's: {other}"));
+            return ToolState::Refused(format!(
+                "it speaks of a tool that is not its server's: {other}"
+            ));
         }
         match server.pins.get(&tool.name) {
             None => ToolState::New,
@@ -368,7 +369,8 @@ fn retire(server: Server) -> Retired {
     server.stop.cancel();
     Retired {
         stop: server.stop,
-        stopped: server.stopped,
+        tasks: server.tasks,
+        link: server.link,
         own: server.own.into_values().collect(),
     }
 }

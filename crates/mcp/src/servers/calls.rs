@@ -1,7 +1,7 @@
 //! Calls: which connection, whether the tool is still the approved one, what is answered.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use overmind_core::Fut;
@@ -12,6 +12,7 @@ use overmind_core::tool_source::{CHANGED, ToolSource};
 use rmcp::model::ProgressNotificationParam;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{McpServers, Progress, ServerState, ToolState};
 use crate::PREFIX;
@@ -75,12 +76,11 @@ impl ToolSource for McpServers {
     }
 
     fn session_ended(&self, session: SessionId) {
-        let own: Vec<Arc<Own>> = {
-            let mut book = self.lock();
-            book.servers.iter_mut().filter_map(|server| server.own.remove(&session)).collect()
-        };
-        for own in own {
-            self.tracker.spawn(async move { own.end().await });
+        let mut book = self.lock();
+        for server in &mut book.servers {
+            if let Some(own) = server.own.remove(&session) {
+                server.tasks.spawn(async move { own.end().await });
+            }
         }
     }
 }
@@ -203,7 +203,10 @@ impl McpServers {
             ToolState::Denied => "the server's allow or deny list leaves it out".to_owned(),
             ToolState::Gone => "the server does not offer it any more".to_owned(),
         };
-        Err(Not { code: CHANGED, why: format!("the tool `{PREFIX}{id}.{tool}` is withdrawn: {why}") })
+        Err(Not {
+            code: CHANGED,
+            why: format!("the tool `{PREFIX}{id}.{tool}` is withdrawn: {why}"),
+        })
     }
 
     async fn own(
@@ -213,13 +216,13 @@ impl McpServers {
         context: &ToolContext,
         args: &Value,
     ) -> Result<ToolOutcome, Not> {
-        let (own, stop) = self.own_of(config, context)?;
+        let (own, stop, tasks) = self.own_of(config, context)?;
         own.in_use.fetch_add(1, Ordering::SeqCst);
         let _in_use = InUse(&own, self);
         // Raced as a whole: whoever ends the session waits for this lock.
         let link = tokio::select! {
             () = own.ended.cancelled() => return Err(Not::transport("the session has ended")),
-            link = self.own_link(config, &own, context, &stop) => link?,
+            link = self.own_link(config, &own, context, &stop, &tasks) => link?,
         };
         self.approved(&config.id, tool)?;
         tokio::select! {
@@ -235,6 +238,7 @@ impl McpServers {
         own: &Own,
         context: &ToolContext,
         stop: &CancellationToken,
+        tasks: &TaskTracker,
     ) -> Result<Arc<Link>, Not> {
         let mut made = own.link.lock().await;
         let known = made.as_ref().filter(|link| !link.is_closed()).map(Arc::clone);
@@ -248,7 +252,7 @@ impl McpServers {
             None => {
                 let session = (context.session, context.workspace.as_path());
                 let target = self.target(config, Some(session)).map_err(Not::transport)?;
-                self.connect(config, &target).await.map_err(Not::transport)?
+                self.connect(config, &target, tasks).await.map_err(Not::transport)?
             }
         };
         *made = Some(Arc::clone(&link));
@@ -263,7 +267,7 @@ impl McpServers {
         &self,
         config: &Arc<ServerConfig>,
         context: &ToolContext,
-    ) -> Result<(Arc<Own>, CancellationToken), Not> {
+    ) -> Result<(Arc<Own>, CancellationToken, TaskTracker), Not> {
         let mut book = self.lock();
         let Some(server) = book.find_mut(&config.id) else {
             return Err(Not::transport("the MCP server was removed"));
@@ -271,9 +275,9 @@ impl McpServers {
         if !server.config.enabled || self.stop.is_cancelled() {
             return Err(Not::transport("the MCP server is disabled"));
         }
-        let stop = server.stop.clone();
+        let (stop, tasks) = (server.stop.clone(), server.tasks.clone());
         if let Some(own) = server.own.get(&context.session) {
-            return Ok((Arc::clone(own), stop));
+            return Ok((Arc::clone(own), stop, tasks));
         }
         if server.own.len() >= MAX_OWN {
             return Err(Not::transport(format!(
@@ -287,9 +291,9 @@ impl McpServers {
         if let Some(me) = self.me.upgrade() {
             let (config, session) = (Arc::clone(config), context.session);
             let (own, stop) = (Arc::clone(&own), stop.clone());
-            self.tracker.spawn(async move { me.reap(&config, session, &own, &stop).await });
+            tasks.spawn(async move { me.reap(&config, session, &own, &stop).await });
         }
-        Ok((own, stop))
+        Ok((own, stop, tasks))
     }
 
     /// Ends a session's server with the session, with its server's stop, or when it was not

@@ -91,7 +91,10 @@ pub enum ServerState {
     /// It has answered, and is there (or is started for each session).
     Ready,
     /// With the reason, and when the next attempt is made.
-    Failed { reason: String, next_try: Option<Timestamp> },
+    Failed {
+        reason: String,
+        next_try: Option<Timestamp>,
+    },
 }
 
 impl ServerState {
@@ -185,7 +188,6 @@ pub struct McpServers {
     changing: tokio::sync::Mutex<()>,
     /// Counts changes of anything that a view shows.
     changes: watch::Sender<u64>,
-    tracker: TaskTracker,
     stop: CancellationToken,
     me: std::sync::Weak<Self>,
 }
@@ -219,7 +221,6 @@ impl McpServers {
             book: Mutex::new(Book::new(servers)),
             changing: tokio::sync::Mutex::new(()),
             changes: watch::Sender::new(0),
-            tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             me: me.clone(),
         });
@@ -288,9 +289,12 @@ impl McpServers {
                 config.check()?;
                 if known.is_none() {
                     if book.servers.len() >= MAX_SERVERS {
-                        return Err(McpError::Refused(format!("at most {MAX_SERVERS} MCP servers")));
+                        return Err(McpError::Refused(format!(
+                            "at most {MAX_SERVERS} MCP servers"
+                        )));
                     }
-                    let alike = |s: &&Server| crate::vet::fold(&s.config.id) == crate::vet::fold(&id);
+                    let alike =
+                        |s: &&Server| crate::vet::fold(&s.config.id) == crate::vet::fold(&id);
                     if let Some(other) = book.servers.iter().find(alike) {
                         return Err(McpError::Refused(format!(
                             "the id `{id}` is too like `{}`: choose one that nobody confuses",
@@ -419,7 +423,9 @@ impl McpServers {
                 let book = self.lock();
                 let server = book.find(id).ok_or(McpError::NotFound)?;
                 if !server.pins.contains_key(tool) {
-                    return Err(McpError::Refused(format!("`{id}` has no approved tool of that name")));
+                    return Err(McpError::Refused(format!(
+                        "`{id}` has no approved tool of that name"
+                    )));
                 }
                 let mut next = book.saved();
                 for saved in next.iter_mut().filter(|saved| saved.config.id == id) {
@@ -435,13 +441,29 @@ impl McpServers {
         self.get(id)
     }
 
-    /// Ends every server. All processes are gone when this answers, or it says that some are not.
+    /// Ends every server. All processes are gone when this answers; if not, after
+    /// 15 s, the log says so.
     pub async fn shutdown(&self) {
         self.stop.cancel();
-        self.lock().servers.iter().for_each(|server| server.stop.cancel());
-        self.tracker.close();
-        if tokio::time::timeout(DRAIN, self.tracker.wait()).await.is_err() {
-            tracing::warn!(left = self.tracker.len(), "MCP servers did not end in time");
+        let all: Vec<_> = {
+            let mut book = self.lock();
+            let all = book.servers.iter_mut();
+            all.map(|server| {
+                server.stop.cancel();
+                server.link = None;
+                server.tasks.close();
+                server.tasks.clone()
+            })
+            .collect()
+        };
+        let wait = async {
+            for tasks in &all {
+                tasks.wait().await;
+            }
+        };
+        if tokio::time::timeout(DRAIN, wait).await.is_err() {
+            let left: usize = all.iter().map(TaskTracker::len).sum();
+            tracing::warn!(left, "MCP servers did not end in time");
         }
     }
 

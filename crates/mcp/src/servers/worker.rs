@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use overmind_core::sandbox::SandboxLevel;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::book::Retired;
 use super::{McpServers, ServerState};
@@ -26,21 +27,15 @@ impl McpServers {
     /// Starts the worker of a server that is enabled and has none.
     pub(super) fn start_worker(&self, id: &str) {
         let Some(me) = self.me.upgrade() else { return };
-        let (stop, stopped, enabled) = {
+        let (stop, tasks, enabled) = {
             let book = self.lock();
             let Some(server) = book.find(id) else { return };
-            (server.stop.clone(), server.stopped.clone(), server.config.enabled)
+            (server.stop.clone(), server.tasks.clone(), server.config.enabled)
         };
-        if !enabled || self.stop.is_cancelled() {
-            stopped.cancel();
-            return;
+        if enabled && !self.stop.is_cancelled() {
+            let id = id.to_owned();
+            tasks.clone().spawn(async move { me.live(&id, &stop, &tasks).await });
         }
-        let id = id.to_owned();
-        self.tracker.spawn(async move {
-            // Dropped with the task, however it ends: whoever waits for the end is told.
-            let _done = stopped.drop_guard();
-            me.live(&id, &stop).await;
-        });
     }
 
     /// Waits until all that a server started is gone.
@@ -49,10 +44,12 @@ impl McpServers {
         for own in &old.own {
             own.end().await;
         }
-        old.stopped.cancelled().await;
+        drop(old.link);
+        old.tasks.close();
+        old.tasks.wait().await;
     }
 
-    async fn live(self: &Arc<Self>, id: &str, stop: &CancellationToken) {
+    async fn live(self: &Arc<Self>, id: &str, stop: &CancellationToken, tasks: &TaskTracker) {
         let mut delay = FIRST_DELAY;
         loop {
             let Some((config, wake)) = ({
@@ -63,8 +60,12 @@ impl McpServers {
             };
             let began = self.parts.clock.now();
             let ended = tokio::select! {
-                () = stop.cancelled() => return,
-                ended = self.once(id, &config, stop) => ended,
+                // What `once` had is dropped, and so ended; the server's tasks see to it.
+                () = stop.cancelled() => {
+                    self.forget_link(id);
+                    return;
+                }
+                ended = self.once(id, &config, stop, tasks) => ended,
             };
             let Err(reason) = ended else { return };
             if self.parts.clock.now().since(began) > STEADY {
@@ -90,9 +91,10 @@ impl McpServers {
         id: &str,
         config: &Arc<ServerConfig>,
         stop: &CancellationToken,
+        tasks: &TaskTracker,
     ) -> Result<(), String> {
         let target = self.target(config, None)?;
-        let (link, offered) = self.connect(config, &target).await?;
+        let (link, offered) = self.connect(config, &target, tasks).await?;
         self.accept(id, config, &link, offered, stop).await?;
         match config.scope {
             Scope::Session => {
@@ -103,19 +105,28 @@ impl McpServers {
                 Ok(())
             }
             Scope::Shared => {
-                if let Some(server) = self.current(id, stop).as_deref_mut().and_then(|b| b.find_mut(id)) {
+                if let Some(server) =
+                    self.current(id, stop).as_deref_mut().and_then(|b| b.find_mut(id))
+                {
                     server.link = Some(Arc::clone(&link));
                 }
                 self.set_state(id, stop, ServerState::Ready);
                 let ended = self.watch(id, config, &link, stop).await;
-                if let Some(server) = self.lock().find_mut(id)
-                    && server.link.as_ref().is_some_and(|known| Arc::ptr_eq(known, &link))
-                {
-                    server.link = None;
-                }
+                self.forget_link(id);
                 link.close().await;
                 ended
             }
+        }
+    }
+
+    /// Lets go of the server's shared connection, if it is no good any more.
+    fn forget_link(&self, id: &str) {
+        let mut book = self.lock();
+        if let Some(server) = book.find_mut(id)
+            && (server.stop.is_cancelled()
+                || server.link.as_ref().is_some_and(|link| link.is_closed()))
+        {
+            server.link = None;
         }
     }
 
@@ -145,11 +156,12 @@ impl McpServers {
         &self,
         config: &ServerConfig,
         target: &Target,
+        tasks: &TaskTracker,
     ) -> Result<(Arc<Link>, Vec<Offered>), String> {
         let work = async {
-            let launcher = self.parts.launcher.as_ref();
+            let launcher = &self.parts.launcher;
             let limits = &config.limits;
-            let link = Link::open(target, launcher, config.protocol, limits, &self.tracker).await?;
+            let link = Link::open(target, launcher, config.protocol, limits, tasks).await?;
             match link.tools().await {
                 Ok(offered) => Ok((link, offered)),
                 Err(why) => {
@@ -212,10 +224,9 @@ impl McpServers {
         session: Option<(overmind_core::ids::SessionId, &std::path::Path)>,
     ) -> Result<Target, String> {
         match &config.transport {
-            Transport::Http { url, headers } => Ok(Target::Http {
-                url: url.clone(),
-                headers: self.values(headers.iter())?,
-            }),
+            Transport::Http { url, headers } => {
+                Ok(Target::Http { url: url.clone(), headers: self.values(headers.iter())? })
+            }
             Transport::Stdio { command, args, env, sandbox, read_only, writes_workspace } => {
                 let (workspace, cwd, writable) = match session {
                     Some((session, workspace)) => {
@@ -270,9 +281,11 @@ impl McpServers {
         values
             .map(|(name, value)| match value {
                 Value::Plain(text) => Ok((name.clone(), text.clone())),
-                Value::Secret { secret } => (self.parts.secrets)(secret)
-                    .map(|text| (name.clone(), text))
-                    .ok_or_else(|| format!("the secret `{secret}` for {name} is not known: set it")),
+                Value::Secret { secret } => {
+                    (self.parts.secrets)(secret).map(|text| (name.clone(), text)).ok_or_else(|| {
+                        format!("the secret `{secret}` for {name} is not known: set it")
+                    })
+                }
             })
             .collect()
     }

@@ -199,7 +199,11 @@ mod tests {
             assert!(why(tool("t", hiding)).contains("hides"), "{hiding:?}");
         }
         assert!(why(tool("t", &"x".repeat(9000))).contains("9000 bytes"));
-        assert!(vet(vec![tool("t", "Zeile eins\n\tzwei — ünïcode 日本 👍\u{fe0f}")], false)[0].tool.is_ok());
+        assert!(
+            vet(vec![tool("t", "Zeile eins\n\tzwei — ünïcode 日本 👍\u{fe0f}")], false)[0]
+                .tool
+                .is_ok()
+        );
     }
 
     #[test]

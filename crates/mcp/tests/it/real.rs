@@ -55,7 +55,8 @@ async fn needs_node_everything_is_called_over_pipes_in_the_sandbox() {
     let long = json!({"duration": 1, "steps": 2});
     let long = bench.call("mcp.everything.trigger-long-running-operation", long).await;
     assert_eq!(long["ok"], true, "{long}");
-    assert!(bench.progress.lock().unwrap().len() >= 2);
+    let reports = bench.progress.lock().unwrap().clone();
+    assert!(reports.iter().any(|report| report.total == Some(2.0)), "{reports:?}");
     let structured = json!({"location": "New York"});
     let structured = bench.call("mcp.everything.get-structured-content", structured).await;
     assert!(structured["mcp"]["result"]["structuredContent"].is_object(), "{structured}");
@@ -134,10 +135,12 @@ async fn needs_node_everything_is_called_over_http() {
     bench.servers.shutdown().await;
 }
 
-const FAST: &str = r#"
-import asyncio, os
-from mcp.server.fastmcp import FastMCP, Context
-mcp = FastMCP("small")
+const SMALL: &str = r#"
+try:
+    from mcp.server.mcpserver import MCPServer, Context
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as MCPServer, Context
+mcp = MCPServer("small")
 @mcp.tool()
 def add(a: int, b: int) -> int:
     "Adds two numbers."
@@ -169,11 +172,11 @@ async fn needs_python_a_server_in_python_is_called() {
     if !prefix.starts_with("/usr") {
         shown.push(PathBuf::from(prefix));
     }
-    let mut config = program("small", &[python, "-c", "placeholder"], shown);
-    if let Transport::Stdio { args, env, .. } = &mut config.transport {
-        // A script on one line: arguments have no line ends.
-        let text = FAST.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
-        args[1] = format!("exec(\"{text}\")");
+    let script = bench.dir.path().join("server.py");
+    std::fs::write(&script, SMALL).unwrap();
+    shown.push(bench.dir.path().to_owned());
+    let mut config = program("small", &[python, script.to_str().unwrap()], shown);
+    if let Transport::Stdio { env, .. } = &mut config.transport {
         env.insert("PYTHONPATH".into(), Value::Plain(root.display().to_string()));
     }
     let view = bench.servers.put(config).await.unwrap();
@@ -182,7 +185,8 @@ async fn needs_python_a_server_in_python_is_called() {
     assert_eq!(sum["mcp"]["result"]["content"][0]["text"], "42", "{sum}");
     let refused = bench.call("mcp.small.refuse", json!({})).await;
     assert_eq!(refused["error"]["code"], "mcp_tool_error", "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("not today"));
+    // The library names the tool, and since its version 2 keeps the exception to itself.
+    assert!(refused["error"]["message"].as_str().unwrap().contains("refuse"), "{refused}");
     assert_eq!(bench.text("mcp.small.count", json!({"to": 3})).await, "counted");
     assert!(!bench.progress.lock().unwrap().is_empty());
     bench.servers.shutdown().await;

@@ -88,8 +88,9 @@ async fn a_child_that_ignores_the_end_of_its_input_is_killed_with_all_it_started
         let dir = tempfile::tempdir().unwrap();
         let mark = format!("86{}{}", std::process::id(), level as u8);
         // A grandchild in a session of its own, whose parent has ended: a daemon.
-        let script =
-            format!("trap '' TERM HUP; (setsid sleep {mark} &) ; echo up; sleep {mark}; sleep {mark}");
+        let script = format!(
+            "trap '' TERM HUP; (setsid sleep {mark} &) ; echo up; sleep {mark}; sleep {mark}"
+        );
         let Piped { stdin, stdout, stderr: _stderr, tree } =
             launcher().launch(request(level, dir.path(), &script)).await.unwrap();
         drop(stdin);
