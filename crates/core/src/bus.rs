@@ -56,10 +56,12 @@ pub enum ToHive {
         epoch: u32,
         effect: EffectId,
     },
-    /// The session is over here: abort what is left and forget it.
+    /// The session is not here any more: abort what is left and forget it.
     Release {
         session: SessionId,
         epoch: u32,
+        /// It has ended: what its tools keep for it can go as well.
+        over: bool,
     },
     /// Call a tool in a session's name, asked for through the API and not by the session.
     CallTool {

@@ -31,6 +31,9 @@ pub enum EffectAction {
         class: EffectClass,
         /// What a human agreed to: the call begins only if it is still that.
         bound: Option<Bound>,
+        /// [`crate::tool::ToolSpec::definition`] of a tool that may change while the session
+        /// lives: the call begins only if it is still that tool.
+        definition: Option<String>,
     },
     Model(Box<ModelRequest>),
     /// Say what exactly a call would do, for a human to agree to. Changes nothing.

@@ -16,6 +16,7 @@ pub mod gate;
 pub mod ids;
 pub mod memory;
 pub mod model;
+pub mod piped;
 pub mod policy;
 pub mod queue;
 pub mod replay;
@@ -26,6 +27,7 @@ pub mod session;
 pub mod store;
 pub mod time;
 pub mod tool;
+pub mod tool_source;
 
 /// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -224,11 +224,12 @@ impl Engine {
     }
 
     fn agent_view(&self, agent: Agent) -> AgentView {
+        let tools = self.tools.specs();
         let mut warnings: Vec<String> = agent
             .spec
             .tools_allowed
             .iter()
-            .filter(|name| self.cortex.toolset.find(name).is_none())
+            .filter(|name| tools.iter().all(|tool| tool.name != **name))
             .map(|name| format!("no tool is called `{name}` here; calls of it will be denied"))
             .collect();
         if agent.spec.policy.resolve(&agent.spec.model) == overmind_core::agent::PolicyKind::Model

@@ -102,7 +102,12 @@ impl Hive {
                     stop.cancel();
                 }
             }
-            ToHive::Release { session, epoch } => release(sessions, session, epoch),
+            ToHive::Release { session, epoch, over } => {
+                release(sessions, session, epoch);
+                if over {
+                    self.tools.session_ended(session);
+                }
+            }
             ToHive::CallTool { call, assignment, name, args } => {
                 let hive = Arc::clone(self);
                 self.tasks.spawn(|stop| async move {
@@ -177,10 +182,15 @@ impl Hive {
         failpoint::point("hive.before_effect");
         let began = Instant::now();
         match effect.action {
-            EffectAction::Tool { name, args, class: _, bound } => {
+            EffectAction::Tool { name, args, class: _, bound, definition } => {
                 let context = context(assignment, effect.id);
                 let outcome = match self.still_agreed(&context, &name, &args, bound).await {
-                    Ok(()) => self.tools.call(&context, &name, &args).await,
+                    Ok(()) => match definition {
+                        Some(known) => {
+                            self.tools.call_defined(&context, &name, &args, &known).await
+                        }
+                        None => self.tools.call(&context, &name, &args).await,
+                    },
                     Err(stale) => stale,
                 };
                 (EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }, Vec::new())

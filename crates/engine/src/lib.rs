@@ -30,13 +30,12 @@ use overmind_core::memory::Memory;
 use overmind_core::model::Models;
 use overmind_core::queue::Bounds;
 use overmind_core::session::Toolset;
-use overmind_core::store::{Change, Commit, NewEvent, Store, StreamId};
+use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox;
-use serde_json::json;
 
 pub use self::caller::{Caller, Rights};
-use self::cortex::{Cortex, CortexParts, toolset_key};
+use self::cortex::{Cortex, CortexParts, keep_toolset};
 pub use self::error::EngineError;
 use self::hive::Hive;
 pub use self::tasks::{Drained, Tasks};
@@ -116,7 +115,8 @@ impl Engine {
     /// [`EngineError`] when the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
         let Parts { store, models, tools, memory, gate, clock, ids, config } = parts;
-        let toolset = Arc::new(Toolset::new(tools.specs()));
+        let specs = tools.specs();
+        let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
@@ -138,7 +138,8 @@ impl Engine {
             ids,
             config,
             tasks: tasks.clone(),
-            toolset,
+            tools: Arc::clone(&tools),
+            toolset: (specs, toolset),
         });
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
@@ -173,26 +174,4 @@ impl Engine {
         }
         cut
     }
-}
-
-/// Stores the tool definitions under their hash, once: sessions name the hash.
-async fn keep_toolset(
-    store: &dyn Store,
-    clock: &dyn Clock,
-    toolset: &Toolset,
-) -> Result<(), EngineError> {
-    let key = toolset_key(toolset.hash());
-    if store.setting_fetch(key.clone()).await?.is_some() {
-        return Ok(());
-    }
-    let at = clock.now();
-    let event = NewEvent {
-        stream: StreamId::System,
-        kind: "toolset.registered",
-        ts: at,
-        payload: json!({"hash": toolset.hash()}),
-    };
-    let change = Change::SettingPut { key, value: toolset.to_value(), at };
-    store.commit(Commit { guards: vec![], events: vec![event], changes: vec![change] }).await?;
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Sessions as callers see them: create, look, order.
 
 use std::path::{Component, Path};
-use std::sync::Arc;
 
 use overmind_core::agent::AgentStatus;
 use overmind_core::ids::{ApprovalId, SessionId};
@@ -52,6 +51,7 @@ impl Engine {
         if agent.status == AgentStatus::Disabled {
             return Err(EngineError::conflict("Agent is disabled"));
         }
+        let toolset = self.cortex.current_toolset().await?;
         let mut spec = Spec {
             run_id: SessionId::mint(&*self.cortex.ids),
             colony: agent.colony,
@@ -62,7 +62,7 @@ impl Engine {
             task: draft.task,
             workspace,
             created_by: by.name.clone(),
-            toolset: self.cortex.toolset.hash().to_owned(),
+            toolset: toolset.hash().to_owned(),
             gated: self.cortex.gate.is_some(),
             fork: None,
         };
@@ -74,7 +74,7 @@ impl Engine {
         }
         let agent_bound = spec.agent.limits.max_concurrent;
         let now = self.cortex.clock.now();
-        let session = Session::begin(spec, Arc::clone(&self.cortex.toolset), now);
+        let session = Session::begin(spec, toolset, now);
         let row = session.row().clone();
         let stream = StreamId::Session(row.id);
         let mut commit = Commit {

@@ -113,6 +113,7 @@ impl Session {
             step: Some(step.id),
             not_before: None,
             action: EffectAction::Tool {
+                definition: self.toolset.definition(&call.name),
                 name: call.name,
                 args: call.args,
                 class: call.class,
@@ -257,6 +258,7 @@ impl Session {
                 args: call.args.clone(),
                 class: call.class,
                 bound: call.clearance.bound(),
+                definition: self.toolset.definition(&call.name),
             },
         });
         self.with_call(at, |call| {
@@ -630,6 +632,7 @@ impl Session {
                 args: call.args.clone(),
                 class: call.class,
                 bound: call.clearance.bound(),
+                definition: self.toolset.definition(&call.name),
             },
         });
     }

@@ -3,6 +3,7 @@
 //! They are part of what decisions rest on, so they are recorded: once per distinct set, under
 //! its hash, and every session names the hash.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -23,17 +24,25 @@ pub(super) struct Offer {
 pub struct Toolset {
     hash: String,
     tools: Arc<[ToolSpec]>,
+    /// Of the tools that may change while a session lives: those of a source.
+    definitions: BTreeMap<String, String>,
 }
 
 impl Toolset {
     pub fn new(tools: Arc<[ToolSpec]>) -> Self {
         let text = Self::describe(&tools).to_string();
-        Self { hash: blake3::hash(text.as_bytes()).to_hex()[..32].to_owned(), tools }
+        let from_sources = tools.iter().filter(|tool| tool.name.contains('.'));
+        let definitions = from_sources.map(|tool| (tool.name.clone(), tool.definition())).collect();
+        Self { hash: blake3::hash(text.as_bytes()).to_hex()[..32].to_owned(), tools, definitions }
     }
 
     /// Half of a BLAKE3 of all definitions, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
+    }
+
+    pub(super) fn definition(&self, name: &str) -> Option<String> {
+        self.definitions.get(name).cloned()
     }
 
     pub fn find(&self, name: &str) -> Option<&ToolSpec> {

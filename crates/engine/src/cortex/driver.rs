@@ -345,10 +345,10 @@ impl Driver {
         for effect in effects {
             self.tell(ToHive::Perform { session: self.id, epoch, effect }).await;
         }
-        if self.session().status() != SessionStatus::Running
-            && before.status == SessionStatus::Running
-        {
-            self.tell(ToHive::Release { session: self.id, epoch: old }).await;
+        let status = self.session().status();
+        let over = status.is_terminal();
+        if over || (status != SessionStatus::Running && before.status == SessionStatus::Running) {
+            self.tell(ToHive::Release { session: self.id, epoch: old, over }).await;
         }
         Ok(())
     }

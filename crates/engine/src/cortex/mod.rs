@@ -21,9 +21,10 @@ use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Session, Toolset};
-use overmind_core::store::{Store, StoreError};
+use overmind_core::store::{Change, Commit, NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
-use overmind_core::tool::ToolOutcome;
+use overmind_core::tool::{ToolOutcome, ToolSpec, Toolbox};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +42,8 @@ use crate::view::Readiness;
 const KEPT_FRESH: usize = 4096;
 /// Agents kept decoded.
 const KEPT_AGENTS: usize = 10_000;
+/// Sets of tool definitions kept decoded; tools that come and go make new ones.
+const KEPT_TOOLSETS: usize = 256;
 /// Sessions read at a time when the engine starts.
 const SCAN: u32 = 500;
 
@@ -54,7 +57,9 @@ pub(crate) struct Cortex {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) config: Config,
     pub(crate) tasks: Tasks,
-    pub(crate) toolset: Arc<Toolset>,
+    /// The tools offered now, and the definitions that new sessions begin with.
+    toolset: Mutex<(Arc<[ToolSpec]>, Arc<Toolset>)>,
+    tools: Arc<dyn Toolbox>,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
@@ -98,16 +103,18 @@ pub(crate) struct CortexParts {
     pub(crate) ids: Arc<dyn IdSource>,
     pub(crate) config: Config,
     pub(crate) tasks: Tasks,
-    pub(crate) toolset: Arc<Toolset>,
+    pub(crate) tools: Arc<dyn Toolbox>,
+    pub(crate) toolset: (Arc<[ToolSpec]>, Arc<Toolset>),
 }
 
 impl Cortex {
     pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
-        let CortexParts { store, memory, bus, gate, clock, ids, config, tasks, toolset } = parts;
+        let CortexParts { store, memory, bus, gate, clock, ids, config, tasks, tools, toolset } =
+            parts;
         let watchers = Arc::new(Watchers::default());
         let listener = Arc::clone(&watchers);
         store.listen(Box::new(move |places| listener.committed(places)));
-        let toolsets = HashMap::from([(toolset.hash().to_owned(), Arc::clone(&toolset))]);
+        let toolsets = HashMap::from([(toolset.1.hash().to_owned(), Arc::clone(&toolset.1))]);
         Arc::new(Self {
             started_at: clock.now(),
             queue: Mutex::new(FairQueue::new(config.bounds())),
@@ -119,7 +126,8 @@ impl Cortex {
             ids,
             config,
             tasks,
-            toolset,
+            tools,
+            toolset: Mutex::new(toolset),
             watchers,
             counters: Counters::default(),
             draining: AtomicBool::new(false),
@@ -333,6 +341,30 @@ impl Cortex {
     }
 
     /// The tool definitions with this hash, from memory or from the settings.
+    /// The definitions that a session begins with now, stored under their hash.
+    pub(crate) async fn current_toolset(&self) -> Result<Arc<Toolset>, EngineError> {
+        let specs = self.tools.specs();
+        {
+            let (known, toolset) = &*lock(&self.toolset);
+            if Arc::ptr_eq(known, &specs) {
+                return Ok(Arc::clone(toolset));
+            }
+        }
+        let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
+        keep_toolset(&*self.store, &*self.clock, &toolset).await?;
+        self.keep_decoded(&toolset);
+        *lock(&self.toolset) = (specs, Arc::clone(&toolset));
+        Ok(toolset)
+    }
+
+    fn keep_decoded(&self, toolset: &Arc<Toolset>) {
+        let mut toolsets = lock(&self.toolsets);
+        if toolsets.len() >= KEPT_TOOLSETS {
+            toolsets.clear();
+        }
+        toolsets.insert(toolset.hash().to_owned(), Arc::clone(toolset));
+    }
+
     pub(crate) async fn toolset(&self, hash: &str) -> Result<Option<Arc<Toolset>>, StoreError> {
         if let Some(toolset) = lock(&self.toolsets).get(hash) {
             return Ok(Some(Arc::clone(toolset)));
@@ -340,7 +372,7 @@ impl Cortex {
         let stored = self.store.setting_fetch(toolset_key(hash)).await?;
         let toolset = stored.as_ref().and_then(Toolset::from_value).map(Arc::new);
         if let Some(toolset) = &toolset {
-            lock(&self.toolsets).insert(hash.to_owned(), Arc::clone(toolset));
+            self.keep_decoded(toolset);
         }
         Ok(toolset)
     }
@@ -458,7 +490,29 @@ impl Cortex {
     }
 }
 
-pub(crate) fn toolset_key(hash: &str) -> String {
+/// Stores the tool definitions under their hash, once: sessions name the hash.
+pub(crate) async fn keep_toolset(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    toolset: &Toolset,
+) -> Result<(), EngineError> {
+    let key = toolset_key(toolset.hash());
+    if store.setting_fetch(key.clone()).await?.is_some() {
+        return Ok(());
+    }
+    let at = clock.now();
+    let event = NewEvent {
+        stream: StreamId::System,
+        kind: "toolset.registered",
+        ts: at,
+        payload: json!({"hash": toolset.hash()}),
+    };
+    let change = Change::SettingPut { key, value: toolset.to_value(), at };
+    store.commit(Commit { guards: vec![], events: vec![event], changes: vec![change] }).await?;
+    Ok(())
+}
+
+fn toolset_key(hash: &str) -> String {
     format!("toolset/{hash}")
 }
 
