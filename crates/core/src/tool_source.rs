@@ -49,3 +49,58 @@ pub trait ToolSource: Send + Sync + fmt::Debug {
         let _ = session;
     }
 }
+
+/// What a person may ask of sources that are servers (MCP). The values are JSON objects in the
+/// shape that the API shows; secrets are in none of them.
+pub trait ToolServers: Send + Sync + fmt::Debug {
+    /// All servers with their tools, by id.
+    fn list(&self) -> Vec<Value>;
+
+    /// Adds a server or replaces the one with its id, and answers it once it has answered or
+    /// failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolServerError`]; nothing has changed then.
+    fn put(&self, config: Value) -> Fut<'_, Result<Value, ToolServerError>>;
+
+    /// # Errors
+    ///
+    /// [`ToolServerError`]; nothing has changed then.
+    fn remove<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), ToolServerError>>;
+
+    /// Approves one tool, or all that can be; `hash` is what the person saw.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolServerError`]; nothing is approved then.
+    fn pin<'a>(
+        &'a self,
+        id: &'a str,
+        tool: Option<&'a str>,
+        hash: Option<&'a str>,
+    ) -> Fut<'a, Result<Value, ToolServerError>>;
+
+    /// Takes an approval back.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolServerError`].
+    fn unpin<'a>(&'a self, id: &'a str, tool: &'a str) -> Fut<'a, Result<Value, ToolServerError>>;
+}
+
+/// Why a request about servers was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ToolServerError {
+    #[error("{what} not found")]
+    NotFound { what: String },
+    /// The request is wrong; `field` is empty when it is not about one.
+    #[error("{message}")]
+    Bad { field: String, message: String },
+    /// The request is right and cannot be done as things stand.
+    #[error("{message}")]
+    Refused { message: String },
+    /// It may work later.
+    #[error("{message}")]
+    Unavailable { message: String },
+}

@@ -29,6 +29,11 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+#[expect(clippy::exit, reason = "to end in the middle is what is asked of it")]
+fn die(code: i32) -> ! {
+    std::process::exit(code)
+}
+
 fn say(message: &Value) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{message}").and_then(|()| out.flush());
@@ -83,7 +88,7 @@ fn serve(mode: &str, mark: &str) {
         },
         "dies" => {
             eprintln!("no key, secret is {}", env("SECRET"));
-            std::process::exit(3);
+            die(3);
         }
         "stdout_flood" => loop {
             let line = b"chatter chatter chatter chatter chatter chatter chatter\n";
@@ -119,7 +124,7 @@ fn serve(mode: &str, mark: &str) {
                 "capabilities": {"tools": {"listChanged": true}},
                 "serverInfo": {"name": "modern", "version": "1"}, "ttlMs": 0, "cacheScope": "private",
             })),
-            "server/discover" if mode == "shy" => std::process::exit(1),
+            "server/discover" if mode == "shy" => die(1),
             "server/discover" => say(&json!({"jsonrpc": "2.0", "id": id,
                 "error": {"code": -32601, "message": "no such method"}})),
             "initialize" => answer(json!({
@@ -184,7 +189,7 @@ fn serve(mode: &str, mark: &str) {
                         [{"type": "image", "mimeType": "image/png", "data": "aGVsbG8="}]})),
                     "crash" => {
                         eprintln!("boom");
-                        std::process::exit(3);
+                        die(3);
                     }
                     "giant" => answer(text(&"g".repeat(20 << 20))),
                     "big" => answer(text(&"b".repeat(1 << 20))),

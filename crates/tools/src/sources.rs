@@ -18,6 +18,8 @@ use crate::answer::{brief, envelope};
 use crate::gateway::denied;
 use crate::schema::{self, Checker};
 
+type List = Arc<[ToolSpec]>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     sources: Vec<Arc<dyn ToolSource>>,
@@ -28,9 +30,9 @@ pub(crate) struct Sources {
 #[derive(Debug, Default)]
 struct Seen {
     /// The lists themselves, one for each source: held, so that an equal pointer is the same list.
-    lists: Vec<Arc<[ToolSpec]>>,
-    /// With the built-in tools' list that they were merged with.
-    merged: Option<(Arc<[ToolSpec]>, Arc<[ToolSpec]>)>,
+    lists: Vec<List>,
+    /// The built-in tools' list that they were merged with, and what came of it.
+    merged: Option<(List, List)>,
     tools: HashMap<String, Arc<Dynamic>>,
 }
 

@@ -4,6 +4,7 @@
 //! a worker of its own (`worker.rs`), so a server that hangs delays nobody. `book.rs` keeps what
 //! is known of each and decides which of their tools are offered; `calls.rs` calls them.
 
+mod admin;
 mod book;
 mod calls;
 mod worker;
