@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod mcp;
 mod memory;
 mod problem;
 mod query;
@@ -34,6 +35,7 @@ pub use admin::{
     Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};
 pub use memory::{MemoryFound, MemoryItem, MemoryMatch, MemorySearch, MemoryStore, MemoryStored};
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};

@@ -6,10 +6,10 @@ use hyper::Method;
 use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
     Agent, AgentCreate, AgentPatch, ApprovalAnswer, AuditReport, BackupDone, BackupRequest, Diff,
-    Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MemoryFound, MemoryItem,
-    MemoryListQuery, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay, ProviderKeyView,
-    PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery, Status, Step, Tool,
-    ToolCall, ToolCallRequest, VerifyReport, Version,
+    Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin, McpServer, McpServerPut,
+    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemorySearch, MemoryStore,
+    MemoryStored, ModelCall, Okay, ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate,
+    RunInput, RunListQuery, Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -317,6 +317,35 @@ impl Client {
         self.act(Method::DELETE, path.as_str()).await
     }
 
+    /// Tool servers (MCP) with their tools.
+    pub async fn mcp_list(&self) -> Result<McpServers, ClientError> {
+        self.get("/api/settings/mcp/servers").await
+    }
+
+    pub async fn mcp_fetch(&self, id: &str) -> Result<McpServer, ClientError> {
+        self.get(mcp_path(id)?.as_str()).await
+    }
+
+    /// Adds a server, or replaces the one with its id; answers once it has answered or failed.
+    pub async fn mcp_put(&self, server: &McpServerPut) -> Result<McpServers, ClientError> {
+        let path = "/api/settings/mcp/servers";
+        self.send(Method::POST, path, server, None, Patience::Long).await
+    }
+
+    pub async fn mcp_remove(&self, id: &str) -> Result<McpServers, ClientError> {
+        self.act(Method::DELETE, mcp_path(id)?.as_str()).await
+    }
+
+    /// Approves tools as they are offered now.
+    pub async fn mcp_pin(&self, id: &str, pin: &McpPin) -> Result<McpServer, ClientError> {
+        self.post(mcp_path(id)?.then("/pin").as_str(), pin).await
+    }
+
+    /// Takes the approval of a tool back.
+    pub async fn mcp_unpin(&self, id: &str, tool: &McpUnpin) -> Result<McpServer, ClientError> {
+        self.post(mcp_path(id)?.then("/unpin").as_str(), tool).await
+    }
+
     pub async fn audit_verify(&self) -> Result<AuditReport, ClientError> {
         self.get_long("/api/audit/verify").await
     }
@@ -440,6 +469,10 @@ fn agent_path(agent: &str) -> Result<TargetPath, ClientError> {
 
 fn run_path(run: &str) -> Result<TargetPath, ClientError> {
     Ok(TargetPath::new("/api/runs").segment(filled("the run", run)?))
+}
+
+fn mcp_path(id: &str) -> Result<TargetPath, ClientError> {
+    Ok(TargetPath::new("/api/settings/mcp/servers").segment(filled("the MCP server", id)?))
 }
 
 fn listed(path: TargetPath, query: &ListQuery) -> TargetPath {

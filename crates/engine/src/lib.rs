@@ -17,6 +17,7 @@ pub mod request;
 mod sessions;
 mod tasks;
 mod timeline;
+mod tool_servers;
 mod tools;
 pub mod view;
 
@@ -33,6 +34,7 @@ use overmind_core::session::Toolset;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox;
+use overmind_core::tool_source::ToolServers;
 
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, keep_toolset};
@@ -88,6 +90,8 @@ pub struct Parts {
     pub store: Arc<dyn Store>,
     pub models: Arc<dyn Models>,
     pub tools: Arc<dyn Toolbox>,
+    /// Servers whose tools are among those, if there is a client for them.
+    pub tool_servers: Option<Arc<dyn ToolServers>>,
     pub memory: Arc<dyn Memory>,
     /// Judges each call before it begins. Without one, agents' own `approvals` alone count.
     pub gate: Option<Arc<dyn Gate>>,
@@ -101,6 +105,7 @@ pub struct Parts {
 pub struct Engine {
     cortex: Arc<Cortex>,
     tools: Arc<dyn Toolbox>,
+    tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
@@ -114,7 +119,7 @@ impl Engine {
     ///
     /// [`EngineError`] when the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
-        let Parts { store, models, tools, memory, gate, clock, ids, config } = parts;
+        let Parts { store, models, tools, tool_servers, memory, gate, clock, ids, config } = parts;
         let specs = tools.specs();
         let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
         keep_toolset(&*store, &*clock, &toolset).await?;
@@ -147,7 +152,7 @@ impl Engine {
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");
         }
-        Ok(Self { cortex, tools, models, tasks, backstage })
+        Ok(Self { cortex, tools, tool_servers, models, tasks, backstage })
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

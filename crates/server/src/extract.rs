@@ -68,6 +68,8 @@ path_ids! {
     MemoryPath(MemoryId) = "id" "Memory item";
     /// `{id}` of a key.
     KeyPath(ApiKeyId) = "id" "Key";
+    /// `{id}` of a tool server.
+    McpPath(String) = "id" "MCP server";
     /// `{name}` of a setting.
     SettingPath(String) = "name" "Setting";
 }

@@ -5,7 +5,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, health, memory, runs};
+use crate::routes::{admin, agents, health, mcp, memory, runs};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -18,8 +18,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
             Everything under `/api/runs` is also served under `/api/sessions`. Lists are bare \
             arrays of at most `limit` items; `Link: <…>; rel=\"next\"` leads to the next page. \
             Errors are RFC 9457 problems that also carry `\"ok\": false` and `\"error\"`. Unknown \
-            keys in bodies and queries are refused. Tool servers (MCP) are not configured here \
-            yet: `/api/settings/mcp/servers` answers 404.",
+            keys in bodies and queries are refused.",
         license(name = "MIT OR Apache-2.0"),
     ),
     paths(
@@ -30,6 +29,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         runs::run_decide, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
+        mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
         memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
         admin::tool_list, admin::event_list, admin::setting_fetch, admin::key_create,
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,

@@ -72,6 +72,7 @@ impl World {
             store: Arc::clone(&store),
             models: Arc::clone(&models) as Arc<_>,
             tools: Arc::clone(&tools) as Arc<_>,
+            tool_servers: None,
             memory: Arc::new(NoMemory) as Arc<dyn Memory>,
             gate,
             clock: Arc::new(WallClock) as Arc<dyn Clock>,

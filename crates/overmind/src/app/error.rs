@@ -24,6 +24,8 @@ pub enum StartError {
     #[error("the configuration of memory: {0}")]
     Memory(#[from] overmind_memory::ConfigError),
     #[error(transparent)]
+    Mcp(#[from] overmind_mcp::McpError),
+    #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
@@ -46,7 +48,7 @@ impl StartError {
             Self::Store(StoreError::Locked { .. }) => {
                 Some("`overmind doctor` looks who holds it".into())
             }
-            Self::Store(_) | Self::Engine(_) => None,
+            Self::Store(_) | Self::Mcp(_) | Self::Engine(_) => None,
             Self::Models(_) | Self::Memory(_) => Some("`overmind config show` says where it comes from".into()),
         }
     }

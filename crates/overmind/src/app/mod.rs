@@ -19,8 +19,11 @@ use overmind_core::memory::Memory;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
+use overmind_core::tool::{ToolSpec, Toolbox as _};
+use overmind_core::tool_source::{ToolServers, ToolSource};
 use overmind_engine::{Caller, Engine};
-use overmind_sandbox::Sandboxes;
+use overmind_mcp::{McpServers, StoreSettings};
+use overmind_sandbox::{PipedLauncher, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +44,7 @@ pub struct App {
     config: Config,
     engine: Engine,
     sandboxes: Sandboxes,
+    mcp: Arc<McpServers>,
     server_file: ServerFile,
     /// Cancelled to stop accepting; the server then finishes what it has.
     closing: CancellationToken,
@@ -82,17 +86,24 @@ impl App {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
         });
+        let mcp = mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
+        let tools = tools
+            .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
+            .expect("no built-in tool has a dot in its name");
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
             models: Arc::new(models),
             tools: Arc::new(tools),
+            tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,
+            gate: None,
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
                 max_running: config.max_running,
                 max_running_per_agent: config.max_running_per_agent,
                 max_running_per_colony: config.max_running_per_colony,
+                approval_ttl: None,
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
@@ -125,6 +136,7 @@ impl App {
             config,
             engine,
             sandboxes,
+            mcp,
             server_file,
             closing,
             server,
@@ -171,7 +183,7 @@ impl App {
     /// lose nothing that was acknowledged and go on at the next start. `now` ends the waiting
     /// for them early.
     pub async fn stop(self, now: impl Future<Output = ()>) -> usize {
-        let Self { config, engine, sandboxes, closing, server, housekeeping, lock, .. } = self;
+        let Self { config, engine, sandboxes, mcp, closing, server, housekeeping, lock, .. } = self;
         let mut now = std::pin::pin!(now);
         closing.cancel();
         housekeeping.stop().await;
@@ -201,6 +213,7 @@ impl App {
             Some(cut) => cut,
             None => engine.drain(Duration::ZERO).await,
         };
+        mcp.shutdown().await;
         // Containers of commands that were cut off are removed by the next start at the latest.
         let removed = sandboxes.docker().settled();
         let _ = tokio::time::timeout(Duration::from_secs(5), removed).await;
@@ -273,11 +286,33 @@ fn secrets(config: &Config) -> Vec<String> {
         .iter()
         .filter(|setting| setting.kind == Kind::Secret)
         .filter_map(|setting| config.text(setting.key).map(str::to_owned));
+    let credentials = config.credentials.values().map(|secret| secret.expose().to_owned());
     let of_providers = config
         .providers
         .iter()
         .filter_map(|provider| provider.key.as_ref().map(|key| key.expose().to_owned()));
-    of_table.chain(of_providers).collect()
+    of_table.chain(of_providers).chain(credentials).collect()
+}
+
+/// The servers of tools that are configured in the store. Does not wait for them.
+async fn mcp_servers(
+    config: &Config,
+    store: &Arc<overmind_store::Sqlite>,
+    clock: &Arc<dyn Clock>,
+    built_in: impl Iterator<Item = &ToolSpec>,
+) -> Result<Arc<McpServers>, StartError> {
+    let credentials = config.credentials.clone();
+    let store = Arc::clone(store) as Arc<dyn Store>;
+    let opened = McpServers::open(overmind_mcp::Parts {
+        launcher: Arc::new(PipedLauncher::new(sandbox_options(config))),
+        settings: Arc::new(StoreSettings::new(store, Arc::clone(clock))),
+        secrets: Arc::new(move |name| Some(credentials.get(name)?.expose().to_owned())),
+        clock: Arc::clone(clock),
+        scratch: config.data.path().join("mcp"),
+        built_in: built_in.map(|spec| spec.name.clone()).collect(),
+        progress: None,
+    });
+    Ok(opened.await?)
 }
 
 fn memory(

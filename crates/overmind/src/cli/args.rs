@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use super::args_mcp::McpCommand;
 use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
     MemoryCommand, ToolCommand,
@@ -191,6 +192,9 @@ Example:
     /// Store and find texts that agents remember
     #[command(subcommand)]
     Memory(MemoryCommand),
+    /// Manage servers of tools (MCP)
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     Key(KeyCommand),

@@ -6,11 +6,13 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_mcp;
 pub mod args_more;
 pub mod config_cmd;
 pub mod context;
 pub mod exit;
 pub mod ids;
+pub mod mcp;
 pub mod progress;
 pub mod remote;
 pub mod session;
@@ -95,6 +97,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Diff { a, b } => session::diff(cx, &a, &b).await,
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
+        Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
@@ -122,6 +125,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Store(_)
             | StartError::Models(_)
             | StartError::Memory(_)
+            | StartError::Mcp(_)
             | StartError::Engine(_) => Exit::Failed,
         };
         Self { exit, message: crate::app::chain(&err), hint: err.hint() }

@@ -9,9 +9,9 @@ use std::path::Path;
 use overmind_api::{
     Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AuditReport, BackupDone,
     BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
-    MemoryId, MemoryItem, MemoryListQuery, MemoryMatch, MemorySearch, MemoryStore, ProblemKind,
-    Run, RunCreate, RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest,
-    VerifyReport,
+    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
+    MemorySearch, MemoryStore, ProblemKind, Run, RunCreate, RunListQuery, RunStatus, SessionId,
+    Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, Options, Page, Replay, ReplayItem, ReplayOptions, Target,
@@ -241,6 +241,32 @@ impl Remote {
         let found = runs.iter().map(|run| run.id.to_string());
         let found = found.filter(|id| ids::matches(given, id)).collect();
         ids::only("run", given, found, "overmind ps --all")
+    }
+
+    /// Tool servers, by id.
+    pub async fn mcp_list(&self) -> Result<Vec<Value>, Failure> {
+        Ok(self.client.mcp_list().await?.servers)
+    }
+
+    pub async fn mcp_fetch(&self, id: &str) -> Result<Value, Failure> {
+        Ok(self.client.mcp_fetch(id).await?.server)
+    }
+
+    pub async fn mcp_put(&self, server: &McpServerPut) -> Result<Vec<Value>, Failure> {
+        Ok(self.client.mcp_put(server).await?.servers)
+    }
+
+    pub async fn mcp_remove(&self, id: &str) -> Result<(), Failure> {
+        self.client.mcp_remove(id).await?;
+        Ok(())
+    }
+
+    pub async fn mcp_pin(&self, id: &str, pin: &McpPin) -> Result<Value, Failure> {
+        Ok(self.client.mcp_pin(id, pin).await?.server)
+    }
+
+    pub async fn mcp_unpin(&self, id: &str, tool: &McpUnpin) -> Result<Value, Failure> {
+        Ok(self.client.mcp_unpin(id, tool).await?.server)
     }
 
     pub async fn run_cancel(&self, id: &str) -> Result<Run, Failure> {

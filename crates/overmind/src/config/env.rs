@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use super::secret::Secret;
+
 /// The directory that holds everything of one Overmind.
 pub const DATA: &str = "OVERMIND_DATA";
 /// The configuration file, in place of `<data>/overmind.toml`.
@@ -110,6 +112,9 @@ pub const NAMES: &[&str] = &[
     PATH,
 ];
 
+/// What the names of variables that hold secrets begin with.
+const CREDENTIAL: &str = "OVERMIND_CRED_";
+
 /// A copy of the environment at one moment. Tests build theirs from pairs.
 #[derive(Clone, Debug, Default)]
 pub struct Env(BTreeMap<String, OsString>);
@@ -150,8 +155,18 @@ impl Env {
             .keys()
             .map(String::as_str)
             .filter(|name| name.starts_with("OVERMIND_") && !name.starts_with("OVERMIND_TEST_"))
-            .filter(|name| !NAMES.contains(name))
+            .filter(|name| !NAMES.contains(name) && !name.starts_with(CREDENTIAL))
             .collect()
+    }
+
+    /// Secrets by name: what `OVERMIND_CRED_NAME` holds is the secret `NAME`.
+    pub fn credentials(&self) -> BTreeMap<String, Secret> {
+        let named = |(name, value): (&String, &OsString)| {
+            let name = name.strip_prefix(CREDENTIAL).filter(|name| !name.is_empty())?;
+            let value = value.to_str().filter(|value| !value.is_empty())?;
+            Some((name.to_owned(), Secret::new(value)))
+        };
+        self.0.iter().filter_map(named).collect()
     }
 }
 
@@ -165,6 +180,19 @@ mod tests {
         assert_eq!(env.text(DB), None);
         assert_eq!(env.path(DB), None);
         assert_eq!(env.unknown(), ["OVERMIND_DBB"]);
+    }
+
+    #[test]
+    fn credentials_are_named_by_what_follows_the_prefix() {
+        let env = Env::from_pairs([
+            ("OVERMIND_CRED_WEB_KEY", "s3cret-text"),
+            ("OVERMIND_CRED_", "nameless"),
+            ("OVERMIND_CRED_EMPTY", ""),
+        ]);
+        let all = env.credentials();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["WEB_KEY"]);
+        assert_eq!(all["WEB_KEY"].expose(), "s3cret-text");
+        assert_eq!(env.unknown(), [""; 0]);
     }
 
     #[test]

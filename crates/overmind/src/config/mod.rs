@@ -12,6 +12,7 @@ pub mod layers;
 pub mod secret;
 pub mod settings;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub struct Config {
     pub docker_image: String,
     pub log_level: String,
     pub log_format: LogFormat,
+    /// Secrets by name, from `OVERMIND_CRED_…`.
+    pub credentials: BTreeMap<String, Secret>,
     pub layers: Layers,
 }
 
@@ -104,7 +107,8 @@ impl Config {
             None => data.config_file(),
         };
         let layers = Layers::collect(data.path(), &file, env, &flags.values, cwd)?;
-        Self::checked(data, file, layers, cwd)
+        let checked = Self::checked(data, file, layers, cwd)?;
+        Ok(Self { credentials: env.credentials(), ..checked })
     }
 
     fn checked(
@@ -185,6 +189,7 @@ impl Config {
             docker_image: text(key::DOCKER_IMAGE).expect("the table gives it a default"),
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
+            credentials: BTreeMap::new(),
             data,
             file,
             layers,

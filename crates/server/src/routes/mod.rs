@@ -17,6 +17,7 @@ use crate::fault::Fault;
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod health;
+pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod runs;
 
@@ -90,6 +91,12 @@ routes! {
     Quick get "/api/tools" => admin::tool_list;
     Quick get "/api/events" => admin::event_list;
     Quick get "/api/settings/{name}" => admin::setting_fetch;
+    Quick get "/api/settings/mcp/servers" => mcp::mcp_list;
+    Long post "/api/settings/mcp/servers" => mcp::mcp_put;
+    Quick get "/api/settings/mcp/servers/{id}" => mcp::mcp_fetch;
+    Long delete "/api/settings/mcp/servers/{id}" => mcp::mcp_remove;
+    Quick post "/api/settings/mcp/servers/{id}/pin" => mcp::mcp_pin;
+    Quick post "/api/settings/mcp/servers/{id}/unpin" => mcp::mcp_unpin;
     Quick post "/api/keys" => admin::key_create;
     Quick get "/api/keys" => admin::key_list;
     Quick delete "/api/keys/{id}" => admin::key_revoke;

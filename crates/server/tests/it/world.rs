@@ -188,6 +188,7 @@ async fn engine(
         store,
         models,
         tools,
+        tool_servers: None,
         memory: Arc::new(NoMemory) as Arc<dyn Memory>,
         gate: None,
         clock: Arc::new(WallClock) as Arc<dyn Clock>,

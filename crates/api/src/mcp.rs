@@ -1,0 +1,51 @@
+//! Tool servers (MCP), under `/api/settings/mcp/servers`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// The servers, by id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct McpServers {
+    pub ok: bool,
+    /// Each with `id`, `enabled`, `config`, `state` (`disabled`, `starting`, `ready`, `failed` with
+    /// `reason`), `protocol`, `server_info`, `sessions`, `needs_approval` and `tools`; a program also
+    /// with `command`, `args` and `env`. Values of `env` and headers are masked as `***`.
+    #[schema(value_type = Vec<Object>)]
+    pub servers: Vec<Value>,
+}
+
+/// One server as in [`McpServers`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct McpServer {
+    pub ok: bool,
+    #[schema(value_type = Object)]
+    pub server: Value,
+}
+
+/// Body of `POST /api/settings/mcp/servers`: either all of a server's configuration (`id`,
+/// `transport`, …), or the short form `{"id", "command", "args"?, "env"?, "enabled"?}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = Object)]
+pub struct McpServerPut(pub Value);
+
+/// Body of `POST /api/settings/mcp/servers/{id}/pin`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct McpPin {
+    /// The server's own name of the tool; not given: all that can be approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// The `hash` of the tool that was looked at: if it is another one by now, nothing is approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+/// Body of `POST /api/settings/mcp/servers/{id}/unpin`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct McpUnpin {
+    /// The server's own name of the tool.
+    pub tool: String,
+}
