@@ -15,6 +15,7 @@ pub mod failpoint;
 pub mod ids;
 pub mod memory;
 pub mod model;
+pub mod piped;
 pub mod policy;
 pub mod queue;
 pub mod replay;
@@ -25,6 +26,7 @@ pub mod session;
 pub mod store;
 pub mod time;
 pub mod tool;
+pub mod tool_source;
 
 /// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -37,6 +37,36 @@ pub struct ToolSpec {
     pub internal: bool,
 }
 
+impl ToolSpec {
+    /// Half of a BLAKE3 of name, description and schema, in hexadecimal: two definitions with
+    /// the same one are the same to a model and to the validation of arguments.
+    pub fn definition(&self) -> String {
+        definition(&self.name, &self.description, &self.schema)
+    }
+}
+
+/// [`ToolSpec::definition`] of parts. The order of keys in the schema does not count.
+pub fn definition(name: &str, description: &str, schema: &Value) -> String {
+    let mut hash = blake3::Hasher::new();
+    for part in [name, description, &sorted(schema).to_string()] {
+        hash.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
+    }
+    hash.finalize().to_hex()[..32].to_owned()
+}
+
+/// The same value with the keys of all objects in alphabetical order.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut keys: Vec<_> = fields.iter().collect();
+            keys.sort_by_key(|(key, _)| *key);
+            Value::Object(keys.into_iter().map(|(key, v)| (key.clone(), sorted(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
+    }
+}
+
 /// On whose behalf and where a tool runs.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
@@ -94,4 +124,25 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         name: &'a str,
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome>;
+
+    /// As [`Toolbox::call`], for a caller that knows with which definition
+    /// ([`ToolSpec::definition`]) it decided: if the tool is another one by now, the answer is
+    /// [`CHANGED`](crate::tool_source::CHANGED) and nothing is called.
+    ///
+    /// A toolbox whose tools never change while it lives has nothing to compare.
+    fn call_defined<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+        definition: &'a str,
+    ) -> Fut<'a, ToolOutcome> {
+        let _ = definition;
+        self.call(context, name, args)
+    }
+
+    /// The session is over: what was kept for it alone can go. Must not block.
+    fn session_ended(&self, session: SessionId) {
+        let _ = session;
+    }
 }
