@@ -125,7 +125,7 @@ pub(crate) async fn run(launch: Launch<'_>) -> io::Result<Outcome> {
 }
 
 /// What the answers mean. The command's own end counts even if the time ran out meanwhile.
-fn judge(reports: &[u8], in_time: bool) -> Ended {
+pub(crate) fn judge(reports: &[u8], in_time: bool) -> Ended {
     let mut started = false;
     for line in reports.split(|byte| *byte == b'\n') {
         match serde_json::from_slice(line) {
@@ -189,7 +189,7 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
 /// A file in memory that nobody can change any more, positioned at its beginning.
 ///
 /// As the command's standard input it needs no writer that could block or be forgotten.
-fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
+pub(crate) fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create("sandbox", flags)?);
     file.write_all(content)?;
@@ -199,7 +199,11 @@ fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn send_order(control: &StdUnixStream, order: &OwnedFd, stdin: &OwnedFd) -> io::Result<()> {
+pub(crate) fn send_order(
+    control: &StdUnixStream,
+    order: &OwnedFd,
+    stdin: &OwnedFd,
+) -> io::Result<()> {
     let descriptors = [order.as_fd(), stdin.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -9,6 +9,9 @@
 //! The binary that makes a [`Namespace`] or an [`Unconfined`] must call
 //! [`init::main_if_requested`] first thing in its `main`: these two start the binary again.
 //!
+//! [`PipedLauncher`] starts what lives longer than one command and is talked to meanwhile (MCP
+//! servers), by the same init, at the levels `namespace` and `none`.
+//!
 //! This crate does not decide who may use which level; that is policy, and lives above.
 
 use std::sync::Arc;
@@ -23,6 +26,7 @@ mod diagnosis;
 mod kernel;
 mod launch;
 mod namespace;
+mod piped;
 mod request;
 mod sys;
 mod unconfined;
@@ -30,6 +34,7 @@ mod unconfined;
 pub use docker::Docker;
 pub use launch::RunAs;
 pub use namespace::{Namespace, Options};
+pub use piped::PipedLauncher;
 pub use unconfined::Unconfined;
 
 /// One driver for each level.

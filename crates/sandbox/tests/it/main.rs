@@ -6,5 +6,6 @@ mod conformance;
 mod docker;
 mod image;
 mod namespace;
+mod piped;
 mod support;
 mod unconfined;

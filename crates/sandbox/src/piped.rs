@@ -1,0 +1,205 @@
+//! Long-lived children with pipes, at the levels `namespace` and `none`.
+//!
+//! The same init as for single commands ([`crate::init`]) stands above the child, so the same
+//! holds: what the child may see and do, and that nothing of its tree outlives it, its owner or
+//! the daemon. Different are only the standard streams, which are pipes that stay open, and the
+//! time, which is not bounded here. `docker` is refused: a container's life would depend on the
+//! engine's, and its pipes on an HTTP connection.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::piped::{Launcher, Piped, PipedRequest, Tree};
+use overmind_core::sandbox::{Captured, Exit, SandboxError, SandboxLevel, SandboxRequest};
+use rustix::fs::OFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+use crate::init;
+use crate::init::spec::Kind;
+use crate::launch::{self, Ended, Outcome, RunAs};
+use crate::namespace::{Options, into_result, to_spec};
+use crate::{diagnosis, request};
+
+/// How long the set-up may take until the program runs. A healthy machine needs milliseconds.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a killed tree may take to go.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+/// Answers of the init are short; more than this is not its.
+const MAX_REPORT_BYTES: usize = 64 << 10;
+/// What is kept of the init's last words when the program did not start.
+const LAST_WORDS_BYTES: usize = 4 << 10;
+
+/// Starts children with pipes. Cheap; holds nothing but its options.
+#[derive(Debug)]
+pub struct PipedLauncher {
+    options: Options,
+}
+
+impl PipedLauncher {
+    pub fn new(options: Options) -> Self {
+        Self { options }
+    }
+
+    async fn start(&self, piped: PipedRequest) -> Result<Piped, SandboxError> {
+        let level = piped.level;
+        let kind = match level {
+            SandboxLevel::Namespace => {
+                let read_only = self.options.read_only.iter().chain(&piped.read_only);
+                Kind::Namespace { read_only: read_only.cloned().collect() }
+            }
+            SandboxLevel::None => Kind::Unconfined,
+            SandboxLevel::Docker => {
+                return Err(request::bad_config(
+                    "a child with pipes cannot run in a container: use namespace, or none",
+                ));
+            }
+        };
+        let PipedRequest { argv, workspace, writable, cwd, env, limits, .. } = piped;
+        let command = SandboxRequest {
+            argv,
+            workspace,
+            writable,
+            cwd,
+            env,
+            stdin: Vec::new(),
+            timeout: START_TIMEOUT,
+            limits,
+        };
+        request::check(&command)?;
+        let spec = to_spec(&command, kind);
+        let program = &self.options.init_program;
+        let text = serde_json::to_vec(&spec).expect("an order is plain data");
+        let (mut tree, stdin, stdout, stderr) =
+            self.spawn(&text).map_err(|err| diagnosis::init_not_started(program, &err))?;
+        let in_time = tokio::time::timeout(START_TIMEOUT, tree.started()).await;
+        match in_time {
+            Ok(true) => Ok(Piped { stdin, stdout, stderr, tree: Box::new(tree) }),
+            Ok(false) | Err(_) => {
+                let ended = launch::judge(&tree.reports, in_time.is_ok());
+                Box::new(tree).kill().await;
+                Err(not_started(ended, &stderr, level))
+            }
+        }
+    }
+
+    fn spawn(&self, order: &[u8]) -> io::Result<(InitTree, OwnedFd, OwnedFd, OwnedFd)> {
+        let order = launch::sealed(order)?;
+        let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        // Only our ends: each end of a pipe has flags of its own.
+        for end in [&stdin, &stdout, &stderr] {
+            let flags = rustix::fs::fcntl_getfl(end)?;
+            rustix::fs::fcntl_setfl(end, flags | OFlags::NONBLOCK)?;
+        }
+        let (ours, theirs) = StdUnixStream::pair()?;
+        launch::send_order(&ours, &order, &their_stdin)?;
+        let mut command = Command::new(&self.options.init_program);
+        command
+            .arg(init::ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::from(their_stdout))
+            .stderr(Stdio::from(their_stderr));
+        if let Some(RunAs { uid, gid }) = self.options.run_as {
+            command.uid(uid).gid(gid);
+        }
+        let child = command.spawn()?;
+        // `command` holds the other ends; dropped here, only the init has them.
+        drop(command);
+        ours.set_nonblocking(true)?;
+        let control = UnixStream::from_std(ours)?;
+        Ok((InitTree { control, child, reports: Vec::new() }, stdin, stdout, stderr))
+    }
+}
+
+impl Launcher for PipedLauncher {
+    fn launch(&self, request: PipedRequest) -> Fut<'_, Result<Piped, SandboxError>> {
+        Box::pin(self.start(request))
+    }
+}
+
+fn not_started(ended: Ended, stderr: &OwnedFd, level: SandboxLevel) -> SandboxError {
+    let mut words = vec![0; LAST_WORDS_BYTES];
+    // Our end does not block; nothing to read is no words.
+    let count = rustix::io::read(stderr, &mut words).unwrap_or(0);
+    let text = String::from_utf8_lossy(&words[..count]).into_owned();
+    let stderr = Captured { text, total_bytes: count as u64, truncated: false };
+    let (stdout, elapsed) = (Captured::default(), Duration::ZERO);
+    match into_result(Outcome { ended, stdout, stderr, elapsed }, level) {
+        Err(err) => err,
+        Ok(result) => SandboxError::Failed {
+            level: level.as_str(),
+            message: format!("the program ended while it was started: {:?}", result.exit),
+        },
+    }
+}
+
+/// The init and all below it. Its end of the socket is the life line: closed, by a drop or by
+/// the end of this process, the init ends and takes the whole tree along.
+#[derive(Debug)]
+struct InitTree {
+    control: UnixStream,
+    child: Child,
+    reports: Vec<u8>,
+}
+
+impl InitTree {
+    /// Whether the program runs; false when the init has ended instead. Cancel safe.
+    async fn started(&mut self) -> bool {
+        loop {
+            let lines = self.reports.split(|byte| *byte == b'\n');
+            let said = |line: &[u8]| {
+                matches!(serde_json::from_slice(line), Ok(init::spec::Report::Started))
+            };
+            if lines.into_iter().any(said) {
+                return true;
+            }
+            if !self.more().await {
+                return false;
+            }
+        }
+    }
+
+    /// Reads one piece of the reports; false at their end. Cancel safe.
+    async fn more(&mut self) -> bool {
+        if self.reports.len() > MAX_REPORT_BYTES {
+            return false;
+        }
+        matches!(self.control.read_buf(&mut self.reports).await, Ok(count) if count > 0)
+    }
+}
+
+impl Tree for InitTree {
+    fn ended(&mut self) -> Fut<'_, Exit> {
+        Box::pin(async {
+            while self.more().await {}
+            // What counts is that the child has ended, for then nothing is left of the tree.
+            let _ = self.child.wait().await;
+            match launch::judge(&self.reports, true) {
+                Ended::Exit(exit) => exit,
+                Ended::Ready | Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
+                    Exit::Signal(libc::SIGKILL)
+                }
+            }
+        })
+    }
+
+    fn kill(self: Box<Self>) -> Fut<'static, ()> {
+        let Self { control, mut child, reports: _ } = *self;
+        Box::pin(async move {
+            drop(control);
+            if tokio::time::timeout(KILL_GRACE, child.wait()).await.is_err() {
+                tracing::warn!("a killed tree has not ended within the grace period");
+            }
+        })
+    }
+}
