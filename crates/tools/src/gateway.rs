@@ -9,12 +9,15 @@ use std::task::Poll;
 use serde_json::Value;
 
 use overmind_core::Fut;
+use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
 use overmind_core::sandbox::{Sandbox, SandboxLevel};
 use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec, Toolbox};
+use overmind_core::tool_source::ToolSource;
 
-use crate::answer::{Answer, Failure, brief, envelope};
+use crate::answer::{Answer, Failure, envelope};
 use crate::schema::Checker;
+use crate::sources::Sources;
 use crate::{builtin, schema};
 
 /// Most bytes of arguments, counted as compact JSON.
@@ -74,6 +77,7 @@ struct Registered {
 pub struct Gateway {
     tools: BTreeMap<String, Registered>,
     specs: Arc<[ToolSpec]>,
+    sources: Sources,
 }
 
 impl Gateway {
@@ -108,12 +112,35 @@ impl Gateway {
             specs.push(spec);
         }
         specs.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { tools, specs: specs.into() })
+        Ok(Self { tools, specs: specs.into(), sources: Sources::default() })
     }
 
-    async fn answer(&self, context: &ToolContext, name: &str, args: &Value) -> ToolOutcome {
+    /// Adds tools that come and go. They are validated and allowed as all others are.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::Duplicate`] when a tool or another source has names with its prefix.
+    pub fn with_source(mut self, source: Arc<dyn ToolSource>) -> Result<Self, RegisterError> {
+        let prefix = source.prefix().to_owned();
+        let taken = prefix.is_empty()
+            || self.tools.keys().any(|name| name.starts_with(&prefix))
+            || self.sources.overlaps(&prefix);
+        if taken {
+            return Err(RegisterError::Duplicate { name: prefix });
+        }
+        self.sources.add(source);
+        Ok(self)
+    }
+
+    async fn answer(
+        &self,
+        context: &ToolContext,
+        name: &str,
+        args: &Value,
+        definition: Option<&str>,
+    ) -> ToolOutcome {
         let Some(entry) = self.tools.get(name) else {
-            return denied(format!("Tool '{}' is not registered", brief(name)));
+            return self.sources.answer(context, name, args, definition).await;
         };
         if !entry.internal && !context.allowed.iter().any(|allowed| allowed == name) {
             return denied(format!("Tool '{name}' is not allowed for agent {}", context.agent));
@@ -128,7 +155,7 @@ impl Gateway {
 
 impl Toolbox for Gateway {
     fn specs(&self) -> Arc<[ToolSpec]> {
-        self.specs.clone()
+        self.sources.merged(&self.specs)
     }
 
     fn call<'a>(
@@ -137,11 +164,25 @@ impl Toolbox for Gateway {
         name: &'a str,
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome> {
-        Box::pin(self.answer(context, name, args))
+        Box::pin(self.answer(context, name, args, None))
+    }
+
+    fn call_defined<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+        definition: &'a str,
+    ) -> Fut<'a, ToolOutcome> {
+        Box::pin(self.answer(context, name, args, Some(definition)))
+    }
+
+    fn session_ended(&self, session: SessionId) {
+        self.sources.session_ended(session);
     }
 }
 
-fn denied(message: String) -> ToolOutcome {
+pub(crate) fn denied(message: String) -> ToolOutcome {
     ToolOutcome { allowed: false, ..ToolOutcome::failure("tool_not_allowed", message) }
 }
 

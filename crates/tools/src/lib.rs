@@ -13,7 +13,8 @@
 //!
 //! Start at [`Gateway::call`](overmind_core::tool::Toolbox::call) in `gateway.rs`. One tool is one
 //! file under `builtin/`; a new one implements [`Tool`] there and gets one line in
-//! `builtin::all`. A tool from outside this crate is given to [`Gateway::with_tools`].
+//! `builtin::all`. A tool from outside this crate is given to [`Gateway::with_tools`], tools that
+//! come and go to [`Gateway::with_source`].
 //!
 //! # Trust
 //!
@@ -26,6 +27,7 @@ mod answer;
 mod builtin;
 mod gateway;
 mod schema;
+mod sources;
 mod workspace;
 
 pub use answer::{Answer, Failure};

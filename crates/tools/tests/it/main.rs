@@ -9,5 +9,6 @@ mod gateway;
 mod memory_tools;
 mod messages;
 mod shell;
+mod sources;
 mod support;
 mod verify;
