@@ -1,0 +1,155 @@
+//! Bounds on what a server writes, before anything is made of it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// Longest message: a result with a picture fits, a flood does not.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 8 << 20;
+/// Most bytes of lines that are no messages, over the life of a connection. Some servers print a
+/// greeting.
+pub(crate) const MAX_GARBAGE_BYTES: usize = 256 << 10;
+
+/// Why a connection was ended by us, for whoever asks afterwards.
+pub(crate) type Reason = Arc<Mutex<Option<String>>>;
+
+/// Passes a server's output through and fails once it breaks a bound: a server that does is
+/// disconnected, not read for ever.
+#[derive(Debug)]
+pub(crate) struct Guarded<R> {
+    inner: R,
+    line: usize,
+    /// Whether the line at hand is no message.
+    garbage_line: bool,
+    garbage: usize,
+    reason: Reason,
+}
+
+impl<R> Guarded<R> {
+    pub(crate) fn new(inner: R, reason: Reason) -> Self {
+        Self { inner, line: 0, garbage_line: false, garbage: 0, reason }
+    }
+
+    fn look(&mut self, bytes: &[u8]) -> Result<(), String> {
+        for &byte in bytes {
+            if byte == b'\n' {
+                self.line = 0;
+                self.garbage_line = false;
+                continue;
+            }
+            if self.line == 0 {
+                self.garbage_line = byte != b'{' && byte != b'[';
+            }
+            self.line += 1;
+            self.garbage += usize::from(self.garbage_line);
+        }
+        if self.line > MAX_MESSAGE_BYTES {
+            return Err(format!("it sent a message of more than {MAX_MESSAGE_BYTES} bytes"));
+        }
+        if self.garbage > MAX_GARBAGE_BYTES {
+            return Err(format!(
+                "it sent more than {MAX_GARBAGE_BYTES} bytes that are no messages"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Guarded<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        let this = &mut *self;
+        match this.look(&buf.filled()[before..]) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(why) => {
+                // Who fails has read nothing.
+                buf.set_filled(before);
+                *this.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+                Poll::Ready(Err(io::Error::other(why)))
+            }
+        }
+    }
+}
+
+/// The end of what a server wrote to its standard error.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    kept: VecDeque<u8>,
+    total: u64,
+}
+
+const TAIL_BYTES: usize = 2 << 10;
+
+impl Tail {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let last = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
+        let over = (self.kept.len() + last.len()).saturating_sub(TAIL_BYTES);
+        self.kept.drain(..over.min(self.kept.len()));
+        self.kept.extend(last);
+    }
+
+    /// One line that can be shown: no controls, the last words only.
+    pub(crate) fn words(&self) -> Option<String> {
+        let bytes: Vec<u8> = self.kept.iter().copied().collect();
+        let text = String::from_utf8_lossy(&bytes);
+        let (text, _) = crate::vet::clean(&text);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(4)..].join(" | ");
+        let from = last.ceil_char_boundary(last.len().saturating_sub(500));
+        (!last.is_empty()).then(|| last[from..].to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    async fn read(bytes: &[u8]) -> Result<usize, String> {
+        let reason = Reason::default();
+        let mut guarded = Guarded::new(bytes, Arc::clone(&reason));
+        let (mut buffer, mut total) = (vec![0; 64 << 10], 0);
+        loop {
+            match guarded.read(&mut buffer).await {
+                Ok(0) => return Ok(total),
+                Ok(count) => total += count,
+                Err(_) => return Err(reason.lock().unwrap().clone().expect("a reason is kept")),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_and_a_greeting_pass() {
+        let text = b"Server listening\n{\"jsonrpc\":\"2.0\"}\n[]\n".repeat(100);
+        assert_eq!(read(&text).await, Ok(text.len()));
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_and_endless_chatter_are_cut_off() {
+        let mut long = vec![b'{'];
+        long.resize(MAX_MESSAGE_BYTES + 10, b'x');
+        assert!(read(&long).await.unwrap_err().contains("a message of more than"));
+        assert!(read(&b"chatter\n".repeat(64 << 10)).await.unwrap_err().contains("no messages"));
+    }
+
+    #[test]
+    fn the_last_words_are_kept_and_shown_plain() {
+        let mut tail = Tail::default();
+        assert_eq!(tail.words(), None);
+        tail.push(&b"x".repeat(100_000));
+        tail.push(b"\n\x1b[31mError: no key\n\n");
+        assert_eq!(tail.total, 100_021);
+        assert!(tail.words().unwrap().ends_with("| [31mError: no key"));
+    }
+}

@@ -1,0 +1,60 @@
+//! Characters that a reader does not see and a model does.
+
+/// The first character of `text` that has no business in a description: controls (a terminal's
+/// escape among them), and whatever is invisible, reorders text or means nothing yet.
+pub(crate) fn hidden_in(text: &str) -> Option<char> {
+    let mut before = None;
+    for c in text.chars() {
+        // The selector that makes an emoji of a symbol; a second one in a row carries a message.
+        let selector = c == '\u{fe0f}' && before.is_some_and(|b: char| !b.is_ascii() && b != c);
+        if !matches!(c, '\n' | '\t' | '\r') && !selector && is_hidden(c) {
+            return Some(c);
+        }
+        before = Some(c);
+    }
+    None
+}
+
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' | '\u{e000}'..='\u{f8ff}'
+            | '\u{f0000}'..='\u{10ffff}')
+}
+
+/// A result's text without what hides in it, and how many characters that were.
+///
+/// Joiners stay: Persian, Indic scripts and emoji need them. Everything else that is invisible,
+/// and all controls but tab and line ends, goes.
+pub(crate) fn clean(text: &str) -> (String, usize) {
+    let goes = |c: char| {
+        !matches!(c, '\n' | '\t' | '\r' | '\u{200c}' | '\u{200d}' | '\u{fe0f}')
+            && (is_hidden(c) && !matches!(c, '\u{e000}'..='\u{f8ff}'))
+    };
+    let kept: String = text.chars().filter(|c| !goes(*c)).collect();
+    let removed = text.chars().count() - kept.chars().count();
+    (kept, removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_keep_what_scripts_need_and_lose_what_hides() {
+        assert_eq!(clean("می\u{200c}خواهم\n"), ("می\u{200c}خواهم\n".into(), 0));
+        assert_eq!(clean("a\u{1b}[31mb\u{e0061}\u{202e}"), ("a[31mb".into(), 3));
+    }
+
+    #[test]
+    fn selectors_in_a_row_are_a_message() {
+        assert_eq!(hidden_in("👍\u{fe0f}"), None);
+        assert_eq!(hidden_in("👍\u{fe0f}\u{fe0f}"), Some('\u{fe0f}'));
+        assert_eq!(hidden_in("a\u{fe0f}"), Some('\u{fe0f}'));
+        assert_eq!(hidden_in("👍\u{fe01}"), Some('\u{fe01}'));
+    }
+}

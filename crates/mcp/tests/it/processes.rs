@@ -1,0 +1,101 @@
+//! Nothing that a server starts outlives it, its session, its removal or the daemon.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use overmind_core::ids::SessionId;
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::tool_source::ToolSource;
+use overmind_mcp::{Limits, Scope, ServerConfig};
+use serde_json::json;
+
+use crate::support::{Bench, alive, gone, helper, marked, within};
+
+/// A number that nobody else sleeps for.
+fn mark(of: u32) -> String {
+    format!("9{of}{}", std::process::id())
+}
+
+const LEVELS: [SandboxLevel; 2] = [SandboxLevel::Namespace, SandboxLevel::None];
+
+#[tokio::test]
+async fn a_stubborn_server_is_gone_when_its_removal_answers() {
+    for (of, level) in [1, 2].into_iter().zip(LEVELS) {
+        let (bench, mark) = (Bench::new().await, mark(of));
+        let view = bench.servers.put(marked("s", "stubborn", &mark, level)).await.unwrap();
+        assert_eq!(view.state.as_str(), "ready", "{view:?}");
+        assert!(alive(&mark) > 0);
+        within(bench.servers.remove("s")).await.unwrap();
+        assert_eq!(alive(&mark), 0, "{level:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stubborn_server_is_gone_when_the_shutdown_answers() {
+    for (of, level) in [3, 4].into_iter().zip(LEVELS) {
+        let (bench, mark) = (Bench::new().await, mark(of));
+        bench.servers.put(marked("s", "stubborn", &mark, level)).await.unwrap();
+        assert!(alive(&mark) > 0);
+        within(bench.servers.shutdown()).await;
+        assert_eq!(alive(&mark), 0, "{level:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_replaced_or_disabled_server_leaves_nothing() {
+    let (bench, mark) = (Bench::new().await, mark(5));
+    let config = marked("s", "stubborn", &mark, SandboxLevel::Namespace);
+    bench.servers.put(config.clone()).await.unwrap();
+    let one = alive(&mark);
+    bench.servers.put(config).await.unwrap();
+    assert_eq!(alive(&mark), one, "the old one went before the new one came");
+    bench.servers.set_enabled("s", false).await.unwrap();
+    assert_eq!(alive(&mark), 0);
+    bench.servers.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_session_s_server_ends_with_it_and_when_it_is_idle() {
+    let (bench, mark) = (Bench::new().await, mark(6));
+    let config = ServerConfig {
+        scope: Scope::Session,
+        ..marked("own", "stubborn", &mark, SandboxLevel::Namespace)
+    };
+    bench.servers.put(config.clone()).await.unwrap();
+    assert_eq!(alive(&mark), 0, "the first look is over");
+    let session = SessionId::from_u128(7);
+    let (context, args) = (bench.context_of(session), json!({"text": "x"}));
+    within(bench.servers.call(&context, "mcp.own.echo", &args)).await;
+    assert!(alive(&mark) > 0);
+    bench.servers.session_ended(session);
+    gone(&mark).await;
+
+    let limits = Limits { idle_ms: 200, ..config.limits };
+    bench.servers.put(ServerConfig { limits, ..config }).await.unwrap();
+    let outcome = within(bench.servers.call(&context, "mcp.own.echo", &args)).await;
+    assert!(outcome.ok(), "{outcome:?}");
+    gone(&mark).await;
+    bench.until("own", |view| view.sessions == 0).await;
+    bench.servers.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_killed_daemon_takes_its_servers_along() {
+    let mark = mark(7);
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut daemon = Command::new(helper())
+        .args(["daemon", dir.path().to_str().unwrap(), &mark])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let line = lines.next().unwrap().unwrap();
+        assert!(line.contains("\"ready\""), "{line}");
+    }
+    // The daemon's own arguments have the mark as well.
+    assert!(alive(&mark) > 4, "{}", alive(&mark));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    gone(&mark).await;
+}
