@@ -23,6 +23,10 @@ pub struct Host {
     pub docker: Option<String>,
     /// A model server that the person brought along, instead of ours.
     pub llama: Option<String>,
+    /// A directory with `node_modules` of MCP servers, instead of ours.
+    pub mcp_node: Option<String>,
+    /// A directory of Python packages with `mcp`, instead of ours.
+    pub mcp_python: Option<String>,
 }
 
 impl Host {
@@ -58,6 +62,8 @@ impl Host {
             path,
             docker: var("OVERMIND_TEST_DOCKER"),
             llama: var("OVERMIND_TEST_LLAMA"),
+            mcp_node: var("OVERMIND_TEST_MCP_NODE"),
+            mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
         })
     }
 

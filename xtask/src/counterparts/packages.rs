@@ -14,6 +14,8 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::StaticProgram("busybox"), "busybox-static"),
     (Probe::Program("dockerd"), "docker.io"),
     (Probe::Program("git"), "git"),
+    (Probe::Program("node"), "nodejs"),
+    (Probe::Program("npm"), "npm"),
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("pip"), "python3-pip"),
     (Probe::Program("setpriv"), "util-linux"),

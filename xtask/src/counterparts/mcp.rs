@@ -1,0 +1,75 @@
+//! Real MCP servers: two from npm, and what a server in Python needs.
+//!
+//! Nothing runs here: the tests start the servers themselves, as the product would. The address
+//! of each is the directory that it was installed into, in the cache, at fixed versions.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::Started;
+use crate::host::Host;
+use crate::steps::output;
+
+/// The reference servers. Their versions are dates; a change of one here is a change of a test.
+const NODE: &[&str] = &[
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+];
+const PYTHON: &str = "mcp>=2,<3";
+
+/// A directory with `node_modules`.
+pub(super) fn node(host: &Host) -> Result<Started> {
+    let npm = host.which("npm").context("this needs node and npm")?;
+    installed(host, host.mcp_node.as_ref(), "mcp-node", NODE.join(" "), |dir| {
+        let mut command = Command::new(&npm);
+        command
+            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+            .arg(dir)
+            .args(NODE);
+        command
+    })
+}
+
+/// A directory for `PYTHONPATH`.
+pub(super) fn python(host: &Host) -> Result<Started> {
+    let python = host.which("python3").context("this needs python3 and pip")?;
+    installed(host, host.mcp_python.as_ref(), "mcp-python", PYTHON.to_owned(), |dir| {
+        let mut command = Command::new(&python);
+        command
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"])
+            .arg("--target")
+            .arg(dir)
+            .arg(PYTHON);
+        command
+    })
+}
+
+/// What the person brought along, or a directory of ours with `what` in it.
+fn installed(
+    host: &Host,
+    brought: Option<&String>,
+    name: &str,
+    what: String,
+    install: impl FnOnce(&Path) -> Command,
+) -> Result<Started> {
+    if let Some(address) = brought {
+        return Ok(Started { address: address.to_owned(), daemon: None });
+    }
+    let dir: PathBuf = host.cache.join(name);
+    std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+    // Two checkouts may install at once: the second waits and then finds it done.
+    let lock_path = host.cache.join(format!("{name}.lock"));
+    let lock =
+        File::create(&lock_path).with_context(|| format!("opening {}", lock_path.display()))?;
+    lock.lock().with_context(|| format!("locking {}", lock_path.display()))?;
+    let done = host.cache.join(format!("{name}.ok"));
+    if std::fs::read_to_string(&done).ok().as_deref() != Some(&what) {
+        output(install(&dir).stdin(Stdio::null()))
+            .with_context(|| format!("installing {what} into {}", dir.display()))?;
+        std::fs::write(&done, &what).with_context(|| format!("writing {}", done.display()))?;
+    }
+    Ok(Started { address: dir.display().to_string(), daemon: None })
+}
