@@ -290,8 +290,8 @@ impl McpServers {
             .collect()
     }
 
-    /// The texts that a server's results and words must not show: its secrets, and the plain
-    /// values too, for nobody says which of them is one.
+    /// The texts that a server's results and words must not show: its secrets. Plain values are
+    /// configuration, and a result may well repeat them.
     pub(super) fn hidden_texts(&self, config: &ServerConfig) -> Vec<String> {
         let values = match &config.transport {
             Transport::Stdio { env, .. } => env,
