@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn untrusted_text_stands_between_two_lines_and_the_notice_names_its_source() {
-        let result = json!({"ok": true, "text": "hi", "untrusted": true, "source": "https://a.test/\nx"});
+        let result =
+            json!({"ok": true, "text": "hi", "untrusted": true, "source": "https://a.test/\nx"});
         let shown = shown_to_model(EFFECT, &result);
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines.len(), 4, "{shown}");

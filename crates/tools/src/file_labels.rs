@@ -26,9 +26,26 @@ const MAX_LEVELS: usize = 32;
 const PASSED_OVER: [&[u8]; 5] = [b".git", b"node_modules", b"target", b".venv", b"__pycache__"];
 
 const PRIVATE: [&str; 20] = [
-    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*",
-    "id_ecdsa*", "id_ed25519*", ".netrc", ".npmrc", ".pypirc", ".git-credentials",
-    "**/secrets/**", "**/.ssh/**", "**/.aws/**", "**/.gnupg/**", "**/.kube/**",
+    ".env",
+    ".env.*",
+    "*.pem",
+    "*.key",
+    "*.p12",
+    "*.pfx",
+    "*.kdbx",
+    "id_rsa*",
+    "id_dsa*",
+    "id_ecdsa*",
+    "id_ed25519*",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    "**/secrets/**",
+    "**/.ssh/**",
+    "**/.aws/**",
+    "**/.gnupg/**",
+    "**/.kube/**",
 ];
 /// What MCP servers leave behind.
 const UNTRUSTED: [&str; 1] = [".overmind_runs/*/artifacts/**"];

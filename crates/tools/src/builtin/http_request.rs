@@ -149,12 +149,15 @@ fn headers(given: &Map<String, Value>) -> Result<HeaderMap, Failure> {
                 "headers: `{parsed}` is set by the tool and cannot be given"
             )));
         }
-        let value = HeaderValue::from_str(value).map_err(|_| {
-            Failure::bad_args(format!(
-                "headers: the value of `{parsed}` must be ASCII without line ends and control \
-                 characters"
-            ))
-        })?;
+        let value = Some(value)
+            .filter(|value| value.is_ascii())
+            .and_then(|value| HeaderValue::from_str(value).ok())
+            .ok_or_else(|| {
+                Failure::bad_args(format!(
+                    "headers: the value of `{parsed}` must be ASCII without line ends and control \
+                     characters"
+                ))
+            })?;
         if headers.insert(parsed.clone(), value).is_some() {
             return Err(Failure::bad_args(format!("headers: `{parsed}` is given twice")));
         }

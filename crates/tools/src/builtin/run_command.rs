@@ -147,14 +147,9 @@ impl Tool for RunCommand {
                 timeout: Duration::from_secs(args.timeout_s),
                 limits: context.limits,
             };
-            let shown = json!([args.program, args.args]);
-            match run(&*driver, &self.labels, request).await {
-                Ok(mut done) => {
-                    done.insert("program".into(), args.program.into());
-                    Ok(done)
-                }
-                Err(failure) => Err(failure.with("program", shown[0].clone())),
-            }
+            let mut done = run(&*driver, &self.labels, request).await?;
+            done.insert("program".into(), args.program.into());
+            Ok(done)
         })
     }
 }

@@ -62,7 +62,9 @@ fn v6(ip: Ipv6Addr) -> Address {
         | [0x64, 0xff9b, ..]
         | [0x2002, ..]
         | [0x2001, 0, ..]
-        | [_, _, _, _, 0 | 0x200, 0x5efe, ..] => Never("an IPv6 address that wraps an IPv4 address"),
+        | [_, _, _, _, 0 | 0x200, 0x5efe, ..] => {
+            Never("an IPv6 address that wraps an IPv4 address")
+        }
         [0xfc00..=0xfdff, ..] => Private("a private (unique local) address"),
         [0xfe80..=0xfebf, ..] => Never("a link-local address"),
         [0xff00..=0xffff, ..] => Never("a multicast address"),

@@ -170,9 +170,12 @@ mod tests {
         let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
         zlib.write_all(&text).unwrap();
         let zlib = zlib.finish().unwrap();
-        for (encoding, packed) in
-            [("gzip", gzip(&text)), ("Deflate", zlib), ("", text.clone()), ("identity", text.clone())]
-        {
+        for (encoding, packed) in [
+            ("gzip", gzip(&text)),
+            ("Deflate", zlib),
+            ("", text.clone()),
+            ("identity", text.clone()),
+        ] {
             let mut decoder = Decoder::new(encoding, 10_000).unwrap();
             for piece in packed.chunks(7) {
                 assert!(decoder.push(piece).unwrap(), "{encoding}");

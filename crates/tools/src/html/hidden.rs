@@ -67,8 +67,7 @@ impl Hidden {
             return;
         }
         let plain = |name: &str| {
-            !name.is_empty()
-                && name.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_')
+            !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_')
         };
         match selector.split_at_checked(1) {
             Some((".", name)) if plain(name) => self.classes.insert(name.to_owned()),

