@@ -94,6 +94,13 @@ impl Labels {
         let set = |name: &str| result.get(name) == Some(&Value::Bool(true));
         Self { untrusted: set(Self::UNTRUSTED), private: set(Self::PRIVATE) }
     }
+
+    /// Whether whoever has seen all this could be talked into giving away what is private: it has
+    /// read a stranger's words and holds something to lose. A third thing is still needed, a way
+    /// out; the rule about leaks closes that.
+    pub fn could_leak(self) -> bool {
+        self.untrusted && self.private
+    }
 }
 
 /// A session is tainted by everything it has seen: fold its results with this.
@@ -210,9 +217,11 @@ mod tests {
     fn labels_add_up_and_are_never_lost() {
         let mut seen = Labels::default();
         seen |= Labels { untrusted: true, private: false };
+        assert!(!seen.could_leak());
         seen |= Labels { untrusted: false, private: true };
         seen |= Labels::default();
         assert_eq!(seen, Labels { untrusted: true, private: true });
+        assert!(seen.could_leak());
     }
 
     #[test]

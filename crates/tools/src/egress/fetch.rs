@@ -138,7 +138,7 @@ impl Door {
         loop {
             let from = redirects.last().map(String::as_str);
             let rule = self.rule(&method, &url, from)?;
-            let addresses = self.addresses(rule, &url, from).await?;
+            let addresses = self.addresses(rule, &method, &url, from).await?;
             let client = self.client(&url, &addresses)?;
             let mut sending = client.request(method.clone(), url.clone()).headers(headers.clone());
             if let Some(body) = &body {
@@ -214,6 +214,7 @@ impl Door {
     async fn addresses(
         &self,
         rule: &HostRule,
+        method: &Method,
         url: &Url,
         redirected: Option<&str>,
     ) -> Result<Vec<SocketAddr>, Failure> {
@@ -243,7 +244,7 @@ impl Door {
                     Address::Public | Address::Never(_) => String::new(),
                 };
                 let why = format!("leads to {ip}, {what}, and is not connected to{hint}");
-                return Err(denied(&Method::GET, url, redirected, &why));
+                return Err(denied(method, url, redirected, &why));
             }
         }
         let port = url.port_or_known_default().unwrap_or(0);
