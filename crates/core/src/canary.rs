@@ -155,10 +155,10 @@ mod tests {
     fn what_only_looks_like_a_canary_is_none() {
         let canaries = Canaries::new(vec![mint(&KEY, "p")]);
         for text in ["ovm-canary-", "ovm-canary-00000000000000000000000000000000", "canary", ""] {
-            assert_eq!(canaries.seen_in(&json!(text)), [], "{text}");
+            assert_eq!(canaries.seen_in(&json!(text)), Vec::new(), "{text}");
         }
         let other = mint(&[9; 32], "p").value;
-        assert_eq!(canaries.seen_in(&json!(other)), []);
-        assert_eq!(Canaries::default().seen_in(&json!(mint(&KEY, "p").value)), []);
+        assert_eq!(canaries.seen_in(&json!(other)), Vec::new());
+        assert_eq!(Canaries::default().seen_in(&json!(mint(&KEY, "p").value)), Vec::new());
     }
 }

@@ -331,14 +331,23 @@ fn part(known: Option<&Search>, text: &str, out: &mut String) -> bool {
     }
     let mut from = 0;
     let before = out.len();
-    for found in PATTERN.find_iter(text) {
+    let mut at = 0;
+    while let Some(found) = PATTERN.find_at(text, at) {
         let (kind, within) = secret_of(found.as_str());
         let (start, end) = (found.start() + within.start, found.start() + within.end);
-        if plausible(kind, &text[start..end], &text[..start], &text[end..]) {
+        at = if plausible(kind, &text[start..end], &text[..start], &text[end..]) {
             out.push_str(&text[from..start]);
             out.push_str(&mask(kind));
             from = end;
-        }
+            end
+        } else {
+            // What only looked like one kind may hold another.
+            match kind {
+                BASIC | BEARER | AWS_SECRET | TELEGRAM => start,
+                URL_PASSWORD => found.start() + "://".len(),
+                _ => found.end(),
+            }
+        };
     }
     out.push_str(&text[from..]);
     out[before..] != *text
@@ -468,6 +477,21 @@ mod tests {
         ] {
             let wanted = format!("{before}[redacted:{kind}]{after}");
             assert_eq!(masked(&format!("{before}{secret}{after}")), wanted);
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_one_kind_does_not_hide_another() {
+        let key = format!("AKIA{}", &TAIL.to_uppercase()[..16]);
+        for (text, wanted) in [
+            (format!("basic {key}"), "basic [redacted:aws-key-id]"),
+            (
+                format!("https://ghp_{TAIL}:x@h.test"),
+                "https://[redacted:github-token]:[redacted:url-password]@h.test",
+            ),
+            (format!("https://ghp_{TAIL}:$X@h.test"), "https://[redacted:github-token]:$X@h.test"),
+        ] {
+            assert_eq!(masked(&text), wanted, "{text}");
         }
     }
 
