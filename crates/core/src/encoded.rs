@@ -61,7 +61,7 @@ fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
             out.push(char::from(alphabet[(bits >> shift & 63) as usize]));
         }
     }
-    if padded.len() % 3 != 0 {
+    if !padded.len().is_multiple_of(3) {
         out.pop();
     }
     let shared = match before {

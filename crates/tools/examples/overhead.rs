@@ -38,8 +38,7 @@ impl Memory for NoMemory {
 async fn main() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     std::fs::write(dir.path().join("f.txt"), "x".repeat(4096)).expect("a file in it");
-    let gateway =
-        Gateway::new(Parts { sandboxes: Arc::new(|_| None), memory: Arc::new(NoMemory) });
+    let gateway = Gateway::new(Parts { sandboxes: Arc::new(|_| None), memory: Arc::new(NoMemory) });
     let context = ToolContext {
         colony: ColonyId::DEFAULT,
         session: SessionId::from_u128(1),

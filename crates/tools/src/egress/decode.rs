@@ -112,7 +112,7 @@ pub(crate) fn charset_of(bytes: &[u8], content_type: &str, is_html: bool) -> &'s
 
 fn parameter(content_type: &str) -> Option<&'static Encoding> {
     let at = content_type.to_ascii_lowercase().find("charset=")? + "charset=".len();
-    label(content_type[at..].as_bytes())
+    label(&content_type.as_bytes()[at..])
 }
 
 fn in_document(bytes: &[u8]) -> Option<&'static Encoding> {

@@ -462,8 +462,7 @@ impl Writer {
     fn put_table(&mut self, mut table: Table) {
         table.rows.retain(|row| row.iter().any(|cell| !cell.is_empty()));
         let columns = table.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let layout = columns < 2
-            || columns > 64
+        let layout = !(2..=64).contains(&columns)
             || table.rows.iter().flatten().any(|cell| cell.contains('\n'));
         if layout {
             for cell in table.rows.into_iter().flatten().filter(|cell| !cell.is_empty()) {
