@@ -56,6 +56,9 @@ const PERMANENT: &[&str] = &[
     "no_match",
     "not_unique",
     "unknown_outcome",
+    "egress_denied",
+    "too_many_redirects",
+    "unsupported_content",
 ];
 
 /// Classifies by the code, and only for codes that say nothing by the words of the message.

@@ -4,14 +4,20 @@
 //! and texts that have the shape of a well-known credential. Each becomes `[redacted:KIND]`.
 //! Keys of objects are kept, numbers are not texts, and a mask is never looked into again.
 //!
+//! A secret that the store was told about is also masked in hexadecimal, percent-encoding and
+//! Base64 ([`overmind_core::encoded`]), and where a text was cut in the middle of it: when at
+//! least half of it stands at an end of the text.
+//!
 //! What it cannot see: a secret without a known shape that nobody told it about, and a secret
-//! that was encoded (base64, hex), split over two strings, or written as the key of an object.
+//! that was encoded twice, encoded with line ends in it, split over two strings elsewhere than in
+//! its middle, or written as the key of an object.
 //!
 //! Masking runs until it finds nothing more, so a second run changes nothing. It ends because
 //! every round shortens the text outside masks. The usual text costs one search by a compiled
 //! automaton and no allocation.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use regex::Regex;
@@ -21,7 +27,7 @@ use serde_json::Value;
 pub const MIN_SECRET_BYTES: usize = 8;
 
 /// What each branch of [`PATTERN`] begins with, and the kind of secret that it finds.
-const KINDS: [(&str, &str); 21] = [
+const KINDS: [(&str, &str); 40] = [
     ("sk-ant-", "anthropic-key"),
     ("sk-", "openai-key"),
     ("gh", "github-token"),
@@ -43,9 +49,35 @@ const KINDS: [(&str, &str); 21] = [
     ("ovk_", "api-key"),
     ("ova_", "admin-token"),
     ("ovs_", "session-token"),
+    ("npm_", "npm-token"),
+    ("pypi-", "pypi-token"),
+    ("SG.", "sendgrid-key"),
+    ("ya29.", "google-token"),
+    ("GOCSPX-", "google-secret"),
+    ("dop_v1_", "digitalocean-token"),
+    ("glsa_", "grafana-token"),
+    ("shpat_", "shopify-token"),
+    ("AGE-SECRET-KEY-1", "age-key"),
+    ("hooks.slack.com", "slack-webhook"),
+    ("aws_secret_access_key", AWS_SECRET),
+    ("AWS_SECRET_ACCESS_KEY", AWS_SECRET),
+    ("SecretAccessKey", AWS_SECRET),
+    ("AccountKey=", AZURE),
+    ("://", URL_PASSWORD),
+    ("Basic", BASIC),
+    ("basic", BASIC),
+    (":AA", TELEGRAM),
+    ("ovm-canary-", "canary"),
 ];
 
 const BEARER: &str = "bearer";
+const BASIC: &str = "basic-auth";
+const AWS_SECRET: &str = "aws-secret-key";
+const AZURE: &str = "azure-key";
+const URL_PASSWORD: &str = "url-password";
+const TELEGRAM: &str = "telegram-token";
+/// Characters of an AWS secret key.
+const AWS_SECRET_CHARS: usize = 40;
 
 /// Every branch begins with a literal, which is what the automaton searches for; a branch that
 /// began with a class would make every text slow. There are no groups: finding what a group
@@ -71,9 +103,26 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
         r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
         r"(?:Bearer|bearer|BEARER)[\x20\t]+[A-Za-z0-9._~+/=-]{16,}",
         "ov[kas]_[A-Za-z0-9_-]{16,}",
+        "npm_[A-Za-z0-9]{36}",
+        "pypi-[A-Za-z0-9_-]{50,}",
+        r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{32,}",
+        r"ya29\.[A-Za-z0-9_-]{20,}",
+        "GOCSPX-[A-Za-z0-9_-]{20,}",
+        "dop_v1_[a-f0-9]{40,}",
+        "glsa_[A-Za-z0-9_]{30,}",
+        "shpat_[A-Fa-f0-9]{30,}",
+        "AGE-SECRET-KEY-1[A-Z0-9]{50,}",
+        r"hooks\.slack\.com/services/T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{16,}",
+        r#"(?:aws_secret_access_key|AWS_SECRET_ACCESS_KEY|SecretAccessKey)[\\"'\x20\t:=]{1,8}[A-Za-z0-9/+]{40}"#,
+        "AccountKey=[A-Za-z0-9+/]{60,}={0,2}",
+        r"(?:Basic|basic)[\x20\t]+[A-Za-z0-9+/]{8,}={0,2}",
+        "ovm-canary-[a-z0-9]{16,}",
     ];
     let mut branches: Vec<String> =
         words.into_iter().map(|word| format!(r"(?-u:\b){word}")).collect();
+    // No word begins before these two. A user and a password before a host; a bot's number and key.
+    branches.push(r#"://[^\s/?#@:"'<>\\]{0,128}:[^\s/?#@"'<>\\]{1,256}@"#.to_owned());
+    branches.push(r":AA[A-Za-z0-9_-]{33}(?-u:\b)".to_owned());
     branches.push(format!("{pem_begin}{pem_body}*?{pem_end}"));
     // Cut off before its end: what looks like a body goes with it.
     branches.push(format!("{pem_begin}{pem_body}*"));
@@ -82,7 +131,7 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
 
 /// The masks that we write, and no other text in brackets: a secret may look like one.
 static MASK: LazyLock<Regex> = LazyLock::new(|| {
-    let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([KNOWN]).collect();
+    let kinds: Vec<&str> = KINDS.iter().map(|(_, kind)| *kind).chain([KNOWN]).collect();
     Regex::new(&format!(r"\[redacted:(?:{})\]", kinds.join("|")))
         .expect("the pattern is a constant")
 });
@@ -98,8 +147,16 @@ pub struct Redactor {
 
 #[derive(Default)]
 struct Known {
+    /// As they are and in every form that is looked for.
     secrets: BTreeSet<String>,
-    pattern: Option<Arc<Regex>>,
+    pattern: Option<Arc<Search>>,
+}
+
+/// What finds the known secrets.
+struct Search {
+    whole: Regex,
+    /// The secrets as they are, for texts that were cut inside one.
+    plain: Vec<String>,
 }
 
 impl std::fmt::Debug for Known {
@@ -132,19 +189,29 @@ impl Redactor {
             return false;
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let mut new = known.secrets.insert(secret.to_owned());
         // As it stands inside a JSON text that is itself a string.
         let quoted = Value::from(secret).to_string();
-        new |= known.secrets.insert(quoted[1..quoted.len() - 1].to_owned());
-        if new {
+        let mut forms = overmind_core::encoded::forms(secret);
+        forms.push(quoted[1..quoted.len() - 1].to_owned());
+        forms.push(secret.to_owned());
+        let new: Vec<String> =
+            forms.into_iter().filter(|form| known.secrets.insert(form.clone())).collect();
+        if !new.is_empty() {
             // The longest first, so that one that contains another hides it whole.
             let mut longest: Vec<&String> = known.secrets.iter().collect();
             longest.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
             let texts: Vec<String> = longest.into_iter().map(|text| regex::escape(text)).collect();
             match regex::RegexBuilder::new(&texts.join("|")).size_limit(64 << 20).build() {
-                Ok(pattern) => known.pattern = Some(Arc::new(pattern)),
+                Ok(whole) => {
+                    let mut plain =
+                        known.pattern.as_ref().map(|old| old.plain.clone()).unwrap_or_default();
+                    plain.push(secret.to_owned());
+                    known.pattern = Some(Arc::new(Search { whole, plain }));
+                }
                 Err(err) => {
-                    known.secrets.remove(secret);
+                    for form in &new {
+                        known.secrets.remove(form);
+                    }
                     tracing::error!(error = %err, "a secret cannot be masked: too large");
                     return false;
                 }
@@ -171,7 +238,7 @@ impl Redactor {
         }
     }
 
-    fn pattern(&self) -> Option<Arc<Regex>> {
+    fn pattern(&self) -> Option<Arc<Search>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).pattern.clone()
     }
 }
@@ -180,7 +247,7 @@ fn mask(kind: &str) -> String {
     format!("[redacted:{kind}]")
 }
 
-fn redact_value(known: Option<&Regex>, value: &mut Value) {
+fn redact_value(known: Option<&Search>, value: &mut Value) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
         Value::String(text) => {
@@ -193,19 +260,52 @@ fn redact_value(known: Option<&Regex>, value: &mut Value) {
     }
 }
 
-fn redact_text(known: Option<&Regex>, text: &mut String) -> bool {
+fn redact_text(known: Option<&Search>, text: &mut String) -> bool {
     let mut changed = false;
     // Each round masks at least one byte of what is outside masks, so this ends.
-    while let Some(masked) = round(known, text) {
-        *text = masked;
+    loop {
+        while let Some(masked) = round(known, text) {
+            *text = masked;
+            changed = true;
+        }
+        // After the whole ones, or a rest of one could take a part of another.
+        if !known.is_some_and(|known| ends(known, text)) {
+            return changed;
+        }
         changed = true;
+    }
+}
+
+/// Masks what a cut left of a known secret at the two ends of a text, if it is half of it or more.
+/// Less could be an ordinary word.
+fn ends(known: &Search, text: &mut String) -> bool {
+    let mut changed = false;
+    for secret in &known.plain {
+        let least = secret.len().div_ceil(2).max(MIN_SECRET_BYTES);
+        // The whole of it is found like any other.
+        let parts = || (least..secret.len()).rev();
+        let head = parts()
+            .find(|n| secret.get(..*n).is_some_and(|head| text.ends_with(head)))
+            .filter(|n| MASK.find_iter(text).all(|mask| mask.end() + n <= text.len()));
+        if let Some(n) = head {
+            text.truncate(text.len() - n);
+            text.push_str(&mask(KNOWN));
+            changed = true;
+        }
+        let tail = parts()
+            .find(|n| secret.get(secret.len() - n..).is_some_and(|tail| text.starts_with(tail)))
+            .filter(|n| MASK.find_iter(text).all(|mask| mask.start() >= *n));
+        if let Some(n) = tail {
+            text.replace_range(..n, &mask(KNOWN));
+            changed = true;
+        }
     }
     changed
 }
 
 /// One pass over the parts between masks; `None` when there is nothing to mask.
-fn round(known: Option<&Regex>, text: &str) -> Option<String> {
-    if !PATTERN.is_match(text) && !known.is_some_and(|known| known.is_match(text)) {
+fn round(known: Option<&Search>, text: &str) -> Option<String> {
+    if !PATTERN.is_match(text) && !known.is_some_and(|known| known.whole.is_match(text)) {
         return None;
     }
     let mut out = String::with_capacity(text.len());
@@ -221,48 +321,81 @@ fn round(known: Option<&Regex>, text: &str) -> Option<String> {
 }
 
 /// Appends one part without masks to `out`, masked by the known secrets, or else by shape.
-fn part(known: Option<&Regex>, text: &str, out: &mut String) -> bool {
+fn part(known: Option<&Search>, text: &str, out: &mut String) -> bool {
     if let Some(known) = known
-        && known.is_match(text)
+        && known.whole.is_match(text)
     {
         // The shapes are looked for in the next round, around the masks that this one makes.
-        out.push_str(&known.replace_all(text, mask(KNOWN)));
+        out.push_str(&known.whole.replace_all(text, mask(KNOWN)));
         return true;
     }
     let mut from = 0;
     let before = out.len();
-    for found in PATTERN.find_iter(text) {
-        let (kind, secret) = secret_of(found.as_str());
-        if plausible(kind, secret) {
-            out.push_str(&text[from..found.end() - secret.len()]);
+    let mut at = 0;
+    while let Some(found) = PATTERN.find_at(text, at) {
+        let (kind, within) = secret_of(found.as_str());
+        let (start, end) = (found.start() + within.start, found.start() + within.end);
+        at = if plausible(kind, &text[start..end], &text[..start], &text[end..]) {
+            out.push_str(&text[from..start]);
             out.push_str(&mask(kind));
-            from = found.end();
-        }
+            from = end;
+            end
+        } else {
+            // What only looked like one kind may hold another.
+            match kind {
+                BASIC | BEARER | AWS_SECRET | TELEGRAM => start,
+                URL_PASSWORD => found.start() + "://".len(),
+                _ => found.end(),
+            }
+        };
     }
     out.push_str(&text[from..]);
     out[before..] != *text
 }
 
-/// The kind of a match, and the part of it to mask, which is its end.
-fn secret_of(found: &str) -> (&'static str, &str) {
+/// The kind of a match, and the part of it to mask.
+fn secret_of(found: &str) -> (&'static str, Range<usize>) {
     let kind = KINDS
         .iter()
         .find_map(|(prefix, kind)| found.starts_with(prefix).then_some(*kind))
         .expect("every branch of the pattern begins with one of these");
-    let secret = match kind {
-        BEARER => found[BEARER.len()..].trim_start_matches([' ', '\t']),
-        _ => found,
-    };
-    (kind, secret)
+    let end = found.len();
+    let after_space = || found.rfind([' ', '\t']).map_or(0, |at| at + 1);
+    match kind {
+        BEARER | BASIC => (kind, after_space()..end),
+        AWS_SECRET => (kind, end - AWS_SECRET_CHARS..end),
+        AZURE => (kind, "AccountKey=".len()..end),
+        TELEGRAM => (kind, 1..end),
+        // From the colon after the user to the `@`.
+        URL_PASSWORD => {
+            let user = "://".len();
+            let colon = found[user..].find(':').map_or(user, |at| user + at + 1);
+            (kind, colon..end - 1)
+        }
+        _ => (kind, 0..end),
+    }
 }
 
 /// Tells keys from words: `sk-folding-cube-container` and `Bearer responsibilities` are words.
-fn plausible(kind: &str, secret: &str) -> bool {
+fn plausible(kind: &str, secret: &str, before: &str, after: &str) -> bool {
     match kind {
         "openai-key" | BEARER | "api-key" | "admin-token" | "session-token" => {
             let longest = secret.split(['-', '_', '.', '/']).map(str::len).max().unwrap_or(0);
             longest >= 24 || secret.bytes().any(|byte| byte.is_ascii_digit())
         }
+        // `user:password` in Base64, and not the beginning of a sentence.
+        BASIC => overmind_core::encoded::base64_decode(secret).is_some_and(|plain| {
+            plain.contains(&b':') && plain.iter().all(|b| (32..127).contains(b))
+        }),
+        // `docker://name:tag@sha256:…` is an image, `$` and the like begin a place to fill in.
+        URL_PASSWORD => {
+            !after.starts_with("@sha256:") && !secret.starts_with(['$', '<', '{', '%', '*'])
+        }
+        TELEGRAM => {
+            let digits = before.bytes().rev().skip(1).take_while(u8::is_ascii_digit).count();
+            (8..=12).contains(&digits)
+        }
+        AWS_SECRET => secret.bytes().any(|byte| byte.is_ascii_digit()),
         _ => true,
     }
 }
@@ -302,6 +435,17 @@ mod tests {
             (format!("ovk_{TAIL}"), "api-key"),
             (format!("ova_{TAIL}"), "admin-token"),
             (format!("ovs_{TAIL}"), "session-token"),
+            (format!("npm_{TAIL}abcd"), "npm-token"),
+            (format!("pypi-{TAIL}{TAIL}"), "pypi-token"),
+            (format!("SG.{}.{TAIL}{TAIL}", &TAIL[..22]), "sendgrid-key"),
+            (format!("ya29.{TAIL}"), "google-token"),
+            (format!("GOCSPX-{TAIL}"), "google-secret"),
+            (format!("dop_v1_{}", "0a1b2c3d".repeat(8)), "digitalocean-token"),
+            (format!("glsa_{TAIL}_ab12cd34"), "grafana-token"),
+            (format!("shpat_{}", "0a1b2c3d".repeat(4)), "shopify-token"),
+            (format!("AGE-SECRET-KEY-1{upper}{upper}"), "age-key"),
+            (format!("hooks.slack.com/services/T0123ABCD/B0123ABCD/{TAIL}"), "slack-webhook"),
+            (format!("ovm-canary-{}", "0a1b2c3d".repeat(4)), "canary"),
         ] {
             assert_eq!(
                 masked(&format!("export KEY='{secret}' # mine")),
@@ -315,6 +459,110 @@ mod tests {
     fn the_token_after_bearer_is_masked_and_the_word_kept() {
         let header = format!("authorization: Bearer {TAIL}\r\naccept: */*");
         assert_eq!(masked(&header), "authorization: Bearer [redacted:bearer]\r\naccept: */*");
+    }
+
+    #[test]
+    fn of_a_secret_with_a_name_before_it_only_the_secret_is_masked() {
+        let aws = format!("{TAIL}/+abcd12");
+        let azure = "0aB/".repeat(21);
+        for (before, secret, after, kind) in [
+            ("postgres://app:", "hunter2!", "@db.test:5432/x", "url-password"),
+            ("see https://:", "token-x", "@h.test/", "url-password"),
+            ("aws_secret_access_key = ", aws.as_str(), "\n", "aws-secret-key"),
+            ("AWS_SECRET_ACCESS_KEY='", aws.as_str(), "'", "aws-secret-key"),
+            (r#"{\"SecretAccessKey\": \""#, aws.as_str(), r#"\"}"#, "aws-secret-key"),
+            ("EndpointSuffix=x;AccountKey=", azure.as_str(), ";", "azure-key"),
+            ("authorization: Basic ", "dXNlcjpwYXNzd29yZA==", "\r\n", "basic-auth"),
+            ("bot123456789:", &format!("AA{TAIL}_"), "/getMe", "telegram-token"),
+        ] {
+            let wanted = format!("{before}[redacted:{kind}]{after}");
+            assert_eq!(masked(&format!("{before}{secret}{after}")), wanted);
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_one_kind_does_not_hide_another() {
+        let key = format!("AKIA{}", &TAIL.to_uppercase()[..16]);
+        for (text, wanted) in [
+            (format!("basic {key}"), "basic [redacted:aws-key-id]"),
+            (
+                format!("https://ghp_{TAIL}:x@h.test"),
+                "https://[redacted:github-token]:[redacted:url-password]@h.test",
+            ),
+            (format!("https://ghp_{TAIL}:$X@h.test"), "https://[redacted:github-token]:$X@h.test"),
+        ] {
+            assert_eq!(masked(&text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn hashes_ids_pictures_and_addresses_are_left_alone() {
+        let picture =
+            format!("data:image/png;base64,{}", "iVBORw0KGgoAAAANSUhEUgAAAAUA".repeat(40));
+        let digest = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+        for text in [
+            "commit 37d98a2f1c0b5e6d7a8b9c0d1e2f3a4b5c6d7e8f",
+            "018f4e2a-7c1b-7d3e-9f00-1234567890ab",
+            "ses_018f4e2a7c1b7d3e9f001234567890ab eff_018f4e2a7c1b7d3e9f001234567890ab",
+            digest,
+            &format!("docker://alpine:3.20@sha256:{digest}"),
+            &format!("\"integrity\": \"sha512-{}==\"", "Ab3/".repeat(21)),
+            &picture,
+            "http://localhost:3000/@scope/pkg and http://127.0.0.1:8080?mail=a@b.test",
+            "https://registry.test:443/@types/node",
+            "git+ssh://git@host.test:org/repo.git",
+            "postgres://app:$PASSWORD@db/x postgres://app:<password>@db/x",
+            "Basic understanding of authentication",
+            "basic configuration: x",
+            "12:AA is a time, 5:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA is none",
+            "npm_config_registry npm_lifecycle_event pypi-publish SG.x ya29 AccountKey=",
+            "aws_secret_access_key = your-key-goes-here",
+            "fn parse(text: &str) -> Result<std::ops::Range<usize>, Error>",
+        ] {
+            assert_eq!(masked(text), text);
+        }
+    }
+
+    #[test]
+    fn a_learned_secret_is_masked_in_every_usual_encoding() {
+        let secret = "pa55/word+with=marks";
+        let redactor = Redactor::new(&[secret.into()]);
+        for text in [
+            // hex, HEX, base64 alone and inside something longer, percent-encoded.
+            "706135352f776f72642b776974683d6d61726b73",
+            "706135352F776F72642B776974683D6D61726B73",
+            "pa55%2Fword%2Bwith%3Dmarks",
+            "pa55%2fword%2bwith%3dmarks",
+            "cGE1NS93b3JkK3dpdGg9bWFya3M=",
+        ] {
+            let mut text = format!("x={text}&y");
+            assert!(redactor.text(&mut text), "{text}");
+            assert!(text.contains("[redacted:secret]"), "{text}");
+        }
+        for before in ["", "u", "us", "use", "user:"] {
+            let whole = overmind_core::encoded::forms(&format!("{before}{secret}#tail"));
+            for mut text in whole {
+                let shown = text.clone();
+                assert!(redactor.text(&mut text), "{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_cut_left_of_a_secret_is_masked_from_half_of_it_on() {
+        let redactor = Redactor::new(&["one-long-secret-value".into()]);
+        for (text, wanted) in [
+            ("KEY=one-long-secret", "KEY=[redacted:secret]"),
+            ("secret-value\nnext", "[redacted:secret]\nnext"),
+            ("KEY=one-long", "KEY=one-long"),
+            ("value\nnext", "value\nnext"),
+            ("KEY=one-long-secret no cut", "KEY=one-long-secret no cut"),
+        ] {
+            let mut text = text.to_owned();
+            redactor.text(&mut text);
+            assert_eq!(text, wanted);
+            assert!(!redactor.text(&mut text), "once is enough");
+        }
     }
 
     #[test]
@@ -373,7 +621,19 @@ mod tests {
     #[test]
     fn a_long_ordinary_text_is_searched_in_linear_time() {
         // A quadratic pattern would need hours for these.
-        for unit in ["-----BEGIN PRIVATE KEY----- ", "sk-", "eyJaaaaaaaaaa.", "Bearer ", "ghp_a "] {
+        for unit in [
+            "-----BEGIN PRIVATE KEY----- ",
+            "sk-",
+            "eyJaaaaaaaaaa.",
+            "Bearer ",
+            "ghp_a ",
+            "://a:b",
+            "://",
+            ":AA",
+            "basic ",
+            "AccountKey=",
+            "SecretAccessKey=",
+        ] {
             let text = unit.repeat((1 << 17) / unit.len());
             let _ = masked(&text);
         }
@@ -393,6 +653,13 @@ mod tests {
             Just("-----BEGIN PRIVATE KEY-----".to_owned()),
             Just("-----END PRIVATE KEY-----".to_owned()),
             Just("hunter2-hunter2".to_owned()),
+            Just("hunter2-hu".to_owned()),
+            Just("://".to_owned()),
+            Just(":AA".to_owned()),
+            Just(":".to_owned()),
+            Just("@".to_owned()),
+            Just("Basic dXNlcjpwYXNz".to_owned()),
+            Just("AWS_SECRET_ACCESS_KEY=".to_owned()),
             Just("] 12345678".to_owned()),
             "[A-Z0-9]{1,24}",
             "[a-z0-9]{1,24}",

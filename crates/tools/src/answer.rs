@@ -1,5 +1,6 @@
 //! What a handler answers, and how it becomes the envelope.
 
+use overmind_core::tool::Labels;
 use serde_json::{Map, Value, json};
 
 /// The fields of a success; `ok: true` is put in front unless the handler set `ok` itself (a
@@ -48,12 +49,30 @@ impl Failure {
         self
     }
 
+    /// Says that the failure tells of something outside: its words may be that side's choice.
+    #[must_use]
+    pub(crate) fn outside(self, url: &reqwest::Url) -> Self {
+        self.with(Labels::UNTRUSTED, true).with(Labels::SOURCE, source_of(url))
+    }
+
     /// Adds fields beside `error`.
     #[must_use]
     pub fn with_all(mut self, fields: Map<String, Value>) -> Self {
         self.0.beside.extend(fields);
         self
     }
+}
+
+/// Labels fields that hold text from `source`, somebody outside; see [`Labels`].
+pub fn untrusted(mut fields: Map<String, Value>, source: &str) -> Map<String, Value> {
+    fields.insert(Labels::UNTRUSTED.into(), true.into());
+    fields.insert(Labels::SOURCE.into(), cut(source, 200).into());
+    fields
+}
+
+/// What is shown as the source of a page: without the query, which may hold anything.
+pub(crate) fn source_of(url: &reqwest::Url) -> String {
+    brief(&format!("{}{}", url.origin().ascii_serialization(), url.path()))
 }
 
 /// The envelope of an answer.

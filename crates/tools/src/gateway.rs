@@ -16,6 +16,7 @@ use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec, Toolbox};
 use overmind_core::tool_source::ToolSource;
 
 use crate::answer::{Answer, Failure, envelope};
+use crate::options::Options;
 use crate::schema::Checker;
 use crate::sources::Sources;
 use crate::{builtin, schema};
@@ -98,9 +99,22 @@ impl Gateway {
     /// [`RegisterError`] when a name is taken, or a schema is broken or refers to another
     /// document: nothing is ever fetched for a schema.
     pub fn with_tools(parts: Parts, more: Vec<Arc<dyn Tool>>) -> Result<Self, RegisterError> {
+        Self::with_options(parts, Options::default(), more)
+    }
+
+    /// A gateway with the built-in tools as an operator set them up, and more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::with_tools`].
+    pub fn with_options(
+        parts: Parts,
+        options: Options,
+        more: Vec<Arc<dyn Tool>>,
+    ) -> Result<Self, RegisterError> {
         let mut tools = BTreeMap::new();
         let mut specs = Vec::new();
-        for tool in builtin::all(parts).into_iter().chain(more) {
+        for tool in builtin::all(parts, options).into_iter().chain(more) {
             let spec = tool.spec();
             let name = spec.name.clone();
             let checker = Checker::new(&spec.schema)

@@ -25,15 +25,25 @@
 
 mod answer;
 mod builtin;
+pub mod egress;
+mod file_labels;
 mod gateway;
+mod glob;
+mod html;
+mod options;
 mod schema;
 mod sources;
 mod workspace;
 
-pub use answer::{Answer, Failure};
+pub use answer::{Answer, Failure, untrusted};
+pub use file_labels::FileLabels;
 pub use gateway::{
     Gateway, MAX_ARGS_BYTES, MAX_ARGS_DEPTH, Parts, RegisterError, SandboxLookup, Tool,
 };
+pub use options::{CommandNameError, Commands, Options};
+
+/// The tools that carry what an agent chose to somewhere outside: what a rule about leaks is about.
+pub const EGRESS_TOOLS: [&str; 2] = ["http_request", "web_fetch"];
 
 /// Most bytes of text that one result carries from a file, or from one stream of a command.
 pub const MAX_TEXT_BYTES: usize = 100_000;

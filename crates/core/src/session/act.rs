@@ -15,7 +15,7 @@ use crate::policy::rules::{self, Decided};
 use crate::retry;
 use crate::row::StepKind;
 use crate::time::Timestamp;
-use crate::tool::{EffectClass, ToolOutcome};
+use crate::tool::{EffectClass, ToolOutcome, shown_to_model};
 
 impl Session {
     /// Takes the one action that the rules find in `task`.
@@ -311,7 +311,11 @@ impl Session {
             });
             return self.fail(error, now, out);
         }
-        self.last_error = message;
+        // It goes into a prompt of ours, where no text from outside may stand.
+        self.last_error = match outcome.labels().untrusted {
+            true => format!("`{}` failed; its result says why", call.name),
+            false => message,
+        };
         self.validate(call, &outcome.result, false, out);
         self.advance(now, out);
     }
@@ -327,13 +331,20 @@ impl Session {
     ) {
         let Phase::Acting { calls } = &mut self.phase else { return };
         let call = &mut calls[at];
+        let shown = match call.state {
+            CallState::Running { effect, .. } => {
+                shown_to_model(EffectId::derive(self.row.id, effect), &output)
+            }
+            // It never ran: what it answers is ours.
+            CallState::Waiting | CallState::Done => output.to_string(),
+        };
         call.state = CallState::Done;
         let (id, name, step) = (call.id.clone(), call.name.clone(), call.step.clone());
         if let Some(id) = id {
-            self.convo.tool(&id, &name, output.to_string(), error.is_some());
+            self.convo.tool(&id, &name, shown, error.is_some());
         } else if self.policy() != PolicyKind::Deterministic {
             // The rules decided on this call, and a fork has given the session to a model.
-            self.notes.push(format!("`{name}` was called for the task and returned: {output}"));
+            self.notes.push(format!("`{name}` was called for the task and returned: {shown}"));
         }
         if let Some(step) = step {
             self.close_step(step, output, error, now, out);

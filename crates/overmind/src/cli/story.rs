@@ -260,6 +260,8 @@ impl Story {
 fn action(tool: &str, args: &Value) -> String {
     let main = match tool {
         "run_shell" => "command",
+        "run_command" => "program",
+        "http_request" | "web_fetch" => "url",
         "read_file" | "write_file" | "edit_file" | "list_files" => "path",
         "search_memory" => "query",
         "store_memory" => "text",

@@ -1,12 +1,15 @@
 //! `edit_file`: replace one exact piece of a text file.
 
+use std::sync::Arc;
+
 use overmind_core::Fut;
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Failure, brief, fields};
 use crate::builtin::read_file::text;
+use crate::file_labels::FileLabels;
 use crate::gateway::Tool;
 use crate::schema::parse;
 use crate::workspace::{Workspace, blocking};
@@ -19,7 +22,9 @@ const MAX_LINES: usize = 10;
 const MAX_LOOSE_LINES: usize = 200;
 
 #[derive(Debug)]
-pub(crate) struct EditFile;
+pub(crate) struct EditFile {
+    pub(super) labels: Arc<FileLabels>,
+}
 
 #[derive(Debug, Deserialize)]
 struct Args {
@@ -75,14 +80,24 @@ impl Tool for EditFile {
                 return Err(Failure::bad_args("old and new are the same: there is nothing to do"));
             }
             let (root, key) = (context.workspace.clone(), context.effect.to_string());
-            blocking(move || edit(&Workspace::open(&root)?, &args, &key)).await
+            let labels = Arc::clone(&self.labels);
+            blocking(move || {
+                let (workspace, mut shown) = (Workspace::open(&root)?, None);
+                let done = edit(&workspace, &args, &key, &mut shown);
+                // A piece that is not there is answered with what is: the file's own text.
+                let Some(path) = shown else { return done };
+                done.map_err(|failure| failure.with_all(labels.mark(Map::new(), &path)))
+            })
+            .await
         })
     }
 }
 
-fn edit(workspace: &Workspace, args: &Args, key: &str) -> Answer {
+/// `shown` becomes the path of the file once it is open.
+fn edit(workspace: &Workspace, args: &Args, key: &str, shown: &mut Option<String>) -> Answer {
     let path = workspace.relative(&args.path)?;
     let mut opened = workspace.open_file(&path)?;
+    *shown = Some(opened.shown.clone());
     let too_large = || {
         Failure::new("size_limit", "file exceeds max size")
             .with_details(json!({"max_bytes": MAX_BYTES}))

@@ -5,26 +5,37 @@
 
 use std::sync::Arc;
 
+use crate::egress::Door;
 use crate::gateway::{Parts, Tool};
+use crate::options::Options;
 
 mod edit_file;
+mod http_request;
 mod list_files;
 mod memory;
 mod read_file;
+mod run_command;
 mod run_shell;
 mod talk;
 mod verify;
+mod web_fetch;
 mod write_file;
 
 /// Every built-in tool.
-pub(crate) fn all(parts: Parts) -> Vec<Arc<dyn Tool>> {
+pub(crate) fn all(parts: Parts, options: Options) -> Vec<Arc<dyn Tool>> {
     let Parts { sandboxes, memory } = parts;
+    let Options { egress, resolver, commands, files } = options;
+    let door = Arc::new(Door::new(egress, resolver));
+    let labels = Arc::new(files);
     vec![
-        Arc::new(run_shell::RunShell::new(sandboxes)),
-        Arc::new(read_file::ReadFile),
+        Arc::new(run_shell::RunShell::new(sandboxes.clone(), labels.clone())),
+        Arc::new(run_command::RunCommand::new(sandboxes, labels.clone(), commands)),
+        Arc::new(read_file::ReadFile { labels: labels.clone() }),
         Arc::new(write_file::WriteFile),
-        Arc::new(edit_file::EditFile),
+        Arc::new(edit_file::EditFile { labels }),
         Arc::new(list_files::ListFiles),
+        Arc::new(http_request::HttpRequest::new(door.clone())),
+        Arc::new(web_fetch::WebFetch::new(door)),
         Arc::new(memory::StoreMemory::new(memory.clone())),
         Arc::new(memory::SearchMemory::new(memory)),
         Arc::new(verify::Verify),

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::sync::Arc;
 
 use overmind_core::Fut;
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
@@ -10,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, fields};
+use crate::file_labels::FileLabels;
 use crate::gateway::Tool;
 use crate::schema::{parse, some_integer};
 use crate::workspace::{Opened, PathError, Workspace, blocking};
@@ -18,7 +20,9 @@ use crate::workspace::{Opened, PathError, Workspace, blocking};
 const MAX_SCAN_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
-pub(crate) struct ReadFile;
+pub(crate) struct ReadFile {
+    pub(super) labels: Arc<FileLabels>,
+}
 
 #[derive(Debug, Deserialize)]
 struct Args {
@@ -71,14 +75,16 @@ impl Tool for ReadFile {
             {
                 return Err(Failure::bad_args("start_line must be <= end_line"));
             }
-            let root = context.workspace.clone();
+            let (root, labels) = (context.workspace.clone(), Arc::clone(&self.labels));
             blocking(move || {
                 let workspace = Workspace::open(&root)?;
                 let opened = workspace.open_file(&workspace.relative(&path)?)?;
-                match range {
+                let shown = opened.shown.clone();
+                let read = match range {
                     None => whole(opened),
                     Some((start, end)) => lines(opened, start, end),
-                }
+                };
+                Ok(labels.mark(read?, &shown))
             })
             .await
         })

@@ -9,11 +9,12 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::sandbox::{
-    Captured, Exit, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
+    Captured, Exit, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use rustix::fs::{Gid, Uid};
@@ -22,12 +23,14 @@ use serde_json::{Map, Value, json};
 
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, cut, fields};
+use crate::file_labels::{self, FileLabels};
 use crate::gateway::{SandboxLookup, Tool};
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Workspace, blocking};
 
 pub(crate) struct RunShell {
     sandboxes: SandboxLookup,
+    labels: Arc<FileLabels>,
 }
 
 impl std::fmt::Debug for RunShell {
@@ -52,8 +55,8 @@ fn twenty() -> u64 {
 }
 
 impl RunShell {
-    pub(crate) fn new(sandboxes: SandboxLookup) -> Self {
-        Self { sandboxes }
+    pub(crate) fn new(sandboxes: SandboxLookup, labels: Arc<FileLabels>) -> Self {
+        Self { sandboxes, labels }
     }
 }
 
@@ -118,36 +121,65 @@ impl RunShell {
         if args.command.contains('\0') {
             return Err(Failure::bad_args("command must not contain a NUL character"));
         }
-        let level = context.sandbox;
-        let Some(driver) = (self.sandboxes)(level) else {
-            return Err(Failure::new(
-                "unsupported_backend",
-                format!("this hive has no `{}` sandbox; nothing was run", level.as_str()),
-            )
-            .with_details(json!({"sandbox": level.as_str()})));
-        };
+        let driver = driver(&self.sandboxes, context)?;
         let writable = match args.allow_write {
             true => Some(writable(context, args.write_subdir.as_deref()).await?),
             false => None,
         };
-        let cwd = writable.clone().unwrap_or_else(|| PathBuf::from("."));
         let request = SandboxRequest {
             argv: ["sh", "-lc", &args.command].map(String::from).to_vec(),
             workspace: context.workspace.clone(),
+            cwd: writable.clone().unwrap_or_else(|| PathBuf::from(".")),
             writable,
-            cwd: cwd.clone(),
             env: environment(context),
             stdin: Vec::new(),
             timeout: Duration::from_secs(args.timeout_s),
             limits: context.limits,
         };
-        let done = driver.run(request).await.map_err(refused)?;
-        report(&args, &cwd.to_string_lossy(), done)
+        let mut done = run(&*driver, &self.labels, request).await?;
+        done.insert("command".into(), args.command.into());
+        Ok(done)
+    }
+}
+
+/// The driver of the agent's level, and no other.
+pub(super) fn driver(
+    sandboxes: &SandboxLookup,
+    context: &ToolContext,
+) -> Result<Arc<dyn Sandbox>, Failure> {
+    let level = context.sandbox;
+    sandboxes(level).ok_or_else(|| {
+        Failure::new(
+            "unsupported_backend",
+            format!("this hive has no `{}` sandbox; nothing was run", level.as_str()),
+        )
+        .with_details(json!({"sandbox": level.as_str()}))
+    })
+}
+
+/// Runs a command, and meanwhile finds out what it may have read.
+pub(super) async fn run(
+    driver: &dyn Sandbox,
+    labels: &Arc<FileLabels>,
+    request: SandboxRequest,
+) -> Answer {
+    let (labels, root) = (Arc::clone(labels), request.workspace.clone());
+    let (cwd, timeout) = (request.cwd.to_string_lossy().into_owned(), request.timeout);
+    let scan = blocking(move || Ok(labels.in_reach(&root)));
+    let (done, labels) = tokio::join!(driver.run(request), scan);
+    let (done, labels) = (done.map_err(refused)?, labels?);
+    let marks = file_labels::put(Map::new(), labels, "files of the workspace");
+    match report(timeout, &cwd, done) {
+        Ok(mut fields) => {
+            fields.extend(marks);
+            Ok(fields)
+        }
+        Err(failure) => Err(failure.with_all(marks)),
     }
 }
 
 /// The whole environment of a command. Nothing of the daemon's own is in it.
-fn environment(context: &ToolContext) -> Vec<(String, String)> {
+pub(super) fn environment(context: &ToolContext) -> Vec<(String, String)> {
     [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("HOME", "/tmp"),
@@ -160,7 +192,10 @@ fn environment(context: &ToolContext) -> Vec<(String, String)> {
 }
 
 /// Makes the directory that the command may write to, and says where it really is.
-async fn writable(context: &ToolContext, subdir: Option<&str>) -> Result<PathBuf, Failure> {
+pub(super) async fn writable(
+    context: &ToolContext,
+    subdir: Option<&str>,
+) -> Result<PathBuf, Failure> {
     let (given, ours) = match subdir {
         Some(subdir) if !subdir.trim().is_empty() => (subdir.to_owned(), false),
         Some(_) | None => (format!(".overmind_runs/{}", context.session), true),
@@ -230,7 +265,7 @@ fn refused(err: SandboxError) -> Failure {
     }
 }
 
-fn report(args: &Args, working_dir: &str, done: SandboxResult) -> Answer {
+fn report(timeout: Duration, working_dir: &str, done: SandboxResult) -> Answer {
     let mut output = Map::new();
     let dropped =
         (put(&mut output, "stdout", &done.stdout), put(&mut output, "stderr", &done.stderr));
@@ -248,7 +283,7 @@ fn report(args: &Args, working_dir: &str, done: SandboxResult) -> Answer {
         Exit::Code(code) => (code, None),
         Exit::Signal(signal) => (signal.saturating_add(128), Some(signal)),
         Exit::TimedOut => {
-            let timeout_s = args.timeout_s;
+            let timeout_s = timeout.as_secs();
             let backend = match done.level {
                 SandboxLevel::None => "host",
                 SandboxLevel::Namespace => "namespace",
@@ -264,7 +299,6 @@ fn report(args: &Args, working_dir: &str, done: SandboxResult) -> Answer {
         all.insert("signal".into(), signal.into());
     }
     all.extend(output);
-    all.insert("command".into(), args.command.clone().into());
     Ok(all)
 }
 

@@ -179,6 +179,21 @@ async fn an_edit_replaces_one_piece_exactly() {
 }
 
 #[tokio::test]
+async fn an_edit_keeps_line_ends_the_byte_order_mark_and_everything_around_it() {
+    let bench = Bench::new();
+    let before = "\u{feff}first\r\nsecond\nthird\r\n\r\nno end";
+    bench.put("f", before);
+    let args = json!({"path": "f", "old": "second\n", "new": "2nd\n"});
+    bench.good("edit_file", args).await;
+    assert_eq!(bench.get("f"), before.replace("second", "2nd"));
+    let read = bench.good("read_file", json!({"path": "f"})).await;
+    assert_eq!(read["content"], before.replace("second", "2nd"));
+    // The mark is part of the first line, and an edit of that line leaves it where it is.
+    bench.good("edit_file", json!({"path": "f", "old": "first", "new": "1st"})).await;
+    assert!(bench.get("f").starts_with("\u{feff}1st\r\n"));
+}
+
+#[tokio::test]
 async fn a_piece_that_occurs_twice_is_refused_with_its_lines() {
     let bench = Bench::new();
     bench.put("f", "x = 1\ny = 2\nx = 1\n");

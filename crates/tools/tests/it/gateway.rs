@@ -97,12 +97,15 @@ fn specs_are_sorted_and_say_what_a_second_run_would_do() {
             ("ask_user", Pure, true),
             ("edit_file", Once, false),
             ("final_answer", Pure, true),
+            ("http_request", Once, false),
             ("list_files", Pure, false),
             ("read_file", Pure, false),
+            ("run_command", Once, false),
             ("run_shell", Once, false),
             ("search_memory", Pure, false),
             ("store_memory", Idempotent, false),
             ("verify", Pure, true),
+            ("web_fetch", Pure, false),
             ("write_file", Idempotent, false),
         ]
     );

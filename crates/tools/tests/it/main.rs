@@ -3,12 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod command;
 mod confinement;
+mod egress;
 mod files;
 mod gateway;
+mod labels;
 mod memory_tools;
 mod messages;
 mod shell;
 mod sources;
+mod site;
 mod support;
+mod tls;
 mod verify;
+mod web;

@@ -10,7 +10,7 @@ use overmind_core::sandbox::{
 };
 use overmind_core::time::Timestamp;
 use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
-use overmind_tools::{Gateway, Parts, Tool};
+use overmind_tools::{Gateway, Options, Parts, Tool};
 use serde_json::Value;
 
 pub(crate) const AGENT: AgentId = AgentId::from_u128(0xa);
@@ -33,6 +33,10 @@ impl Bench {
     }
 
     pub(crate) fn with_tools(more: Vec<Arc<dyn Tool>>) -> Self {
+        Self::with(Options::default(), more)
+    }
+
+    pub(crate) fn with(options: Options, more: Vec<Arc<dyn Tool>>) -> Self {
         let outer = tempfile::tempdir().unwrap();
         let workspace = outer.path().join("ws");
         std::fs::create_dir(&workspace).unwrap();
@@ -49,7 +53,7 @@ impl Bench {
             }),
             memory: memory.clone(),
         };
-        let gateway = Gateway::with_tools(parts, more).unwrap();
+        let gateway = Gateway::with_options(parts, options, more).unwrap();
         let allowed = gateway.specs().iter().map(|spec| spec.name.clone()).collect();
         let context = ToolContext {
             colony: ColonyId::DEFAULT,

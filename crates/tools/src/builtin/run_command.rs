@@ -1,0 +1,202 @@
+//! `run_command`: one program with its arguments in a sandbox, without a shell.
+//!
+//! For agents that are to run a few known programs and nothing else: what may be run is a list
+//! of bare names in the settings, and no argument is ever read as syntax. The arguments
+//! themselves are free: what a program may touch is the sandbox's business, as with `run_shell`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::sandbox::SandboxRequest;
+use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Failure, brief};
+use crate::builtin::run_shell::{driver, environment, run, writable};
+use crate::file_labels::FileLabels;
+use crate::gateway::{SandboxLookup, Tool};
+use crate::options::{Commands, bare};
+use crate::schema::{integer, parse};
+use crate::workspace::{PathError, Workspace, blocking};
+
+/// Arguments of one command, and bytes of each.
+const MAX_ARGS: usize = 64;
+const MAX_ARG_BYTES: usize = 8192;
+
+pub(crate) struct RunCommand {
+    sandboxes: SandboxLookup,
+    labels: Arc<FileLabels>,
+    commands: Commands,
+}
+
+impl std::fmt::Debug for RunCommand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunCommand").field("commands", &self.commands).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Args {
+    program: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    cwd: Option<String>,
+    #[serde(default)]
+    stdin: Option<String>,
+    #[serde(default = "twenty", deserialize_with = "integer")]
+    timeout_s: u64,
+    #[serde(default)]
+    allow_write: bool,
+    #[serde(default)]
+    write_subdir: Option<String>,
+}
+
+fn twenty() -> u64 {
+    20
+}
+
+impl RunCommand {
+    pub(crate) fn new(
+        sandboxes: SandboxLookup,
+        labels: Arc<FileLabels>,
+        commands: Commands,
+    ) -> Self {
+        Self { sandboxes, labels, commands }
+    }
+}
+
+impl Tool for RunCommand {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: "run_command".into(),
+            description: "Run one program with arguments in a sandbox, in the workspace; no shell \
+                          reads them. Only programs that the operator lists can be run. There is \
+                          no network. The workspace is read-only unless allow_write is true, which \
+                          makes write_subdir of it writable (. is all of it). A non-zero exit_code \
+                          is a result, not a failure of the tool. Long output is cut."
+                .into(),
+            schema: json!({
+                "type": "object",
+                "properties": {
+                    "program": {
+                        "type": "string", "minLength": 1,
+                        "description": "Its bare name, for example rg.",
+                    },
+                    "args": {
+                        "type": "array", "items": {"type": "string"}, "maxItems": MAX_ARGS,
+                        "default": [],
+                        "description": "Each argument as the program is to get it.",
+                    },
+                    "cwd": {
+                        "type": ["string", "null"], "default": null,
+                        "description": "Directory to start in, relative to the workspace.",
+                    },
+                    "stdin": {
+                        "type": ["string", "null"], "default": null,
+                        "description": "What the program reads; empty without it.",
+                    },
+                    "timeout_s": {
+                        "type": "integer", "minimum": 1, "maximum": 120, "default": 20,
+                        "description": "Seconds after which the program is killed.",
+                    },
+                    "allow_write": {
+                        "type": "boolean", "default": false,
+                        "description": "Let the program write to write_subdir.",
+                    },
+                    "write_subdir": {
+                        "type": ["string", "null"], "default": null,
+                        "description": "Directory to write to, relative to the workspace. Created \
+                                        if missing. Default: a directory of this session's own.",
+                    },
+                },
+                "required": ["program"],
+                "additionalProperties": false,
+            }),
+            class: EffectClass::Once,
+            internal: false,
+        }
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
+        Box::pin(async move {
+            let args: Args = parse(args)?;
+            self.check(&args)?;
+            let driver = driver(&self.sandboxes, context)?;
+            let writable = match args.allow_write {
+                true => Some(writable(context, args.write_subdir.as_deref()).await?),
+                false => None,
+            };
+            let cwd = match &args.cwd {
+                Some(cwd) => directory(context, cwd).await?,
+                None => writable.clone().unwrap_or_else(|| PathBuf::from(".")),
+            };
+            let mut argv = self.commands.runner().to_vec();
+            argv.push(args.program.clone());
+            argv.extend(args.args.iter().cloned());
+            let request = SandboxRequest {
+                argv,
+                workspace: context.workspace.clone(),
+                writable,
+                cwd,
+                env: environment(context),
+                stdin: args.stdin.unwrap_or_default().into_bytes(),
+                timeout: Duration::from_secs(args.timeout_s),
+                limits: context.limits,
+            };
+            let mut done = run(&*driver, &self.labels, request).await?;
+            done.insert("program".into(), args.program.into());
+            Ok(done)
+        })
+    }
+}
+
+impl RunCommand {
+    fn check(&self, args: &Args) -> Result<(), Failure> {
+        bare(&args.program).map_err(|why| Failure::bad_args(format!("program: {why}")))?;
+        if !self.commands.allows(&args.program) {
+            let allowed = self.commands.allowed();
+            let why = match allowed {
+                [] => "tools.commands is empty, so no program can be run this way".to_owned(),
+                _ => format!("tools.commands allows {}", brief(&allowed.join(", "))),
+            };
+            return Err(Failure::new(
+                "permission_denied",
+                format!("`{}` is not allowed: {why}", args.program),
+            ));
+        }
+        for (n, arg) in args.args.iter().enumerate() {
+            if arg.len() > MAX_ARG_BYTES {
+                return Err(Failure::bad_args(format!(
+                    "args/{n} must not exceed {MAX_ARG_BYTES} bytes"
+                )));
+            }
+            if arg.contains('\0') {
+                return Err(Failure::bad_args(format!(
+                    "args/{n} must not contain a NUL character"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory that is there and lies in the workspace: its real path.
+async fn directory(context: &ToolContext, given: &str) -> Result<PathBuf, Failure> {
+    let (root, given) = (context.workspace.clone(), given.to_owned());
+    blocking(move || {
+        let workspace = Workspace::open(&root)?;
+        let path = workspace.relative(&given)?;
+        let dir = workspace.open_dir(&path).map_err(|err| match err {
+            PathError::NotFound { .. } => Failure::new("not_found", "cwd not found")
+                .with_details(json!({"cwd": brief(&given)})),
+            err => err.into(),
+        })?;
+        Ok(workspace.real(&dir).ok_or(PathError::Escapes)?)
+    })
+    .await
+    .map(|real| if real == Path::new("") { PathBuf::from(".") } else { real })
+}
