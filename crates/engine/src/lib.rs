@@ -34,6 +34,7 @@ use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox;
 use serde_json::json;
 
+pub use self::admin::MemoryNew;
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, toolset_key};
 pub use self::error::EngineError;

@@ -12,9 +12,7 @@ use overmind_core::memory::MemoryItem;
 use overmind_core::replay::Replayer;
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
 use overmind_core::session::Toolset;
-use overmind_core::store::{
-    AuditReport, EventQuery, LogEvent, MemoryScope, Page, Store, StreamId,
-};
+use overmind_core::store::{AuditReport, EventQuery, LogEvent, MemoryScope, Page, Store, StreamId};
 use overmind_core::time::Timestamp;
 use overmind_store::{Options, Sqlite};
 use serde_json::Value;
