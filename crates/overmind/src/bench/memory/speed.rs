@@ -6,10 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overmind_core::ids::{ColonyId, IdSource, MemoryId};
+use overmind_core::ids::{ColonyId, MemoryId};
 use overmind_core::memory::{Memory, MemoryError, MemoryItem, MemoryQuery, Provenance, Trust};
-use overmind_core::store::{Change, Commit, NewEvent, Store, StreamId};
-use overmind_core::time::Clock;
+use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_memory::{Embedder, MemoryService};
 use serde_json::json;
 
