@@ -279,6 +279,9 @@ impl MemoryScope {
     }
 }
 
+/// Id, colony and collection of an item that has expired.
+pub type ExpiredMemory = (MemoryId, ColonyId, String);
+
 /// A memory item that matches words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryMatch {
@@ -454,7 +457,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         &self,
         now: Timestamp,
         limit: u32,
-    ) -> Fut<'_, Result<Vec<(MemoryId, ColonyId, String)>, StoreError>>;
+    ) -> Fut<'_, Result<Vec<ExpiredMemory>, StoreError>>;
 
     fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>>;
     fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>>;

@@ -397,7 +397,7 @@ impl Store for Sqlite {
         &self,
         now: Timestamp,
         limit: u32,
-    ) -> Fut<'_, Result<Vec<(MemoryId, ColonyId, String)>, StoreError>> {
+    ) -> Fut<'_, Result<Vec<overmind_core::store::ExpiredMemory>, StoreError>> {
         Box::pin(self.read("listing memory items", move |conn| memory::expired(conn, now, limit)))
     }
 

@@ -167,7 +167,7 @@ pub(crate) fn expired(
     conn: &Connection,
     now: Timestamp,
     limit: u32,
-) -> Outcome<Vec<(MemoryId, ColonyId, String)>> {
+) -> Outcome<Vec<overmind_core::store::ExpiredMemory>> {
     let sql = "SELECT m.id, m.colony, c.name FROM memory_items m
            JOIN collections c ON c.n = m.collection
          WHERE m.expires_at <= ?1 AND m.expires_at IS NOT NULL ORDER BY m.expires_at LIMIT ?2";
