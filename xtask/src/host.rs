@@ -27,6 +27,8 @@ pub struct Host {
     pub mcp_node: Option<String>,
     /// A directory of Python packages with `mcp`, instead of ours.
     pub mcp_python: Option<String>,
+    /// Directory with a static embedding model.
+    pub embedding_model: Option<String>,
 }
 
 impl Host {
@@ -64,6 +66,7 @@ impl Host {
             llama: var("OVERMIND_TEST_LLAMA"),
             mcp_node: var("OVERMIND_TEST_MCP_NODE"),
             mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
+            embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),
         })
     }
 

@@ -36,7 +36,10 @@ pub use admin::{
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};
-pub use memory::{MemoryFound, MemoryItem, MemoryMatch, MemorySearch, MemoryStore, MemoryStored};
+pub use memory::{
+    MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,
+    MemoryStore, MemoryStored,
+};
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;

@@ -32,6 +32,27 @@ pub struct MemoryItem {
     pub source_run_id: Option<SessionId>,
     #[schema(value_type = String)]
     pub colony: ColonyId,
+    /// Who stored it.
+    #[serde(default)]
+    pub author: String,
+    /// Whose word it is: `user`, `agent`, `tool` or `untrusted`.
+    #[serde(default)]
+    pub trust: String,
+    /// The event it was taken from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_event: Option<String>,
+    /// From then on it is not found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    /// The item that this one took the place of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub supersedes: Option<MemoryId>,
+    /// The item that took this one's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub superseded_by: Option<MemoryId>,
 }
 
 impl From<core::MemoryItem> for MemoryItem {
@@ -47,6 +68,12 @@ impl From<core::MemoryItem> for MemoryItem {
             created_at: item.created_at,
             source_run_id: item.source,
             colony: item.colony,
+            author: item.provenance.author,
+            trust: item.provenance.trust.as_str().to_owned(),
+            source_event: item.provenance.event,
+            expires_at: item.expires_at,
+            supersedes: item.supersedes,
+            superseded_by: item.superseded_by,
         }
     }
 }
@@ -78,14 +105,63 @@ pub struct MemoryStore {
     #[serde(default = "empty_object")]
     #[schema(value_type = Object)]
     pub metadata: Value,
+    /// Storing again under the same key in the same collection answers with the first item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Seconds until it is forgotten; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub ttl_seconds: Option<u64>,
+    /// The item of the same collection whose place this one takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<String>,
+    /// Whose word it is: `user` (the default), `agent`, `tool` or `untrusted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
+    /// The event it was taken from, `<stream>.<seq>`; at most 200 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_event: Option<String>,
 }
 
 impl MemoryStore {
+    /// A text with nothing optional.
+    pub fn new(collection: impl Into<String>, text: impl Into<String>) -> Self {
+        Self {
+            collection: collection.into(),
+            text: text.into(),
+            metadata: empty_object(),
+            key: None,
+            ttl_seconds: None,
+            supersedes: None,
+            trust: None,
+            source_event: None,
+        }
+    }
+
     /// What is wrong with the values; empty when nothing is.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_non_object(&mut errors, "metadata", &self.metadata);
+        if self.ttl_seconds == Some(0) {
+            errors.push(FieldError::new("ttl_seconds", "must be at least 1"));
+        }
+        if self.supersedes.as_ref().is_some_and(|id| id.parse::<MemoryId>().is_err()) {
+            errors.push(FieldError::new("supersedes", "must be the id of a memory item"));
+        }
+        if self.trust.as_ref().is_some_and(|label| core::Trust::parse(label).is_none()) {
+            errors.push(FieldError::new("trust", "must be user, agent, tool or untrusted"));
+        }
         errors
+    }
+
+    /// The item to replace. `None` also when the text is no id, which [`Self::check`] reports.
+    pub fn supersedes_id(&self) -> Option<MemoryId> {
+        self.supersedes.as_ref()?.parse().ok()
+    }
+
+    /// The label, `user` when there is none.
+    pub fn trust_label(&self) -> core::Trust {
+        self.trust.as_deref().and_then(core::Trust::parse).unwrap_or(core::Trust::User)
     }
 }
 
@@ -106,6 +182,18 @@ pub struct MemorySearch {
     #[serde(default = "default_top_k")]
     #[schema(minimum = 1, maximum = 50, default = 5)]
     pub top_k: u32,
+    /// What the metadata must be like: field names with a value, or with `eq`, `in`, `gt`, `gte`,
+    /// `lt`, `lte`, `exists`.
+    #[serde(default = "empty_object", skip_serializing_if = "is_empty_object")]
+    #[schema(value_type = Object)]
+    pub filter: Value,
+    /// Also items that others have replaced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub history: bool,
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 fn default_top_k() -> u32 {
@@ -120,8 +208,55 @@ impl MemorySearch {
             let message = format!("must be from 1 to {}, not {}", crate::MAX_TOP_K, self.top_k);
             errors.push(FieldError::new("top_k", message));
         }
+        if let Err(err) = core::MemoryFilter::parse(&self.filter) {
+            let text = err.to_string();
+            let text = text.strip_prefix("filter: ").unwrap_or(&text);
+            errors.push(FieldError::new("filter", text));
+        }
         errors
     }
+
+    /// A search over all current items.
+    pub fn new(collection: impl Into<String>, query: impl Into<String>, top_k: u32) -> Self {
+        let (collection, query) = (collection.into(), query.into());
+        Self { collection, query, top_k, filter: empty_object(), history: false }
+    }
+}
+
+/// Body of `POST /api/memory/reembed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryReembed {
+    /// Most items of this batch.
+    #[serde(default = "default_batch")]
+    #[schema(minimum = 1, maximum = 500, default = 100)]
+    pub limit: u32,
+}
+
+fn default_batch() -> u32 {
+    100
+}
+
+impl MemoryReembed {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if !(1..=500).contains(&self.limit) {
+            let message = format!("must be from 1 to 500, not {}", self.limit);
+            errors.push(FieldError::new("limit", message));
+        }
+        errors
+    }
+}
+
+/// Answer of `POST /api/memory/reembed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryReembedded {
+    pub ok: bool,
+    /// Items that have a vector of the configured model now.
+    pub done: u64,
+    /// There are items left: ask again.
+    pub more: bool,
 }
 
 /// Answer of `POST /api/memory/search`, best first.
@@ -143,6 +278,25 @@ mod tests {
             let search = MemorySearch { top_k, ..search.clone() };
             assert_eq!(search.check().is_empty(), right, "{top_k}");
         }
+    }
+
+    #[test]
+    fn what_is_optional_is_checked_when_it_is_there() {
+        let store = MemoryStore {
+            ttl_seconds: Some(0),
+            supersedes: Some("x".into()),
+            trust: Some("me".into()),
+            ..MemoryStore::new("c", "t")
+        };
+        let fields: Vec<String> = store.check().into_iter().map(|error| error.field).collect();
+        assert_eq!(fields, ["ttl_seconds", "supersedes", "trust"]);
+        let search = MemorySearch {
+            filter: serde_json::json!({"a": {"like": "%"}}),
+            ..MemorySearch::new("c", "q", 5)
+        };
+        assert_eq!(search.check()[0].field, "filter");
+        let text = serde_json::to_string(&MemorySearch::new("c", "q", 5)).unwrap();
+        assert_eq!(text, r#"{"collection":"c","query":"q","top_k":5}"#, "as it always was");
     }
 
     #[test]

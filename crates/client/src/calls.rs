@@ -7,7 +7,7 @@ use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
     Agent, AgentCreate, AgentPatch, ApprovalAnswer, AuditReport, BackupDone, BackupRequest, Diff,
     Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin, McpServer, McpServerPut,
-    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemorySearch, MemoryStore,
+    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore,
     MemoryStored, ModelCall, Okay, ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate,
     RunInput, RunListQuery, Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
@@ -280,6 +280,19 @@ impl Client {
             .query("cursor", query.cursor.as_ref())
             .query("collection", query.collection.as_ref());
         self.page(path).await
+    }
+
+    pub async fn memory_fetch(&self, item: &str) -> Result<MemoryItem, ClientError> {
+        let path = TargetPath::new("/api/memory").segment(filled("the memory item", item)?);
+        self.get(path.as_str()).await
+    }
+
+    /// One batch; ask again while there is `more`.
+    pub async fn memory_reembed(
+        &self,
+        batch: &MemoryReembed,
+    ) -> Result<MemoryReembedded, ClientError> {
+        self.send(Method::POST, "/api/memory/reembed", batch, None, Patience::Long).await
     }
 
     pub async fn memory_delete(&self, item: &str) -> Result<Okay, ClientError> {

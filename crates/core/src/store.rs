@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::Fut;
 use crate::agent::Agent;
 use crate::ids::{AgentId, ApiKeyId, ColonyId, EffectId, HiveId, MemoryId, SessionId, StepId};
-use crate::memory::MemoryItem;
+use crate::memory::{MemoryFilter, MemoryItem};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
 
@@ -122,12 +122,20 @@ pub enum Change {
     SessionUpdate(Box<SessionRow>),
     /// Inserts or replaces a step by its id.
     StepPut(Box<StepRow>),
-    /// A new memory item. With a `key` seen before, this change does nothing.
+    /// A new memory item. With a `key` seen before, this change does nothing. What it
+    /// supersedes must be in the same collection and not superseded yet, otherwise the commit is
+    /// refused with [`StoreError::Conflict`]; the old item gets its `superseded_by`.
     MemoryInsert {
         item: Box<MemoryItem>,
         key: Option<EffectId>,
     },
     MemoryDelete(MemoryId),
+    /// Gives an item another vector, and says whose. An item that is gone stays gone.
+    MemoryEmbed {
+        id: MemoryId,
+        model: String,
+        vector: Vec<f32>,
+    },
     /// Inserts or replaces a key by its id.
     ApiKeyPut(Box<ApiKey>),
     SettingPut {
@@ -250,6 +258,29 @@ pub struct EventQuery {
     /// At most this many, 1..=10_000.
     pub limit: u32,
 }
+
+/// Which memory items a search or a list may find.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryScope {
+    pub colony: ColonyId,
+    /// `None`: all of them. Searches need one; they find nothing without.
+    pub collection: Option<String>,
+    pub filter: MemoryFilter,
+    /// Also items that others have replaced.
+    pub history: bool,
+    /// Items that have expired by now are not found.
+    pub now: Timestamp,
+}
+
+impl MemoryScope {
+    /// All current items.
+    pub fn new(colony: ColonyId, collection: Option<String>, now: Timestamp) -> Self {
+        Self { colony, collection, filter: MemoryFilter::default(), history: false, now }
+    }
+}
+
+/// Id, colony and collection of an item that has expired.
+pub type ExpiredMemory = (MemoryId, ColonyId, String);
 
 /// A memory item that matches words.
 #[derive(Clone, Debug, PartialEq)]
@@ -383,35 +414,50 @@ pub trait Store: Send + Sync + fmt::Debug {
         page: Page<u64>,
     ) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
 
+    /// The item whatever its age; the caller looks at `expires_at`.
     fn memory_fetch(&self, id: MemoryId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
-    /// The item that was stored with this idempotency key.
+    /// The item that was stored with this idempotency key, whatever its age.
     fn memory_by_key(&self, key: EffectId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
-    /// Items of a collection that contain any of `terms`, best BM25 first. Terms are words, not
-    /// syntax: whatever they contain is matched as text.
+    /// Items that contain any of `terms`, best BM25 first. Terms are words, not syntax: whatever
+    /// they contain is matched as text. In a large store the most common of them may be left
+    /// out, for as long as rarer ones are there.
     fn memory_match(
         &self,
-        colony: ColonyId,
-        collection: String,
+        scope: MemoryScope,
         terms: Vec<String>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
-    /// Items newest first; `collection` `None` is all of them.
+    /// Items newest first.
     fn memory_list(
         &self,
-        colony: ColonyId,
-        collection: Option<String>,
+        scope: MemoryScope,
         page: Page<MemoryId>,
     ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>>;
-    /// Items of a collection nearest to `vector` by cosine, among those of the same model and
+    /// Items nearest to `vector` by cosine, exactly, among those of the same model and
     /// dimensions, best first, with their cosine in `bm25`'s place.
     fn memory_nearest(
         &self,
-        colony: ColonyId,
-        collection: String,
+        scope: MemoryScope,
         model: String,
         vector: Vec<f32>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>>;
+    /// Items of all colonies that have no vector of `model` (with `dims` dimensions, where
+    /// given), in the order of their ids, those after `after` only. Expired ones are left out.
+    fn memory_stale(
+        &self,
+        model: String,
+        dims: Option<u32>,
+        now: Timestamp,
+        after: Option<MemoryId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>>;
+    /// Items that have expired by `now`, those that did first first: id, colony and collection.
+    fn memory_expired(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<ExpiredMemory>, StoreError>>;
 
     fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>>;
     fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>>;

@@ -5,10 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use overmind_core::ids::{ColonyId, MemoryId};
-use overmind_core::memory::{MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::memory::{
+    MemoryDraft, MemoryError, MemoryFilter, MemoryHit, MemoryItem, MemoryQuery, Provenance,
+    Reembedded, Trust, named_key,
+};
 use overmind_core::row::Role;
 use overmind_core::store::{
-    AuditReport, Change, Commit, LogEvent, NewEvent, Page, Pruned, StreamId, backup_target,
+    AuditReport, Change, Commit, LogEvent, MemoryScope, NewEvent, Page, Pruned, StreamId,
+    backup_target,
 };
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -18,30 +22,74 @@ use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::view::{Readiness, Status};
 
+/// A text to remember, as somebody outside gives it.
+#[derive(Clone, Debug)]
+pub struct MemoryNew {
+    pub collection: String,
+    pub text: String,
+    pub metadata: Value,
+    /// The same name in the same collection stores once.
+    pub key: Option<String>,
+    /// After so long it is forgotten. At least a second.
+    pub ttl: Option<Duration>,
+    pub supersedes: Option<MemoryId>,
+    /// Whose word it is; the author is the caller.
+    pub trust: Trust,
+    /// The event it was taken from, `<stream>.<seq>`.
+    pub source_event: Option<String>,
+}
+
 impl Engine {
     /// Stores a text.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Invalid`] when it is too long; [`EngineError::Unavailable`] when the
+    /// [`EngineError::Invalid`] when it is too long; [`EngineError::Conflict`] when what it
+    /// supersedes is not there or was replaced before; [`EngineError::Unavailable`] when the
     /// embedding service cannot be reached.
     pub async fn memory_store(
         &self,
         by: &Caller,
-        collection: String,
-        text: String,
-        metadata: Value,
+        new: MemoryNew,
     ) -> Result<MemoryItem, EngineError> {
         by.require(Role::Operator)?;
+        let colony = ColonyId::DEFAULT;
         let draft = MemoryDraft {
-            colony: ColonyId::DEFAULT,
-            collection,
-            text,
-            metadata,
-            source: None,
-            key: None,
+            metadata: new.metadata,
+            key: new.key.map(|key| named_key(colony, &new.collection, &key)),
+            provenance: Provenance {
+                author: by.name.clone(),
+                trust: new.trust,
+                event: new.source_event,
+            },
+            expires_at: new.ttl.map(|ttl| self.cortex.clock.now().after(ttl)),
+            supersedes: new.supersedes,
+            ..MemoryDraft::new(colony, new.collection, new.text)
         };
         self.cortex.memory.store(draft).await.map_err(memory_error)
+    }
+
+    /// One item, replaced or not. What has expired is not found.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn memory_fetch(&self, by: &Caller, id: MemoryId) -> Result<MemoryItem, EngineError> {
+        by.require(Role::Viewer)?;
+        let found = self.cortex.store.memory_fetch(id).await?;
+        found
+            .filter(|item| !item.is_expired(self.cortex.clock.now()))
+            .ok_or_else(|| EngineError::not_found("Memory item"))
+    }
+
+    /// Gives a batch of items vectors of the configured model.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when no embedder is configured.
+    pub async fn memory_reembed(&self, by: &Caller, limit: u32) -> Result<Reembedded, EngineError> {
+        by.require(Role::Admin)?;
+        self.cortex.memory.reembed(limit).await.map_err(memory_error)
     }
 
     /// Finds texts.
@@ -55,13 +103,16 @@ impl Engine {
         collection: String,
         query: String,
         top_k: u32,
+        filter: MemoryFilter,
+        history: bool,
     ) -> Result<Vec<MemoryHit>, EngineError> {
         by.require(Role::Viewer)?;
         if !(1..=50).contains(&top_k) {
             return Err(EngineError::invalid("top_k", "top_k must be 1 to 50"));
         }
         let colony = ColonyId::DEFAULT;
-        let query = MemoryQuery { colony, collection, query, top_k: top_k as usize };
+        let top_k = top_k as usize;
+        let query = MemoryQuery { colony, collection, query, top_k, filter, history };
         self.cortex.memory.search(query).await.map_err(memory_error)
     }
 
@@ -77,7 +128,8 @@ impl Engine {
         page: Page<MemoryId>,
     ) -> Result<Vec<MemoryItem>, EngineError> {
         by.require(Role::Viewer)?;
-        Ok(self.cortex.store.memory_list(ColonyId::DEFAULT, collection, page).await?)
+        let scope = MemoryScope::new(ColonyId::DEFAULT, collection, self.cortex.clock.now());
+        Ok(self.cortex.store.memory_list(scope, page).await?)
     }
 
     /// Forgets an item.

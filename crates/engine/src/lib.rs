@@ -36,6 +36,7 @@ use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox;
 use overmind_core::tool_source::ToolServers;
 
+pub use self::admin::MemoryNew;
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, keep_toolset};
 pub use self::error::EngineError;

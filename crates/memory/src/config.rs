@@ -1,6 +1,7 @@
 //! What a user may set about embeddings.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use reqwest::Url;
 
@@ -36,8 +37,10 @@ impl fmt::Debug for Secret {
 pub enum Config {
     /// By words alone.
     Local,
-    /// By words and by meaning.
+    /// By words and by meaning, which a server works out.
     OpenAi(HttpConfig),
+    /// By words and by meaning, from the static model in this directory.
+    File(PathBuf),
 }
 
 /// An endpoint that speaks OpenAI's embeddings format.
@@ -60,7 +63,15 @@ pub enum ConfigError {
          text for a server that needs none), or set the provider to `local` or `auto`"
     )]
     NoKey,
-    #[error("OVERMIND_EMBEDDING_PROVIDER is `{given}`: it must be auto, openai or local")]
+    #[error(
+        "OVERMIND_EMBEDDING_PROVIDER is `file` but OVERMIND_EMBEDDING_PATH is not set: set it to \
+         a directory with model.safetensors and tokenizer.json"
+    )]
+    NoPath,
+    #[error(
+        "OVERMIND_EMBEDDING_PROVIDER is `{given}`: it must be auto, openai (or endpoint), file, \
+         or local (or none)"
+    )]
     Provider { given: String },
     #[error("OVERMIND_OPENAI_EMBEDDINGS_URL is not usable: {why}")]
     Url { why: String },
@@ -73,9 +84,10 @@ impl Config {
     /// what stands for it. Blank values count as not set.
     ///
     /// `OVERMIND_EMBEDDING_PROVIDER` is `auto` (the default: `openai` when `OPENAI_API_KEY` is
-    /// set, else `local`), `openai` or `local`; with it go `OVERMIND_OPENAI_EMBEDDINGS_URL`,
-    /// `OVERMIND_EMBEDDING_MODEL` and `OVERMIND_EMBEDDING_DIMS`, which are read, and checked,
-    /// only when the answer is `openai`.
+    /// set, else `local`), `openai` (also: `endpoint`), `file` or `local` (also: `none`). With
+    /// `openai` go `OVERMIND_OPENAI_EMBEDDINGS_URL`, `OVERMIND_EMBEDDING_MODEL` and
+    /// `OVERMIND_EMBEDDING_DIMS`, with `file` goes `OVERMIND_EMBEDDING_PATH`; they are read, and
+    /// checked, only then.
     ///
     /// # Errors
     ///
@@ -85,9 +97,13 @@ impl Config {
         let provider = set("OVERMIND_EMBEDDING_PROVIDER").unwrap_or_else(|| "auto".into());
         let key = set("OPENAI_API_KEY");
         let key = match (provider.to_ascii_lowercase().as_str(), key) {
-            ("local", _) | ("auto", None) => return Ok(Self::Local),
-            ("auto" | "openai", Some(key)) => Secret(key),
-            ("openai", None) => return Err(ConfigError::NoKey),
+            ("local" | "none", _) | ("auto", None) => return Ok(Self::Local),
+            ("file", _) => {
+                let path = set("OVERMIND_EMBEDDING_PATH").ok_or(ConfigError::NoPath)?;
+                return Ok(Self::File(path.into()));
+            }
+            ("auto" | "openai" | "endpoint", Some(key)) => Secret(key),
+            ("openai" | "endpoint", None) => return Err(ConfigError::NoKey),
             _ => return Err(ConfigError::Provider { given: provider.chars().take(64).collect() }),
         };
         let url = set("OVERMIND_OPENAI_EMBEDDINGS_URL").unwrap_or_else(|| DEFAULT_URL.into());
@@ -147,6 +163,10 @@ mod tests {
         assert!(!format!("{found:?}").contains("sk-test"), "the key never prints itself");
         let local = [("OPENAI_API_KEY", "k"), ("OVERMIND_EMBEDDING_PROVIDER", "local")];
         assert_eq!(config(&local), Ok(Config::Local));
+        let none = [("OPENAI_API_KEY", "k"), ("OVERMIND_EMBEDDING_PROVIDER", "none")];
+        assert_eq!(config(&none), Ok(Config::Local));
+        let file = [("OVERMIND_EMBEDDING_PROVIDER", "file"), ("OVERMIND_EMBEDDING_PATH", "/m")];
+        assert_eq!(config(&file), Ok(Config::File("/m".into())));
     }
 
     #[test]
@@ -171,8 +191,10 @@ mod tests {
             (vec![("OVERMIND_EMBEDDING_PROVIDER", "openai")], "OPENAI_API_KEY is not set"),
             (
                 vec![("OVERMIND_EMBEDDING_PROVIDER", "opnai")],
-                "`opnai`: it must be auto, openai or local",
+                "`opnai`: it must be auto, openai (or endpoint), file, or local (or none)",
             ),
+            (vec![("OVERMIND_EMBEDDING_PROVIDER", "file")], "OVERMIND_EMBEDDING_PATH is not set"),
+            (vec![("OVERMIND_EMBEDDING_PROVIDER", "endpoint")], "OPENAI_API_KEY is not set"),
             (
                 vec![key, ("OVERMIND_OPENAI_EMBEDDINGS_URL", "nonsense")],
                 "OVERMIND_OPENAI_EMBEDDINGS_URL",

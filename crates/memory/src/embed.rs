@@ -1,7 +1,8 @@
-//! Embeddings: a text becomes a vector, by a server that speaks OpenAI's format.
+//! Embeddings: a text becomes a vector. [`HttpEmbedder`] asks a server that speaks OpenAI's
+//! format; [`crate::FileEmbedder`] has a model file.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use overmind_core::Fut;
@@ -30,10 +31,20 @@ pub struct EmbedError {
 
 /// Makes vectors. Vectors of one model can be compared with each other and with no others.
 pub trait Embedder: Send + Sync + fmt::Debug {
-    /// Recorded with each vector.
-    fn model(&self) -> &str;
+    /// Recorded with each vector. The same name means comparable vectors.
+    ///
+    /// # Errors
+    ///
+    /// [`EmbedError`] when a model on this machine cannot be read; a server is not asked.
+    fn model(&self) -> Fut<'_, Result<Arc<str>, EmbedError>>;
 
-    /// The vector of `text`, of any length but zero.
+    /// The size of the vectors, where it is chosen and not the model's own.
+    fn dims(&self) -> Option<u32> {
+        None
+    }
+
+    /// The vector of `text`, of any length but zero; empty when there is nothing in the text
+    /// that the model knows.
     ///
     /// # Errors
     ///
@@ -150,8 +161,13 @@ impl HttpEmbedder {
 }
 
 impl Embedder for HttpEmbedder {
-    fn model(&self) -> &str {
-        &self.config.model
+    fn model(&self) -> Fut<'_, Result<Arc<str>, EmbedError>> {
+        let model = Arc::from(self.config.model.as_str());
+        Box::pin(std::future::ready(Ok(model)))
+    }
+
+    fn dims(&self) -> Option<u32> {
+        self.config.dims
     }
 
     fn embed<'a>(&'a self, text: &'a str) -> Fut<'a, Result<Vec<f32>, EmbedError>> {

@@ -1,36 +1,59 @@
 //! One ranking out of two.
 //!
-//! Reciprocal rank fusion: an item at place `r` (from 1) of a list gets `1 / (60 + r)` from it,
-//! and the sum over both lists is its score. BM25 and cosines live on scales that have nothing
-//! to do with each other and differ from query to query; places can be added. An item that
-//! stands in one list only is still found.
+//! Reciprocal rank fusion: an item at place `r` (from 1) of a list gets `weight / (k + r)` from
+//! it, and the sum over both lists is its score. BM25 and cosines live on scales that have
+//! nothing to do with each other and differ from query to query; places can be added. An item
+//! that stands in one list only is still found.
 
 use std::collections::HashMap;
 
 use overmind_core::ids::MemoryId;
 use overmind_core::memory::{MemoryHit, MemoryItem};
 
-/// The usual constant: it keeps one first place from outweighing two good ones.
-const DAMPING: f64 = 60.0;
+/// How places are weighed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fusion {
+    /// Keeps one first place from outweighing two good ones.
+    pub damping: f64,
+    /// What a place among the words counts.
+    pub words: f64,
+    /// What a place among the vectors counts.
+    pub meaning: f64,
+}
 
-/// The best `top_k` of the fused lists, each given best first. Equal scores: newer first.
-pub(crate) fn fuse(lists: [Vec<MemoryItem>; 2], top_k: usize) -> Vec<MemoryHit> {
-    let mut hits: HashMap<MemoryId, MemoryHit> = HashMap::new();
-    for list in lists {
-        for (place, item) in (1_u32..).zip(list) {
-            let score = 1.0 / (DAMPING + f64::from(place));
-            hits.entry(item.id).or_insert(MemoryHit { item, score: 0.0 }).score += score;
-        }
+impl Default for Fusion {
+    /// The usual constant, and both alike.
+    fn default() -> Self {
+        Self { damping: 60.0, words: 1.0, meaning: 1.0 }
     }
-    let mut hits: Vec<_> = hits.into_values().collect();
-    hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.item.id.cmp(&a.item.id)));
-    hits.truncate(top_k);
-    hits
+}
+
+impl Fusion {
+    /// The best `top_k` of the fused lists, each given best first. Equal scores: newer first.
+    pub(crate) fn fuse(
+        self,
+        words: Vec<MemoryItem>,
+        meaning: Vec<MemoryItem>,
+        top_k: usize,
+    ) -> Vec<MemoryHit> {
+        let mut hits: HashMap<MemoryId, MemoryHit> = HashMap::new();
+        for (weight, list) in [(self.words, words), (self.meaning, meaning)] {
+            for (place, item) in (1_u32..).zip(list) {
+                let score = weight / (self.damping + f64::from(place));
+                hits.entry(item.id).or_insert(MemoryHit { item, score: 0.0 }).score += score;
+            }
+        }
+        let mut hits: Vec<_> = hits.into_values().collect();
+        hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.item.id.cmp(&a.item.id)));
+        hits.truncate(top_k);
+        hits
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use overmind_core::ids::ColonyId;
+    use overmind_core::memory::Provenance;
     use overmind_core::time::Timestamp;
     use serde_json::json;
 
@@ -47,16 +70,32 @@ mod tests {
             metadata: json!({}),
             created_at: Timestamp::default(),
             source: None,
+            provenance: Provenance::default(),
+            expires_at: None,
+            supersedes: None,
+            superseded_by: None,
         }
+    }
+
+    fn order(hits: &[MemoryHit]) -> Vec<u128> {
+        hits.iter().map(|hit| hit.item.id.as_u128()).collect()
     }
 
     #[test]
     fn what_stands_in_both_lists_beats_what_stands_first_in_one() {
-        let hits = fuse([vec![item(1), item(2)], vec![item(3), item(2)]], 10);
-        let order: Vec<u128> = hits.iter().map(|hit| hit.item.id.as_u128()).collect();
-        assert_eq!(order, [2, 3, 1]);
+        let even = Fusion { damping: 60.0, words: 1.0, meaning: 1.0 };
+        let hits = even.fuse(vec![item(1), item(2)], vec![item(3), item(2)], 10);
+        assert_eq!(order(&hits), [2, 3, 1]);
         assert!((hits[0].score - 2.0 / 62.0).abs() < 1e-12);
         assert!((hits[1].score - 1.0 / 61.0).abs() < 1e-12);
-        assert_eq!(fuse([vec![item(1), item(2)], vec![]], 1).len(), 1);
+        assert_eq!(even.fuse(vec![item(1), item(2)], vec![], 1).len(), 1);
+    }
+
+    #[test]
+    fn a_weight_decides_between_equal_places() {
+        let words = Fusion { damping: 60.0, words: 2.0, meaning: 1.0 };
+        assert_eq!(order(&words.fuse(vec![item(1)], vec![item(2)], 2)), [1, 2]);
+        let meaning = Fusion { damping: 60.0, words: 1.0, meaning: 2.0 };
+        assert_eq!(order(&meaning.fuse(vec![item(1)], vec![item(2)], 2)), [2, 1]);
     }
 }

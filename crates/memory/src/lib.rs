@@ -15,11 +15,15 @@ mod config;
 mod embed;
 mod fusion;
 mod service;
+mod table;
 mod terms;
 
 pub use config::{Config, ConfigError, DEFAULT_MODEL, DEFAULT_URL, HttpConfig, Secret};
 pub use embed::{EmbedError, Embedder, HttpEmbedder};
+pub use fusion::Fusion;
 pub use service::{
-    LOCAL_MODEL, MAX_COLLECTION_CHARS, MAX_METADATA_BYTES, MAX_TEXT_BYTES, MAX_TOP_K, MemoryService,
+    LOCAL_MODEL, MAX_COLLECTION_CHARS, MAX_METADATA_BYTES, MAX_PROVENANCE_BYTES, MAX_TEXT_BYTES,
+    MAX_TOP_K, MemoryService,
 };
+pub use table::FileEmbedder;
 pub use terms::{MAX_TERMS, terms};

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use overmind_core::Fut;
 use overmind_core::ids::{EffectId, IdSource, MemoryId};
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
-use overmind_core::store::{Change, Commit, MemoryMatch, NewEvent, Page, Store, StreamId};
+use overmind_core::memory::{
+    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
+};
+use overmind_core::store::{
+    Change, Commit, MemoryMatch, MemoryScope, NewEvent, Page, Store, StreamId,
+};
 use overmind_core::time::Clock;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::embed::Embedder;
-use crate::fusion::fuse;
+use crate::embed::{EmbedError, Embedder};
+use crate::fusion::Fusion;
 use crate::terms::terms;
 
 /// Most bytes of UTF-8 in an item's text, and in a query.
@@ -21,14 +25,18 @@ pub const MAX_TEXT_BYTES: usize = 100_000;
 pub const MAX_COLLECTION_CHARS: usize = 200;
 /// Most bytes of an item's metadata as compact JSON.
 pub const MAX_METADATA_BYTES: usize = 16 << 10;
+/// Most bytes of an author's name, and of the name of the event that a text came from.
+pub const MAX_PROVENANCE_BYTES: usize = 200;
 /// Most results of one search.
 pub const MAX_TOP_K: usize = 50;
-/// `embedding_model` of an item without a vector.
+/// `embedding_model` of an item that no model has seen.
 pub const LOCAL_MODEL: &str = "fts5-bm25";
 
 /// A vector stands for the first part of a long text: models take about 8,000 tokens, and more
 /// is an error there.
 const MAX_EMBEDDED_BYTES: usize = 16_000;
+/// Most items of one batch of `reembed` and `collect`: each is one commit.
+const MAX_BATCH: u32 = 500;
 /// Locks over which keyed stores are spread.
 const LOCKS: usize = 64;
 
@@ -42,9 +50,12 @@ const LOCKS: usize = 64;
 /// the answer is empty. A blank query gives the newest items, with score 0.
 ///
 /// With an embedder the words' ranking and the ranking by cosine are fused by reciprocal rank
-/// (the score of a fused result is at most 2/61). Items that were stored without a vector, or
+/// (see [`Fusion`]). Items that were stored without a vector, or
 /// with another model's, are still found by their words. Nothing is filled up: the nearest
 /// vectors are there in any case.
+///
+/// Items that have expired are never found, items that others replaced only on request, and a
+/// filter holds for everything that is found, what fills up included.
 ///
 /// # When the embedder is down
 ///
@@ -62,6 +73,7 @@ pub struct MemoryService {
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
     embedder: Option<Arc<dyn Embedder>>,
+    fusion: Fusion,
     /// Held from looking a key up to its commit, so that one key is stored once even when two
     /// calls carry it at the same time. Another process cannot: the store has one owner.
     locks: [Mutex<()>; LOCKS],
@@ -74,12 +86,32 @@ impl MemoryService {
         ids: Arc<dyn IdSource>,
         embedder: Option<Arc<dyn Embedder>>,
     ) -> Self {
-        Self { store, clock, ids, embedder, locks: std::array::from_fn(|_| Mutex::new(())) }
+        let locks = std::array::from_fn(|_| Mutex::new(()));
+        Self { store, clock, ids, embedder, fusion: Fusion::default(), locks }
+    }
+
+    /// The same, with other weights: for measuring them.
+    #[must_use]
+    pub fn with_fusion(self, fusion: Fusion) -> Self {
+        Self { fusion, ..self }
     }
 
     async fn put(&self, draft: MemoryDraft) -> Result<MemoryItem, MemoryError> {
         check_draft(&draft)?;
-        let MemoryDraft { colony, collection, text, metadata, source, key } = draft;
+        if draft.expires_at.is_some_and(|at| at <= self.clock.now()) {
+            return Err(invalid("expires_at must be later than now".into()));
+        }
+        let MemoryDraft {
+            colony,
+            collection,
+            text,
+            metadata,
+            source,
+            key,
+            mut provenance,
+            expires_at,
+            supersedes,
+        } = draft;
         if let Some(first) = self.seen(key).await? {
             return Ok(first);
         }
@@ -87,8 +119,13 @@ impl MemoryService {
         let text = self.masked(text);
         let mut metadata = metadata;
         self.store.redact(&mut metadata);
+        provenance.author = self.masked(provenance.author);
+        provenance.event = provenance.event.map(|event| self.masked(event));
         let (embedding, embedding_model) = match &self.embedder {
-            Some(embedder) => (self.vector(&**embedder, &text).await?, embedder.model().to_owned()),
+            Some(embedder) => {
+                let vector = self.vector(&**embedder, &text).await?;
+                (vector, model(&**embedder).await?.as_ref().to_owned())
+            }
             None => (Vec::new(), LOCAL_MODEL.to_owned()),
         };
         let _turn = match key {
@@ -109,20 +146,12 @@ impl MemoryService {
             metadata,
             created_at: self.clock.now(),
             source,
+            provenance,
+            expires_at,
+            supersedes,
+            superseded_by: None,
         };
-        let event = NewEvent {
-            stream: source.map_or(StreamId::System, StreamId::Session),
-            kind: "memory.stored",
-            ts: item.created_at,
-            payload: json!({
-                "item_id": item.id,
-                "colony": item.colony,
-                "collection": item.collection,
-                "bytes": item.text.len(),
-                "embedding_model": item.embedding_model,
-                "dims": item.embedding.len(),
-            }),
-        };
+        let event = stored(&item);
         let change = Change::MemoryInsert { item: Box::new(item.clone()), key };
         let commit = Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
         self.store.commit(commit).await?;
@@ -145,10 +174,12 @@ impl MemoryService {
 
     async fn find(&self, query: MemoryQuery) -> Result<Vec<MemoryHit>, MemoryError> {
         check_query(&query)?;
-        let MemoryQuery { colony, collection, query, top_k } = query;
+        let MemoryQuery { colony, collection, query, top_k, filter, history } = query;
+        let collection = Some(collection);
+        let scope = MemoryScope { colony, collection, filter, history, now: self.clock.now() };
         let newest = |limit: usize| {
             let page = Page { limit: small(limit), after: None };
-            self.store.memory_list(colony, Some(collection.clone()), page)
+            self.store.memory_list(scope.clone(), page)
         };
         if query.trim().is_empty() {
             let items = newest(top_k).await?;
@@ -159,9 +190,7 @@ impl MemoryService {
             if words.is_empty() {
                 return Ok(Vec::new());
             }
-            let found =
-                self.store.memory_match(colony, collection.clone(), words.clone(), small(limit));
-            Ok(found.await?)
+            Ok(self.store.memory_match(scope.clone(), words.clone(), small(limit)).await?)
         };
         let Some(embedder) = &self.embedder else {
             let mut hits: Vec<_> = matches(top_k).await?.into_iter().map(matched).collect();
@@ -174,16 +203,67 @@ impl MemoryService {
             }
             return Ok(hits);
         };
-        let vector = self.vector(&**embedder, &self.masked(query)).await?;
         let limit = (20 * top_k).max(50);
-        let by_words = matches(limit).await?;
-        let model = embedder.model().to_owned();
-        let by_meaning = self
-            .store
-            .memory_nearest(colony, collection.clone(), model, vector, small(limit))
-            .await?;
+        let near = async || -> Result<Vec<MemoryMatch>, MemoryError> {
+            let vector = self.vector(&**embedder, &self.masked(query.clone())).await?;
+            if vector.is_empty() {
+                return Ok(Vec::new());
+            }
+            let model = model(&**embedder).await?.as_ref().to_owned();
+            Ok(self.store.memory_nearest(scope.clone(), model, vector, small(limit)).await?)
+        };
+        // Each on a thread of the store's own.
+        let (by_words, by_meaning) = tokio::try_join!(matches(limit), near())?;
         let items = |list: Vec<MemoryMatch>| list.into_iter().map(|m| m.item).collect();
-        Ok(fuse([items(by_words), items(by_meaning)], top_k))
+        Ok(self.fusion.fuse(items(by_words), items(by_meaning), top_k))
+    }
+
+    async fn embed_again(&self, limit: u32) -> Result<Reembedded, MemoryError> {
+        let Some(embedder) = &self.embedder else {
+            return Err(invalid("no embedder is configured: set memory.embedding_provider".into()));
+        };
+        let limit = limit.clamp(1, MAX_BATCH);
+        let (name, now) = (model(&**embedder).await?, self.clock.now());
+        let stale =
+            self.store.memory_stale(name.as_ref().into(), embedder.dims(), now, None, limit);
+        let stale = stale.await?;
+        let more = stale.len() == limit as usize;
+        let mut changes = Vec::with_capacity(stale.len());
+        for item in &stale {
+            let vector = self.vector(&**embedder, &item.text).await?;
+            changes.push(Change::MemoryEmbed { id: item.id, model: name.as_ref().into(), vector });
+        }
+        if changes.is_empty() {
+            return Ok(Reembedded::default());
+        }
+        let ids: Vec<MemoryId> = stale.iter().map(|item| item.id).collect();
+        let payload = json!({"item_ids": ids, "embedding_model": name.as_ref()});
+        self.tell("memory.reembedded", payload, changes).await?;
+        Ok(Reembedded { done: stale.len() as u64, more })
+    }
+
+    async fn remove_expired(&self, limit: u32) -> Result<u64, MemoryError> {
+        let limit = limit.clamp(1, MAX_BATCH);
+        let expired = self.store.memory_expired(self.clock.now(), limit).await?;
+        if expired.is_empty() {
+            return Ok(0);
+        }
+        let ids: Vec<MemoryId> = expired.iter().map(|(id, _, _)| *id).collect();
+        let changes = ids.iter().map(|id| Change::MemoryDelete(*id)).collect();
+        self.tell("memory.expired", json!({"item_ids": ids}), changes).await?;
+        Ok(ids.len() as u64)
+    }
+
+    /// Commits changes of many items with the event that explains them.
+    async fn tell(
+        &self,
+        kind: &'static str,
+        payload: Value,
+        changes: Vec<Change>,
+    ) -> Result<(), MemoryError> {
+        let event = NewEvent { stream: StreamId::System, kind, ts: self.clock.now(), payload };
+        self.store.commit(Commit { guards: Vec::new(), events: vec![event], changes }).await?;
+        Ok(())
     }
 
     fn masked(&self, text: String) -> String {
@@ -201,21 +281,22 @@ impl MemoryService {
         }
     }
 
-    /// The vector of the text's beginning, at unit length.
+    /// The vector of the text's beginning, at unit length; empty when the model knows nothing of
+    /// it.
     async fn vector(&self, embedder: &dyn Embedder, text: &str) -> Result<Vec<f32>, MemoryError> {
         // Endpoints refuse an empty input; a text of nothing has no meaning to be found by.
         let text = match &text[..text.floor_char_boundary(MAX_EMBEDDED_BYTES)] {
             "" => " ",
             text => text,
         };
-        let mut vector = embedder.embed(text).await.map_err(|err| MemoryError::Embedding {
-            message: err.message,
-            transient: err.transient,
-        })?;
-        unit(&mut vector).map_err(|why| MemoryError::Embedding {
-            message: format!("the model {} answered {why}", embedder.model()),
-            transient: false,
-        })?;
+        let mut vector = embedder.embed(text).await.map_err(failed)?;
+        if vector.is_empty() {
+            return Ok(vector);
+        }
+        if let Err(why) = unit(&mut vector) {
+            let message = format!("the model {} answered {why}", model(embedder).await?);
+            return Err(MemoryError::Embedding { message, transient: false });
+        }
         Ok(vector)
     }
 }
@@ -228,6 +309,51 @@ impl Memory for MemoryService {
     fn search(&self, query: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
         Box::pin(self.find(query))
     }
+
+    fn reembed(&self, limit: u32) -> Fut<'_, Result<Reembedded, MemoryError>> {
+        Box::pin(self.embed_again(limit))
+    }
+
+    fn collect(&self, limit: u32) -> Fut<'_, Result<u64, MemoryError>> {
+        Box::pin(self.remove_expired(limit))
+    }
+}
+
+/// The event of a new item. What is usual is left out.
+fn stored(item: &MemoryItem) -> NewEvent {
+    let mut payload = json!({
+        "item_id": item.id,
+        "colony": item.colony,
+        "collection": item.collection,
+        "bytes": item.text.len(),
+        "embedding_model": item.embedding_model,
+        "dims": item.embedding.len(),
+        "author": item.provenance.author,
+        "trust": item.provenance.trust.as_str(),
+    });
+    if let Some(at) = item.expires_at {
+        payload["expires_at"] = json!(at.to_string());
+    }
+    if let Some(old) = item.supersedes {
+        payload["supersedes"] = json!(old);
+    }
+    if let Some(event) = &item.provenance.event {
+        payload["source_event"] = json!(event);
+    }
+    NewEvent {
+        stream: item.source.map_or(StreamId::System, StreamId::Session),
+        kind: "memory.stored",
+        ts: item.created_at,
+        payload,
+    }
+}
+
+async fn model(embedder: &dyn Embedder) -> Result<Arc<str>, MemoryError> {
+    embedder.model().await.map_err(failed)
+}
+
+fn failed(err: EmbedError) -> MemoryError {
+    MemoryError::Embedding { message: err.message, transient: err.transient }
 }
 
 fn matched(found: MemoryMatch) -> MemoryHit {
@@ -246,6 +372,16 @@ fn check_draft(draft: &MemoryDraft) -> Result<(), MemoryError> {
         return Err(invalid(format!(
             "metadata must be at most {MAX_METADATA_BYTES} bytes of JSON, got {bytes}"
         )));
+    }
+    let provenance = &draft.provenance;
+    let event = provenance.event.as_deref().unwrap_or_default();
+    for (field, text) in [("author", provenance.author.as_str()), ("source_event", event)] {
+        if text.len() > MAX_PROVENANCE_BYTES {
+            return Err(invalid(format!(
+                "{field} must be at most {MAX_PROVENANCE_BYTES} bytes, got {}",
+                text.len()
+            )));
+        }
     }
     Ok(())
 }

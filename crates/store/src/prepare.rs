@@ -55,6 +55,11 @@ pub(crate) enum Write {
         key: Option<EffectId>,
     },
     MemoryDelete(MemoryId),
+    MemoryEmbed {
+        id: MemoryId,
+        model: String,
+        vector: Vec<u8>,
+    },
     ApiKeyPut(Box<ApiKey>),
     SettingPut {
         key: String,
@@ -151,12 +156,19 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         }
         Change::MemoryInsert { mut item, key } => {
             redactor.text(&mut item.text);
+            redactor.text(&mut item.provenance.author);
+            redactor.option(&mut item.provenance.event);
             let metadata = masked(item.metadata.take());
             let vector = little_endian(&std::mem::take(&mut item.embedding));
             let size = item.text.len() + metadata.len() + vector.len();
             (Write::MemoryInsert { item, metadata, vector, key }, size)
         }
         Change::MemoryDelete(id) => (Write::MemoryDelete(id), 0),
+        Change::MemoryEmbed { id, model, vector } => {
+            let vector = little_endian(&vector);
+            let size = vector.len();
+            (Write::MemoryEmbed { id, model, vector }, size)
+        }
         Change::ApiKeyPut(key) => (Write::ApiKeyPut(key), 0),
         Change::SettingPut { key, value, at } => {
             let value = masked(value);

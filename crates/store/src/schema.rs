@@ -11,7 +11,10 @@ use crate::files::{Header, read_header};
 
 /// In order; the version of a file is how many of them it has seen. Files that were released
 /// are never edited: a change is a new file.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_initial.sql"),
+    include_str!("../migrations/0002_memory.sql"),
+];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
 pub(crate) const APPLICATION_ID: i32 = 0x4f56_4d44;

@@ -12,7 +12,7 @@ use overmind_core::memory::MemoryItem;
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
     AuditReport, Commit, CommitListener, Committed, EventQuery, IdempotentAnswer, LogEvent,
-    MemoryMatch, Page, Pruned, SessionFilter, Store, StoreError, StoreStats, StreamId,
+    MemoryMatch, MemoryScope, Page, Pruned, SessionFilter, Store, StoreError, StoreStats, StreamId,
 };
 use overmind_core::time::Timestamp;
 use serde_json::Value;
@@ -24,8 +24,10 @@ use crate::key::{SigningKey, fingerprint};
 use crate::options::Options;
 use crate::prepare::prepare;
 use crate::read::pool::Pool;
-use crate::read::{memory, queries};
+use crate::read::words::CommonWords;
+use crate::read::{memory, queries, words};
 use crate::redact::Redactor;
+use crate::vectors::Vectors;
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
 use crate::{audit, backup, schema, wal};
@@ -85,6 +87,8 @@ pub struct Sqlite {
     trusted: Arc<[[u8; 32]]>,
     /// One backup or audit at a time: each keeps the write-ahead log from starting over.
     long_reads: Semaphore,
+    vectors: Arc<Vectors>,
+    common_words: Arc<CommonWords>,
 }
 
 impl Sqlite {
@@ -145,6 +149,8 @@ impl Sqlite {
             writer: Some(writer),
             trusted: trusted.into(),
             long_reads: Semaphore::new(1),
+            vectors: Arc::default(),
+            common_words: Arc::default(),
         })
     }
 
@@ -343,38 +349,56 @@ impl Store for Sqlite {
 
     fn memory_match(
         &self,
-        colony: ColonyId,
-        collection: String,
+        scope: MemoryScope,
         terms: Vec<String>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>> {
+        let common = Arc::clone(&self.common_words);
         Box::pin(self.read("searching memory", move |conn| {
-            memory::matching(conn, colony, &collection, &terms, limit)
+            words::matching(conn, &common, &scope, &terms, limit)
         }))
     }
 
     fn memory_list(
         &self,
-        colony: ColonyId,
-        collection: Option<String>,
+        scope: MemoryScope,
         page: Page<MemoryId>,
     ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>> {
-        Box::pin(self.read("listing memory items", move |conn| {
-            memory::list(conn, colony, collection.as_deref(), page)
-        }))
+        Box::pin(self.read("listing memory items", move |conn| memory::list(conn, &scope, page)))
     }
 
     fn memory_nearest(
         &self,
-        colony: ColonyId,
-        collection: String,
+        scope: MemoryScope,
         model: String,
         vector: Vec<f32>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<MemoryMatch>, StoreError>> {
+        let vectors = Arc::clone(&self.vectors);
         Box::pin(self.read("searching memory", move |conn| {
-            memory::nearest(conn, colony, &collection, &model, &vector, limit)
+            memory::nearest(conn, &vectors, &scope, &model, &vector, limit)
         }))
+    }
+
+    fn memory_stale(
+        &self,
+        model: String,
+        dims: Option<u32>,
+        now: Timestamp,
+        after: Option<MemoryId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<MemoryItem>, StoreError>> {
+        Box::pin(self.read("listing memory items", move |conn| {
+            memory::stale(conn, &model, dims, now, after, limit)
+        }))
+    }
+
+    fn memory_expired(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<overmind_core::store::ExpiredMemory>, StoreError>> {
+        Box::pin(self.read("listing memory items", move |conn| memory::expired(conn, now, limit)))
     }
 
     fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>> {

@@ -10,7 +10,9 @@ use overmind_core::gate::{
     Binding, Decision, Gate, GateRequest, GateVerdict, PolicyVersion, Risk, RuleRef,
 };
 use overmind_core::ids::MemoryId;
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::memory::{
+    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
+};
 use overmind_core::model::{
     DeltaSink, ModelCall, ModelDelta, ModelFailure, ModelReply, ModelRequest, Models, StopReason,
     Usage,
@@ -280,12 +282,24 @@ impl Memory for NoMemory {
                 metadata: draft.metadata,
                 created_at: Timestamp::default(),
                 source: draft.source,
+                provenance: draft.provenance,
+                expires_at: draft.expires_at,
+                supersedes: draft.supersedes,
+                superseded_by: None,
             })
         })
     }
 
     fn search(&self, _query: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn reembed(&self, _limit: u32) -> Fut<'_, Result<Reembedded, MemoryError>> {
+        Box::pin(async { Ok(Reembedded::default()) })
+    }
+
+    fn collect(&self, _limit: u32) -> Fut<'_, Result<u64, MemoryError>> {
+        Box::pin(async { Ok(0) })
     }
 }
 

@@ -1,10 +1,11 @@
-//! What the tests talk to for real: a Docker engine, a small model behind a model server, and MCP
-//! servers.
+//! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
+//! servers, and a static embedding model on disk.
 //!
 //! [`start`] makes both ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path) and
 //! `OVERMIND_TEST_LLAMA` (a base URL), and `OVERMIND_TEST_MCP_NODE` and `OVERMIND_TEST_MCP_PYTHON`
-//! (directories with packages, in which nothing runs); testkit's `counterpart` reads them. Both servers are ours
+//! (directories with packages, in which nothing runs) and
+//! `OVERMIND_TEST_EMBEDDING_MODEL` (a directory); testkit's `counterpart` reads them. Both servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
 //!
@@ -12,6 +13,7 @@
 
 mod daemon;
 mod docker;
+mod embedding;
 mod llama;
 mod mcp;
 mod packages;
@@ -61,11 +63,12 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 4] = [
+        let all: [(&'static str, Start); 5] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
+            ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
         ];
         for (variable, start) in all {
             let began = Instant::now();

@@ -77,7 +77,7 @@ pub(crate) fn config(url: &str, model: &str, dims: Option<&str>) -> HttpConfig {
     });
     match config.unwrap() {
         Config::OpenAi(config) => config,
-        Config::Local => panic!("a key means openai"),
+        Config::Local | Config::File(_) => panic!("a key means openai"),
     }
 }
 

@@ -7,7 +7,6 @@ use overmind_memory::{Embedder, MemoryService};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::clock::ManualClock;
 use overmind_testkit::ids::SeededIds;
-use serde_json::json;
 
 pub(crate) const COLLECTION: &str = "notes";
 
@@ -15,7 +14,7 @@ pub(crate) const COLLECTION: &str = "notes";
 pub(crate) struct Bench {
     pub(crate) memory: MemoryService,
     pub(crate) store: Arc<dyn Store>,
-    clock: Arc<ManualClock>,
+    pub(crate) clock: Arc<ManualClock>,
     ids: Arc<SeededIds>,
     _dir: tempfile::TempDir,
 }
@@ -62,14 +61,7 @@ impl Bench {
 }
 
 pub(crate) fn draft(text: &str) -> MemoryDraft {
-    MemoryDraft {
-        colony: ColonyId::DEFAULT,
-        collection: COLLECTION.into(),
-        text: text.into(),
-        metadata: json!({}),
-        source: None,
-        key: None,
-    }
+    MemoryDraft::new(ColonyId::DEFAULT, COLLECTION.into(), text.into())
 }
 
 pub(crate) fn keyed(text: &str, key: u128) -> MemoryDraft {
@@ -81,12 +73,7 @@ pub(crate) fn from_session(text: &str, session: SessionId) -> MemoryDraft {
 }
 
 pub(crate) fn ask(query: &str, top_k: usize) -> MemoryQuery {
-    MemoryQuery {
-        colony: ColonyId::DEFAULT,
-        collection: COLLECTION.into(),
-        query: query.into(),
-        top_k,
-    }
+    MemoryQuery::new(ColonyId::DEFAULT, COLLECTION.into(), query.into(), top_k)
 }
 
 #[track_caller]

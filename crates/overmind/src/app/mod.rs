@@ -37,6 +37,9 @@ use lock::{DataLock, ServerFile};
 
 /// How often retention looks for sessions that are old enough, once at the start included.
 const RETENTION_EVERY: Duration = Duration::from_secs(3600);
+/// Expired memory is not found from its moment on; this is about the space it takes.
+const COLLECT_EVERY: Duration = Duration::from_secs(300);
+const COLLECT_BATCH: u32 = 200;
 
 /// A running server with everything behind it.
 #[derive(Debug)]
@@ -90,6 +93,7 @@ impl App {
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
+        let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
             models: Arc::new(models),
@@ -130,7 +134,8 @@ impl App {
             let _done = done;
             serving.await
         });
-        let housekeeping = Housekeeping::start(&config, &engine, store, clock, &sandboxes);
+        let housekeeping =
+            Housekeeping::start(&config, &engine, store, remembered, clock, &sandboxes);
         lock.publish(&server_file)?;
         Ok(Self {
             config,
@@ -320,9 +325,12 @@ fn memory(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<dyn Memory>, StartError> {
-    use overmind_memory::{Config as MemoryConfig, Embedder, HttpEmbedder, MemoryService};
+    use overmind_memory::{
+        Config as MemoryConfig, Embedder, FileEmbedder, HttpEmbedder, MemoryService,
+    };
     let embedder = match MemoryConfig::from_vars(&|name| config.var(name))? {
         MemoryConfig::Local => None,
+        MemoryConfig::File(dir) => Some(Arc::new(FileEmbedder::new(dir)) as Arc<dyn Embedder>),
         MemoryConfig::OpenAi(http) => Some(Arc::new(HttpEmbedder::new(http)) as Arc<dyn Embedder>),
     };
     Ok(Arc::new(MemoryService::new(store, clock, Arc::new(SystemIds), embedder)))
@@ -421,6 +429,7 @@ impl Housekeeping {
         config: &Config,
         engine: &Engine,
         store: Arc<overmind_store::Sqlite>,
+        memory: Arc<dyn Memory>,
         clock: Arc<dyn Clock>,
         sandboxes: &Sandboxes,
     ) -> Self {
@@ -434,6 +443,23 @@ impl Housekeeping {
                     Ok(Some(number)) => tracing::debug!(number, "signed a checkpoint"),
                     Ok(None) => {}
                     Err(err) => tracing::warn!(error = %err, "signing a checkpoint failed"),
+                }
+            }
+        });
+        let at = Arc::clone(&clock);
+        this.repeat(COLLECT_EVERY, at, move || {
+            let memory = Arc::clone(&memory);
+            async move {
+                // Batch by batch, so that other commits go on between them.
+                loop {
+                    match memory.collect(COLLECT_BATCH).await {
+                        Ok(gone) if gone < u64::from(COLLECT_BATCH) => return,
+                        Ok(_) => {}
+                        Err(err) => {
+                            tracing::warn!(error = %err, "removing expired memory failed");
+                            return;
+                        }
+                    }
                 }
             }
         });

@@ -10,6 +10,7 @@
 mod engine;
 mod floors;
 mod http;
+mod memory;
 mod process;
 mod store;
 
@@ -158,7 +159,12 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
-    let figures = runtime.block_on(Box::pin(measure(cx, &setting, args.only.as_deref())))?;
+    let figures = runtime.block_on(Box::pin(measure(
+        cx,
+        &setting,
+        args.only.as_deref(),
+        args.embedding_model.as_deref(),
+    )))?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     show(cx, &figures, home.path())
 }
@@ -166,9 +172,22 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
 /// A group of figures that are measured together.
 type Group = (&'static str, &'static [&'static str]);
 
+const MEMORY_QUALITY: &[&str] =
+    &["memory-quality words", "memory-quality vectors", "memory-quality hybrid"];
+const MEMORY_SPEED: &[&str] = &[
+    "memory-speed words p50",
+    "memory-speed words p99",
+    "memory-speed hybrid p50",
+    "memory-speed hybrid p99",
+    "memory-speed first search",
+    "memory-speed rss",
+];
+
 const GROUPS: &[Group] = &[
     ("store", &["durable events", "commit p50", "commit p99"]),
     ("memory", &["memory of listing", "listing events"]),
+    ("memory-quality", MEMORY_QUALITY),
+    ("memory-speed", MEMORY_SPEED),
     ("engine", &["agent steps", "single step", "replay verify"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
@@ -178,6 +197,7 @@ async fn measure(
     cx: &Context,
     setting: &Setting,
     only: Option<&str>,
+    model: Option<&Path>,
 ) -> Result<Vec<Figure>, Failure> {
     let wanted = |name: &&str| only.is_none_or(|only| name.contains(only));
     let groups: Vec<Group> =
@@ -198,6 +218,17 @@ async fn measure(
         let more = match group {
             "store" => Box::pin(store::measure(setting, &floors)).await?,
             "memory" => Box::pin(store::listing(setting)).await?,
+            "memory-quality" | "memory-speed" => {
+                let Some(model) = model else {
+                    cx.out.note(&format!("{group} left out: it needs --embedding-model DIR"));
+                    continue;
+                };
+                if group == "memory-quality" {
+                    Box::pin(memory::quality(setting, model)).await?
+                } else {
+                    Box::pin(memory::speed(setting, model)).await?
+                }
+            }
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,
             "http" => Box::pin(http::measure(setting)).await?,
             _ => Box::pin(process::measure(setting)).await?,

@@ -178,6 +178,15 @@ Example:
         /// A JSON object to keep with it
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
+        /// Seconds until it is forgotten
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        ttl: Option<u64>,
+        /// The text whose place this one takes; the old one is kept as history
+        #[arg(long, value_name = "ID")]
+        supersedes: Option<String>,
+        /// Store once under this name; later tries answer with the first text
+        #[arg(long, value_name = "NAME")]
+        key: Option<String>,
     },
     /// Find texts by words, and by meaning when an embedding model is configured
     Search {
@@ -188,7 +197,23 @@ Example:
         /// At most this many
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
         top: u32,
+        /// Only texts whose metadata fit: field=value,… or JSON such as {"year": {"gte": 2024}}
+        #[arg(long, value_name = "FILTER")]
+        filter: Option<String>,
+        /// Also texts that others have replaced
+        #[arg(long)]
+        history: bool,
     },
+    /// Show one text with all that is known of it
+    Get {
+        /// Its id, or a unique beginning or end of it
+        id: String,
+    },
+    /// Give texts of another embedding model vectors of the configured one
+    #[command(long_about = "\
+Give texts of another embedding model, or of none, vectors of the configured one. Batch by batch;
+when it is stopped, the next call goes on where it was.")]
+    Reembed,
     /// List texts, newest first
     #[command(visible_alias = "ls")]
     List {
@@ -291,6 +316,9 @@ pub struct BenchArgs {
     /// Directory to measure in, for its disk [default: the system's temporary directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
+    /// Directory with a static embedding model, for the figures of memory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub embedding_model: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

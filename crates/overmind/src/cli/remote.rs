@@ -10,6 +10,7 @@ use overmind_api::{
     Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AuditReport, BackupDone,
     BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
     McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
+    MemoryReembed, MemoryReembedded,
     MemorySearch, MemoryStore, ProblemKind, Run, RunCreate, RunListQuery, RunStatus, SessionId,
     Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
@@ -364,6 +365,14 @@ impl Remote {
         let found = items.iter().map(|item| item.id.to_string());
         let found = found.filter(|id| ids::matches(given, id)).collect();
         ids::only("memory item", given, found, "overmind memory list")
+    }
+
+    pub async fn memory_fetch(&self, id: &str) -> Result<MemoryItem, Failure> {
+        Ok(self.client.memory_fetch(id).await?)
+    }
+
+    pub async fn memory_reembed(&self) -> Result<MemoryReembedded, Failure> {
+        Ok(self.client.memory_reembed(&MemoryReembed { limit: 100 }).await?)
     }
 
     pub async fn memory_delete(&self, id: &str) -> Result<(), Failure> {

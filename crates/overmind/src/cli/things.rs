@@ -3,6 +3,7 @@
 use std::io::Read as _;
 
 use overmind_api::{KeyCreate, MemoryItem, MemorySearch, MemoryStore, Role, ToolCallRequest};
+use overmind_core::memory::MemoryFilter;
 use serde_json::{Value, json};
 
 use super::args::{Format, PsArgs};
@@ -72,7 +73,7 @@ async fn tools(cx: &Context, remote: &Remote) -> Result<(), Failure> {
 pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
-        MemoryCommand::Add { text, collection, metadata } => {
+        MemoryCommand::Add { text, collection, metadata, ttl, supersedes, key } => {
             let text = if text == "-" { read_stdin()? } else { text };
             let metadata = match metadata {
                 Some(text) => serde_json::from_str(&text).map_err(|err| {
@@ -81,13 +82,51 @@ pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
                 })?,
                 None => json!({}),
             };
-            let item = remote.memory_store(&MemoryStore { collection, text, metadata }).await?;
+            let supersedes = match supersedes {
+                Some(given) => Some(remote.find_memory(&given).await?),
+                None => None,
+            };
+            let item = MemoryStore {
+                metadata,
+                ttl_seconds: ttl,
+                supersedes,
+                key,
+                ..MemoryStore::new(collection, text)
+            };
+            let item = remote.memory_store(&item).await?;
             show::one(&cx.out, &item, &item.id.to_string(), || {
                 vec![("memory", cell(item.id.to_string()))]
             })?;
         }
-        MemoryCommand::Search { query, collection, top } => {
-            let search = MemorySearch { collection, query, top_k: top };
+        MemoryCommand::Get { id } => {
+            let item = remote.memory_fetch(&remote.find_memory(&id).await?).await?;
+            show::one(&cx.out, &item, &item.id.to_string(), || item_fields(&item))?;
+        }
+        MemoryCommand::Reembed => {
+            let mut all = 0;
+            loop {
+                let batch = remote.memory_reembed().await?;
+                all += batch.done;
+                if !batch.more {
+                    break;
+                }
+                cx.out.detail(&format!("{all} texts have new vectors"));
+            }
+            let done = json!({"ok": true, "done": all});
+            show::one(&cx.out, &done, &all.to_string(), || {
+                vec![("new vectors", cell(all.to_string()))]
+            })?;
+        }
+        MemoryCommand::Search { query, collection, top, filter, history } => {
+            let filter = match filter {
+                Some(text) => MemoryFilter::value_of(&text).map_err(|err| {
+                    Failure::usage(format!("--{err}"))
+                        .hint("for example: --filter lang=rust,year=2024")
+                })?,
+                None => json!({}),
+            };
+            let search =
+                MemorySearch { filter, history, ..MemorySearch::new(collection, query, top) };
             let found = remote.memory_search(&search).await?;
             show::list(
                 &cx.out,
@@ -144,6 +183,27 @@ async fn memories(
         },
         "nothing remembered yet; store a text: overmind memory add \"…\"",
     )
+}
+
+fn item_fields(item: &MemoryItem) -> Vec<(&'static str, (String, Tone))> {
+    let mut fields = vec![
+        ("memory", cell(item.id.to_string())),
+        ("collection", cell(&item.collection)),
+        ("stored", cell(item.created_at.to_string())),
+        ("by", cell(format!("{} ({})", item.author, item.trust))),
+        ("model", cell(format!("{}, {} dimensions", item.embedding_model, item.dims))),
+        ("metadata", cell(item.metadata_json.to_string())),
+    ];
+    let further = [
+        ("expires", item.expires_at.map(|at| at.to_string())),
+        ("supersedes", item.supersedes.map(|id| id.to_string())),
+        ("superseded by", item.superseded_by.map(|id| id.to_string())),
+        ("run", item.source_run_id.map(|id| id.to_string())),
+        ("event", item.source_event.clone()),
+    ];
+    fields.extend(further.into_iter().filter_map(|(name, text)| Some((name, cell(text?)))));
+    fields.push(("text", cell(&item.text)));
+    fields
 }
 
 fn item_row(cx: &Context, item: &MemoryItem, wide: bool) -> Vec<(String, Tone)> {

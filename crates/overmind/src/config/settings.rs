@@ -73,6 +73,7 @@ pub const CASSETTES: &str = "models.cassettes";
 pub const EMBEDDING_PROVIDER: &str = "memory.embedding_provider";
 pub const EMBEDDING_MODEL: &str = "memory.embedding_model";
 pub const EMBEDDING_DIMS: &str = "memory.embedding_dims";
+pub const EMBEDDING_PATH: &str = "memory.embedding_path";
 pub const EMBEDDINGS_URL: &str = "memory.embeddings_url";
 pub const SANDBOX_READ_ONLY: &str = "sandbox.read_only";
 pub const SANDBOX_RUN_AS: &str = "sandbox.run_as";
@@ -275,7 +276,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::EMBEDDING_PROVIDER),
         Kind::Text,
         Some("auto"),
-        "auto (OpenAI when its key is set, else words), openai, or local (words)",
+        "auto (OpenAI when its key is set, else words), openai or endpoint, file, or local or none (words)",
     ),
     setting(
         EMBEDDING_MODEL,
@@ -290,6 +291,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 1, max: 65_536 },
         None,
         "dimensions to ask the embedding model for; unset takes the model's own",
+    ),
+    setting(
+        EMBEDDING_PATH,
+        Some(env::EMBEDDING_PATH),
+        Kind::Path,
+        None,
+        "for `file`: directory with a static model, model.safetensors and tokenizer.json",
     ),
     setting(
         EMBEDDINGS_URL,

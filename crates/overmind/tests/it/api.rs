@@ -192,14 +192,13 @@ async fn memory_ranks_by_words_and_lists_and_forgets() {
     let client = Client::connect(tcp(&app), Some(&place.token())).unwrap();
     for text in ["gardening in the rain", "python sqlite fastapi"] {
         let metadata = json!({"n": 1});
-        let item = MemoryStore { collection: "notes".into(), text: text.into(), metadata };
+        let item = MemoryStore { metadata, ..MemoryStore::new("notes", text) };
         let stored = client.memory_store(&item).await.unwrap();
         assert!(stored.ok && stored.item.dims == 0);
         assert_eq!(stored.item.embedding_model, "fts5-bm25");
     }
     let search = async |query: &str, top_k| {
-        let (collection, query) = ("notes".into(), query.into());
-        client.memory_search(&MemorySearch { collection, query, top_k }).await.unwrap().results
+        client.memory_search(&MemorySearch::new("notes", query, top_k)).await.unwrap().results
     };
     let found = search("fastapi sqlite", 2).await;
     assert_eq!(found.len(), 2);

@@ -86,6 +86,21 @@ fn memory_is_stored_found_listed_and_removed() {
     home.run(&["memory", "rm", &port[port.len() - 8..]]).ok().says(&format!("removed {port}"));
     home.run(&["memory", "rm", &port]).fails(3);
     assert_eq!(home.run(&["memory", "list", "-o", "name"]).ok().line(), host);
+    let shown = home.run(&["memory", "get", &host, "-o", "json"]).ok().json();
+    assert_eq!((&shown["author"], &shown["trust"]), (&"admin".into(), &"user".into()));
+    let next =
+        ["memory", "add", "the staging host is comb", "--supersedes", &host, "--ttl", "3600"];
+    home.run(&next).ok();
+    home.run(&next).fails(1).says("was replaced before");
+    home.run(&["memory", "get", &host]).ok().shows("superseded by");
+    let search = |more: &[&str]| {
+        let args = [&["memory", "search", "staging", "-o", "name"][..], more].concat();
+        home.run(&args).ok().out.lines().count()
+    };
+    assert_eq!((search(&[]), search(&["--history"])), (1, 2));
+    assert_eq!(search(&["--history", "--filter", "by=me"]), 1);
+    home.run(&["memory", "search", "x", "--filter", "nonsense"]).fails(2).says("field=value");
+    home.run(&["memory", "reembed"]).fails(2).says("no embedder is configured");
     home.run(&["memory", "add", "x", "--metadata", "{"]).fails(2).says("--metadata is not JSON");
 }
 

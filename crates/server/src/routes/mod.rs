@@ -86,6 +86,8 @@ routes! {
     Quick post "/api/memory/store" => memory::memory_store;
     Quick post "/api/memory/search" => memory::memory_search;
     Quick get "/api/memory" => memory::memory_list;
+    Long post "/api/memory/reembed" => memory::memory_reembed;
+    Quick get "/api/memory/{id}" => memory::memory_fetch;
     Quick delete "/api/memory/{id}" => memory::memory_delete;
 
     Quick get "/api/tools" => admin::tool_list;

@@ -32,6 +32,8 @@ async fn memory_is_stored_and_searched_in_the_old_envelopes() {
             "created_at",
             "source_run_id",
             "colony",
+            "author",
+            "trust",
         ])
     );
     assert_eq!((&item["text"], &item["dims"]), (&json!(" kept as is "), &json!(0)));
@@ -65,7 +67,32 @@ async fn memory_is_stored_and_searched_in_the_old_envelopes() {
         let answer = world.post(&format!("/api/memory/{path}"), body).await;
         assert_eq!(answer.problem(422), error, "{body}");
     }
+    let given = r#"{"collection":"c","text":"t","key":"k","ttl_seconds":60,"trust":"tool",
+        "source_event":"system.1","supersedes":"mem_00000000000000000000000000000001"}"#;
+    let full = world.post("/api/memory/store", given).await.fine();
+    let item = &full["item"];
+    assert_eq!((&item["author"], &item["trust"]), (&json!("admin"), &json!("tool")));
+    assert_eq!(item["source_event"], "system.1");
+    assert_eq!(item["supersedes"], "mem_00000000000000000000000000000001");
+    assert!(item["expires_at"].is_string());
+    for (path, body, error) in [
+        ("store", r#"{"collection":"c","text":"t","ttl_seconds":0}"#, "must be at least 1"),
+        ("store", r#"{"collection":"c","text":"t","trust":"me"}"#, "user, agent, tool or"),
+        ("search", r#"{"collection":"c","query":"q","filter":[]}"#, "must be an object"),
+        ("search", r#"{"collection":"c","query":"q","filter":{"a":{"$ne":1}}}"#, "not one of eq"),
+        ("reembed", r#"{"limit":501}"#, "must be from 1 to 500"),
+    ] {
+        let answer = world.post(&format!("/api/memory/{path}"), body).await;
+        let said = answer.problem(422);
+        assert!(said.contains(error), "{said}");
+    }
+    let filtered = r#"{"collection":"c","query":"q","filter":{"a":1},"history":true}"#;
+    assert_eq!(world.post("/api/memory/search", filtered).await.fine()["results"], json!([]));
+    let done = world.post("/api/memory/reembed", "{}").await.fine();
+    assert_eq!(done, json!({"ok": true, "done": 0, "more": false}));
     for id in ["mem_00000000000000000000000000000000", "x"] {
+        let answer = world.get(&format!("/api/memory/{id}")).await;
+        assert_eq!(answer.problem(404), "Memory item not found");
         let answer = world.request("DELETE", &format!("/api/memory/{id}")).send().await;
         assert_eq!(answer.problem(404), "Memory item not found");
     }

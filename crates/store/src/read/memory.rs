@@ -1,28 +1,26 @@
-//! Finding memory items: by id, by words, by vector.
+//! Finding memory items: by id, newest first, by vector. By words: [`super::words`].
 //!
-//! Words are matched by FTS5 with BM25, whose inverse document frequency counts the items of
-//! all collections, not only the one that is searched. Vectors are compared one by one: exact,
-//! and as slow as reading every vector of the collection (about 600 MB for 100,000 items of
-//! 1,536 dimensions); memory stays flat.
+//! A search by vector is exact. Where the vectors fit [`crate::vectors`], their bounds say in
+//! which order the file is looked at and when to stop; where they do not, all vectors of the
+//! collection are read, one by one, and memory stays flat.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use overmind_core::ids::{ColonyId, EffectId, MemoryId};
-use overmind_core::memory::MemoryItem;
-use overmind_core::store::{MemoryMatch, Page};
+use overmind_core::memory::{MemoryFilter, MemoryItem};
+use overmind_core::store::{MemoryMatch, MemoryScope, Page};
+use overmind_core::time::Timestamp;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, params, params_from_iter};
 
 use super::queries::{MAX_PAGE, bounded, many, one};
 use super::rows::{self, Cells, blob, floats, int};
 use crate::error::Outcome;
-use crate::writer::apply::scope;
+use crate::vectors::{Bound, Key, Vectors, length};
 
-/// Different terms of one search that count; the rest is ignored.
-const MAX_TERMS: usize = 256;
-/// Bytes of one term that count.
-const MAX_TERM_BYTES: usize = 1_024;
+/// Vectors that are looked at before the rest of the bounds is put in order.
+const FIRST_LOOK: usize = 512;
 
 const FROM: &str = "FROM memory_items m JOIN collections c ON c.n = m.collection
     LEFT JOIN memory_vectors v ON v.item = m.n";
@@ -40,91 +38,147 @@ pub(crate) fn by_key(conn: &Connection, key: EffectId) -> Outcome<Option<MemoryI
     one(conn, &sql, [blob(key.as_u128())], rows::memory)
 }
 
+/// Judges single items by what a search may find.
+pub(super) struct Wanted<'a> {
+    collection: i64,
+    now: Timestamp,
+    history: bool,
+    filter: &'a MemoryFilter,
+    sql: String,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(scope: &'a MemoryScope, collection: i64) -> Self {
+        let sql = format!(
+            "SELECT {} {FROM} WHERE m.n = ?1 AND m.collection = ?2
+               AND (m.expires_at IS NULL OR m.expires_at > ?3)
+               AND (?4 OR m.superseded_by IS NULL)",
+            rows::MEMORY
+        );
+        Self { collection, now: scope.now, history: scope.history, filter: &scope.filter, sql }
+    }
+
+    /// The item with the row number `n`, if it is wanted.
+    pub(super) fn item(&self, conn: &Connection, n: i64) -> Outcome<Option<MemoryItem>> {
+        let with = params![n, self.collection, self.now.as_micros(), self.history];
+        let found = one(conn, &self.sql, with, |row| {
+            if !self.filter.is_empty() {
+                // Before the text is read, which may be long.
+                let metadata = Cells::new(row, "memory_items").json(rows::MEMORY_METADATA)?;
+                if !self.filter.holds(&metadata) {
+                    return Ok(None);
+                }
+            }
+            rows::memory(row).map(Some)
+        })?;
+        Ok(found.flatten())
+    }
+
+    /// The cosine of the item with the row number `n`, if it is wanted.
+    fn cosine(&self, conn: &Connection, n: i64, query: &[f32]) -> Outcome<Option<f32>> {
+        let sql = "SELECT v.vector, m.metadata FROM memory_vectors v
+               JOIN memory_items m ON m.n = v.item
+             WHERE v.item = ?1 AND m.collection = ?2
+               AND (m.expires_at IS NULL OR m.expires_at > ?3)
+               AND (?4 OR m.superseded_by IS NULL)";
+        let with = params![n, self.collection, self.now.as_micros(), self.history];
+        let found = one(conn, sql, with, |row| {
+            let cells = Cells::new(row, "memory_vectors");
+            if !self.filter.is_empty() && !self.filter.holds(&cells.json(1)?) {
+                return Ok(None);
+            }
+            Ok(cosine(query, cells.blob(0)?))
+        })?;
+        Ok(found.flatten())
+    }
+}
+
 pub(crate) fn list(
     conn: &Connection,
-    colony: ColonyId,
-    collection: Option<&str>,
+    scope: &MemoryScope,
     page: Page<MemoryId>,
 ) -> Outcome<Vec<MemoryItem>> {
-    let mut with = Vec::with_capacity(3);
-    let place = match collection {
+    let mut with = Vec::with_capacity(4);
+    let place = match &scope.collection {
         None => {
-            with.push(Sql::Blob(blob(colony.as_u128()).to_vec()));
+            with.push(Sql::Blob(blob(scope.colony.as_u128()).to_vec()));
             "m.colony = ?"
         }
         Some(name) => {
-            let Some(n) = number(conn, colony, name)? else { return Ok(Vec::new()) };
+            let Some(n) = number(conn, scope.colony, name)? else { return Ok(Vec::new()) };
             with.push(Sql::Integer(n));
             "m.collection = ?"
         }
     };
-    let mut sql = format!("SELECT {} {FROM} WHERE {place}", rows::MEMORY);
+    let mut sql = format!(
+        "SELECT {} {FROM} WHERE {place} AND (m.expires_at IS NULL OR m.expires_at > ?)",
+        rows::MEMORY
+    );
+    with.push(Sql::Integer(scope.now.as_micros()));
+    if !scope.history {
+        sql.push_str(" AND m.superseded_by IS NULL");
+    }
     if let Some(after) = page.after {
         sql.push_str(" AND m.id < ?");
         with.push(Sql::Blob(blob(after.as_u128()).to_vec()));
     }
-    sql.push_str(" ORDER BY m.id DESC LIMIT ?");
-    with.push(Sql::Integer(bounded(page.limit, MAX_PAGE)));
-    many(conn, &sql, params_from_iter(with), rows::memory)
+    sql.push_str(" ORDER BY m.id DESC");
+    let limit = usize::try_from(bounded(page.limit, MAX_PAGE)).unwrap_or(1);
+    let mut find = conn.prepare_cached(&sql)?;
+    let mut found = find.query(params_from_iter(with))?;
+    let mut items = Vec::new();
+    while items.len() < limit {
+        let Some(row) = found.next()? else { break };
+        let item = rows::memory(row)?;
+        if scope.filter.holds(&item.metadata) {
+            items.push(item);
+        }
+    }
+    Ok(items)
 }
 
-fn number(conn: &Connection, colony: ColonyId, name: &str) -> Outcome<Option<i64>> {
+pub(super) fn number(conn: &Connection, colony: ColonyId, name: &str) -> Outcome<Option<i64>> {
     let sql = "SELECT n FROM collections WHERE colony = ?1 AND name = ?2";
     one(conn, sql, params![blob(colony.as_u128()), name], |row| {
         Cells::new(row, "collections").int(0)
     })
 }
 
-/// Items that contain any of `terms`, best first.
-pub(crate) fn matching(
+pub(crate) fn stale(
     conn: &Connection,
-    colony: ColonyId,
-    collection: &str,
-    terms: &[String],
+    model: &str,
+    dims: Option<u32>,
+    now: Timestamp,
+    after: Option<MemoryId>,
     limit: u32,
-) -> Outcome<Vec<MemoryMatch>> {
-    let Some(collection) = number(conn, colony, collection)? else { return Ok(Vec::new()) };
-    let Some(expression) = expression(collection, terms) else { return Ok(Vec::new()) };
-    // First the best row numbers, then their items: reading the items of all matches to drop
-    // most of them would cost more than the search. The scope word weighs nothing.
+) -> Outcome<Vec<MemoryItem>> {
     let sql = format!(
-        "WITH best AS MATERIALIZED (
-           SELECT rowid AS n, bm25(memory_words, 0.0, 1.0) AS score FROM memory_words
-           WHERE memory_words MATCH ?1 ORDER BY 2, 1 DESC LIMIT ?2)
-         SELECT {}, -best.score FROM best CROSS JOIN memory_items m ON m.n = best.n
-           JOIN collections c ON c.n = m.collection
-           LEFT JOIN memory_vectors v ON v.item = m.n
-         ORDER BY best.score, m.n DESC",
+        "SELECT {} {FROM} WHERE m.id > ?1 AND (m.expires_at IS NULL OR m.expires_at > ?2)
+           AND (m.embedding_model <> ?3 OR v.dims <> ?4)
+         ORDER BY m.id LIMIT ?5",
         rows::MEMORY
     );
-    many(conn, &sql, params![expression, bounded(limit, MAX_PAGE)], |row| {
-        let bm25 = Cells::new(row, "memory_words").f64(9)?;
-        Ok(MemoryMatch { item: rows::memory(row)?, bm25 })
+    let after = blob(after.map_or(0, |id| id.as_u128()));
+    let with = params![after, now.as_micros(), model, dims, bounded(limit, MAX_PAGE)];
+    many(conn, &sql, with, rows::memory)
+}
+
+pub(crate) fn expired(
+    conn: &Connection,
+    now: Timestamp,
+    limit: u32,
+) -> Outcome<Vec<overmind_core::store::ExpiredMemory>> {
+    let sql = "SELECT m.id, m.colony, c.name FROM memory_items m
+           JOIN collections c ON c.n = m.collection
+         WHERE m.expires_at <= ?1 AND m.expires_at IS NOT NULL ORDER BY m.expires_at LIMIT ?2";
+    many(conn, sql, params![now.as_micros(), bounded(limit, MAX_PAGE)], |row| {
+        let cells = Cells::new(row, "memory_items");
+        Ok((
+            MemoryId::from_u128(cells.u128(0)?),
+            ColonyId::from_u128(cells.u128(1)?),
+            cells.text(2)?,
+        ))
     })
-}
-
-/// The search in FTS5's language, with every term inside quotes; `None` when there is no term.
-fn expression(collection: i64, terms: &[String]) -> Option<String> {
-    let mut quoted: Vec<String> = Vec::new();
-    for term in terms {
-        let term = quote(term);
-        if quoted.len() < MAX_TERMS && !quoted.contains(&term) {
-            quoted.push(term);
-        }
-    }
-    if quoted.is_empty() {
-        return None;
-    }
-    Some(format!("scope : \"{}\" AND text : ({})", scope(collection), quoted.join(" OR ")))
-}
-
-/// A term as an FTS5 string: quotes doubled, and NUL, where SQLite would stop reading, a space.
-fn quote(term: &str) -> String {
-    let mut end = term.len().min(MAX_TERM_BYTES);
-    while !term.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("\"{}\"", term[..end].replace('"', "\"\"").replace('\0', " "))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,79 +208,129 @@ impl PartialEq for Near {
 
 impl Eq for Near {}
 
+/// The best so far.
+struct Best {
+    limit: usize,
+    heap: BinaryHeap<Near>,
+}
+
+impl Best {
+    fn push(&mut self, near: Near) {
+        self.heap.push(near);
+        if self.heap.len() > self.limit {
+            self.heap.pop();
+        }
+    }
+
+    /// Whether an item with at most this cosine can still get in.
+    fn admits(&self, most: f32) -> bool {
+        self.heap.len() < self.limit || self.heap.peek().is_some_and(|worst| most >= worst.cosine)
+    }
+}
+
 /// Items nearest to `vector` by cosine, best first.
 pub(crate) fn nearest(
     conn: &Connection,
-    colony: ColonyId,
-    collection: &str,
+    vectors: &Vectors,
+    scope: &MemoryScope,
     model: &str,
     vector: &[f32],
     limit: u32,
 ) -> Outcome<Vec<MemoryMatch>> {
-    let Some(collection) = number(conn, colony, collection)? else { return Ok(Vec::new()) };
-    let length = norm(vector.iter().copied());
-    if length == 0.0 || !length.is_finite() {
+    let Some(name) = scope.collection.as_deref() else { return Ok(Vec::new()) };
+    let Some(collection) = number(conn, scope.colony, name)? else { return Ok(Vec::new()) };
+    let long = length(vector.iter().copied());
+    if long == 0.0 || !long.is_finite() {
         // Without a direction nothing is near.
         return Ok(Vec::new());
     }
+    let query: Vec<f32> = vector.iter().map(|part| part / long).collect();
     let limit = usize::try_from(bounded(limit, MAX_PAGE)).unwrap_or(1);
-    let mut best: BinaryHeap<Near> = BinaryHeap::with_capacity(limit + 1);
-    let mut find = conn.prepare_cached(
-        "SELECT item, vector FROM memory_vectors
-         WHERE collection = ?1 AND model = ?2 AND dims = ?3",
-    )?;
-    let mut found = find.query(params![collection, model, int(vector.len() as u64)])?;
-    while let Some(row) = found.next()? {
-        let cells = Cells::new(row, "memory_vectors");
-        let Some(cosine) = cosine(vector, length, cells.blob(1)?) else { continue };
-        best.push(Near { cosine, n: cells.int(0)? });
-        if best.len() > limit {
-            best.pop();
-        }
+    let mut best = Best { limit, heap: BinaryHeap::with_capacity(limit + 1) };
+    let wanted = Wanted::new(scope, collection);
+    let key = Key { collection, model: model.to_owned(), dims: query.len() };
+    match vectors.bounds(conn, &key, &query)? {
+        Some(bounds) => by_bounds(conn, &wanted, &query, bounds, &mut best)?,
+        None => one_by_one(conn, &wanted, &key, &query, &mut best)?,
     }
-    let sql = format!("SELECT {} {FROM} WHERE m.n = ?1", rows::MEMORY);
-    let mut matches = Vec::with_capacity(best.len());
+    let mut matches = Vec::with_capacity(best.heap.len());
     // Ascending in this order means the best first.
-    for near in best.into_sorted_vec() {
-        if let Some(item) = one(conn, &sql, [near.n], rows::memory)? {
+    for near in best.heap.into_sorted_vec() {
+        if let Some(item) = wanted.item(conn, near.n)? {
             matches.push(MemoryMatch { item, bm25: f64::from(near.cosine) });
         }
     }
     Ok(matches)
 }
 
-fn norm(parts: impl Iterator<Item = f32>) -> f32 {
-    parts.map(|part| part * part).sum::<f32>().sqrt()
+/// Looks at vectors from the highest bound down, until no bound can change the answer.
+fn by_bounds(
+    conn: &Connection,
+    wanted: &Wanted<'_>,
+    query: &[f32],
+    mut bounds: Vec<Bound>,
+    best: &mut Best,
+) -> Outcome<()> {
+    let mut rest = &mut bounds[..];
+    let mut look = FIRST_LOOK.max(2 * best.limit);
+    while !rest.is_empty() {
+        // Putting all in order would cost more than looking at those that matter.
+        let high_first = |a: &Bound, b: &Bound| b.most.total_cmp(&a.most);
+        let part = if look < rest.len() {
+            rest.select_nth_unstable_by(look, high_first);
+            let (part, others) = rest.split_at_mut(look);
+            rest = others;
+            part
+        } else {
+            std::mem::take(&mut rest)
+        };
+        part.sort_unstable_by(high_first);
+        for bound in &*part {
+            if !best.admits(bound.most) {
+                return Ok(());
+            }
+            if let Some(cosine) = wanted.cosine(conn, bound.item, query)? {
+                best.push(Near { cosine, n: bound.item });
+            }
+        }
+        look *= 4;
+    }
+    Ok(())
 }
 
-/// `None` for a vector without a direction.
-fn cosine(vector: &[f32], length: f32, stored: &[u8]) -> Option<f32> {
+/// Reads all vectors from the file.
+fn one_by_one(
+    conn: &Connection,
+    wanted: &Wanted<'_>,
+    key: &Key,
+    query: &[f32],
+    best: &mut Best,
+) -> Outcome<()> {
+    let mut find = conn.prepare_cached(
+        "SELECT item, vector FROM memory_vectors
+         WHERE collection = ?1 AND model = ?2 AND dims = ?3",
+    )?;
+    let mut found = find.query(params![key.collection, key.model, int(key.dims as u64)])?;
+    while let Some(row) = found.next()? {
+        let cells = Cells::new(row, "memory_vectors");
+        let n = cells.int(0)?;
+        let near = cosine(query, cells.blob(1)?);
+        if near.is_some_and(|near| best.admits(near))
+            && let Some(cosine) = wanted.cosine(conn, n, query)?
+        {
+            best.push(Near { cosine, n });
+        }
+    }
+    Ok(())
+}
+
+/// With a query of unit length; `None` for a vector without a direction.
+fn cosine(query: &[f32], stored: &[u8]) -> Option<f32> {
     let (mut dot, mut square) = (0.0_f32, 0.0_f32);
-    for (ours, theirs) in vector.iter().zip(floats(stored)) {
+    for (ours, theirs) in query.iter().zip(floats(stored)) {
         dot += ours * theirs;
         square += theirs * theirs;
     }
-    let cosine = dot / (length * square.sqrt());
+    let cosine = dot / square.sqrt();
     cosine.is_finite().then_some(cosine)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn terms_stand_in_quotes_whatever_they_contain() {
-        let terms = ["a\"b".into(), "x OR y".into(), "nul\0nul".into(), "x OR y".into()];
-        assert_eq!(
-            expression(7, &terms).unwrap(),
-            "scope : \"c7\" AND text : (\"a\"\"b\" OR \"x OR y\" OR \"nul nul\")"
-        );
-        assert_eq!(expression(7, &[]), None);
-    }
-
-    #[test]
-    fn long_terms_are_cut_between_characters() {
-        let long = "é".repeat(MAX_TERM_BYTES);
-        assert_eq!(quote(&long).len(), MAX_TERM_BYTES + 2);
-    }
 }

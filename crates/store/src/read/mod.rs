@@ -7,3 +7,4 @@ pub(crate) mod memory;
 pub(crate) mod pool;
 pub(crate) mod queries;
 pub(crate) mod rows;
+pub(crate) mod words;

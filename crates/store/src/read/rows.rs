@@ -5,7 +5,7 @@ use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::ids::{
     AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, MemoryId, SessionId, StepId,
 };
-use overmind_core::memory::MemoryItem;
+use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind, StepRow};
 use overmind_core::sandbox::SandboxLevel;
@@ -261,7 +261,10 @@ pub(crate) fn event(row: &Row<'_>) -> Outcome<LogEvent> {
 
 /// Joined as `m` with `collections` as `c` and, where there is one, `memory_vectors` as `v`.
 pub(crate) const MEMORY: &str = "m.id, m.colony, c.name, m.embedding_model, m.created_at, \
-    m.source, m.metadata, m.text, v.vector";
+    m.source, m.metadata, m.text, v.vector, m.expires_at, m.supersedes, m.superseded_by, \
+    m.author, m.trust, m.source_event";
+/// The place of the metadata among them.
+pub(crate) const MEMORY_METADATA: usize = 6;
 
 pub(crate) fn memory(row: &Row<'_>) -> Outcome<MemoryItem> {
     let cells = Cells::new(row, "memory_items");
@@ -277,6 +280,14 @@ pub(crate) fn memory(row: &Row<'_>) -> Outcome<MemoryItem> {
         embedding: match cells.opt(8, Cells::blob)? {
             Some(bytes) => floats(bytes).collect(),
             None => Vec::new(),
+        },
+        expires_at: cells.opt(9, Cells::time)?,
+        supersedes: cells.opt(10, Cells::u128)?.map(MemoryId::from_u128),
+        superseded_by: cells.opt(11, Cells::u128)?.map(MemoryId::from_u128),
+        provenance: Provenance {
+            author: cells.text(12)?,
+            trust: Trust::parse(cells.str(13)?).ok_or_else(|| cells.wrong(13, "a label"))?,
+            event: cells.opt(14, Cells::text)?,
         },
     })
 }

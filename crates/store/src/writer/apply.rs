@@ -1,12 +1,11 @@
 //! One commit inside the group's transaction: guards, events, changes.
 
-use overmind_core::ids::ColonyId;
-use overmind_core::memory::MemoryItem;
 use overmind_core::row::StepRow;
 use overmind_core::store::{Committed, Guard};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::log::Log;
+use super::memory;
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
@@ -148,18 +147,10 @@ fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
                     return Ok(());
                 }
             }
-            insert_memory(conn, item, metadata, vector)
+            memory::insert(conn, item, metadata, vector)
         }
-        Write::MemoryDelete(id) => {
-            let n: Option<i64> = conn
-                .prepare_cached("DELETE FROM memory_items WHERE id = ?1 RETURNING n")?
-                .query_row([blob(id.as_u128())], |row| row.get(0))
-                .optional()?;
-            if let Some(n) = n {
-                conn.prepare_cached("DELETE FROM memory_words WHERE rowid = ?1")?.execute([n])?;
-            }
-            Ok(())
-        }
+        Write::MemoryDelete(id) => memory::delete(conn, *id),
+        Write::MemoryEmbed { id, model, vector } => memory::embed(conn, *id, model, vector),
         Write::ApiKeyPut(key) => {
             conn.prepare_cached(
                 "INSERT INTO api_keys (id, colony, name, role, hash, created_at, revoked_at)
@@ -211,7 +202,7 @@ fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
 }
 
 /// Names what already exists when a uniqueness rule refused it.
-fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
+pub(super) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
     if fault.is_taken() { Fault::conflict(format!("{} exists already", what())) } else { fault }
 }
 
@@ -373,65 +364,4 @@ fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>)
         )));
     }
     Ok(())
-}
-
-fn insert_memory(
-    conn: &Connection,
-    item: &MemoryItem,
-    metadata: &str,
-    vector: &[u8],
-) -> Outcome<()> {
-    let collection = collection_number(conn, item.colony, &item.collection)?;
-    conn.prepare_cached(
-        "INSERT INTO memory_items
-           (id, colony, collection, embedding_model, created_at, source, metadata, text)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-    )?
-    .execute(params![
-        blob(item.id.as_u128()),
-        blob(item.colony.as_u128()),
-        collection,
-        item.embedding_model,
-        item.created_at.as_micros(),
-        opt_blob(item.source.map(|session| session.as_u128())),
-        metadata,
-        item.text
-    ])
-    .map_err(|err| taken(err.into(), || format!("memory item {}", item.id)))?;
-    let n = conn.last_insert_rowid();
-    conn.prepare_cached("INSERT INTO memory_words (rowid, scope, text) VALUES (?1, ?2, ?3)")?
-        .execute(params![n, scope(collection), item.text])?;
-    if !vector.is_empty() {
-        conn.prepare_cached(
-            "INSERT INTO memory_vectors (item, collection, model, dims, vector)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
-        )?
-        .execute(params![
-            n,
-            collection,
-            item.embedding_model,
-            int(vector.len() as u64 / 4),
-            vector
-        ])?;
-    }
-    Ok(())
-}
-
-/// The word that stands for a collection in the full-text index.
-pub(crate) fn scope(collection: i64) -> String {
-    format!("c{collection}")
-}
-
-fn collection_number(conn: &Connection, colony: ColonyId, name: &str) -> Outcome<i64> {
-    let colony = blob(colony.as_u128());
-    let known = conn
-        .prepare_cached("SELECT n FROM collections WHERE colony = ?1 AND name = ?2")?
-        .query_row(params![colony, name], |row| row.get(0))
-        .optional()?;
-    if let Some(n) = known {
-        return Ok(n);
-    }
-    conn.prepare_cached("INSERT INTO collections (colony, name) VALUES (?1, ?2)")?
-        .execute(params![colony, name])?;
-    Ok(conn.last_insert_rowid())
 }

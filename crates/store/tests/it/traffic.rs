@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use overmind_core::ids::ColonyId;
-use overmind_core::store::{Change, Commit, Store, StoreError, StreamId};
+use overmind_core::store::{Change, Commit, MemoryScope, Store, StoreError, StreamId};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::store_conformance::{World, at, one_change, one_event};
 use proptest::prelude::*;
@@ -243,8 +243,9 @@ proptest! {
             }
             (dir, store, runtime)
         });
+        let scope = MemoryScope::new(ColonyId::DEFAULT, Some("open".into()), at(9));
         let found = runtime
-            .block_on(store.memory_match(ColonyId::DEFAULT, "open".into(), terms.clone(), 10))
+            .block_on(store.memory_match(scope, terms.clone(), 10))
             .unwrap();
         // Whatever the terms are, only this collection's item can be found, and only by a word.
         prop_assert!(found.len() <= 1);

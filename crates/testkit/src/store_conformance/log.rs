@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
-use overmind_core::ids::{AgentId, ColonyId};
+use overmind_core::ids::AgentId;
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, LogEvent, Page, Store, StreamId, chain_hash,
@@ -140,7 +140,7 @@ pub(super) async fn a_refused_commit_leaves_no_trace(store: &dyn Store, world: &
     after.unwrap();
     refused(store.commit(refused_commit).await);
     assert_eq!(store.setting_fetch("k".into()).await.unwrap(), None);
-    let memory = store.memory_list(ColonyId::DEFAULT, None, first(10)).await.unwrap();
+    let memory = store.memory_list(super::within(None), first(10)).await.unwrap();
     assert_eq!(memory, []);
     assert_eq!(store.events(of_stream(stream, 0, 10)).await.unwrap().len(), 1);
     let done = store.commit(one_event(other, json!({ "n": 3 }))).await.unwrap();

@@ -2,10 +2,10 @@
 
 use overmind_core::ids::{ColonyId, EffectId, MemoryId};
 use overmind_core::memory::MemoryItem;
-use overmind_core::store::{Change, Page, Store};
+use overmind_core::store::{Change, MemoryScope, Page, Store};
 use serde_json::json;
 
-use super::{World, first, one_change, refused};
+use super::{World, first, one_change, refused, within};
 
 pub(super) async fn memory_is_stored_once_for_a_key(store: &dyn Store, world: &World) {
     let key = EffectId::derive(world.session_id(), 1);
@@ -22,7 +22,7 @@ pub(super) async fn memory_is_stored_once_for_a_key(store: &dyn Store, world: &W
     store.commit(put(&world.memory("notes", "a second try"))).await.unwrap();
     assert_eq!(store.memory_by_key(key).await.unwrap(), Some(original.clone()));
     assert_eq!(store.memory_fetch(original.id).await.unwrap(), Some(original.clone()));
-    let all = store.memory_list(ColonyId::DEFAULT, None, first(10)).await.unwrap();
+    let all = store.memory_list(within(None), first(10)).await.unwrap();
     assert_eq!(all, [original.clone()]);
     // Seen stays seen: a redo after the item was deleted must not bring it back.
     store.commit(one_change(Change::MemoryDelete(original.id))).await.unwrap();
@@ -53,8 +53,7 @@ pub(super) async fn words(
     limit: u32,
 ) -> Vec<String> {
     let terms = terms.iter().map(|term| (*term).to_owned()).collect();
-    let found =
-        store.memory_match(ColonyId::DEFAULT, collection.into(), terms, limit).await.unwrap();
+    let found = store.memory_match(within(Some(collection)), terms, limit).await.unwrap();
     for pair in found.windows(2) {
         assert!(pair[0].bm25 >= pair[1].bm25, "best first");
     }
@@ -142,7 +141,7 @@ pub(super) async fn memory_is_found_by_vector(store: &dyn Store, world: &World) 
         store.commit(one_change(change)).await.unwrap();
     }
     let near = |vector: Vec<f32>, limit| {
-        store.memory_nearest(ColonyId::DEFAULT, "v".into(), "m".into(), vector, limit)
+        store.memory_nearest(within(Some("v")), "m".into(), vector, limit)
     };
     let found = near(vec![2.0, 0.0], 3).await.unwrap();
     let ids: Vec<_> = found.iter().map(|hit| hit.item.id).collect();
@@ -158,7 +157,7 @@ pub(super) async fn memory_is_listed_and_deleted(store: &dyn Store, world: &Worl
     store_texts(store, world, "a", &["a one", "a two", "a three"]).await;
     store_texts(store, world, "b", &["b one"]).await;
     let list = |collection: Option<&str>, page: Page<MemoryId>| {
-        store.memory_list(ColonyId::DEFAULT, collection.map(str::to_owned), page)
+        store.memory_list(within(collection), page)
     };
     let texts = |items: &[MemoryItem]| -> Vec<String> {
         items.iter().map(|item| item.text.clone()).collect()
@@ -170,8 +169,8 @@ pub(super) async fn memory_is_listed_and_deleted(store: &dyn Store, world: &Worl
     let rest = list(Some("a"), Page { limit: 2, after: Some(in_a[1].id) }).await.unwrap();
     assert_eq!(texts(&rest), ["a one"]);
     assert_eq!(texts(&list(Some("c"), first(2)).await.unwrap()), [""; 0]);
-    let elsewhere = ColonyId::mint(world.ids());
-    assert_eq!(store.memory_list(elsewhere, None, first(9)).await.unwrap(), []);
+    let elsewhere = MemoryScope { colony: ColonyId::mint(world.ids()), ..within(None) };
+    assert_eq!(store.memory_list(elsewhere, first(9)).await.unwrap(), []);
 
     store.commit(one_change(Change::MemoryDelete(in_a[0].id))).await.unwrap();
     // Deleting what is gone is done already.

@@ -13,12 +13,12 @@ use std::task::Poll;
 use overmind_core::Fut;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, OnUnknown, PolicyKind};
 use overmind_core::ids::{AgentId, ColonyId, IdSource, MemoryId, SessionId, StepId};
-use overmind_core::memory::MemoryItem;
+use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
 use overmind_core::row::{SessionRow, SessionStatus, StepKind, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
-    Change, Commit, EventQuery, NewEvent, Page, Store, StoreError, StreamId,
+    Change, Commit, EventQuery, MemoryScope, NewEvent, Page, Store, StoreError, StreamId,
 };
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -27,6 +27,7 @@ use crate::ids::SeededIds;
 
 mod log;
 mod memory;
+mod memory_life;
 mod rows;
 mod upkeep;
 
@@ -56,6 +57,14 @@ cases! {
     memory::hostile_terms_are_text
     memory::memory_is_found_by_vector
     memory::memory_is_listed_and_deleted
+    memory_life::what_supersedes_takes_the_place_and_the_old_is_history
+    memory_life::what_has_expired_is_not_found
+    memory_life::filters_narrow_every_search
+    memory_life::provenance_and_dates_round_trip
+    memory_life::vectors_follow_every_change
+    memory_life::the_nearest_are_exactly_the_nearest
+    memory_life::items_of_another_model_are_listed_until_they_are_embedded_again
+    memory_life::common_words_hide_no_rare_ones
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once
@@ -194,8 +203,17 @@ impl World {
             metadata: json!({}),
             created_at: at(3),
             source: None,
+            provenance: Provenance { author: "admin".into(), trust: Trust::User, event: None },
+            expires_at: None,
+            supersedes: None,
+            superseded_by: None,
         }
     }
+}
+
+/// All current items of a collection, or of the default colony.
+fn within(collection: Option<&str>) -> MemoryScope {
+    MemoryScope::new(ColonyId::DEFAULT, collection.map(str::to_owned), at(4))
 }
 
 /// An event of some kind with `payload`.

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use overmind_core::Fut;
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryItem, MemoryQuery};
+use overmind_core::memory::{
+    Memory, MemoryDraft, MemoryError, MemoryItem, MemoryQuery, Provenance, Trust,
+};
 use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -95,12 +97,15 @@ impl Tool for StoreMemory {
         Box::pin(async move {
             let StoreArgs { collection, text, metadata } = parse(args)?;
             let draft = MemoryDraft {
-                colony: context.colony,
-                collection,
-                text,
                 metadata: Value::Object(metadata),
                 source: Some(context.session),
                 key: Some(context.effect),
+                provenance: Provenance {
+                    author: context.session.to_string(),
+                    trust: Trust::Agent,
+                    event: None,
+                },
+                ..MemoryDraft::new(context.colony, collection, text)
             };
             let item = self.0.store(draft).await.map_err(failure)?;
             Ok(fields(json!({"item": shown(&item, MAX_TEXT_BYTES)})))
@@ -145,7 +150,7 @@ impl Tool for SearchMemory {
         Box::pin(async move {
             let SearchArgs { collection, query, top_k } = parse(args)?;
             let top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
-            let query = MemoryQuery { colony: context.colony, collection, query, top_k };
+            let query = MemoryQuery::new(context.colony, collection, query, top_k);
             let hits = self.0.search(query).await.map_err(failure)?;
             // Each item gets the same share of what one answer may carry.
             let share = MAX_TEXT_BYTES / hits.len().max(1);
@@ -176,6 +181,7 @@ fn shown(item: &MemoryItem, max_bytes: usize) -> Map<String, Value> {
         "dims": item.embedding.len(),
         "metadata_json": if keep_metadata { item.metadata.clone() } else { json!({}) },
         "created_at": item.created_at.to_string(),
+        "trust": item.provenance.trust.as_str(),
     }));
     if text.len() < item.text.len() {
         all.insert("text_bytes".into(), item.text.len().into());

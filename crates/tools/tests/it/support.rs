@@ -3,7 +3,9 @@ use std::sync::{Arc, Mutex};
 
 use overmind_core::Fut;
 use overmind_core::ids::{AgentId, ColonyId, EffectId, MemoryId, SessionId};
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::memory::{
+    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
+};
 use overmind_core::sandbox::{
     Captured, Exit, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
     SandboxResult,
@@ -203,6 +205,10 @@ fn item(draft: &MemoryDraft) -> MemoryItem {
         metadata: draft.metadata.clone(),
         created_at: Timestamp::from_micros(0),
         source: draft.source,
+        provenance: draft.provenance.clone(),
+        expires_at: draft.expires_at,
+        supersedes: draft.supersedes,
+        superseded_by: None,
     }
 }
 
@@ -221,5 +227,13 @@ impl Memory for FakeMemory {
         let hits = hits.iter().map(|draft| MemoryHit { item: item(draft), score: 1.5 }).collect();
         self.queries.lock().unwrap().push(query);
         Box::pin(std::future::ready(Ok(hits)))
+    }
+
+    fn reembed(&self, _limit: u32) -> Fut<'_, Result<Reembedded, MemoryError>> {
+        Box::pin(std::future::ready(Ok(Reembedded::default())))
+    }
+
+    fn collect(&self, _limit: u32) -> Fut<'_, Result<u64, MemoryError>> {
+        Box::pin(std::future::ready(Ok(0)))
     }
 }

@@ -12,7 +12,8 @@ use overmind_core::memory::MemoryItem;
 use overmind_core::replay::Replayer;
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
 use overmind_core::session::Toolset;
-use overmind_core::store::{AuditReport, EventQuery, LogEvent, Page, Store, StreamId};
+use overmind_core::store::{AuditReport, EventQuery, LogEvent, MemoryScope, Page, Store, StreamId};
+use overmind_core::time::Timestamp;
 use overmind_store::{Options, Sqlite};
 use serde_json::Value;
 
@@ -243,7 +244,8 @@ impl Evidence {
         let mut memory: Vec<MemoryItem> = Vec::new();
         loop {
             let page = Page { limit: 500, after: memory.last().map(|item| item.id) };
-            let page = store.memory_list(ColonyId::DEFAULT, None, page).await;
+            let scope = MemoryScope::new(ColonyId::DEFAULT, None, Timestamp::default());
+            let page = store.memory_list(MemoryScope { history: true, ..scope }, page).await;
             let page = page.expect("memory is readable");
             if page.is_empty() {
                 break;
