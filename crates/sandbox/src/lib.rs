@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
+pub mod attest;
 pub mod docker;
 pub mod init;
 
