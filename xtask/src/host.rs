@@ -23,6 +23,8 @@ pub struct Host {
     pub docker: Option<String>,
     /// A model server that the person brought along, instead of ours.
     pub llama: Option<String>,
+    /// A directory with a kernel package that the person brought along.
+    pub microvm: Option<String>,
 }
 
 impl Host {
@@ -58,6 +60,7 @@ impl Host {
             path,
             docker: var("OVERMIND_TEST_DOCKER"),
             llama: var("OVERMIND_TEST_LLAMA"),
+            microvm: var("OVERMIND_TEST_MICROVM"),
         })
     }
 

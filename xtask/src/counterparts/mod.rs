@@ -1,8 +1,9 @@
-//! What the tests talk to for real: a Docker engine and a small model behind a model server.
+//! What the tests talk to for real: a Docker engine, a small model behind a model server, and a
+//! kernel package for the microvm sandbox's guest.
 //!
 //! [`start`] makes both ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path) and
-//! `OVERMIND_TEST_LLAMA` (a base URL); testkit's `counterpart` reads them. Both servers are ours
+//! `OVERMIND_TEST_LLAMA` (a base URL); `OVERMIND_TEST_MICROVM` is a directory. Testkit's `counterpart` reads them. Both servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
 //!
@@ -11,6 +12,7 @@
 mod daemon;
 mod docker;
 mod llama;
+mod microvm;
 mod packages;
 
 use std::sync::mpsc;
@@ -58,8 +60,11 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 2] =
-            [("OVERMIND_TEST_DOCKER", docker::start), ("OVERMIND_TEST_LLAMA", llama::start)];
+        let all: [(&'static str, Start); 3] = [
+            ("OVERMIND_TEST_DOCKER", docker::start),
+            ("OVERMIND_TEST_LLAMA", llama::start),
+            ("OVERMIND_TEST_MICROVM", microvm::start),
+        ];
         for (variable, start) in all {
             let began = Instant::now();
             match start(&host) {
