@@ -20,6 +20,8 @@ pub enum SandboxLevel {
     Namespace,
     /// A hardened container.
     Docker,
+    /// A virtual machine with a kernel of its own, and a namespace sandbox inside and around it.
+    Microvm,
 }
 
 impl SandboxLevel {
@@ -28,6 +30,7 @@ impl SandboxLevel {
             Self::None => "none",
             Self::Namespace => "namespace",
             Self::Docker => "docker",
+            Self::Microvm => "microvm",
         }
     }
 
@@ -36,6 +39,7 @@ impl SandboxLevel {
             "none" => Some(Self::None),
             "namespace" => Some(Self::Namespace),
             "docker" => Some(Self::Docker),
+            "microvm" => Some(Self::Microvm),
             _ => None,
         }
     }

@@ -198,6 +198,16 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes the kernel's random numbers depend on what was last written to `random`
+/// (`/dev/urandom`), at once and not some time later.
+pub(crate) fn reseed(random: BorrowedFd<'_>) -> io::Result<()> {
+    /// `RNDRESEEDCRNG`.
+    const RESEED: libc::c_ulong = 0x5207;
+    // SAFETY: this request takes no argument, so nothing is read or written through a pointer.
+    let done = unsafe { libc::ioctl(random.as_raw_fd(), RESEED) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// `IFF_UP` in the width that `ifreq` stores it in.
 const UP: i16 = 1;
 

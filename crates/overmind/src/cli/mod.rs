@@ -13,6 +13,7 @@ pub mod exit;
 pub mod ids;
 pub mod progress;
 pub mod remote;
+pub mod sandbox_image;
 pub mod session;
 pub mod shell;
 pub mod show;
@@ -96,6 +97,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
+        Command::Sandbox(command) => Box::pin(sandbox_image::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,

@@ -4,7 +4,6 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use overmind_testkit::real::counterpart;
@@ -39,39 +38,19 @@ fn containers_of(socket: &str, dir: &Path) -> Vec<Value> {
     all.as_array().unwrap().iter().filter(|container| shows(container)).cloned().collect()
 }
 
-/// A static busybox and nothing else.
-fn ensure_image(socket: &str) {
-    if engine(socket, "GET", &format!("/images/{IMAGE}/json")).0 == 200 {
-        return;
-    }
-    let root = tempfile::tempdir().unwrap();
-    let bin = root.path().join("bin");
-    std::fs::create_dir(&bin).unwrap();
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists());
-    std::fs::copy(busybox.expect("package busybox-static"), bin.join("busybox")).unwrap();
-    for applet in ["sh", "cat", "id", "pwd", "sleep"] {
-        std::os::unix::fs::symlink("busybox", bin.join(applet)).unwrap();
-    }
-    let mut tar = Command::new("tar")
-        .args(["--create", "--owner=0", "--group=0", "--directory"])
-        .arg(root.path())
-        .arg(".")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let imported = Command::new("docker")
-        .args(["-H", &format!("unix://{socket}"), "import", "-", IMAGE])
-        .stdin(tar.stdout.take().unwrap())
-        .output()
-        .unwrap();
-    assert!(tar.wait().unwrap().success() && imported.status.success(), "{imported:?}");
+/// The product's own image, made without a registry.
+fn ensure_image(home: &Home, host: &str) {
+    let build = ["sandbox", "image", "build", "docker", "--name", IMAGE, "-o", "name"];
+    let id = home.run_env(&[("DOCKER_HOST", host)], &build).ok().line().to_owned();
+    assert!(id.starts_with("sha256:"), "{id}");
+    home.run_env(&[("DOCKER_HOST", host)], &["sandbox", "image", "ls"]).ok().shows(IMAGE);
 }
 
 /// A server whose docker sandbox is the engine under test.
 fn home(socket: &str) -> Home {
-    ensure_image(socket);
     let mut home = Home::new();
     let host = format!("unix://{socket}");
+    ensure_image(&home, &host);
     home.start(&["--listen", "none"], &[("DOCKER_HOST", &host), ("OVERMIND_DOCKER_IMAGE", IMAGE)]);
     home
 }
@@ -136,9 +115,9 @@ fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
 }
 
 #[test]
-fn needs_docker_no_container_outlives_a_canceled_session() {
+fn needs_docker_no_container_outlives_a_canceled_session_or_a_killed_server() {
     let Some(socket) = counterpart("DOCKER") else { return };
-    let home = home(&socket);
+    let mut home = home(&socket);
     home.agent("sleeper", &["--sandbox", "docker"]);
     let running = |home: &Home| {
         until("its container runs", || {
@@ -156,4 +135,9 @@ fn needs_docker_no_container_outlives_a_canceled_session() {
     running(&home);
     home.run(&["cancel", &id]).ok();
     none(&home, "a canceled session's container is gone");
+
+    start(&home);
+    running(&home);
+    home.kill();
+    none(&home, "a killed server's container is gone");
 }

@@ -106,6 +106,17 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             nosuid_everywhere: false,
             landlock: false,
         }),
+        // The probe runs in the namespace sandbox that stands in the guest.
+        SandboxLevel::Microvm => Some(Promise {
+            namespaces: NAMESPACES,
+            own_kernel: true,
+            processes: 2,
+            calls: NAMESPACE_CALLS,
+            exact_environment: true,
+            guarded_process_one: true,
+            nosuid_everywhere: true,
+            landlock: true,
+        }),
     }
 }
 

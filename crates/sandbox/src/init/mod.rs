@@ -43,6 +43,12 @@ pub fn main_if_requested() {
     if first == crate::attest::ARGUMENT {
         crate::attest::become_probe(arguments);
     }
+    if first == crate::docker::KEEPER_ARGUMENT {
+        crate::docker::become_keeper(arguments);
+    }
+    if first == crate::microvm::guest::ARGUMENT {
+        crate::microvm::guest::become_guest();
+    }
     if first == ARGUMENT {
         let code = match run() {
             Ok(()) => 0,
