@@ -1,5 +1,7 @@
 //! Commands of whole sessions in the `docker` sandbox, against a real engine.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::net::UnixStream;
