@@ -116,6 +116,7 @@ words! {
         None = "none",
         Namespace = "namespace",
         Docker = "docker",
+        Microvm = "microvm",
     }
 
     /// What a step is.

@@ -9,6 +9,7 @@ use std::pin::Pin;
 
 pub mod agent;
 pub mod approval;
+pub mod attest;
 pub mod bus;
 pub mod canary;
 pub mod effect;

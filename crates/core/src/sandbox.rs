@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Fut;
+use crate::attest::Attested;
 
 /// How strongly a command is kept apart from the host. Ordered: weaker first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,6 +20,8 @@ pub enum SandboxLevel {
     Namespace,
     /// A hardened container.
     Docker,
+    /// A virtual machine with a kernel of its own, and a namespace sandbox inside and around it.
+    Microvm,
 }
 
 impl SandboxLevel {
@@ -26,6 +30,7 @@ impl SandboxLevel {
             Self::None => "none",
             Self::Namespace => "namespace",
             Self::Docker => "docker",
+            Self::Microvm => "microvm",
         }
     }
 
@@ -34,6 +39,7 @@ impl SandboxLevel {
             "none" => Some(Self::None),
             "namespace" => Some(Self::Namespace),
             "docker" => Some(Self::Docker),
+            "microvm" => Some(Self::Microvm),
             _ => None,
         }
     }
@@ -150,4 +156,15 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// What `run` would answer.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>>;
+
+    /// What a probe measured inside this sandbox: measured once, and again when the
+    /// configuration or the kernel is another one. `None`: this driver is not measured.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError::Unavailable`] with the failed checks when less was found than the level
+    /// promises; `run` answers the same then, and nothing runs.
+    fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
+        Box::pin(async { Ok(None) })
+    }
 }

@@ -49,7 +49,7 @@ pub(crate) fn refused(
     let what = format!("{step}{on}{cause}");
     match level {
         SandboxLevel::Namespace => {}
-        SandboxLevel::None | SandboxLevel::Docker => {
+        SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => {
             return SandboxError::Failed { level: level.as_str(), message: what };
         }
     }

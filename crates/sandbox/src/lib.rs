@@ -1,13 +1,13 @@
 //! Drivers for the port [`overmind_core::sandbox::Sandbox`]: run one command, apart from the
 //! host.
 //!
-//! Three levels, each a driver: [`Namespace`] (the default), [`Docker`] and [`Unconfined`]
-//! (`none`). [`Sandboxes`] holds one of each and is what the composition root makes. No driver
+//! Four levels, each a driver: [`Namespace`] (the default), [`Docker`], [`Microvm`] and
+//! [`Unconfined`] (`none`). [`Sandboxes`] holds one of each and is what the composition root makes. No driver
 //! ever answers with a weaker level than its own: what a machine cannot give is an error that
 //! says why and what to do.
 //!
-//! The binary that makes a [`Namespace`] or an [`Unconfined`] must call
-//! [`init::main_if_requested`] first thing in its `main`: these two start the binary again.
+//! The binary that makes one of these must call [`init::main_if_requested`] first thing in its
+//! `main`: all of them start the binary again.
 //!
 //! [`PipedLauncher`] starts what lives longer than one command and is talked to meanwhile (MCP
 //! servers), by the same init, at the levels `namespace` and `none`.
@@ -18,8 +18,10 @@ use std::sync::Arc;
 
 use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
+pub mod attest;
 pub mod docker;
 pub mod init;
+pub mod microvm;
 
 mod capture;
 mod diagnosis;
@@ -33,6 +35,7 @@ mod unconfined;
 
 pub use docker::Docker;
 pub use launch::RunAs;
+pub use microvm::Microvm;
 pub use namespace::{Namespace, Options};
 pub use piped::PipedLauncher;
 pub use unconfined::Unconfined;
@@ -42,15 +45,17 @@ pub use unconfined::Unconfined;
 pub struct Sandboxes {
     namespace: Arc<Namespace>,
     docker: Arc<Docker>,
+    microvm: Arc<Microvm>,
     none: Arc<Unconfined>,
 }
 
 impl Sandboxes {
-    /// Makes all three. Nothing is started or connected yet.
-    pub fn new(options: Options, docker: docker::Options) -> Self {
+    /// Makes all four. Nothing is started or connected yet.
+    pub fn new(options: Options, docker: docker::Options, microvm: microvm::Options) -> Self {
         Self {
             namespace: Arc::new(Namespace::new(options.clone())),
             docker: Arc::new(Docker::new(docker)),
+            microvm: Arc::new(Microvm::new(microvm, options.clone())),
             none: Arc::new(Unconfined::new(options)),
         }
     }
@@ -60,6 +65,7 @@ impl Sandboxes {
             SandboxLevel::None => Arc::clone(&self.none) as Arc<dyn Sandbox>,
             SandboxLevel::Namespace => Arc::clone(&self.namespace) as Arc<dyn Sandbox>,
             SandboxLevel::Docker => Arc::clone(&self.docker) as Arc<dyn Sandbox>,
+            SandboxLevel::Microvm => Arc::clone(&self.microvm) as Arc<dyn Sandbox>,
         }
     }
 
@@ -72,7 +78,7 @@ impl Sandboxes {
         let level = SandboxLevel::parse(name).ok_or_else(|| SandboxError::BadConfig {
             code: "unsupported_backend".to_owned(),
             message: format!(
-                "there is no sandbox `{}`: use namespace, docker or none",
+                "there is no sandbox `{}`: use namespace, docker, microvm or none",
                 name.escape_debug()
             ),
         })?;
@@ -91,15 +97,27 @@ mod tests {
 
     #[test]
     fn each_level_has_its_driver_and_no_other_name_has_one() {
-        let all = Sandboxes::new(Options::default(), docker::Options::default());
-        for level in [SandboxLevel::None, SandboxLevel::Namespace, SandboxLevel::Docker] {
+        let all = Sandboxes::new(
+            Options::default(),
+            docker::Options::default(),
+            microvm::Options::default(),
+        );
+        for level in [
+            SandboxLevel::None,
+            SandboxLevel::Namespace,
+            SandboxLevel::Docker,
+            SandboxLevel::Microvm,
+        ] {
             assert_eq!(all.get(level).level(), level);
             assert_eq!(all.by_name(level.as_str()).unwrap().level(), level);
         }
         match all.by_name("chroot") {
             Err(SandboxError::BadConfig { code, message }) => {
                 assert_eq!(code, "unsupported_backend");
-                assert_eq!(message, "there is no sandbox `chroot`: use namespace, docker or none");
+                assert_eq!(
+                    message,
+                    "there is no sandbox `chroot`: use namespace, docker, microvm or none"
+                );
             }
             other => panic!("{other:?}"),
         }

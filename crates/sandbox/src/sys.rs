@@ -198,5 +198,120 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes the kernel's random numbers depend on what was last written to `random`
+/// (`/dev/urandom`), at once and not some time later.
+pub(crate) fn reseed(random: BorrowedFd<'_>) -> io::Result<()> {
+    /// `RNDRESEEDCRNG`.
+    const RESEED: libc::c_ulong = 0x5207;
+    // SAFETY: this request takes no argument, so nothing is read or written through a pointer.
+    let done = unsafe { libc::ioctl(random.as_raw_fd(), RESEED) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// `IFF_UP` in the width that `ifreq` stores it in.
 const UP: i16 = 1;
+
+/// The error number of a call's result; 0 for success.
+fn errno_of(result: libc::c_long) -> i32 {
+    if result == -1 { io::Error::last_os_error().raw_os_error().unwrap_or(-1) } else { 0 }
+}
+
+/// Makes calls that no command needs, with arguments that do nothing where the call is allowed,
+/// and tells how each ended.
+///
+/// Each would end otherwise (with success, or a complaint about its arguments) where nothing
+/// forbids it, but for those that ask for a capability first.
+pub(crate) fn try_dangerous_calls() -> Vec<(&'static str, i32)> {
+    let null = 0usize;
+    let none = -1 as libc::c_long;
+    // SAFETY: every pointer argument is null or an empty NUL-terminated string, every
+    // descriptor is -1 and every process number is 0 or -1, so no memory is read or written
+    // and nothing but this process's own flags could change: `unshare(0)` names no namespace.
+    let mut ended = unsafe {
+        vec![
+            ("unshare", errno_of(libc::syscall(libc::SYS_unshare, 0))),
+            ("setns", errno_of(libc::syscall(libc::SYS_setns, none, 0))),
+            ("mount", errno_of(libc::syscall(libc::SYS_mount, null, null, null, 0, null))),
+            ("fsopen", errno_of(libc::syscall(libc::SYS_fsopen, null, 0xffff))),
+            ("open_tree", errno_of(libc::syscall(libc::SYS_open_tree, none, null, 0xf000_0000u32))),
+            (
+                "open_by_handle_at",
+                errno_of(libc::syscall(libc::SYS_open_by_handle_at, none, null, 0)),
+            ),
+            ("bpf", errno_of(libc::syscall(libc::SYS_bpf, 9999, null, 0))),
+            (
+                "perf_event_open",
+                errno_of(libc::syscall(libc::SYS_perf_event_open, null, 0, none, none, 0)),
+            ),
+            ("userfaultfd", errno_of(libc::syscall(libc::SYS_userfaultfd, 0xffff))),
+            ("io_uring_setup", errno_of(libc::syscall(libc::SYS_io_uring_setup, 0, null))),
+            (
+                "process_vm_readv",
+                errno_of(libc::syscall(libc::SYS_process_vm_readv, none, null, 0, null, 0, 0)),
+            ),
+            ("ptrace", errno_of(libc::syscall(libc::SYS_ptrace, libc::PTRACE_ATTACH, none, 0, 0))),
+            ("kexec_load", errno_of(libc::syscall(libc::SYS_kexec_load, 0, 0, null, 0xffff))),
+            ("init_module", errno_of(libc::syscall(libc::SYS_init_module, null, 0, null))),
+        ]
+    };
+    for (name, family) in [
+        ("socket netlink", libc::AF_NETLINK),
+        ("socket packet", libc::AF_PACKET),
+        ("socket vsock", libc::AF_VSOCK),
+        ("socket alg", libc::AF_ALG),
+    ] {
+        let kind = if family == libc::AF_ALG { libc::SOCK_SEQPACKET } else { libc::SOCK_RAW };
+        // SAFETY: `socket` takes no memory; the new descriptor is closed at once by its owner.
+        let made = unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) };
+        if made >= 0 {
+            // SAFETY: just made, and nobody else's.
+            drop(unsafe { OwnedFd::from_raw_fd(made) });
+        }
+        ended.push((name, errno_of(made.into())));
+    }
+    ended
+}
+
+/// Tries to use the key rings; the error numbers.
+pub(crate) fn try_key_rings() -> Vec<(&'static str, i32)> {
+    /// The session's key ring, which a child inherits from whoever started it.
+    const SESSION: libc::c_long = -3;
+    // SAFETY: asks for the number of a ring and does not make one; null pointers are not read.
+    unsafe {
+        vec![
+            ("keyctl", errno_of(libc::syscall(libc::SYS_keyctl, 0, SESSION, 0))),
+            ("add_key", errno_of(libc::syscall(libc::SYS_add_key, 0usize, 0usize, 0usize, 0, 0))),
+            (
+                "request_key",
+                errno_of(libc::syscall(libc::SYS_request_key, 0usize, 0usize, 0usize, 0)),
+            ),
+        ]
+    }
+}
+
+/// Tries to trace a process, without stopping it; the error number. A trace that was allowed
+/// ends with this process.
+pub(crate) fn try_trace(pid: i32) -> i32 {
+    /// `PTRACE_SEIZE`: unlike `PTRACE_ATTACH` it does not stop.
+    const SEIZE: libc::c_long = 0x4206;
+    // SAFETY: no memory of this process is read or written, and no option is set.
+    errno_of(unsafe { libc::syscall(libc::SYS_ptrace, SEIZE, libc::c_long::from(pid), 0, 0) })
+}
+
+/// The kernel's version of Landlock, or 0.
+pub(crate) fn landlock_abi() -> i32 {
+    const VERSION: u32 = 1;
+    // SAFETY: with the flag VERSION the pointer must be null and the size zero, as they are.
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0usize, 0, VERSION) };
+    i32::try_from(abi).unwrap_or(0).max(0)
+}
+
+/// Makes a character device with the number 0:0, for which the kernel asks no capability; the
+/// error number.
+pub(crate) fn try_numberless_device(path: &str) -> i32 {
+    let Ok(path) = CString::new(path) else { return libc::EINVAL };
+    // SAFETY: the path is NUL-terminated and lives through the call.
+    errno_of(unsafe {
+        libc::syscall(libc::SYS_mknodat, libc::AT_FDCWD, path.as_ptr(), libc::S_IFCHR | 0o600, 0)
+    })
+}

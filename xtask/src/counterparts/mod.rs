@@ -1,11 +1,11 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
-//! servers, and a static embedding model on disk.
+//! servers, a static embedding model on disk, and a kernel package for the microvm's guest.
 //!
-//! [`start`] makes both ready in a thread of its own, so that downloads overlap with compiling.
-//! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path) and
-//! `OVERMIND_TEST_LLAMA` (a base URL), and `OVERMIND_TEST_MCP_NODE` and `OVERMIND_TEST_MCP_PYTHON`
-//! (directories with packages, in which nothing runs) and
-//! `OVERMIND_TEST_EMBEDDING_MODEL` (a directory); testkit's `counterpart` reads them. Both servers are ours
+//! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
+//! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
+//! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
+//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL` and `OVERMIND_TEST_MICROVM`.
+//! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
 //!
@@ -16,6 +16,7 @@ mod docker;
 mod embedding;
 mod llama;
 mod mcp;
+mod microvm;
 mod packages;
 
 use std::sync::mpsc;
@@ -63,12 +64,13 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 5] = [
+        let all: [(&'static str, Start); 6] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
+            ("OVERMIND_TEST_MICROVM", microvm::start),
         ];
         for (variable, start) in all {
             let began = Instant::now();

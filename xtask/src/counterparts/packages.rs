@@ -18,8 +18,10 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::Program("npm"), "npm"),
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("pip"), "python3-pip"),
+    (Probe::Program("qemu-system-x86_64"), "qemu-system-x86"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("sqlite3"), "sqlite3"),
+    (Probe::Program("xz"), "xz-utils"),
 ];
 
 #[derive(Clone, Copy, Debug)]

@@ -80,8 +80,11 @@ impl App {
         // Bound first: a port that is taken should not cost the opening of a large store.
         let listeners = listen(&config).await?;
         let store = Arc::new(open_store(&config, admin.expose())?);
-        let sandboxes =
-            Sandboxes::new(sandbox_options(&config), docker_options(&config, lock.instance()));
+        let sandboxes = Sandboxes::new(
+            sandbox_options(&config),
+            docker_options(&config, lock.instance()),
+            microvm_options(&config),
+        );
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
         let models = models(&config)?;
@@ -238,6 +241,15 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
 
 fn run_as(config: &Config) -> Option<overmind_sandbox::RunAs> {
     config.sandbox_run_as.map(|(uid, gid)| overmind_sandbox::RunAs { uid, gid })
+}
+
+/// How the microvm driver is set up.
+pub fn microvm_options(config: &Config) -> overmind_sandbox::microvm::Options {
+    overmind_sandbox::microvm::Options {
+        dir: config.microvm_dir.clone(),
+        acceleration: config.microvm_acceleration,
+        ..overmind_sandbox::microvm::Options::default()
+    }
 }
 
 /// How the docker driver is set up. `instance` is new with every start.

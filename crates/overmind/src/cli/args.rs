@@ -235,6 +235,9 @@ The database that was there is kept beside it, under a name that ends in `.befor
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make and list what sandboxes run in
+    #[command(subcommand)]
+    Sandbox(super::sandbox_image::SandboxCommand),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]

@@ -126,6 +126,8 @@ pub enum SandboxArg {
     Namespace,
     /// A hardened container
     Docker,
+    /// A virtual machine with a kernel of its own
+    Microvm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

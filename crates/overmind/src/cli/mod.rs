@@ -15,6 +15,7 @@ pub mod ids;
 pub mod mcp;
 pub mod progress;
 pub mod remote;
+pub mod sandbox_image;
 pub mod session;
 pub mod shell;
 pub mod show;
@@ -99,6 +100,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
+        Command::Sandbox(command) => Box::pin(sandbox_image::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,

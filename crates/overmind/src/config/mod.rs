@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use overmind_sandbox::microvm::Acceleration;
+
 pub use data::DataDir;
 pub use env::Env;
 pub use error::ConfigError;
@@ -54,6 +56,8 @@ pub struct Config {
     pub docker_pinned: bool,
     pub docker_host: Option<String>,
     pub docker_image: String,
+    pub microvm_dir: PathBuf,
+    pub microvm_acceleration: Acceleration,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Secrets by name, from `OVERMIND_CRED_…`.
@@ -187,6 +191,12 @@ impl Config {
             docker_pinned: layers.text_of(key::DOCKER_PINNED) == Some("yes"),
             docker_host: text(key::DOCKER_HOST),
             docker_image: text(key::DOCKER_IMAGE).expect("the table gives it a default"),
+            microvm_dir: path(key::MICROVM_DIR).unwrap_or_else(|| data.path().join("microvm")),
+            microvm_acceleration: match layers.text_of(key::MICROVM_EMULATION) {
+                Some("yes") => Acceleration::KvmOrEmulation,
+                Some("always") => Acceleration::Emulation,
+                _ => Acceleration::Kvm,
+            },
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             credentials: BTreeMap::new(),

@@ -80,6 +80,8 @@ pub const SANDBOX_RUN_AS: &str = "sandbox.run_as";
 pub const DOCKER_PINNED: &str = "sandbox.docker_pinned";
 pub const DOCKER_HOST: &str = "sandbox.docker_host";
 pub const DOCKER_IMAGE: &str = "sandbox.docker_image";
+pub const MICROVM_DIR: &str = "sandbox.microvm_dir";
+pub const MICROVM_EMULATION: &str = "sandbox.microvm_emulation";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -339,7 +341,21 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Choice(&["yes", "no"]),
         Some("no"),
-        "yes refuses an image that is not named by its digest (…@sha256:…)",
+        "yes refuses an image that is not named by its digest (…@sha256:…) or id (sha256:…)",
+    ),
+    setting(
+        MICROVM_DIR,
+        None,
+        Kind::Path,
+        None,
+        "where images of the `microvm` sandbox are kept; unset is the data directory's microvm",
+    ),
+    setting(
+        MICROVM_EMULATION,
+        None,
+        Kind::Choice(&["no", "yes", "always"]),
+        Some("no"),
+        "whether the `microvm` sandbox may emulate a processor where KVM is missing: much slower",
     ),
     setting(
         LOG_LEVEL,

@@ -136,7 +136,8 @@ fn mind(cx: &Context, args: &DemoArgs) -> Mind {
 }
 
 fn driver(level: port::SandboxLevel) -> Arc<dyn port::Sandbox> {
-    overmind_sandbox::Sandboxes::new(Default::default(), Default::default()).get(level)
+    overmind_sandbox::Sandboxes::new(Default::default(), Default::default(), Default::default())
+        .get(level)
 }
 
 /// Refuses to go on without the sandbox that was asked for; never takes a weaker one silently.
@@ -215,6 +216,7 @@ async fn tell(
             "namespace: own user, mounts, processes and network; no network out, no keys, no home"
         }
         port::SandboxLevel::Docker => "docker: a hardened container without network",
+        port::SandboxLevel::Microvm => "microvm: a virtual machine without network",
     };
     stage.say(&format!("sandbox {level}"))?;
     let thinks = if mind.scripted {

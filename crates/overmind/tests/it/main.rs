@@ -3,6 +3,7 @@
 mod api;
 mod crash;
 mod demo;
+mod docker;
 mod help;
 mod home;
 mod kills;

@@ -56,7 +56,10 @@ pub(crate) fn before_start(err: Error, options: &Options) -> SandboxError {
                 code: DOCKER_UNAVAILABLE.to_owned(),
                 message: format!("the engine has no image {}", options.image),
                 reason: Reason::ImageMissing.as_str().to_owned(),
-                remedy: format!("docker pull {}", options.image),
+                remedy: format!(
+                    "docker pull {}, or build one here: overmind sandbox image build docker",
+                    options.image
+                ),
             }
         }
         // The engine understood, and will not: a bound out of its range, a path it cannot mount.
@@ -109,7 +112,7 @@ mod tests {
             SandboxError::Unavailable { code, message, reason, remedy } => {
                 assert_eq!((code.as_str(), reason.as_str()), (DOCKER_UNAVAILABLE, "image_missing"));
                 assert_eq!(message, "the engine has no image x:1");
-                assert_eq!(remedy, "docker pull x:1");
+                assert!(remedy.starts_with("docker pull x:1, or build"), "{remedy}");
             }
             other => panic!("{other:?}"),
         }

@@ -19,8 +19,9 @@
 //! * file systems mounted *inside* the workspace are not shown (the engine would leave them
 //!   writable);
 //! * the engine must see the same file system as the daemon;
-//! * containers of a daemon that was **killed** run on, within their bounds but without their
-//!   timeout, until the next start sweeps them.
+//! * containers of a daemon that was **killed** are removed by a keeper: a process beside the
+//!   daemon that does nothing but wait for its end. Were the keeper killed at the same moment,
+//!   they would run on, within their bounds, until the next start sweeps them.
 //!
 //! Whoever may talk to the engine's socket is root on its machine. The driver never gives the
 //! socket, or any path but the workspace, to a container.
@@ -47,15 +48,21 @@ use tokio::sync::OnceCell;
 use crate::RunAs;
 use crate::capture::Capture;
 use crate::docker::errors::{Reason, after_start, before_start, unavailable};
+use crate::docker::keeper::Keeper;
 use crate::docker::place::Place;
 use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
 use crate::request;
 
 mod errors;
+pub mod image;
+mod keeper;
 mod place;
 mod plan;
 mod removal;
+mod tar;
+
+pub(crate) use keeper::{ARGUMENT as KEEPER_ARGUMENT, become_keeper};
 
 /// How the driver reaches its engine and what it runs.
 #[derive(Clone, Debug)]
@@ -63,7 +70,8 @@ pub struct Options {
     /// The engine's unix socket.
     pub socket: PathBuf,
     pub image: String,
-    /// Refuses an [`image`](Self::image) that is not named by its digest (`…@sha256:…`).
+    /// Refuses an [`image`](Self::image) that is not named by its digest (`…@sha256:…`) or id
+    /// (`sha256:…`).
     pub enforce_pinned_image: bool,
     /// As whom commands run; see the module for the default. For a rootless engine give 0:0,
     /// which is the daemon's own user there.
@@ -73,6 +81,8 @@ pub struct Options {
     /// Whose containers these are: the same after a restart of the daemon on the same data,
     /// different for every other daemon that uses the engine.
     pub owner: String,
+    /// The program that becomes the keeper; see [`crate::Options::init_program`].
+    pub init_program: PathBuf,
     /// This start of the owner; never used twice. Letters, digits, `_`, `.` and `-`.
     pub instance: String,
 }
@@ -87,6 +97,7 @@ impl Default for Options {
             user: None,
             init: true,
             owner: "default".to_owned(),
+            init_program: PathBuf::from("/proc/self/exe"),
             instance: format!("pid-{}", std::process::id()),
         }
     }
@@ -99,6 +110,7 @@ pub struct Docker {
     client: OnceCell<Client>,
     next: AtomicU64,
     outstanding: Arc<Outstanding>,
+    keeper: Keeper,
 }
 
 /// How long the engine may take to say that it is there.
@@ -115,6 +127,7 @@ impl Docker {
             client: OnceCell::new(),
             next: AtomicU64::new(0),
             outstanding: Outstanding::new(),
+            keeper: Keeper::default(),
         }
     }
 
@@ -190,7 +203,9 @@ impl Docker {
 
     fn check_image_name(&self) -> Result<(), SandboxError> {
         let image = &self.options.image;
-        if self.options.enforce_pinned_image && !image.contains("@sha256:") {
+        // An image's own id is a digest too: that is how one built here is pinned.
+        let pinned = image.contains("@sha256:") || image.starts_with("sha256:");
+        if self.options.enforce_pinned_image && !pinned {
             return Err(SandboxError::BadConfig {
                 code: "image_not_pinned".to_owned(),
                 message: format!("the image {image} is not named by its digest (@sha256:…)"),
@@ -215,6 +230,14 @@ impl Docker {
         };
 
         let started = Instant::now();
+        // Before there is anything to keep.
+        self.keeper.ensure(&self.options).map_err(|err| SandboxError::Failed {
+            level: SandboxLevel::Docker.as_str(),
+            message: format!(
+                "cannot start the keeper {}: {err}",
+                self.options.init_program.display()
+            ),
+        })?;
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         let name = format!("overmind-{}-{next}", self.options.instance);
         let removal = Removal::armed(client.clone(), name, Arc::clone(&self.outstanding));

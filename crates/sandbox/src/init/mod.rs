@@ -34,11 +34,22 @@ pub(crate) mod watch;
 /// The first argument that turns the program into a sandbox's init.
 pub const ARGUMENT: &str = "__sandbox-init";
 
-/// Becomes a sandbox's init, and never returns, if the program was started as one.
+/// Becomes a sandbox's init or its probe, and never returns, if the program was started as one.
 ///
 /// Call it first thing in `main`, before any thread is started and before arguments are parsed.
 pub fn main_if_requested() {
-    if std::env::args_os().nth(1).is_some_and(|first| first == ARGUMENT) {
+    let mut arguments = std::env::args_os().skip(1);
+    let Some(first) = arguments.next() else { return };
+    if first == crate::attest::ARGUMENT {
+        crate::attest::become_probe(arguments);
+    }
+    if first == crate::docker::KEEPER_ARGUMENT {
+        crate::docker::become_keeper(arguments);
+    }
+    if first == crate::microvm::guest::ARGUMENT {
+        crate::microvm::guest::become_guest();
+    }
+    if first == ARGUMENT {
         let code = match run() {
             Ok(()) => 0,
             Err(stop) => {

@@ -96,13 +96,18 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
     attach(&root, &open_path("/proc")?).doing(Step::Mount, "attaching the root")?;
 
     system(&root)?;
-    for extra in read_only {
-        let inside = extra.strip_prefix("/").unwrap_or(extra);
-        show(&root, extra, inside)?;
-    }
     etc(&root)?;
     devices(&root)?;
     temporary(&root, spec.limits.tmp_bytes)?;
+    // After what would cover them: a data directory may lie in the host's /tmp.
+    for extra in read_only {
+        // Only a driver of this crate asks for a device (the microvm's hypervisor).
+        if extra.starts_with("/dev") {
+            device(&root, extra)?;
+        } else {
+            show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
+        }
+    }
     proc(&root, spec.limits.pids)?;
     workspace(&root, spec)?;
 
@@ -171,13 +176,7 @@ fn etc(root: &OwnedFd) -> Result<(), Stop> {
 fn devices(root: &OwnedFd) -> Result<(), Stop> {
     make_directory(root, Path::new("dev"))?;
     for name in DEVICES {
-        let inside = Path::new("dev").join(name);
-        write_file(root, &inside, b"")?;
-        let device = clone_tree(CWD, &Path::new("/dev").join(name))?;
-        // Read-only covers the node (its mode must not be changed: it is the host's), not what
-        // is written through it.
-        let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC;
-        put(root, &device, Depth::This, set, &inside)?;
+        device(root, &Path::new("/dev").join(name))?;
     }
     for (name, target) in [
         ("dev/fd", "/proc/self/fd"),
@@ -190,6 +189,15 @@ fn devices(root: &OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
+fn device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
+    let inside = host.strip_prefix("/").unwrap_or(host);
+    write_file(root, inside, b"")?;
+    let node = clone_tree(CWD, host)?;
+    // Read-only covers the node (its mode must not be changed: it is the host's), not what
+    // is written through it.
+    put(root, &node, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, inside)
+}
+
 /// `/tmp` and `/dev/shm` share one file system, so that the bound holds for both together.
 fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
     // A file's entry costs the kernel about a kilobyte, whatever is in the file.
@@ -199,7 +207,10 @@ fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
         ("nr_inodes", &inodes.to_string()),
         ("mode", "0755"),
     ])?;
-    for (name, inside) in [("tmp", "tmp"), ("shm", "dev/shm")] {
+    // Before Linux 6.15 only what hangs somewhere can be cloned; the clone of its `tmp` covers it.
+    make_directory(root, Path::new("tmp"))?;
+    put(root, &both, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, Path::new("tmp"))?;
+    for (name, inside) in [("shm", "dev/shm"), ("tmp", "tmp")] {
         rustix::fs::mkdirat(&both, name, Mode::from_raw_mode(0o777)).doing(Step::Mount, name)?;
         // The sticky bit does not pass through every umask.
         rustix::fs::chmodat(&both, name, Mode::from_raw_mode(0o1777), rustix::fs::AtFlags::empty())

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use overmind_core::sandbox::{Exit, Sandbox, SandboxError};
-use overmind_sandbox::docker::Options;
+use overmind_sandbox::docker::{Options, image};
 use overmind_sandbox::{Docker, RunAs};
 use overmind_testkit::real::counterpart;
 
 use crate::image::{IMAGE, client, ensure_test_image};
-use crate::support::{DOCKER, Place, Subject, marker, processes_with, until};
+use crate::support::{
+    DOCKER, Place, Subject, host_has, init_program, marker, processes_with, until,
+};
 
 /// Options for the engine under test, with an owner that no other test has.
 fn options(socket: &str) -> Options {
@@ -21,6 +23,7 @@ fn options(socket: &str) -> Options {
         image: IMAGE.to_owned(),
         owner: marker(),
         instance: marker(),
+        init_program: init_program(),
         ..Options::default()
     }
 }
@@ -193,7 +196,7 @@ async fn needs_docker_a_missing_image_is_named_and_not_downloaded() {
                         ("docker_unavailable", "image_missing")
                     );
                     assert_eq!(message, format!("the engine has no image {image}"));
-                    assert_eq!(remedy, format!("docker pull {image}"));
+                    assert!(remedy.starts_with(&format!("docker pull {image}, or")), "{remedy}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -316,4 +319,94 @@ async fn an_image_without_a_digest_is_refused_when_digests_are_demanded() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn needs_docker_an_image_is_built_once_and_pinned_by_its_id() {
+    let Some(socket) = engine().await else { return };
+    let at = Path::new(&socket);
+    let name = format!("overmind-test-{}:1", marker());
+    let one = image::build(at, image::From::Busybox, &name).await.unwrap();
+    let two = image::build(at, image::From::Busybox, &name).await.unwrap();
+    assert_eq!(one, two, "the second build changed nothing");
+    assert!(one.id.starts_with("sha256:") && one.bytes > 0, "{one:?}");
+    assert!(image::list(at).await.unwrap().contains(&one));
+
+    let pinned = Options { image: one.id.clone(), enforce_pinned_image: true, ..options(&socket) };
+    let result = Docker::new(pinned).run(Place::new().sh("id -u; ls /bin | wc -l")).await.unwrap();
+    assert_eq!(result.exit, Exit::Code(0), "{result:?}");
+    client(&socket)
+        .await
+        .remove_image(&name, None::<bollard::query_parameters::RemoveImageOptions>, None)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn needs_docker_an_image_of_the_hosts_packages_has_python_and_git() {
+    let Some(socket) = engine().await else { return };
+    if !(host_has("dpkg-query") && host_has("git") && host_has("python3")) {
+        return;
+    }
+    let name = "overmind-test-host:1";
+    let built = image::build(Path::new(&socket), image::From::Host, name).await.unwrap();
+    let docker = Docker::new(Options { image: built.id, ..options(&socket) });
+    let place = Place::new();
+    let script = "python3 -c 'import json, ssl; print(6 * 7)' && git init -q /tmp/r && ls -d /tmp/r/.git \
+                  && awk 'BEGIN { print \"awk\" }' && bash -c 'echo $0' && ! cat /etc/shadow 2>/dev/null";
+    let result = docker.run(place.sh(script)).await.unwrap();
+    assert_eq!(result.stdout.text, "42\n/tmp/r/.git\nawk\nbash\n", "{result:?}");
+}
+
+/// A stand-in for a daemon: starts a container and is killed while it runs.
+#[tokio::test]
+async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
+    let Some(socket) = engine().await else { return };
+    let options = options(&socket);
+    let place = Place::new();
+    let marker = marker();
+    let mut daemon = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "docker::stand_in_for_a_daemon", "--nocapture"])
+        .env(
+            "STAND_IN",
+            serde_json::json!({
+                "socket": socket, "owner": options.owner, "instance": options.instance,
+                "workspace": place.workspace(), "script": format!("sleep 300; : {marker}"),
+            })
+            .to_string(),
+        )
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    until("its container runs", || !processes_with(&marker).is_empty()).await;
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    until("its command is gone", || processes_with(&marker).is_empty()).await;
+    let gone = async {
+        while !containers_of(&socket, &options.owner).await.is_empty() {
+            crate::support::pause(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("its container is removed");
+    until("the keeper has ended as well", || processes_with(&options.instance).is_empty()).await;
+}
+
+/// Run by the test above, in a process of its own.
+#[tokio::test]
+#[ignore = "a part of needs_docker_no_container_outlives_a_daemon_that_is_killed"]
+#[expect(clippy::disallowed_methods, reason = "another process tells it what to do")]
+async fn stand_in_for_a_daemon() {
+    let Ok(told) = std::env::var("STAND_IN") else { return };
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let text = |key: &str| told[key].as_str().unwrap().to_owned();
+    let docker = Docker::new(Options {
+        owner: text("owner"),
+        instance: text("instance"),
+        ..options(&text("socket"))
+    });
+    let mut request = Place::new().sh(&text("script"));
+    request.workspace = text("workspace").into();
+    request.timeout = Duration::from_secs(300);
+    docker.run(request).await.unwrap();
 }

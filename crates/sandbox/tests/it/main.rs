@@ -5,6 +5,7 @@
 mod conformance;
 mod docker;
 mod image;
+mod microvm;
 mod namespace;
 mod piped;
 mod support;

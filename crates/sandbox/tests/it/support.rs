@@ -53,6 +53,9 @@ pub(crate) const NAMESPACE: Gives = Gives {
 /// The engine reports 128 plus the signal, and adds PATH, HOME, HOSTNAME and the image's own.
 pub(crate) const DOCKER: Gives = Gives { signals: false, exact_environment: false, ..NAMESPACE };
 
+/// By the `namespace` driver inside.
+pub(crate) const MICROVM: Gives = NAMESPACE;
+
 pub(crate) const NONE: Gives = Gives {
     files: false,
     network: false,

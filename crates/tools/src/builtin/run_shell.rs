@@ -288,6 +288,7 @@ fn report(timeout: Duration, working_dir: &str, done: SandboxResult) -> Answer {
                 SandboxLevel::None => "host",
                 SandboxLevel::Namespace => "namespace",
                 SandboxLevel::Docker => "docker",
+                SandboxLevel::Microvm => "microvm",
             };
             return Err(Failure::new("timeout", format!("Command timed out after {timeout_s}s"))
                 .with_details(json!({"timeout_s": timeout_s, "backend": backend}))

@@ -48,7 +48,7 @@ impl Bench {
         let parts = Parts {
             // Like a hive without Docker.
             sandboxes: Arc::new(move |level| match level {
-                SandboxLevel::Docker => None,
+                SandboxLevel::Docker | SandboxLevel::Microvm => None,
                 SandboxLevel::None | SandboxLevel::Namespace => {
                     Some(driver.clone() as Arc<dyn Sandbox>)
                 }

@@ -1,0 +1,319 @@
+//! What a sandbox was *measured* to give: the record that a probe inside it fills.
+//!
+//! A driver says what it does; an [`Attestation`] says what was found when a program inside
+//! looked for the host: its homes, its processes, its network, its sockets. It is made once for
+//! a driver, a configuration and a kernel, signed by the daemon, and named by sessions through
+//! its [`digest`](Attestation::digest).
+//!
+//! Pure vocabulary: the probing is done by the `sandbox` crate, and who signs is an argument.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sandbox::SandboxLevel;
+use crate::time::Timestamp;
+
+/// One question that the probe asks. The names are stored and shown; they stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckName {
+    /// Are the homes and private directories of the host to be seen?
+    Homes,
+    /// Can a file be read that lies where other sessions have theirs?
+    OtherSessions,
+    /// Can a file be made anywhere but in the writable places?
+    WriteOutside,
+    /// Are there variables that the request did not give, or the host's in `/proc`?
+    Environment,
+    /// Are there open descriptors besides the standard streams?
+    Descriptors,
+    /// Are there network devices besides the loopback, or a route to anywhere?
+    Network,
+    /// Can services on the host's own loopback be reached?
+    HostServices,
+    /// Is there a route to the address where clouds hand out credentials?
+    MetadataService,
+    /// Is the socket of a container engine or of the system's bus there?
+    EngineSockets,
+    /// Is the daemon, or any other process of the host, to be seen?
+    HostProcesses,
+    /// Can a process outside be traced, or process 1 inside be signalled?
+    Trace,
+    /// Which namespaces are shared with the host?
+    Namespaces,
+    /// Is it the host's kernel?
+    Kernel,
+    /// User, groups and whether one of them is root.
+    User,
+    Capabilities,
+    NoNewPrivileges,
+    /// Would a set-user-id program take effect?
+    SetUserId,
+    /// Is a system call filter installed, and are the dangerous calls refused?
+    SystemCalls,
+    /// Do Landlock's rules hold, where the kernel has Landlock?
+    Landlock,
+    /// Files of `/proc` and `/sys` that act on the machine, or show its memory.
+    ProcEscapes,
+    /// Devices that hold state of the machine.
+    Devices,
+    /// Can keys of the host's key rings be used?
+    KeyRings,
+}
+
+impl CheckName {
+    pub const ALL: &[Self] = &[
+        Self::Homes,
+        Self::OtherSessions,
+        Self::WriteOutside,
+        Self::Environment,
+        Self::Descriptors,
+        Self::Network,
+        Self::HostServices,
+        Self::MetadataService,
+        Self::EngineSockets,
+        Self::HostProcesses,
+        Self::Trace,
+        Self::Namespaces,
+        Self::Kernel,
+        Self::User,
+        Self::Capabilities,
+        Self::NoNewPrivileges,
+        Self::SetUserId,
+        Self::SystemCalls,
+        Self::Landlock,
+        Self::ProcEscapes,
+        Self::Devices,
+        Self::KeyRings,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Homes => "homes",
+            Self::OtherSessions => "other_sessions",
+            Self::WriteOutside => "write_outside",
+            Self::Environment => "environment",
+            Self::Descriptors => "descriptors",
+            Self::Network => "network",
+            Self::HostServices => "host_services",
+            Self::MetadataService => "metadata_service",
+            Self::EngineSockets => "engine_sockets",
+            Self::HostProcesses => "host_processes",
+            Self::Trace => "trace",
+            Self::Namespaces => "namespaces",
+            Self::Kernel => "kernel",
+            Self::User => "user",
+            Self::Capabilities => "capabilities",
+            Self::NoNewPrivileges => "no_new_privileges",
+            Self::SetUserId => "set_user_id",
+            Self::SystemCalls => "system_calls",
+            Self::Landlock => "landlock",
+            Self::ProcEscapes => "proc_escapes",
+            Self::Devices => "devices",
+            Self::KeyRings => "key_rings",
+        }
+    }
+}
+
+impl fmt::Display for CheckName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One question with its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    pub name: CheckName,
+    /// What the asked level promises, for people.
+    pub expected: String,
+    /// What was found, for people. Bounded: the first few findings and their number.
+    pub measured: String,
+    pub pass: bool,
+}
+
+/// A bound of [`SandboxLimits`](crate::sandbox::SandboxLimits), and whether it is enforced here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// The name of the field, such as `memory_bytes`.
+    pub limit: String,
+    /// By what and for whom: `cgroup v1, for the whole tree`. `None`: it is not enforced.
+    pub enforced_by: Option<String>,
+    /// Why it is not enforced, or not for the whole tree; empty when there is nothing to say.
+    pub remark: String,
+}
+
+/// What was measured inside one sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attestation {
+    /// Of this record; 1.
+    pub version: u32,
+    pub driver: String,
+    /// The level that the driver promises.
+    pub asked: SandboxLevel,
+    /// `asked` if every check passed, else [`SandboxLevel::None`]: there is no half.
+    pub achieved: SandboxLevel,
+    pub at: Timestamp,
+    /// Microseconds that the measurement cost.
+    pub took_us: u64,
+    /// Release and build of the host's kernel.
+    pub kernel: String,
+    /// Hash of the driver's configuration and of its program; another one is another sandbox.
+    pub config: String,
+    pub checks: Vec<Check>,
+    pub bounds: Vec<Bound>,
+}
+
+impl Attestation {
+    pub const VERSION: u32 = 1;
+
+    /// The checks that found less than the level promises.
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| !check.pass)
+    }
+
+    /// What is signed, and what names the record: BLAKE3 of its JSON, under a name of its own,
+    /// so that no other signed digest can be mistaken for one.
+    pub fn digest(&self) -> [u8; 32] {
+        let text = serde_json::to_vec(self).expect("plain data has a JSON form");
+        blake3::derive_key("overmind sandbox attestation v1", &text)
+    }
+}
+
+/// An attestation with the daemon's signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attested {
+    pub attestation: Attestation,
+    /// [`Attestation::digest`] in hexadecimal.
+    pub digest: String,
+    /// `None` when the driver was made without a [`Notary`], as by one-off commands.
+    pub signature: Option<Signature>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// The fingerprint of the public key.
+    pub signer: String,
+    /// In hexadecimal.
+    pub signature: String,
+}
+
+/// Who vouches for attestations: in the daemon, the store's key for checkpoints.
+#[derive(Clone)]
+pub struct Notary {
+    /// The fingerprint of the public key, as `audit verify` shows it.
+    pub signer: String,
+    /// Signs a digest. It must not block for long: it is called where a command waits.
+    pub sign: Arc<dyn Fn(&[u8; 32]) -> Vec<u8> + Send + Sync>,
+}
+
+impl fmt::Debug for Notary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Notary").field(&self.signer).finish()
+    }
+}
+
+impl Attested {
+    pub fn new(attestation: Attestation, notary: Option<&Notary>) -> Self {
+        let digest = attestation.digest();
+        let signature = notary.map(|notary| Signature {
+            signer: notary.signer.clone(),
+            signature: hex(&(notary.sign)(&digest)),
+        });
+        Self { attestation, digest: hex(&digest), signature }
+    }
+
+    /// Whether the record is the one that was signed. `verify` is given signer, digest and
+    /// signature, and answers whether that key made it.
+    pub fn holds(&self, verify: impl FnOnce(&str, &[u8; 32], &[u8]) -> bool) -> bool {
+        let digest = self.attestation.digest();
+        let Some(signature) = &self.signature else { return false };
+        let Some(bytes) = unhex(&signature.signature) else { return false };
+        self.digest == hex(&digest) && verify(&signature.signer, &digest, &bytes)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attestation() -> Attestation {
+        Attestation {
+            version: Attestation::VERSION,
+            driver: "namespace".to_owned(),
+            asked: SandboxLevel::Namespace,
+            achieved: SandboxLevel::Namespace,
+            at: Timestamp::from_micros(1),
+            took_us: 2,
+            kernel: "6.1".to_owned(),
+            config: "c".to_owned(),
+            checks: vec![Check {
+                name: CheckName::Network,
+                expected: "none".to_owned(),
+                measured: "none".to_owned(),
+                pass: true,
+            }],
+            bounds: Vec::new(),
+        }
+    }
+
+    /// A stand-in for a key pair: who knows the key can sign and verify.
+    fn notary() -> Notary {
+        let sign = |digest: &[u8; 32]| blake3::keyed_hash(&[7; 32], digest).as_bytes().to_vec();
+        Notary { signer: "seven".to_owned(), sign: Arc::new(sign) }
+    }
+
+    fn verify(signer: &str, digest: &[u8; 32], signature: &[u8]) -> bool {
+        signer == "seven" && (notary().sign)(digest) == signature
+    }
+
+    #[test]
+    fn a_signed_record_holds_also_after_a_round_trip_and_not_when_a_word_is_changed() {
+        let signed = Attested::new(attestation(), Some(&notary()));
+        assert!(signed.holds(verify));
+        let text = serde_json::to_string(&signed).unwrap();
+        let mut back: Attested = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, signed);
+        assert!(back.holds(verify));
+        back.attestation.checks[0].pass = false;
+        assert!(!back.holds(verify), "the digest is another one");
+        back.digest = hex(&back.attestation.digest());
+        assert!(!back.holds(verify), "and nobody signed that one");
+    }
+
+    #[test]
+    fn without_a_notary_nothing_holds() {
+        let unsigned = Attested::new(attestation(), None);
+        assert!(!unsigned.holds(|_, _, _| true));
+    }
+
+    #[test]
+    fn a_check_is_called_in_json_as_it_is_called_everywhere() {
+        for name in CheckName::ALL {
+            assert_eq!(serde_json::to_string(name).unwrap(), format!("\"{}\"", name.as_str()));
+        }
+        assert_eq!(CheckName::ALL.len(), CheckName::KeyRings as usize + 1, "all are listed");
+    }
+
+    #[test]
+    fn nonsense_is_no_signature() {
+        let mut signed = Attested::new(attestation(), Some(&notary()));
+        for text in ["x", "zz", "ü1", ""] {
+            signed.signature.as_mut().unwrap().signature = text.to_owned();
+            assert!(!signed.holds(verify), "{text}");
+        }
+    }
+}

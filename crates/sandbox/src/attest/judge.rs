@@ -1,0 +1,610 @@
+//! What each level promises, and whether the facts keep it. Pure but for two questions about
+//! the host that the probe's answers are compared with.
+
+use std::time::Duration;
+
+use overmind_core::attest::{Attestation, Bound, Check, CheckName};
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::time::Timestamp;
+
+use super::facts::{Facts, Refused};
+use super::probe::{NAMESPACES, boot_id, own_namespaces};
+
+/// Which sandbox was measured, and how.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    pub level: SandboxLevel,
+    /// Names of the variables that the probe was given, sorted.
+    pub variables: Vec<String>,
+    pub at: Timestamp,
+    pub took: Duration,
+    /// Hash of the driver's configuration; see [`Attestation::config`].
+    pub config: String,
+    pub bounds: Vec<Bound>,
+}
+
+/// What a level promises beyond the promises that all levels but `none` share.
+struct Promise {
+    /// Namespaces that must not be the daemon's own.
+    namespaces: &'static [&'static str],
+    /// Another kernel than the daemon's: then its namespaces, devices and `/proc` are its own
+    /// as well, and what can be done to them stays inside.
+    own_kernel: bool,
+    /// Most processes that may be seen: those of the sandbox itself.
+    processes: u32,
+    /// Calls that must be refused.
+    calls: &'static [&'static str],
+    /// No variable but the given ones.
+    exact_environment: bool,
+    /// Process 1 inside holds something that the command has not got.
+    guarded_process_one: bool,
+    /// Every mount has `nosuid`, besides no-new-privileges.
+    nosuid_everywhere: bool,
+    landlock: bool,
+}
+
+const NAMESPACE_CALLS: &[&str] = &[
+    "unshare",
+    "setns",
+    "mount",
+    "fsopen",
+    "open_tree",
+    "open_by_handle_at",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "io_uring_setup",
+    "process_vm_readv",
+    "ptrace",
+    "kexec_load",
+    "init_module",
+    "socket netlink",
+    "socket packet",
+    "socket vsock",
+    "socket alg",
+];
+
+/// What the engine's own filter has refused in every version that counts. Newer ones refuse
+/// more (`io_uring`), and tracing within the container is allowed.
+const DOCKER_CALLS: &[&str] = &[
+    "unshare",
+    "setns",
+    "mount",
+    "fsopen",
+    "open_tree",
+    "open_by_handle_at",
+    "bpf",
+    "perf_event_open",
+    "kexec_load",
+    "init_module",
+    "socket packet",
+];
+
+/// `None`: nothing is promised.
+fn promise(level: SandboxLevel) -> Option<Promise> {
+    match level {
+        SandboxLevel::None => None,
+        SandboxLevel::Namespace => Some(Promise {
+            namespaces: NAMESPACES,
+            own_kernel: false,
+            processes: 2,
+            calls: NAMESPACE_CALLS,
+            exact_environment: true,
+            guarded_process_one: true,
+            nosuid_everywhere: true,
+            landlock: true,
+        }),
+        SandboxLevel::Docker => Some(Promise {
+            // The user namespace is the host's unless the engine is told otherwise, and on
+            // machines with cgroup v1 so is the cgroup namespace.
+            namespaces: &["mnt", "pid", "net", "ipc", "uts"],
+            own_kernel: false,
+            processes: 3,
+            calls: DOCKER_CALLS,
+            exact_environment: false,
+            guarded_process_one: false,
+            nosuid_everywhere: false,
+            landlock: false,
+        }),
+        // The probe runs in the namespace sandbox that stands in the guest.
+        SandboxLevel::Microvm => Some(Promise {
+            namespaces: NAMESPACES,
+            own_kernel: true,
+            processes: 2,
+            calls: NAMESPACE_CALLS,
+            exact_environment: true,
+            guarded_process_one: true,
+            nosuid_everywhere: true,
+            landlock: true,
+        }),
+    }
+}
+
+/// Compares what was found with what the level promises.
+pub fn judge(subject: Subject, facts: &Facts) -> Attestation {
+    let checks: Vec<Check> = match promise(subject.level) {
+        None => CheckName::ALL.iter().map(|name| unpromised(*name, facts)).collect(),
+        Some(promise) => {
+            CheckName::ALL.iter().map(|name| check(*name, &promise, &subject, facts)).collect()
+        }
+    };
+    let kept = checks.iter().all(|check| check.pass);
+    let uname = rustix::system::uname();
+    Attestation {
+        version: Attestation::VERSION,
+        driver: subject.level.as_str().to_owned(),
+        asked: subject.level,
+        achieved: if kept { subject.level } else { SandboxLevel::None },
+        at: subject.at,
+        took_us: u64::try_from(subject.took.as_micros()).unwrap_or(u64::MAX),
+        kernel: format!(
+            "{} {}",
+            uname.release().to_string_lossy(),
+            uname.version().to_string_lossy()
+        ),
+        config: subject.config,
+        checks,
+        bounds: subject.bounds,
+    }
+}
+
+fn check(name: CheckName, promise: &Promise, subject: &Subject, facts: &Facts) -> Check {
+    let (expected, pass) = expected(name, promise, subject, facts);
+    Check { name, expected, measured: measured(name, facts), pass }
+}
+
+fn unpromised(name: CheckName, facts: &Facts) -> Check {
+    let expected = "nothing is promised".to_owned();
+    Check { name, expected, measured: measured(name, facts), pass: true }
+}
+
+/// What is promised in words, and whether it was found.
+fn expected(
+    name: CheckName,
+    promise: &Promise,
+    subject: &Subject,
+    facts: &Facts,
+) -> (String, bool) {
+    let hidden = |found: &[String]| ("none to be seen".to_owned(), found.is_empty());
+    match name {
+        CheckName::Homes => hidden(&facts.homes),
+        CheckName::OtherSessions => hidden(&facts.trap_file_at),
+        CheckName::WriteOutside => {
+            ("nowhere but in the writable places".to_owned(), facts.writable.is_empty())
+        }
+        CheckName::Environment => {
+            let untrapped = facts.trap_variable_in.is_empty();
+            if promise.exact_environment {
+                let exact = facts.variables == subject.variables;
+                (format!("only what was given: {}", listed(&subject.variables)), untrapped && exact)
+            } else {
+                ("nothing of the daemon's".to_owned(), untrapped)
+            }
+        }
+        CheckName::Descriptors => {
+            let known = !facts.unknown.iter().any(|text| text.starts_with("descriptors"));
+            ("the standard streams only".to_owned(), known && facts.descriptors.is_empty())
+        }
+        CheckName::Network => {
+            // No list at all would be no proof.
+            let alone = facts.interfaces.iter().any(|name| name == "lo")
+                && facts.interfaces.iter().all(|name| is_idle(name));
+            ("a loopback and no route".to_owned(), alone && facts.routes.is_empty())
+        }
+        CheckName::HostServices => ("out of reach".to_owned(), facts.host_services.is_empty()),
+        CheckName::MetadataService => ("no route".to_owned(), facts.metadata_routes.is_empty()),
+        CheckName::EngineSockets => hidden(&facts.sockets),
+        CheckName::HostProcesses => {
+            let few = promise.own_kernel || facts.visible_processes <= promise.processes;
+            let words = if promise.own_kernel {
+                "the daemon is not to be seen".to_owned()
+            } else {
+                format!("the daemon is not to be seen, and at most {} are", promise.processes)
+            };
+            (words, few && !facts.daemon_visible)
+        }
+        CheckName::Trace => {
+            let guarded = |one: &Refused| {
+                one.errno != 0 || (one.what == "process 1" && !promise.guarded_process_one)
+            };
+            ("refused".to_owned(), facts.traces.iter().all(guarded))
+        }
+        CheckName::Namespaces => {
+            let host = own_namespaces();
+            let own = |kind: &&str| match (facts.namespaces.get(*kind), host.get(*kind)) {
+                (Some(inside), Some(outside)) => inside != outside,
+                // A kernel without the kind could not have made it either.
+                (None, _) | (_, None) => false,
+            };
+            let pass = promise.own_kernel || promise.namespaces.iter().all(own);
+            if promise.own_kernel {
+                ("those of another kernel".to_owned(), pass)
+            } else {
+                (format!("its own {}", promise.namespaces.join(", ")), pass)
+            }
+        }
+        CheckName::Kernel => {
+            let own = !facts.boot_id.is_empty() && facts.boot_id != boot_id();
+            let words = if promise.own_kernel { "its own" } else { "the host's is used" };
+            (words.to_owned(), own || !promise.own_kernel)
+        }
+        CheckName::User => (
+            "not root, in no group of root".to_owned(),
+            facts.uid != 0 && facts.gid != 0 && !facts.groups.contains(&0),
+        ),
+        CheckName::Capabilities => {
+            let none =
+                facts.capabilities.len() == 5 && facts.capabilities.values().all(|s| *s == 0);
+            ("none in any set".to_owned(), none)
+        }
+        CheckName::NoNewPrivileges => ("set".to_owned(), facts.no_new_privileges),
+        CheckName::SetUserId => {
+            let words =
+                if promise.nosuid_everywhere { "without effect, twice" } else { "without effect" };
+            let nosuid = facts.mounts > 0 && facts.mounts_with_suid.is_empty();
+            (words.to_owned(), facts.no_new_privileges && (nosuid || !promise.nosuid_everywhere))
+        }
+        CheckName::SystemCalls => {
+            if promise.calls.is_empty() {
+                return ("those of its own kernel".to_owned(), true);
+            }
+            let refused = |name: &&str| {
+                facts.calls.iter().any(|one| one.what == **name && is_refusal(one.errno))
+            };
+            let pass = facts.seccomp == 2 && promise.calls.iter().all(refused);
+            (format!("a filter, and {} calls refused", promise.calls.len()), pass)
+        }
+        CheckName::Landlock => {
+            if !promise.landlock {
+                return ("not used".to_owned(), true);
+            }
+            if facts.landlock_abi == 0 {
+                return ("used where the kernel has it".to_owned(), true);
+            }
+            ("rules in force".to_owned(), facts.landlock_effect == libc::EACCES)
+        }
+        CheckName::ProcEscapes => {
+            ("none open".to_owned(), promise.own_kernel || facts.proc_escapes.is_empty())
+        }
+        CheckName::Devices => {
+            ("none with state".to_owned(), promise.own_kernel || facts.devices.is_empty())
+        }
+        CheckName::KeyRings => {
+            let refused = !facts.key_rings.is_empty()
+                && facts.key_rings.iter().all(|one| is_refusal(one.errno));
+            ("refused".to_owned(), promise.own_kernel || refused)
+        }
+    }
+}
+
+/// What was found, in words.
+fn measured(name: CheckName, facts: &Facts) -> String {
+    match name {
+        CheckName::Homes => listed(&facts.homes),
+        CheckName::OtherSessions => listed(&facts.trap_file_at),
+        CheckName::WriteOutside => listed(&facts.writable),
+        CheckName::Environment if facts.trap_variable_in.is_empty() => listed(&facts.variables),
+        CheckName::Environment => {
+            format!("the daemon's in {}", listed(&facts.trap_variable_in))
+        }
+        CheckName::Descriptors => listed(&facts.descriptors),
+        CheckName::Network if facts.routes.is_empty() => {
+            format!("{}; no route", listed(&facts.interfaces))
+        }
+        CheckName::Network => {
+            format!("{}; routes to {}", listed(&facts.interfaces), listed(&facts.routes))
+        }
+        CheckName::HostServices => listed(&facts.host_services),
+        CheckName::MetadataService => listed(&facts.metadata_routes),
+        CheckName::EngineSockets => listed(&facts.sockets),
+        CheckName::HostProcesses => {
+            let daemon = if facts.daemon_visible { ", the daemon among them" } else { "" };
+            format!("{} to be seen{daemon}", facts.visible_processes)
+        }
+        CheckName::Trace => ends(&facts.traces),
+        CheckName::Namespaces => {
+            let host = own_namespaces();
+            let shared: Vec<String> = facts
+                .namespaces
+                .iter()
+                .filter(|(kind, inside)| host.get(*kind) == Some(inside))
+                .map(|(kind, _)| kind.clone())
+                .collect();
+            format!("shared with the host: {}", listed(&shared))
+        }
+        CheckName::Kernel if facts.boot_id.is_empty() => "not told".to_owned(),
+        CheckName::Kernel if facts.boot_id == boot_id() => "the host's".to_owned(),
+        CheckName::Kernel => "its own".to_owned(),
+        CheckName::User => {
+            format!("user {}, group {}, groups {:?}", facts.uid, facts.gid, facts.groups)
+        }
+        CheckName::Capabilities => {
+            let some: Vec<String> = facts
+                .capabilities
+                .iter()
+                .filter(|(_, set)| **set != 0)
+                .map(|(name, set)| format!("{name} {set:x}"))
+                .collect();
+            listed(&some)
+        }
+        CheckName::NoNewPrivileges => {
+            if facts.no_new_privileges { "set" } else { "not set" }.to_owned()
+        }
+        CheckName::SetUserId => format!(
+            "no-new-privileges {}, mounts without nosuid: {}",
+            if facts.no_new_privileges { "set" } else { "not set" },
+            listed(&facts.mounts_with_suid)
+        ),
+        CheckName::SystemCalls => {
+            let open: Vec<String> = facts
+                .calls
+                .iter()
+                .filter(|one| !is_refusal(one.errno))
+                .map(|one| one.what.clone())
+                .collect();
+            format!("filter mode {}, not refused: {}", facts.seccomp, listed(&open))
+        }
+        CheckName::Landlock => match (facts.landlock_abi, facts.landlock_effect) {
+            (0, _) => "the kernel has none".to_owned(),
+            (abi, libc::EACCES) => format!("version {abi}, in force"),
+            (abi, _) => format!("version {abi}, not in force"),
+        },
+        CheckName::ProcEscapes => listed(&facts.proc_escapes),
+        CheckName::Devices => listed(&facts.devices),
+        CheckName::KeyRings => ends(&facts.key_rings),
+    }
+}
+
+/// Devices that a kernel makes in every new network, and that lead nowhere until set up.
+fn is_idle(name: &str) -> bool {
+    const IDLE: &[&str] = &[
+        "lo", "tunl0", "gre0", "gretap0", "erspan0", "sit0", "ip6tnl0", "ip6gre0", "ip_vti0",
+        "ip6_vti0",
+    ];
+    IDLE.contains(&name)
+}
+
+/// A call was turned away as such, and not for its arguments.
+fn is_refusal(errno: i32) -> bool {
+    [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EAFNOSUPPORT].contains(&errno)
+}
+
+fn listed(found: &[String]) -> String {
+    const MOST: usize = 8;
+    match found {
+        [] => "none".to_owned(),
+        few if few.len() <= MOST => few.join(", "),
+        many => format!("{}, and {} more", many[..MOST].join(", "), many.len() - MOST),
+    }
+}
+
+fn ends(tries: &[Refused]) -> String {
+    let told: Vec<String> = tries
+        .iter()
+        .map(|one| match one.errno {
+            0 => format!("{}: allowed", one.what),
+            errno => format!("{}: {}", one.what, std::io::Error::from_raw_os_error(errno)),
+        })
+        .collect();
+    listed(&told)
+}
+
+/// The code of a refusal because of what was measured.
+pub const NOT_ATTESTED: &str = "sandbox_not_attested";
+
+/// Turns a broken promise into the refusal that `run` and `attest` answer.
+///
+/// # Errors
+///
+/// [`SandboxError::Unavailable`], naming each failed check with what was expected and found.
+pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError> {
+    let failed: Vec<&Check> = attestation.failed().collect();
+    let Some(first) = failed.first() else { return Ok(()) };
+    let told: Vec<String> = failed
+        .iter()
+        .map(|c| format!("{} (expected: {}; found: {})", c.name, c.expected, c.measured))
+        .collect();
+    let names: Vec<&str> = failed.iter().map(|check| check.name.as_str()).collect();
+    Err(SandboxError::Unavailable {
+        code: NOT_ATTESTED.to_owned(),
+        message: format!(
+            "the {} sandbox was measured and gives less than it promises here: {}",
+            attestation.driver,
+            told.join("; ")
+        ),
+        reason: format!("attestation_failed: {}", names.join(", ")),
+        remedy: remedy(first.name).to_owned(),
+    })
+}
+
+/// What a person can look at when a check fails.
+pub fn remedy(name: CheckName) -> &'static str {
+    match name {
+        CheckName::Homes | CheckName::OtherSessions => {
+            "see which directory is shown: the sandbox's read_only list, or an engine that mounts \
+             more than it is asked to"
+        }
+        CheckName::WriteOutside => {
+            "see which mount is writable in there, and report it: each is meant to be read-only"
+        }
+        CheckName::Environment => {
+            "see what stands between the daemon and the sandbox and adds variables (a wrapper \
+             around the program, a proxy setting of the engine)"
+        }
+        CheckName::Descriptors => {
+            "see what opened it in the daemon without close-on-exec (a preloaded library?)"
+        }
+        CheckName::Network | CheckName::HostServices | CheckName::MetadataService => {
+            "see whether the kernel has network namespaces, and whether the engine adds a network \
+             to every container"
+        }
+        CheckName::EngineSockets => "take the socket out of what is shown",
+        CheckName::HostProcesses | CheckName::Trace | CheckName::Namespaces => {
+            "see whether the kernel has all namespaces, and whether the engine is told to share \
+             the host's (userns-remap, pid=host)"
+        }
+        CheckName::Kernel => "see whether the machine really started a guest",
+        CheckName::User => "give a user that is not root: run_as, or the docker sandbox's user",
+        CheckName::Capabilities | CheckName::NoNewPrivileges | CheckName::SetUserId => {
+            "see whether the engine is told to add privileges to every container"
+        }
+        CheckName::SystemCalls | CheckName::KeyRings => {
+            "see whether the kernel has CONFIG_SECCOMP_FILTER and the engine its default profile"
+        }
+        CheckName::Landlock => {
+            "see whether the boot option lsm= leaves landlock out although the kernel has it"
+        }
+        CheckName::ProcEscapes | CheckName::Devices => {
+            "see whether the engine runs containers privileged or with systempaths=unconfined"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a good namespace sandbox answers.
+    fn good() -> Facts {
+        let refused = |what: &str| Refused { what: what.to_owned(), errno: libc::EPERM };
+        Facts {
+            uid: 1000,
+            gid: 1000,
+            capabilities: ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]
+                .map(|set| (set.to_owned(), 0))
+                .into(),
+            no_new_privileges: true,
+            seccomp: 2,
+            namespaces: NAMESPACES
+                .iter()
+                .map(|kind| ((*kind).to_owned(), format!("{kind}:[1]")))
+                .collect(),
+            boot_id: boot_id(),
+            interfaces: vec!["lo".to_owned()],
+            visible_processes: 2,
+            variables: vec!["PATH".to_owned()],
+            traces: vec![refused("process 1")],
+            calls: NAMESPACE_CALLS.iter().map(|name| refused(name)).collect(),
+            key_rings: vec![refused("keyctl")],
+            mounts: 3,
+            landlock_abi: 7,
+            landlock_effect: libc::EACCES,
+            ..Facts::default()
+        }
+    }
+
+    fn subject(level: SandboxLevel) -> Subject {
+        Subject {
+            level,
+            variables: vec!["PATH".to_owned()],
+            at: Timestamp::from_micros(1),
+            took: Duration::from_millis(1),
+            config: String::new(),
+            bounds: Vec::new(),
+        }
+    }
+
+    fn failing(level: SandboxLevel, facts: &Facts) -> Vec<CheckName> {
+        judge(subject(level), facts).failed().map(|check| check.name).collect()
+    }
+
+    #[test]
+    fn a_good_sandbox_keeps_every_promise() {
+        let attestation = judge(subject(SandboxLevel::Namespace), &good());
+        assert_eq!(attestation.failed().count(), 0, "{:?}", attestation.checks);
+        assert_eq!(attestation.achieved, SandboxLevel::Namespace);
+        assert_eq!(attestation.checks.len(), CheckName::ALL.len());
+        assert_eq!(refuse_unless_kept(&attestation), Ok(()));
+    }
+
+    #[test]
+    fn each_finding_breaks_its_own_promise() {
+        let found = || vec!["x".to_owned()];
+        let allowed = || vec![Refused { what: "process 1".to_owned(), errno: 0 }];
+        let mut shared = good().namespaces;
+        shared.insert("net".to_owned(), own_namespaces()["net"].clone());
+        let facts = good;
+        let broken = [
+            (CheckName::Homes, Facts { homes: found(), ..facts() }),
+            (CheckName::OtherSessions, Facts { trap_file_at: found(), ..facts() }),
+            (CheckName::WriteOutside, Facts { writable: found(), ..facts() }),
+            (CheckName::Environment, Facts { trap_variable_in: found(), ..facts() }),
+            (CheckName::Environment, Facts { variables: found(), ..facts() }),
+            (CheckName::Descriptors, Facts { descriptors: found(), ..facts() }),
+            (CheckName::Network, Facts { interfaces: found(), ..facts() }),
+            (CheckName::Network, Facts { interfaces: Vec::new(), ..facts() }),
+            (CheckName::Network, Facts { routes: found(), ..facts() }),
+            (CheckName::HostServices, Facts { host_services: found(), ..facts() }),
+            (CheckName::MetadataService, Facts { metadata_routes: found(), ..facts() }),
+            (CheckName::EngineSockets, Facts { sockets: found(), ..facts() }),
+            (CheckName::HostProcesses, Facts { daemon_visible: true, ..facts() }),
+            (CheckName::HostProcesses, Facts { visible_processes: 9, ..facts() }),
+            (CheckName::Trace, Facts { traces: allowed(), ..facts() }),
+            (CheckName::Namespaces, Facts { namespaces: shared, ..facts() }),
+            (CheckName::Namespaces, Facts { namespaces: Default::default(), ..facts() }),
+            (CheckName::User, Facts { uid: 0, ..facts() }),
+            (CheckName::User, Facts { groups: vec![0], ..facts() }),
+            (CheckName::Capabilities, Facts { capabilities: Default::default(), ..facts() }),
+            (CheckName::SetUserId, Facts { mounts_with_suid: found(), ..facts() }),
+            (CheckName::SystemCalls, Facts { seccomp: 0, ..facts() }),
+            (CheckName::SystemCalls, Facts { calls: Vec::new(), ..facts() }),
+            (CheckName::Landlock, Facts { landlock_effect: 0, ..facts() }),
+            (CheckName::ProcEscapes, Facts { proc_escapes: found(), ..facts() }),
+            (CheckName::Devices, Facts { devices: found(), ..facts() }),
+            (CheckName::KeyRings, Facts { key_rings: allowed(), ..facts() }),
+        ];
+        for (name, facts) in broken {
+            assert_eq!(failing(SandboxLevel::Namespace, &facts), [name], "{name}");
+        }
+        let privileged = Facts { no_new_privileges: false, ..good() };
+        assert_eq!(
+            failing(SandboxLevel::Namespace, &privileged),
+            [CheckName::NoNewPrivileges, CheckName::SetUserId]
+        );
+    }
+
+    #[test]
+    fn an_empty_answer_keeps_no_promise_that_takes_evidence() {
+        let failed = failing(SandboxLevel::Namespace, &Facts::default());
+        for name in [
+            CheckName::Network,
+            CheckName::Namespaces,
+            CheckName::User,
+            CheckName::Capabilities,
+            CheckName::NoNewPrivileges,
+            CheckName::SystemCalls,
+            CheckName::KeyRings,
+        ] {
+            assert!(failed.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_landlock_is_no_broken_promise() {
+        let facts = Facts { landlock_abi: 0, landlock_effect: 0, ..good() };
+        assert_eq!(failing(SandboxLevel::Namespace, &facts), []);
+    }
+
+    #[test]
+    fn a_refusal_names_the_checks_and_what_to_do() {
+        let facts = Facts { routes: vec!["198.51.100.1".to_owned()], ..good() };
+        match refuse_unless_kept(&judge(subject(SandboxLevel::Namespace), &facts)) {
+            Err(SandboxError::Unavailable { code, message, reason, remedy }) => {
+                assert_eq!(code, NOT_ATTESTED);
+                assert_eq!(reason, "attestation_failed: network");
+                assert!(message.contains("routes to 198.51.100.1"), "{message}");
+                assert!(!remedy.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_level_none_is_told_and_never_refused() {
+        let facts = Facts { homes: vec!["/root".to_owned()], ..Facts::default() };
+        let attestation = judge(subject(SandboxLevel::None), &facts);
+        assert_eq!(attestation.failed().count(), 0);
+        assert_eq!(attestation.achieved, SandboxLevel::None);
+        assert_eq!(attestation.checks[0].measured, "/root");
+    }
+}

@@ -1,0 +1,211 @@
+//! The host's side: what to look for, and the traps that make looking meaningful.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What the probe is asked. It goes to it as JSON on standard input.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Questions {
+    pub nonce: String,
+    /// A file of the host, with the trap's secret in it.
+    pub(crate) trap_file: PathBuf,
+    /// What the file and the variable contain. The probe compares and never repeats it.
+    pub(crate) secret: String,
+    pub(crate) homes: Vec<Place>,
+    pub(crate) daemon: Process,
+    pub(crate) tcp_port: u16,
+    pub(crate) abstract_name: String,
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Where writing is allowed, as the probe sees it.
+    pub(crate) writable: Vec<PathBuf>,
+}
+
+/// A directory by what it is, for inside the same name may be another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// A process by what it is, for inside the same number may be another one.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// In ticks since the boot.
+    pub(crate) started: u64,
+}
+
+/// What lies on the host while a probe runs, for it not to find. Dropped, all of it is gone.
+#[derive(Debug)]
+pub struct Traps {
+    questions: Questions,
+    _tcp: TcpListener,
+    _abstract: UnixListener,
+}
+
+/// The variable that the driver puts where the daemon's own variables are.
+pub const TRAP_VARIABLE: &str = "OVERMIND_PROBE_TRAP";
+
+/// Sockets through which a machine is governed.
+const SOCKETS: &[&str] = &[
+    "/var/run/docker.sock",
+    "/run/docker.sock",
+    "/run/containerd/containerd.sock",
+    "/run/podman/podman.sock",
+    "/run/crio/crio.sock",
+    "/run/dbus/system_bus_socket",
+    "/run/systemd/private",
+    "/run/libvirt/libvirt-sock",
+];
+
+/// More homes than this are not looked for one by one.
+const MAX_HOMES: usize = 32;
+
+impl Traps {
+    /// Sets the traps. `private` are directories of the host that no sandbox may show (the
+    /// daemon's data), besides the homes; `sockets` are further sockets; `writable` are the
+    /// places where a command may write, as it sees them.
+    ///
+    /// # Errors
+    ///
+    /// When the traps cannot be laid out: no room in the temporary directory, no descriptor left.
+    pub fn set(private: &[PathBuf], sockets: &[PathBuf], writable: &[PathBuf]) -> io::Result<Self> {
+        let nonce = random_hex()?;
+        let secret = random_hex()?;
+        // As other sessions' workspaces may: outside of this one's, readable by the same user.
+        let trap_file = std::env::temp_dir().join(format!("overmind-probe-{nonce}"));
+        let tcp = TcpListener::bind(("127.0.0.1", 0))?;
+        let abstract_name = format!("overmind-probe-{nonce}");
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name)?)?;
+        let questions = Questions {
+            trap_file,
+            homes: homes(private),
+            daemon: this_process()?,
+            tcp_port: tcp.local_addr()?.port(),
+            abstract_name,
+            sockets: SOCKETS.iter().map(PathBuf::from).chain(sockets.iter().cloned()).collect(),
+            writable: writable.to_vec(),
+            nonce,
+            secret,
+        };
+        // Whoever probes as another user must be able to read it, else hiding it proves nothing.
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(&questions.trap_file)?;
+        let traps = Self { _tcp: tcp, _abstract: listener, questions };
+        io::Write::write_all(&mut file, traps.questions.secret.as_bytes())?;
+        Ok(traps)
+    }
+
+    pub fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
+    /// A variable that the daemon has and the command must not: the driver sets it on whatever
+    /// it starts on the host.
+    pub fn variable(&self) -> (&'static str, &str) {
+        (TRAP_VARIABLE, &self.questions.secret)
+    }
+
+    /// The questions as the probe's standard input.
+    pub fn stdin(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.questions).expect("plain data with UTF-8 paths")
+    }
+}
+
+impl Drop for Traps {
+    fn drop(&mut self) {
+        if let Err(err) = std::fs::remove_file(&self.questions.trap_file) {
+            tracing::warn!(path = %self.questions.trap_file.display(), error = %err,
+                "the trap of a sandbox probe stays behind");
+        }
+    }
+}
+
+/// The homes of people and of root, and the private directories.
+fn homes(private: &[PathBuf]) -> Vec<Place> {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let people = passwd.lines().filter_map(home_of_a_person).map(PathBuf::from);
+    let mut found: Vec<Place> = Vec::new();
+    for path in private.iter().cloned().chain(["/home".into(), "/root".into()]).chain(people) {
+        let Ok(meta) = std::fs::metadata(&path) else { continue };
+        let known = found.iter().any(|one| (one.device, one.inode) == (meta.dev(), meta.ino()));
+        if meta.is_dir() && !known && path.to_str().is_some() && found.len() < MAX_HOMES {
+            found.push(Place { path, device: meta.dev(), inode: meta.ino() });
+        }
+    }
+    found
+}
+
+/// The home in a line of `passwd`, unless it is a service's, which is often a system directory.
+fn home_of_a_person(line: &str) -> Option<&str> {
+    let mut fields = line.split(':');
+    let uid: u32 = fields.nth(2)?.parse().ok()?;
+    let home = fields.nth(2)?;
+    let person = uid == 0 || (1000..60_000).contains(&uid);
+    (person && Path::new(home).components().count() > 1).then_some(home)
+}
+
+fn this_process() -> io::Result<Process> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let started = started_in(&stat)
+        .ok_or_else(|| io::Error::other("/proc/self/stat does not say when it started"))?;
+    Ok(Process { pid: std::process::id(), started })
+}
+
+/// The time of start in a process's `stat`; see `init::unconfined` for the parentheses.
+pub(super) fn started_in(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn random_hex() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_homes_of_people_are_looked_for_and_those_of_services_are_not() {
+        assert_eq!(home_of_a_person("root:x:0:0:root:/root:/bin/sh"), Some("/root"));
+        assert_eq!(home_of_a_person("ann:x:1000:1000::/home/ann:/bin/sh"), Some("/home/ann"));
+        assert_eq!(home_of_a_person("bin:x:2:2:bin:/bin:/usr/sbin/nologin"), None);
+        assert_eq!(home_of_a_person("nobody:x:65534:65534::/nonexistent:/x"), None);
+        assert_eq!(home_of_a_person("odd:x:1000:1000::/:/bin/sh"), None, "the root is everywhere");
+        assert_eq!(home_of_a_person("nonsense"), None);
+    }
+
+    #[test]
+    fn traps_lie_there_while_they_are_held_and_not_after() {
+        let traps = Traps::set(&[], &[], &[]).unwrap();
+        let (path, port) = (traps.questions.trap_file.clone(), traps.questions.tcp_port);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), traps.questions.secret);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        drop(traps);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn this_process_is_known_by_its_start() {
+        let own = this_process().unwrap();
+        assert_eq!(own.pid, std::process::id());
+        assert!(own.started > 0);
+        assert_eq!(
+            started_in("1 (a b) c) S 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 77"),
+            Some(77)
+        );
+    }
+}

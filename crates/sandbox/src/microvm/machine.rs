@@ -1,0 +1,261 @@
+//! The emulator's command line. Pure.
+//!
+//! A restored machine must have the very devices of the one whose picture was taken, so both
+//! come from [`Machine::devices`]; what differs is where the ports lead.
+
+use std::path::Path;
+
+use overmind_core::sandbox::SandboxLimits;
+
+use crate::microvm::image::Image;
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    Kvm,
+    Emulation,
+}
+
+pub(crate) struct Machine<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) accelerator: Accelerator,
+    pub(crate) image: &'a Image,
+    /// The guest's first program, as the guest sees it.
+    pub(crate) agent: &'a Path,
+    pub(crate) size: Size,
+}
+
+/// Machines of one size share a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Size {
+    pub(crate) memory_mib: u64,
+    pub(crate) processors: u32,
+}
+
+/// What the guest's kernel and first program need beside the command.
+const GUEST_MIB: u64 = 192;
+const STEP_MIB: u64 = 128;
+/// More would be emulated one after the other anyway.
+const MOST_PROCESSORS: f64 = 8.0;
+/// Translated code. The emulator's own default is a gigabyte.
+const TRANSLATED_MIB: u64 = 128;
+/// What the emulator needs beside the guest's memory and its translations.
+const EMULATOR_MIB: u64 = 768;
+
+impl Size {
+    /// Room for the command, its `/tmp`, and the guest itself.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 8")]
+    pub(crate) fn of(limits: &SandboxLimits) -> Self {
+        let wanted = limits.memory_bytes.saturating_add(limits.tmp_bytes).div_ceil(1 << 20);
+        let memory_mib = wanted.saturating_add(GUEST_MIB).min(1 << 30).next_multiple_of(STEP_MIB);
+        let processors = limits.cpus.ceil().clamp(1.0, MOST_PROCESSORS) as u32;
+        Self { memory_mib, processors }
+    }
+
+    /// The bound on the emulator's own memory.
+    pub(crate) fn emulator_bytes(self) -> u64 {
+        (self.memory_mib + TRANSLATED_MIB + EMULATOR_MIB) << 20
+    }
+}
+
+/// Runs the emulator in a shell's place, with descriptors that name neither a file that must be
+/// cleaned up nor a path that could be exchanged: 5 takes answers, 6 the console.
+const RUN: &str = r#"exec "$0" "$@" 5>&1 6>&2"#;
+/// The same, with the picture at 7.
+const RESTORE: &str = r#"picture=$1; shift; exec "$0" "$@" 5>&1 6>&2 7<"$picture""#;
+/// Starts a machine, takes its picture where it waits for an order, and ends it.
+const TAKE: &str = r#"
+{
+    until grep -q overmind-guest-ready /tmp/console 2>/dev/null; do
+        [ -e /tmp/over ] && exit
+        sleep 0.05
+    done
+    echo 'migrate_set_parameter max-bandwidth 100G'
+    echo 'migrate "exec:cat > /workspace/picture"'
+    echo 'info migrate'
+    echo quit
+} | {
+    "$0" "$@"
+    echo over >/tmp/over
+    cat /tmp/console >&2
+}"#;
+
+impl Machine<'_> {
+    /// All that makes two machines the same machine.
+    fn devices(&self) -> Vec<String> {
+        let (accelerator, processor) = match self.accelerator {
+            Accelerator::Kvm => ("kvm".to_owned(), "host"),
+            Accelerator::Emulation => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max"),
+        };
+        let append = format!(
+            "console=ttyS0 quiet loglevel=3 panic=-1 reboot=k audit=0 mitigations=off \
+             overmind.agent={} rdinit=/init",
+            self.agent.display()
+        );
+        let texts = [
+            "-nodefaults -no-user-config -no-reboot -display none",
+            "-M pc,usb=off,vmport=off -accel",
+            &accelerator,
+            "-cpu",
+            processor,
+            "-m",
+            &self.size.memory_mib.to_string(),
+            "-smp",
+            &self.size.processors.to_string(),
+        ];
+        let mut words: Vec<String> =
+            texts.iter().flat_map(|text| text.split(' ')).map(str::to_owned).collect();
+        let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        option("-kernel", self.image.kernel().display().to_string());
+        option("-initrd", self.image.initrd().display().to_string());
+        option("-append", append);
+        for device in [
+            "virtio-9p-pci,fsdev=root,mount_tag=root",
+            "virtio-9p-pci,fsdev=workspace,mount_tag=workspace",
+            "virtio-serial-pci,id=ports,max_ports=4",
+            "virtserialport,bus=ports.0,chardev=in,name=overmind.in",
+            "virtserialport,bus=ports.0,chardev=out,name=overmind.out",
+        ] {
+            option("-device", device.to_owned());
+        }
+        option("-serial", "chardev:console".to_owned());
+        words
+    }
+
+    /// Tells pictures of different machines apart. `version` is the emulator's.
+    pub(crate) fn fingerprint(&self, version: &str) -> String {
+        let text = format!("{version}\n{}\n{}", self.program.display(), self.devices().join("\n"));
+        blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// Runs one order; from a picture where there is one.
+    pub(crate) fn run(&self, picture: Option<&Path>, writable: bool) -> Vec<String> {
+        let mut words = self.begin(picture.map_or(RUN, |_| RESTORE));
+        words.extend(picture.map(|path| path.display().to_string()));
+        words.extend(self.devices());
+        let workspace = if writable { "" } else { ",readonly=on" };
+        let more = [
+            "-monitor none",
+            "-chardev stdio,id=in,signal=off",
+            "-chardev file,id=out,path=/dev/fdset/5,append=on -add-fd fd=5,set=5",
+            "-chardev file,id=console,path=/dev/fdset/6,append=on -add-fd fd=6,set=6",
+            "-fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+            &format!(
+                "-fsdev local,id=workspace,path=/workspace,security_model=none,multidevs=remap\
+                 {workspace}"
+            ),
+            "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+            if picture.is_some() { "-incoming fd:7" } else { "" },
+        ];
+        words.extend(more.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
+        words
+    }
+
+    /// Takes the picture into the workspace.
+    pub(crate) fn take_picture(&self) -> Vec<String> {
+        let mut words = self.begin(TAKE);
+        words.extend(self.devices());
+        let more = "-monitor stdio -chardev null,id=in -chardev null,id=out \
+                    -chardev file,id=console,path=/tmp/console \
+                    -fsdev local,id=root,path=/tmp,security_model=none,readonly=on \
+                    -fsdev local,id=workspace,path=/tmp,security_model=none,readonly=on";
+        words.extend(more.split_whitespace().map(str::to_owned));
+        words
+    }
+
+    fn begin(&self, script: &str) -> Vec<String> {
+        ["/bin/sh", "-c", script, &self.program.display().to_string()].map(str::to_owned).to_vec()
+    }
+
+    /// A line for a person: what is run, without paths that say nothing.
+    pub(crate) fn shown(&self) -> String {
+        let accelerator = match self.accelerator {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Emulation => "tcg",
+        };
+        format!(
+            "{} -M pc -accel {accelerator} -m {} -smp {} (kernel {}, no network) \
+             '<redacted-command>'",
+            self.program.file_name().unwrap_or_default().to_string_lossy(),
+            self.size.memory_mib,
+            self.size.processors,
+            self.image.manifest.kernel
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::microvm::image::Manifest;
+
+    fn image() -> Image {
+        let manifest =
+            Manifest { hash: "h".into(), kernel: "6.1".into(), package: "p".into(), bytes: 1 };
+        Image { dir: PathBuf::from("/i"), manifest }
+    }
+
+    fn machine<'a>(image: &'a Image, limits: &SandboxLimits) -> Machine<'a> {
+        Machine {
+            program: Path::new("/usr/bin/qemu"),
+            accelerator: Accelerator::Emulation,
+            image,
+            agent: Path::new("/a"),
+            size: Size::of(limits),
+        }
+    }
+
+    #[test]
+    fn a_machine_has_no_network_and_nothing_that_was_not_asked_for() {
+        let image = image();
+        let machine = machine(&image, &SandboxLimits::default());
+        for words in [machine.run(None, false), machine.run(Some(Path::new("/p")), true)] {
+            let line = words.join(" ");
+            for needed in ["-nodefaults", "-no-user-config", "-sandbox on,", "spawn=deny"] {
+                assert!(line.contains(needed), "{needed} in {line}");
+            }
+            for unwanted in ["-net", "-nic", "virtio-net", "vsock", "-usb", "vnc", "-gdb"] {
+                assert!(!line.contains(unwanted), "{unwanted} in {line}");
+            }
+        }
+        assert!(
+            machine
+                .run(None, false)
+                .join(" ")
+                .contains("path=/workspace,security_model=none,multidevs=remap,readonly=on")
+        );
+        assert!(
+            !machine
+                .run(None, true)
+                .join(" ")
+                .contains("path=/workspace,security_model=none,multidevs=remap,readonly=on")
+        );
+    }
+
+    #[test]
+    fn sizes_have_room_and_few_kinds() {
+        let usual = SandboxLimits::default();
+        assert_eq!(Size::of(&usual), Size { memory_mib: 512, processors: 1 });
+        let more = SandboxLimits { memory_bytes: 1 << 30, cpus: 2.5, ..usual };
+        assert_eq!(Size::of(&more), Size { memory_mib: 1280, processors: 3 });
+        let silly = SandboxLimits { memory_bytes: u64::MAX, cpus: 1e9, ..usual };
+        assert_eq!(Size::of(&silly).processors, 8);
+    }
+
+    #[test]
+    fn pictures_of_different_machines_have_different_names() {
+        let image = image();
+        let usual = machine(&image, &SandboxLimits::default());
+        let more = SandboxLimits { memory_bytes: 1 << 30, ..SandboxLimits::default() };
+        let names = [
+            usual.fingerprint("7.2"),
+            usual.fingerprint("8.0"),
+            machine(&image, &more).fingerprint("7.2"),
+            Machine { agent: Path::new("/b"), ..machine(&image, &more) }.fingerprint("7.2"),
+        ];
+        let different: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(different.len(), names.len());
+    }
+}

@@ -1,0 +1,478 @@
+//! The `microvm` driver: one virtual machine per command, with a kernel of its own.
+//!
+//! [`Microvm::new`] is the entry point, and [`image::build`] makes the guest that it starts.
+//! Four walls stand between a command and the host:
+//!
+//! 1. inside the guest it runs in the `namespace` sandbox: no privileges, a filter for system
+//!    calls, bounds, the same root as in that driver;
+//! 2. the guest's own kernel;
+//! 3. the emulator (QEMU: no network, no device but two shared directories, two ports and a
+//!    console; its own filter is on, it can start no program);
+//! 4. around the emulator the `namespace` sandbox of the host, with the workspace read-only but
+//!    for the directory that the request names. A timeout, a dropped call and the end of the
+//!    daemon end it as they end any command there, and nothing is left.
+//!
+//! The guest sees the host's programs as that outer sandbox shows them, so every level offers the
+//! same tools, and the image holds a kernel and no more.
+//!
+//! Booting costs seconds. So the first machine of each size is stopped where it waits for an
+//! order, and its picture kept beside the image; later ones begin from there. Nothing of a
+//! command is in a picture: it was taken before there was one. A machine that begins from it is
+//! given the time and fresh randomness; its kernel's address layout is that of the picture.
+//!
+//! Limits, named: **acceleration** is KVM; emulation is five to fifty times slower and used only
+//! if [`Options::acceleration`] says so. **Processor share** is whole processors, rounded up.
+//! **Memory** is bounded per process and, by the machine's size, in all. **Disk**: as in the
+//! `namespace` driver. `machine` is QEMU's `pc`: its `microvm` type gives the distribution's
+//! kernel no clock under emulation, and no virtio devices without ACPI. x86-64 only.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::sandbox::{
+    Exit, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
+};
+use tokio::sync::{Mutex, OnceCell, Semaphore};
+
+use crate::init::spec::{Kind, Limits, Spec};
+use crate::launch::{self, Ended, Launch, Outcome};
+use crate::microvm::guest::{Answer, answer_in, message};
+use crate::microvm::image::Image;
+use crate::microvm::machine::{Accelerator, Machine, Size};
+use crate::namespace::{self, into_result};
+use crate::{diagnosis, request};
+
+mod cpio;
+pub(crate) mod guest;
+pub mod image;
+mod machine;
+
+/// What may execute the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Acceleration {
+    /// The processor, through KVM, or nothing.
+    #[default]
+    Kvm,
+    /// KVM where this user may use it, else emulation.
+    KvmOrEmulation,
+    /// Emulation, also where KVM could be used.
+    Emulation,
+}
+
+/// How the driver starts machines.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where images, pictures and the guest's program are kept. Commands' users must be able to
+    /// read it (see [`crate::Options::run_as`]).
+    pub dir: PathBuf,
+    /// The emulator.
+    pub program: PathBuf,
+    pub acceleration: Acceleration,
+    /// The device that gives KVM.
+    pub kvm: PathBuf,
+    /// Begins from pictures. Without, every machine boots.
+    pub pictures: bool,
+    /// How many machines may run at once; the others wait.
+    pub machines: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("/var/lib/overmind/microvm"),
+            program: PathBuf::from("/usr/bin/qemu-system-x86_64"),
+            acceleration: Acceleration::default(),
+            kvm: PathBuf::from("/dev/kvm"),
+            pictures: true,
+            machines: 4,
+        }
+    }
+}
+
+/// The driver. Looks for its image at each call, so one that is built later is found.
+#[derive(Debug)]
+pub struct Microvm {
+    options: Options,
+    /// Of the sandbox around the emulator.
+    outer: namespace::Options,
+    places: Semaphore,
+    prepared: OnceCell<Prepared>,
+    /// Pictures by name; `None` is one that could not be taken.
+    pictures: Mutex<HashMap<String, Option<PathBuf>>>,
+}
+
+/// What is found out once.
+#[derive(Clone, Debug)]
+struct Prepared {
+    /// The emulator's version, as it says it.
+    version: String,
+    agent: PathBuf,
+}
+
+/// How long a guest may take to begin, when the processor runs it and when it is emulated on a
+/// machine that is busy.
+const BOOT_KVM: Duration = Duration::from_secs(20);
+const BOOT_EMULATED: Duration = Duration::from_secs(90);
+/// How long it may take to say what came of a command that has ended.
+const ANSWER: Duration = Duration::from_secs(10);
+
+const UNAVAILABLE: &str = "microvm_unavailable";
+
+fn unavailable(reason: &str, message: String, remedy: &str) -> SandboxError {
+    SandboxError::Unavailable {
+        code: UNAVAILABLE.to_owned(),
+        message,
+        reason: reason.to_owned(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+fn failed(message: String) -> SandboxError {
+    SandboxError::Failed { level: SandboxLevel::Microvm.as_str(), message }
+}
+
+impl Microvm {
+    /// `outer` are the options of the sandbox around the emulator; the guest shows what it shows.
+    pub fn new(options: Options, outer: namespace::Options) -> Self {
+        Self {
+            places: Semaphore::new(options.machines.max(1)),
+            options,
+            outer,
+            prepared: OnceCell::new(),
+            pictures: Mutex::new(HashMap::new()),
+        }
+    }
+
+    fn image(&self) -> Result<Image, SandboxError> {
+        image::current(&self.options.dir).ok_or_else(|| {
+            unavailable(
+                "image_missing",
+                format!("there is no microvm image in {}", self.options.dir.display()),
+                "overmind sandbox image build microvm",
+            )
+        })
+    }
+
+    fn accelerator(&self) -> Result<Accelerator, SandboxError> {
+        let kvm = std::fs::File::options().read(true).write(true).open(&self.options.kvm);
+        match (self.options.acceleration, kvm) {
+            (Acceleration::Emulation, _) | (Acceleration::KvmOrEmulation, Err(_)) => {
+                Ok(Accelerator::Emulation)
+            }
+            (Acceleration::Kvm | Acceleration::KvmOrEmulation, Ok(_)) => Ok(Accelerator::Kvm),
+            (Acceleration::Kvm, Err(err)) => Err(unavailable(
+                "kvm_unusable",
+                format!("KVM cannot be used: {}: {err}", self.options.kvm.display()),
+                "let this user open the device (group kvm) on a machine that has one, or set \
+                 sandbox.microvm_emulation to yes and accept that commands run much slower",
+            )),
+        }
+    }
+
+    async fn prepared(&self) -> Result<&Prepared, SandboxError> {
+        self.prepared
+            .get_or_try_init(|| async {
+                let version = version_of(&self.options.program).await.map_err(|err| {
+                    unavailable(
+                        "qemu_missing",
+                        format!("cannot start {}: {err}", self.options.program.display()),
+                        "apt-get install qemu-system-x86",
+                    )
+                })?;
+                let (dir, program) = (self.options.dir.clone(), self.outer.init_program.clone());
+                let agent = tokio::task::spawn_blocking(move || image::place_agent(&dir, &program))
+                    .await
+                    .map_err(|err| failed(format!("placing the guest's program: {err}")))?
+                    .map_err(|err| {
+                        failed(format!(
+                            "placing the guest's program in {}: {err}",
+                            self.options.dir.display()
+                        ))
+                    })?;
+                Ok(Prepared { version, agent })
+            })
+            .await
+    }
+
+    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+        request::check(&request)?;
+        let accelerator = self.accelerator()?;
+        let image = self.image()?;
+        let Prepared { version, agent } = self.prepared().await?;
+        let machine = Machine {
+            program: &self.options.program,
+            accelerator,
+            image: &image,
+            agent,
+            size: Size::of(&request.limits),
+        };
+        let _place = self.places.acquire().await.expect("it is never closed");
+        let picture = match self.options.pictures {
+            true => self.picture(&machine, version).await,
+            false => None,
+        };
+        let outcome = self.boot_and_run(&machine, picture.as_deref(), &request).await?;
+        self.judge(outcome, &machine, request.limits.output_bytes)
+    }
+
+    async fn boot_and_run(
+        &self,
+        machine: &Machine<'_>,
+        picture: Option<&Path>,
+        request: &SandboxRequest,
+    ) -> Result<Outcome, SandboxError> {
+        let message = message(request)
+            .map_err(|err| failed(format!("drawing the guest's random numbers: {err}")))?;
+        let mut limits = bounds(machine.size, request.limits.file_bytes);
+        limits.tmp_bytes = 1 << 20;
+        let spec = Spec {
+            kind: Kind::Namespace { read_only: self.shown(machine) },
+            argv: machine.run(picture, request.writable.is_some()),
+            env: environment(),
+            workspace: request.workspace.clone(),
+            writable: request.writable.clone(),
+            // The guest opens the command's own.
+            cwd: PathBuf::new(),
+            limits,
+        };
+        // A character takes six bytes where JSON writes it as a number.
+        let answer = request.limits.output_bytes.saturating_mul(12).saturating_add(64 << 10);
+        let time = request.timeout.saturating_add(boot_time(machine.accelerator) + ANSWER);
+        self.launch(&spec, &message, answer, time).await
+    }
+
+    fn judge(
+        &self,
+        outcome: Outcome,
+        machine: &Machine<'_>,
+        output_bytes: usize,
+    ) -> Result<SandboxResult, SandboxError> {
+        let result = |exit, stdout, stderr| SandboxResult {
+            exit,
+            stdout,
+            stderr,
+            elapsed: outcome.elapsed,
+            level: SandboxLevel::Microvm,
+            shown_as: Some(machine.shown()),
+        };
+        match answer_in(&outcome.stdout.text) {
+            Some(Answer::Ended { end, stdout, stderr }) => {
+                // The guest cut them; a guest that was taken over may not have.
+                let bounded = |stream: guest::Stream| {
+                    let mut captured = overmind_core::sandbox::Captured::from(stream);
+                    if captured.text.len() > output_bytes {
+                        let end = captured.text.floor_char_boundary(output_bytes);
+                        captured.text.truncate(end);
+                        captured.truncated = true;
+                    }
+                    captured
+                };
+                Ok(result(end.into(), bounded(stdout), bounded(stderr)))
+            }
+            Some(Answer::BadConfig { code, message }) => {
+                Err(SandboxError::BadConfig { code, message })
+            }
+            Some(Answer::Failed(message)) => Err(failed(message)),
+            None if outcome.stdout.text.contains(guest::STARTED) => {
+                let exit = match outcome.ended {
+                    Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
+                    // The machine is gone, and the command with it.
+                    Ended::Exit(Exit::Code(_) | Exit::Signal(_))
+                    | Ended::Ready
+                    | Ended::BadConfig(_)
+                    | Ended::Refused { .. }
+                    | Ended::Silent => Exit::Signal(libc::SIGKILL),
+                };
+                Ok(result(exit, Default::default(), Default::default()))
+            }
+            None => Err(not_booted(outcome)),
+        }
+    }
+
+    /// The picture of such a machine, taken now if there is none yet. Whoever wants the same
+    /// meanwhile waits.
+    async fn picture(&self, machine: &Machine<'_>, version: &str) -> Option<PathBuf> {
+        let name = machine.fingerprint(version);
+        let mut pictures = self.pictures.lock().await;
+        if let Some(known) = pictures.get(&name) {
+            // Somebody may have emptied the directory.
+            if known.as_ref().is_none_or(|path| path.exists()) {
+                return known.clone();
+            }
+        }
+        let place = self.options.dir.join("pictures").join(&name).join("picture");
+        let picture = if place.exists() {
+            Some(place)
+        } else {
+            match self.take_picture(machine, &place).await {
+                Ok(()) => Some(place),
+                Err(why) => {
+                    tracing::warn!(error = why, "no picture of the microvm: each call boots one");
+                    None
+                }
+            }
+        };
+        pictures.insert(name, picture.clone());
+        picture
+    }
+
+    async fn take_picture(&self, machine: &Machine<'_>, place: &Path) -> Result<(), String> {
+        let home = place.parent().expect("it has a directory of its own");
+        let half = home.with_extension(format!("half-{}", std::process::id()));
+        let made = async {
+            let make = || -> io::Result<()> {
+                std::fs::create_dir_all(&half)?;
+                if let Some(user) = self.outer.run_as {
+                    std::os::unix::fs::chown(&half, Some(user.uid), Some(user.gid))?;
+                }
+                Ok(())
+            };
+            make().map_err(|err| format!("making {}: {err}", half.display()))?;
+            let spec = Spec {
+                kind: Kind::Namespace { read_only: self.shown(machine) },
+                argv: machine.take_picture(),
+                env: environment(),
+                workspace: half.clone(),
+                writable: Some(PathBuf::from(".")),
+                cwd: PathBuf::new(),
+                limits: bounds(machine.size, machine.size.memory_mib << 21),
+            };
+            let outcome = self
+                .launch(&spec, &[], 64 << 10, boot_time(machine.accelerator))
+                .await
+                .map_err(|err| err.to_string())?;
+            if !outcome.stdout.text.contains("Migration status: completed") {
+                let words = outcome.stderr.text.trim();
+                return Err(format!("it did not get there ({:?}): {words}", outcome.ended));
+            }
+            // Another daemon may have been first: then it made the same.
+            if !home.exists() {
+                std::fs::rename(&half, home).map_err(|err| format!("keeping it: {err}"))?;
+            }
+            Ok(())
+        }
+        .await;
+        let _ = std::fs::remove_dir_all(&half);
+        made
+    }
+
+    async fn launch(
+        &self,
+        spec: &Spec,
+        stdin: &[u8],
+        output_bytes: usize,
+        timeout: Duration,
+    ) -> Result<Outcome, SandboxError> {
+        let program = &self.outer.init_program;
+        launch::run(Launch {
+            program,
+            run_as: self.outer.run_as,
+            spec,
+            stdin,
+            output_bytes,
+            timeout,
+        })
+        .await
+        .map_err(|err| diagnosis::init_not_started(program, &err))
+    }
+
+    /// What the emulator needs of the host beside the system's programs. The guest's command
+    /// sees none of it, but for what the configuration shows to every command.
+    fn shown(&self, machine: &Machine<'_>) -> Vec<PathBuf> {
+        let mut shown = self.outer.read_only.clone();
+        shown.push(self.options.dir.clone());
+        if machine.accelerator == Accelerator::Kvm {
+            shown.push(self.options.kvm.clone());
+        }
+        shown
+    }
+
+    async fn check_all(&self) -> Result<(), SandboxError> {
+        self.accelerator()?;
+        self.image()?;
+        self.prepared().await?;
+        // Around the emulator, and by the same means in the guest.
+        namespace::Namespace::new(self.outer.clone()).check().await
+    }
+}
+
+/// The guest began nothing.
+fn not_booted(outcome: Outcome) -> SandboxError {
+    match outcome.ended {
+        Ended::Exit(Exit::TimedOut) => unavailable(
+            "guest_silent",
+            format!("the guest did not start in time: {}", outcome.stderr.text.trim()),
+            "see whether the machine is overloaded; where KVM is broken, set \
+             sandbox.microvm_emulation to always",
+        ),
+        Ended::Exit(exit) => failed(format!(
+            "the emulator ended before the command ran ({exit:?}): {}",
+            outcome.stderr.text.trim()
+        )),
+        Ended::Ready | Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
+            match into_result(outcome, SandboxLevel::Namespace) {
+                Err(err) => err,
+                Ok(_) => failed("the emulator's sandbox gave no answer".to_owned()),
+            }
+        }
+    }
+}
+
+fn boot_time(accelerator: Accelerator) -> Duration {
+    match accelerator {
+        Accelerator::Kvm => BOOT_KVM,
+        Accelerator::Emulation => BOOT_EMULATED,
+    }
+}
+
+/// What the emulator may take. The guest's own bounds are tighter.
+fn bounds(size: Size, file_bytes: u64) -> Limits {
+    Limits {
+        memory_bytes: size.emulator_bytes(),
+        // Threads: processors, and those that serve files.
+        pids: 128 + size.processors,
+        tmp_bytes: 16 << 20,
+        // The kernel takes a bound above the largest offset for one below zero.
+        file_bytes: file_bytes.min(1 << 60).saturating_add(1 << 20),
+        // Each file that the guest has open is one of the emulator's.
+        open_files: SandboxLimits::default().open_files.saturating_mul(64),
+    }
+}
+
+fn environment() -> Vec<(String, String)> {
+    vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned()), ("LC_ALL".to_owned(), "C".to_owned())]
+}
+
+async fn version_of(program: &Path) -> io::Result<String> {
+    let output = tokio::process::Command::new(program)
+        .arg("--version")
+        .env_clear()
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("it ended with {}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+impl Sandbox for Microvm {
+    fn level(&self) -> SandboxLevel {
+        SandboxLevel::Microvm
+    }
+
+    fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request))
+    }
+
+    /// Whether image, emulator and the sandboxes around and in the guest are there. No machine
+    /// is started: that takes seconds.
+    fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
+        Box::pin(self.check_all())
+    }
+}
