@@ -20,6 +20,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use crate::capture::Capture;
+use crate::cgroup::Group;
 use crate::init;
 use crate::init::spec::{Report, Spec, Step};
 
@@ -35,6 +36,10 @@ pub(crate) struct Launch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) run_as: Option<RunAs>,
     pub(crate) spec: &'a Spec,
+    /// What the init itself gets besides nothing: for a probe, which must not find it.
+    pub(crate) variable: Option<(&'a str, &'a str)>,
+    /// Groups that the command's process puts itself in. They outlive the call by themselves.
+    pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
     pub(crate) timeout: Duration,
@@ -51,8 +56,6 @@ pub(crate) struct Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exit(Exit),
-    /// A probe got through.
-    Ready,
     BadConfig(String),
     Refused {
         step: Step,
@@ -130,7 +133,6 @@ fn judge(reports: &[u8], in_time: bool) -> Ended {
     for line in reports.split(|byte| *byte == b'\n') {
         match serde_json::from_slice(line) {
             Ok(Report::Started) => started = true,
-            Ok(Report::Ready) => return Ended::Ready,
             Ok(Report::Exited(code)) => return Ended::Exit(Exit::Code(code)),
             Ok(Report::Signaled(signal)) => return Ended::Exit(Exit::Signal(signal)),
             Ok(Report::BadConfig(message)) => return Ended::BadConfig(message),
@@ -164,7 +166,8 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
         sealed(launch.stdin)?
     };
     let (ours, theirs) = StdUnixStream::pair()?;
-    send_order(&ours, &order, &stdin)?;
+    let groups = launch.group.as_ref().map(Group::procs).unwrap_or_default();
+    send_order(&ours, &order, &stdin, groups)?;
     let (stdout, their_stdout) = Stream::new(launch.output_bytes)?;
     let (stderr, their_stderr) = Stream::new(launch.output_bytes)?;
 
@@ -176,6 +179,9 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(their_stdout))
         .stderr(Stdio::from(their_stderr));
+    if let Some((name, value)) = launch.variable {
+        command.env(name, value);
+    }
     if let Some(RunAs { uid, gid }) = launch.run_as {
         command.uid(uid).gid(gid);
     }
@@ -199,13 +205,19 @@ fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn send_order(control: &StdUnixStream, order: &OwnedFd, stdin: &OwnedFd) -> io::Result<()> {
-    let descriptors = [order.as_fd(), stdin.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+fn send_order(
+    control: &StdUnixStream,
+    order: &OwnedFd,
+    stdin: &OwnedFd,
+    groups: &[OwnedFd],
+) -> io::Result<()> {
+    let mut descriptors = vec![order.as_fd(), stdin.as_fd()];
+    descriptors.extend(groups.iter().map(AsFd::as_fd));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(init::MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
-        "the space is made for two descriptors"
+        "there is one group for each controller at most"
     );
     rustix::net::sendmsg(control, &[IoSlice::new(b"!")], &mut ancillary, SendFlags::empty())?;
     Ok(())

@@ -34,6 +34,8 @@ impl Unconfined {
             program: &self.options.init_program,
             run_as: self.options.run_as,
             spec: &spec,
+            variable: None,
+            group: None,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,

@@ -80,7 +80,8 @@ impl Traps {
         let nonce = random_hex()?;
         let secret = random_hex()?;
         // As other sessions' workspaces may: outside of this one's, readable by the same user.
-        let trap_file = std::env::temp_dir().join(format!("overmind-probe-{nonce}"));
+        let trap_file =
+            std::env::temp_dir().join(format!("overmind-probe-{}-{nonce}", std::process::id()));
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         let abstract_name = format!("overmind-probe-{nonce}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name)?)?;

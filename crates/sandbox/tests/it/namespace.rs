@@ -194,6 +194,50 @@ async fn the_loopback_works_inside() {
     assert_eq!(result.stdout.text, "hi\n", "{result:?}");
 }
 
+/// By what a limit is enforced here.
+fn enforced(limit: &str) -> Option<String> {
+    let bounds = Namespace::new(options()).bounds();
+    bounds.into_iter().find(|bound| bound.limit == limit).unwrap().enforced_by
+}
+
+#[tokio::test]
+async fn memory_is_bounded_for_the_whole_tree_where_a_cgroup_can_be_made() {
+    let by_group = enforced("memory_bytes").unwrap().contains("cgroup");
+    if !host_has("python3") {
+        return;
+    }
+    // Each within the bound, all together far above it.
+    let script = "for i in 1 2 3 4; do \
+                    /usr/bin/python3 -c 'import time; x = bytearray(60 << 20); time.sleep(1)' & \
+                    all=\"$all $!\"; \
+                  done; \
+                  killed=0; for one in $all; do wait $one || killed=$((killed+1)); done; \
+                  echo $killed";
+    let mut request = Place::new().sh(script);
+    let place = Place::new();
+    request.workspace = place.workspace();
+    request.limits.memory_bytes = 128 << 20;
+    let result = with(options()).run(request).await;
+    let killed: u32 = result.stdout.text.trim().parse().unwrap();
+    assert_eq!(killed > 0, by_group, "{result:?}");
+}
+
+#[tokio::test]
+async fn the_processor_share_is_bounded_where_a_cgroup_can_be_made() {
+    let by_group = enforced("cpus").is_some();
+    if !host_has("python3") || !by_group {
+        return;
+    }
+    let script = "import time\nend = time.monotonic() + 1.5\n\
+                  while time.monotonic() < end: pass\nprint(time.process_time())";
+    let place = Place::new();
+    let mut request = place.request(&["/usr/bin/python3", "-c", script]);
+    request.limits.cpus = 0.1;
+    let result = with(options()).run(request).await;
+    let used: f64 = result.stdout.text.trim().parse().unwrap();
+    assert!(used < 0.6, "{used} s of processor time in at least 1.5 s");
+}
+
 /// Runs a tool inside with the default bounds and wants it to succeed.
 async fn runs(program: &str, script: &str, expected: &str) {
     if !host_has(program) {
