@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Captured, Exit};
+use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::AsyncReadExt;
@@ -42,6 +42,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
+    /// Is told what comes, besides its being kept.
+    pub(crate) sink: Option<OutputSink>,
     pub(crate) timeout: Duration,
 }
 
@@ -168,8 +170,8 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
     let (ours, theirs) = StdUnixStream::pair()?;
     let groups = launch.group.as_ref().map(Group::procs).unwrap_or_default();
     send_order(&ours, &order, &stdin, groups)?;
-    let (stdout, their_stdout) = Stream::new(launch.output_bytes)?;
-    let (stderr, their_stderr) = Stream::new(launch.output_bytes)?;
+    let (stdout, their_stdout) = Stream::new(launch, OutputStream::Stdout)?;
+    let (stderr, their_stderr) = Stream::new(launch, OutputStream::Stderr)?;
 
     let mut command = Command::new(launch.program);
     command
@@ -227,6 +229,7 @@ fn send_order(
 struct Stream {
     pipe: pipe::Receiver,
     capture: Capture,
+    sink: Option<(OutputSink, OutputStream)>,
     buffer: Vec<u8>,
     open: bool,
 }
@@ -235,11 +238,12 @@ struct Stream {
 enum Never {}
 
 impl Stream {
-    fn new(limit: usize) -> io::Result<(Self, OwnedFd)> {
+    fn new(launch: &Launch<'_>, which: OutputStream) -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let stream = Self {
             pipe: pipe::Receiver::from_owned_fd(reader)?,
-            capture: Capture::new(limit),
+            capture: Capture::new(launch.output_bytes),
+            sink: launch.sink.clone().map(|sink| (sink, which)),
             buffer: vec![0; 64 << 10],
             open: true,
         };
@@ -255,12 +259,21 @@ impl Stream {
             }
             match self.pipe.try_read(&mut self.buffer) {
                 Ok(0) => self.open = false,
-                Ok(count) => self.capture.push(&self.buffer[..count]),
+                Ok(count) => self.take(count),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => self.open = false,
             }
         }
         std::future::pending().await
+    }
+
+    /// The first `count` bytes of the buffer have been read.
+    fn take(&mut self, count: usize) {
+        let piece = &self.buffer[..count];
+        self.capture.push(piece);
+        if let Some((sink, which)) = &self.sink {
+            sink(*which, piece);
+        }
     }
 
     /// Takes what the pipe still holds. Its end is not awaited: a process outside that was
@@ -273,7 +286,7 @@ impl Stream {
             match rustix::io::read(&self.pipe, &mut self.buffer) {
                 Ok(0) => self.open = false,
                 Ok(count) => {
-                    self.capture.push(&self.buffer[..count]);
+                    self.take(count);
                     rest += count;
                 }
                 Err(rustix::io::Errno::INTR) => {}

@@ -36,7 +36,8 @@ use std::time::{Duration, Instant};
 use overmind_core::Fut;
 use overmind_core::attest::{Attestation, Attested, Bound, Notary};
 use overmind_core::sandbox::{
-    Exit, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
+    Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
+    SandboxResult,
 };
 
 use crate::attest::{self, Facts, Keeper, Subject, Traps, judge};
@@ -174,12 +175,16 @@ impl Namespace {
         self.cgroups.get_or_init(Cgroups::discover)
     }
 
-    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+    async fn run_request(
+        &self,
+        request: SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
         self.attested().await?;
         self.warn_if_processes_are_unbounded();
         let spec = self.spec(&request, Program::Command);
-        let outcome = self.launch(&request, &spec, None).await?;
+        let outcome = self.launch(&request, &spec, None, sink).await?;
         into_result(outcome, SandboxLevel::Namespace)
     }
 
@@ -199,6 +204,7 @@ impl Namespace {
         request: &SandboxRequest,
         spec: &Spec,
         variable: Option<(&str, &str)>,
+        sink: Option<OutputSink>,
     ) -> Result<Outcome, SandboxError> {
         let group = self.cgroups().make(&request.limits).map_err(|err| SandboxError::Failed {
             level: SandboxLevel::Namespace.as_str(),
@@ -210,6 +216,7 @@ impl Namespace {
             spec,
             variable,
             group: Some(group),
+            sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,
@@ -250,7 +257,8 @@ impl Namespace {
         let Options { private, sockets, .. } = &self.options;
         let writable: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
         let traps = Traps::set(private, sockets, &writable)
-            .map_err(|err| failed(format!("the traps cannot be set: {err}")))?;
+            .map_err(|err| failed(format!("the traps cannot be set: {err}")))?
+            .except(&self.options.read_only);
         let request = SandboxRequest {
             argv: vec!["overmind".to_owned(), attest::ARGUMENT.to_owned()],
             workspace: PathBuf::from(PROBE_WORKSPACE),
@@ -267,7 +275,7 @@ impl Namespace {
             },
         };
         let spec = self.spec(&request, Program::Probe);
-        let outcome = self.launch(&request, &spec, Some(traps.variable())).await?;
+        let outcome = self.launch(&request, &spec, Some(traps.variable()), None).await?;
         let result = into_result(outcome, SandboxLevel::Namespace)?;
         if result.exit != Exit::Code(0) {
             let words = result.stderr.text.trim();
@@ -318,7 +326,15 @@ impl Sandbox for Namespace {
     }
 
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
-        Box::pin(self.run_request(request))
+        Box::pin(self.run_request(request, None))
+    }
+
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request, Some(sink)))
     }
 
     /// Measures anew, whatever was found before.

@@ -13,6 +13,7 @@ pub mod exit;
 pub mod ids;
 pub mod progress;
 pub mod remote;
+pub mod sandbox;
 pub mod session;
 pub mod shell;
 pub mod show;
@@ -101,6 +102,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
         Command::Audit(AuditCommand::Verify) => admin::audit(cx).await,
         Command::Doctor => Box::pin(crate::doctor::run(cx)).await,
+        Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
         Command::Up(_)
         | Command::Down(_)

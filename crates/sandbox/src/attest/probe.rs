@@ -289,9 +289,7 @@ fn can_write(place: &Path, nonce: &str) -> bool {
 }
 
 fn environment(questions: &Questions, facts: &mut Facts) {
-    #[expect(clippy::disallowed_methods, reason = "its own variables are what is measured")]
-    let all: Vec<_> = std::env::vars_os().collect();
-    for (key, value) in all {
+    for (key, value) in std::env::vars_os() {
         let key = key.to_string_lossy().into_owned();
         if value.to_string_lossy().contains(&questions.secret) {
             facts.trap_variable_in.push(format!("variable {key}"));

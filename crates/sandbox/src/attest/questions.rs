@@ -107,6 +107,14 @@ impl Traps {
         Ok(traps)
     }
 
+    /// Leaves out homes that lie in directories which the operator has chosen to show.
+    #[must_use]
+    pub fn except(mut self, shown: &[PathBuf]) -> Self {
+        let homes = &mut self.questions.homes;
+        homes.retain(|home| !shown.iter().any(|shown| home.path.starts_with(shown)));
+        self
+    }
+
     pub fn questions(&self) -> &Questions {
         &self.questions
     }
@@ -197,6 +205,18 @@ mod tests {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         drop(traps);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_home_that_is_shown_on_purpose_is_not_looked_for_and_one_around_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let inner = home.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let private = [home.path().to_owned(), inner.clone()];
+        let traps = Traps::set(&private, &[], &[]).unwrap().except(std::slice::from_ref(&inner));
+        let looked_for = |path: &Path| traps.questions.homes.iter().any(|one| one.path == path);
+        assert!(looked_for(home.path()));
+        assert!(!looked_for(&inner));
     }
 
     #[test]

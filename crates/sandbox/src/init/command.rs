@@ -61,9 +61,7 @@ impl<'a> Prepared<'a> {
         let mut env: Vec<String> =
             spec.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
         if skips(Layer::CleanEnvironment) {
-            #[expect(clippy::disallowed_methods, reason = "a test has them leak")]
-            let own = std::env::vars();
-            env.extend(own.map(|(key, value)| format!("{key}={value}")));
+            env.extend(std::env::vars().map(|(key, value)| format!("{key}={value}")));
         }
         Ok(Self {
             candidates: candidates.map_err(|_| nul())?,

@@ -3,9 +3,10 @@
 //! Scripts keep to what both a full system and busybox understand.
 
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Exit, SandboxLevel};
+use overmind_core::sandbox::{Exit, OutputSink, OutputStream, SandboxLevel};
 
 use crate::support::{
     Holdings, Place, Subject, host_listener, marker, pause, peak_memory, processes_with, until,
@@ -33,6 +34,7 @@ macro_rules! suite {
             a_hundred_megabytes_of_output_are_counted_and_not_kept
             binary_output_becomes_text
             both_streams_are_bounded_each
+            output_is_handed_over_while_the_command_runs
             the_hosts_network_is_out_of_reach
             the_hosts_files_are_out_of_sight
             the_hosts_processes_are_out_of_sight
@@ -340,6 +342,39 @@ pub(crate) async fn both_streams_are_bounded_each(subject: &Subject) {
     assert_eq!(result.stderr.text, "0123");
     assert_eq!((result.stdout.total_bytes, result.stderr.total_bytes), (9, 10));
     assert!(result.stdout.truncated && result.stderr.truncated);
+}
+
+pub(crate) async fn output_is_handed_over_while_the_command_runs(subject: &Subject) {
+    let place = Place::new();
+    let heard: Arc<Mutex<[Vec<u8>; 2]>> = Arc::default();
+    let into = Arc::clone(&heard);
+    let sink: OutputSink = Arc::new(move |stream, piece| {
+        assert!(!piece.is_empty() && piece.len() <= 64 << 10, "{}", piece.len());
+        into.lock().unwrap()[usize::from(stream == OutputStream::Stderr)].extend(piece);
+    });
+    // What is heard is more than what is kept.
+    let mut request =
+        place.sh("printf 'aü€'; echo err >&2; while [ ! -e go ]; do :; done; echo end");
+    request.limits.output_bytes = 2;
+    if subject.gives.signals {
+        let heard_early = async {
+            until("the first words", || heard.lock().unwrap()[0] == "aü€".as_bytes()).await;
+            // The command waits for this, so it has not ended.
+            std::fs::write(place.workspace().join("go"), "").unwrap();
+        };
+        let call = subject.sandbox.run_streaming(request, sink);
+        let (result, ()) = tokio::join!(call, heard_early);
+        let result = result.unwrap();
+        assert_eq!((result.exit, result.stdout.text.as_str()), (Exit::Code(0), "a"));
+        assert_eq!(heard.lock().unwrap()[0], "aü€end\n".as_bytes());
+        assert_eq!(heard.lock().unwrap()[1], b"err\n");
+    } else {
+        // A driver that does not stream hands over what it kept, at the end.
+        std::fs::write(place.workspace().join("go"), "").unwrap();
+        let result = subject.sandbox.run_streaming(request, sink).await.unwrap();
+        assert_eq!(result.exit, Exit::Code(0));
+        assert!(heard.lock().unwrap()[0].starts_with(b"a"));
+    }
 }
 
 pub(crate) async fn the_hosts_network_is_out_of_reach(subject: &Subject) {
