@@ -200,13 +200,16 @@ pub struct Signature {
     pub signature: String,
 }
 
+/// Makes the signature of a digest.
+pub type Sign = dyn Fn(&[u8; 32]) -> Vec<u8> + Send + Sync;
+
 /// Who vouches for attestations: in the daemon, the store's key for checkpoints.
 #[derive(Clone)]
 pub struct Notary {
     /// The fingerprint of the public key, as `audit verify` shows it.
     pub signer: String,
     /// Signs a digest. It must not block for long: it is called where a command waits.
-    pub sign: Arc<dyn Fn(&[u8; 32]) -> Vec<u8> + Send + Sync>,
+    pub sign: Arc<Sign>,
 }
 
 impl fmt::Debug for Notary {

@@ -135,6 +135,20 @@ pub enum SandboxError {
     Failed { level: &'static str, message: String },
 }
 
+/// Which of a command's output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+/// Takes output while the command runs: raw bytes, in the order of each stream, in pieces of at
+/// most 64 KiB that may end within a character.
+///
+/// It is called where output is read, so it must not block; it gets everything, also what the
+/// result will no longer keep. The last piece has come when the call returns.
+pub type OutputSink = Arc<dyn Fn(OutputStream, &[u8]) + Send + Sync>;
+
 /// One driver.
 pub trait Sandbox: Send + Sync + fmt::Debug {
     fn level(&self) -> SandboxLevel;
@@ -149,6 +163,35 @@ pub trait Sandbox: Send + Sync + fmt::Debug {
     ///
     /// Dropping the future kills the whole tree, double-forked children included.
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>>;
+
+    /// As [`run`](Self::run), with the output also handed to `sink` as it comes.
+    ///
+    /// A driver that cannot hands over what was kept when the command has ended.
+    ///
+    /// # Errors
+    ///
+    /// As `run`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As `run`; the sink is not called any more once the future is dropped.
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(async move {
+            let result = self.run(request).await?;
+            for (stream, captured) in
+                [(OutputStream::Stdout, &result.stdout), (OutputStream::Stderr, &result.stderr)]
+            {
+                for piece in captured.text.as_bytes().chunks(64 << 10) {
+                    sink(stream, piece);
+                }
+            }
+            Ok(result)
+        })
+    }
 
     /// Whether a command could run now, and if not, why not.
     ///

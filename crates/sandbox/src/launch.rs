@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Captured, Exit};
+use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::AsyncReadExt;
@@ -20,6 +20,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use crate::capture::Capture;
+use crate::cgroup::Group;
 use crate::init;
 use crate::init::spec::{Report, Spec, Step};
 
@@ -35,8 +36,14 @@ pub(crate) struct Launch<'a> {
     pub(crate) program: &'a Path,
     pub(crate) run_as: Option<RunAs>,
     pub(crate) spec: &'a Spec,
+    /// What the init itself gets besides nothing: for a probe, which must not find it.
+    pub(crate) variable: Option<(&'a str, &'a str)>,
+    /// Groups that the command's process puts itself in. They outlive the call by themselves.
+    pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
+    /// Is told what comes, besides its being kept.
+    pub(crate) sink: Option<OutputSink>,
     pub(crate) timeout: Duration,
 }
 
@@ -51,8 +58,6 @@ pub(crate) struct Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exit(Exit),
-    /// A probe got through.
-    Ready,
     BadConfig(String),
     Refused {
         step: Step,
@@ -130,7 +135,6 @@ pub(crate) fn judge(reports: &[u8], in_time: bool) -> Ended {
     for line in reports.split(|byte| *byte == b'\n') {
         match serde_json::from_slice(line) {
             Ok(Report::Started) => started = true,
-            Ok(Report::Ready) => return Ended::Ready,
             Ok(Report::Exited(code)) => return Ended::Exit(Exit::Code(code)),
             Ok(Report::Signaled(signal)) => return Ended::Exit(Exit::Signal(signal)),
             Ok(Report::BadConfig(message)) => return Ended::BadConfig(message),
@@ -164,9 +168,10 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
         sealed(launch.stdin)?
     };
     let (ours, theirs) = StdUnixStream::pair()?;
-    send_order(&ours, &order, &stdin)?;
-    let (stdout, their_stdout) = Stream::new(launch.output_bytes)?;
-    let (stderr, their_stderr) = Stream::new(launch.output_bytes)?;
+    let groups = launch.group.as_ref().map(Group::procs).unwrap_or_default();
+    send_order(&ours, &order, &stdin, groups)?;
+    let (stdout, their_stdout) = Stream::new(launch, OutputStream::Stdout)?;
+    let (stderr, their_stderr) = Stream::new(launch, OutputStream::Stderr)?;
 
     let mut command = Command::new(launch.program);
     command
@@ -176,6 +181,9 @@ fn start(launch: &Launch<'_>) -> io::Result<Started> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(their_stdout))
         .stderr(Stdio::from(their_stderr));
+    if let Some((name, value)) = launch.variable {
+        command.env(name, value);
+    }
     if let Some(RunAs { uid, gid }) = launch.run_as {
         command.uid(uid).gid(gid);
     }
@@ -203,13 +211,15 @@ pub(crate) fn send_order(
     control: &StdUnixStream,
     order: &OwnedFd,
     stdin: &OwnedFd,
+    groups: &[OwnedFd],
 ) -> io::Result<()> {
-    let descriptors = [order.as_fd(), stdin.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut descriptors = vec![order.as_fd(), stdin.as_fd()];
+    descriptors.extend(groups.iter().map(AsFd::as_fd));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(init::MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
-        "the space is made for two descriptors"
+        "there is one group for each controller at most"
     );
     rustix::net::sendmsg(control, &[IoSlice::new(b"!")], &mut ancillary, SendFlags::empty())?;
     Ok(())
@@ -219,6 +229,7 @@ pub(crate) fn send_order(
 struct Stream {
     pipe: pipe::Receiver,
     capture: Capture,
+    sink: Option<(OutputSink, OutputStream)>,
     buffer: Vec<u8>,
     open: bool,
 }
@@ -227,11 +238,12 @@ struct Stream {
 enum Never {}
 
 impl Stream {
-    fn new(limit: usize) -> io::Result<(Self, OwnedFd)> {
+    fn new(launch: &Launch<'_>, which: OutputStream) -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let stream = Self {
             pipe: pipe::Receiver::from_owned_fd(reader)?,
-            capture: Capture::new(limit),
+            capture: Capture::new(launch.output_bytes),
+            sink: launch.sink.clone().map(|sink| (sink, which)),
             buffer: vec![0; 64 << 10],
             open: true,
         };
@@ -247,12 +259,21 @@ impl Stream {
             }
             match self.pipe.try_read(&mut self.buffer) {
                 Ok(0) => self.open = false,
-                Ok(count) => self.capture.push(&self.buffer[..count]),
+                Ok(count) => self.take(count),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => self.open = false,
             }
         }
         std::future::pending().await
+    }
+
+    /// The first `count` bytes of the buffer have been read.
+    fn take(&mut self, count: usize) {
+        let piece = &self.buffer[..count];
+        self.capture.push(piece);
+        if let Some((sink, which)) = &self.sink {
+            sink(*which, piece);
+        }
     }
 
     /// Takes what the pipe still holds. Its end is not awaited: a process outside that was
@@ -265,7 +286,7 @@ impl Stream {
             match rustix::io::read(&self.pipe, &mut self.buffer) {
                 Ok(0) => self.open = false,
                 Ok(count) => {
-                    self.capture.push(&self.buffer[..count]);
+                    self.take(count);
                     rest += count;
                 }
                 Err(rustix::io::Errno::INTR) => {}

@@ -22,8 +22,10 @@ pub mod attest;
 pub mod docker;
 pub mod init;
 pub mod microvm;
+pub mod levels;
 
 mod capture;
+mod cgroup;
 mod diagnosis;
 mod kernel;
 mod launch;
@@ -34,6 +36,8 @@ mod sys;
 mod unconfined;
 
 pub use docker::Docker;
+#[cfg(feature = "mutations")]
+pub use init::mutation::{Layer, Mutation};
 pub use launch::RunAs;
 pub use microvm::Microvm;
 pub use namespace::{Namespace, Options};
@@ -83,6 +87,21 @@ impl Sandboxes {
             ),
         })?;
         Ok(self.get(level))
+    }
+
+    /// What this machine can give, the strongest first. Runs the probes that were not run yet.
+    pub async fn levels(&self) -> Vec<levels::LevelReport> {
+        let mut reports = Vec::new();
+        for level in [SandboxLevel::Docker, SandboxLevel::Namespace, SandboxLevel::None] {
+            let driver = self.get(level);
+            let answer = match driver.attest().await {
+                // Not measured: then at least whether it could run.
+                Ok(None) => driver.check().await.map(|()| None),
+                answer => answer,
+            };
+            reports.push(levels::report(level, answer));
+        }
+        reports
     }
 
     /// The docker driver itself, for [`Docker::sweep`] and [`Docker::settled`].

@@ -7,32 +7,43 @@
 //!   is the plain user 1000, outside its files belong to the caller (or [`Options::run_as`]);
 //! * a read-only root without homes, sockets or secrets, `/tmp` in memory, `/workspace`;
 //! * a loopback and no other network;
-//! * no capability, no-new-privs, and an allow-list of system calls;
-//! * bounds on files, descriptors, processes and memory.
+//! * no capability, no-new-privs, Landlock where the kernel has it, and an allow-list of system
+//!   calls;
+//! * bounds on files, descriptors, processes, memory and processor time.
 //!
-//! Limits, named: **memory** is bounded per process, not for the tree (that takes a cgroup), by
-//! private writable pages; the tree is bounded by that times the number of processes. **CPU
-//! share** ([`SandboxLimits::cpus`]) is not enforced. **Processes** are bounded exactly from
-//! Linux 6.14 on; before, by RLIMIT_NPROC, from which a caller that is root is exempt (there the
-//! driver warns once; [`Options::run_as`] avoids it). **Disk**: the size of each file is bounded,
-//! their sum in the writable directory is not. A unix socket that lies in the workspace
-//! can be connected to. There are no pseudo-terminals. 32-bit programs are killed.
+//! Before the first command, and again when the kernel, the program or the options are others,
+//! a probe runs inside and looks for the host ([`crate::attest`]). If it finds anything, no
+//! command runs. That costs some milliseconds, once.
+//!
+//! Limits, named: where the daemon may make cgroups (v1 or v2), **memory**, **processor share**
+//! and **processes** are bounded for the whole tree, and what lies in `/tmp` counts as memory.
+//! Where it may not, memory is bounded per process (by private writable pages), the processor
+//! share is not bounded, and processes are bounded exactly from Linux 6.14 on; before, by
+//! RLIMIT_NPROC, from which a caller that is root is exempt (there the driver warns once;
+//! [`Options::run_as`] avoids it). [`Namespace::bounds`] tells which it is. **Disk**: the size of
+//! each file is bounded, their sum in the writable directory is not. A unix socket that lies in
+//! the workspace can be connected to. There are no pseudo-terminals. 32-bit programs are killed.
 //!
 //! A machine that refuses a step gets [`SandboxError::Unavailable`] with the reason and what to
 //! do about it, and never a weaker sandbox.
-//!
-//! [`SandboxLimits::cpus`]: overmind_core::sandbox::SandboxLimits::cpus
 
-use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
-use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult};
+use overmind_core::attest::{Attestation, Attested, Bound, Notary};
+use overmind_core::sandbox::{
+    Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
+    SandboxResult,
+};
 
+use crate::attest::{self, Facts, Keeper, Subject, Traps, judge};
+use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
-use crate::init::spec::{Kind, Limits, Spec};
+use crate::init::spec::{Kind, Limits, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome, RunAs};
 use crate::{kernel, request};
 
@@ -49,106 +60,264 @@ pub struct Options {
     /// For a daemon that is root: whom commands run as outside. It must be able to enter the
     /// workspace, and to write where commands shall write.
     pub run_as: Option<RunAs>,
+    /// Directories that no sandbox may show, such as the daemon's data. The attestation looks
+    /// for them, as it does for homes.
+    pub private: Vec<PathBuf>,
+    /// Sockets that no sandbox may show, besides the usual ones of engines.
+    pub sockets: Vec<PathBuf>,
+    /// Who signs attestations. `None`: they are made all the same, without a signature.
+    pub notary: Option<Notary>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { init_program: PathBuf::from("/proc/self/exe"), read_only: Vec::new(), run_as: None }
+        Self {
+            init_program: PathBuf::from("/proc/self/exe"),
+            read_only: Vec::new(),
+            run_as: None,
+            private: Vec::new(),
+            sockets: Vec::new(),
+            notary: None,
+        }
     }
 }
 
-/// The driver. Cheap; holds nothing but its options.
+/// The driver. Cheap to make; looks at the machine when it is first used.
 #[derive(Debug)]
 pub struct Namespace {
     options: Options,
+    cgroups: OnceLock<Cgroups>,
+    keeper: Keeper,
     warned: AtomicBool,
+    #[cfg(feature = "mutations")]
+    mutation: Option<crate::init::mutation::Mutation>,
 }
 
-/// How long a probe may take. A healthy machine needs some milliseconds.
+/// How long the probe may take. A healthy machine needs some milliseconds.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A directory for the probe to start in: one that is certainly there and holds no secret.
+const PROBE_WORKSPACE: &str = "/usr";
+
+/// Where a command may write besides what its request names.
+const WRITABLE: &[&str] = &["/tmp", "/dev/shm"];
+
+/// How long [`Namespace::settled`] waits for the trees of dropped calls to end.
+const SETTLE: Duration = Duration::from_secs(10);
 
 impl Namespace {
     pub fn new(options: Options) -> Self {
-        Self { options, warned: AtomicBool::new(false) }
+        Self {
+            options,
+            cgroups: OnceLock::new(),
+            keeper: Keeper::default(),
+            warned: AtomicBool::new(false),
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
     }
 
-    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+    /// A driver whose sandbox lacks one layer, for the test that it is then refused.
+    #[cfg(feature = "mutations")]
+    pub fn broken(options: Options, mutation: crate::Mutation) -> Self {
+        Self { mutation: Some(mutation), ..Self::new(options) }
+    }
+
+    /// Which limits of a request are enforced here, by what, and why not where they are not.
+    pub fn bounds(&self) -> Vec<Bound> {
+        let cgroups = self.cgroups();
+        let by = |limit: &str, text: &str, remark: String| Bound {
+            limit: limit.to_owned(),
+            enforced_by: Some(text.to_owned()),
+            remark,
+        };
+        let memory = match cgroups.enforced(Controller::Memory) {
+            Ok(text) => by("memory_bytes", text, "/tmp counts as memory".to_owned()),
+            Err(why) => by("memory_bytes", "rlimit, for each process", no_group(why)),
+        };
+        let cpus = match cgroups.enforced(Controller::Cpu) {
+            Ok(text) => by("cpus", text, String::new()),
+            Err(why) => {
+                Bound { limit: "cpus".to_owned(), enforced_by: None, remark: no_group(why) }
+            }
+        };
+        let pids = match cgroups.enforced(Controller::Pids) {
+            Ok(text) => by("pids", text, String::new()),
+            Err(_) if kernel::has_namespaced_pid_max() => {
+                by("pids", "process namespace, for the whole tree", String::new())
+            }
+            Err(why) if self.runs_as_root() => {
+                Bound { limit: "pids".to_owned(), enforced_by: None, remark: no_group(why) }
+            }
+            Err(_) => by("pids", "rlimit, for the whole tree", String::new()),
+        };
+        let always = [
+            ("tmp_bytes", "size of the file system in memory"),
+            ("file_bytes", "rlimit, for each file"),
+            ("open_files", "rlimit, for each process"),
+            ("output_bytes", "the driver"),
+            ("timeout", "the driver, for the whole tree"),
+        ];
+        let always = always.map(|(limit, text)| by(limit, text, String::new()));
+        [memory, cpus, pids].into_iter().chain(always).collect()
+    }
+
+    /// Waits until nothing is left of dropped calls; after some seconds gives up and warns.
+    ///
+    /// Blocks the thread: for a daemon's end.
+    pub fn settled(&self) {
+        if !self.cgroups().settled(SETTLE) {
+            tracing::warn!("cgroups of dropped commands are still there");
+        }
+    }
+
+    fn cgroups(&self) -> &Cgroups {
+        self.cgroups.get_or_init(Cgroups::discover)
+    }
+
+    async fn run_request(
+        &self,
+        request: SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
+        self.attested().await?;
         self.warn_if_processes_are_unbounded();
+        let spec = self.spec(&request, Program::Command);
+        let outcome = self.launch(&request, &spec, None, sink).await?;
+        into_result(outcome, SandboxLevel::Namespace)
+    }
+
+    fn spec(&self, request: &SandboxRequest, program: Program) -> Spec {
         let read_only = self.options.read_only.clone();
-        let spec = to_spec(&request, Kind::Namespace { read_only });
-        let outcome = launch::run(Launch {
+        #[cfg_attr(not(feature = "mutations"), expect(unused_mut, reason = "a field of tests"))]
+        let mut spec = to_spec(request, Kind::Namespace { read_only, program });
+        #[cfg(feature = "mutations")]
+        {
+            spec.mutation = self.mutation.clone();
+        }
+        spec
+    }
+
+    async fn launch(
+        &self,
+        request: &SandboxRequest,
+        spec: &Spec,
+        variable: Option<(&str, &str)>,
+        sink: Option<OutputSink>,
+    ) -> Result<Outcome, SandboxError> {
+        let group = self.cgroups().make(&request.limits).map_err(|err| SandboxError::Failed {
+            level: SandboxLevel::Namespace.as_str(),
+            message: format!("making the command's cgroup: {err}"),
+        })?;
+        launch::run(Launch {
             program: &self.options.init_program,
             run_as: self.options.run_as,
-            spec: &spec,
+            spec,
+            variable,
+            group: Some(group),
+            sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,
         })
         .await
-        .map_err(|err| self.not_launched(&err))?;
-        into_result(outcome, SandboxLevel::Namespace)
+        .map_err(|err| diagnosis::init_not_started(&self.options.init_program, &err))
     }
 
-    async fn probe(&self) -> Result<(), SandboxError> {
-        let spec = Spec {
-            kind: Kind::Probe { read_only: self.options.read_only.clone() },
-            argv: Vec::new(),
-            env: Vec::new(),
-            // Any directory that is certainly there: nothing runs in it.
-            workspace: PathBuf::from("/usr"),
+    /// The attestation of this driver on this kernel, or the refusal.
+    async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
+        let config = self.config();
+        let notary = self.options.notary.as_ref();
+        self.keeper.get(&config, notary, self.measure(config.clone())).await
+    }
+
+    /// Names what is measured: another kernel, program or option is another sandbox.
+    fn config(&self) -> String {
+        let Options { init_program, read_only, run_as, private, sockets, notary: _ } =
+            &self.options;
+        let program = std::fs::metadata(init_program)
+            .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+            .ok();
+        let kernel = attest::this_kernel();
+        let all = format!(
+            "{kernel:?} {init_program:?} {program:?} {read_only:?} {run_as:?} {private:?} \
+             {sockets:?}"
+        );
+        blake3::hash(all.as_bytes()).to_hex()[..32].to_owned()
+    }
+
+    /// Runs the probe inside and judges its answer.
+    async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
+        let begun = Instant::now();
+        let failed = |message: String| SandboxError::Failed {
+            level: SandboxLevel::Namespace.as_str(),
+            message: format!("measuring the sandbox: {message}"),
+        };
+        let Options { private, sockets, .. } = &self.options;
+        let writable: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
+        let traps = Traps::set(private, sockets, &writable)
+            .map_err(|err| failed(format!("the traps cannot be set: {err}")))?
+            .except(&self.options.read_only);
+        let request = SandboxRequest {
+            argv: vec!["overmind".to_owned(), attest::ARGUMENT.to_owned()],
+            workspace: PathBuf::from(PROBE_WORKSPACE),
             writable: None,
             cwd: PathBuf::new(),
-            limits: Limits {
-                memory_bytes: 64 << 20,
-                pids: 16,
-                tmp_bytes: 1 << 20,
-                file_bytes: 1 << 20,
-                open_files: 64,
+            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            stdin: traps.stdin(),
+            timeout: PROBE_TIMEOUT,
+            limits: SandboxLimits {
+                output_bytes: attest::MAX_ANSWER_BYTES,
+                // Measured is what is let in, not how much of it.
+                cpus: 8.0,
+                ..SandboxLimits::default()
             },
         };
-        let outcome = launch::run(Launch {
-            program: &self.options.init_program,
-            run_as: self.options.run_as,
-            spec: &spec,
-            stdin: &[],
-            output_bytes: 4096,
-            timeout: PROBE_TIMEOUT,
-        })
-        .await
-        .map_err(|err| self.not_launched(&err))?;
-        match outcome.ended {
-            Ended::Ready => Ok(()),
-            Ended::Exit(_) | Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
-                into_result(outcome, SandboxLevel::Namespace).and_then(|result| {
-                    Err(SandboxError::Failed {
-                        level: SandboxLevel::Namespace.as_str(),
-                        message: format!("the probe ended with {:?}", result.exit),
-                    })
-                })
-            }
+        let spec = self.spec(&request, Program::Probe);
+        let outcome = self.launch(&request, &spec, Some(traps.variable()), None).await?;
+        let result = into_result(outcome, SandboxLevel::Namespace)?;
+        if result.exit != Exit::Code(0) {
+            let words = result.stderr.text.trim();
+            return Err(failed(format!("the probe ended with {:?}: {words}", result.exit)));
         }
+        let facts = Facts::parse(result.stdout.text.as_bytes(), &traps.questions().nonce)
+            .map_err(failed)?;
+        let subject = Subject {
+            level: SandboxLevel::Namespace,
+            variables: request.env.into_iter().map(|(name, _)| name).collect(),
+            at: attest::now(),
+            took: begun.elapsed(),
+            config,
+            bounds: self.bounds(),
+        };
+        Ok(judge(subject, &facts))
     }
 
-    fn not_launched(&self, err: &io::Error) -> SandboxError {
-        diagnosis::init_not_started(&self.options.init_program, err)
+    fn runs_as_root(&self) -> bool {
+        match self.options.run_as {
+            Some(RunAs { uid, .. }) => uid == 0,
+            None => rustix::process::geteuid().is_root(),
+        }
     }
 
     fn warn_if_processes_are_unbounded(&self) {
-        let as_root = match self.options.run_as {
-            Some(RunAs { uid, .. }) => uid == 0,
-            None => rustix::process::geteuid().is_root(),
-        };
-        if as_root
+        if self.runs_as_root()
             && !kernel::has_namespaced_pid_max()
+            && self.cgroups().enforced(Controller::Pids).is_err()
             && !self.warned.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "the number of processes in a sandbox is not bounded: the daemon is root and \
-                 the kernel is older than 6.14; run the daemon as a plain user, or set run_as"
+                "the number of processes in a sandbox is not bounded: the daemon is root, may \
+                 make no cgroup, and the kernel is older than 6.14; run the daemon as a plain \
+                 user, or set run_as"
             );
         }
     }
+}
+
+fn no_group(why: &str) -> String {
+    format!("no cgroup can be made: {why}")
 }
 
 impl Sandbox for Namespace {
@@ -157,11 +326,27 @@ impl Sandbox for Namespace {
     }
 
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
-        Box::pin(self.run_request(request))
+        Box::pin(self.run_request(request, None))
     }
 
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request, Some(sink)))
+    }
+
+    /// Measures anew, whatever was found before.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
-        Box::pin(self.probe())
+        Box::pin(async {
+            let attestation = self.measure(self.config()).await?;
+            attest::refuse_unless_kept(&attestation)
+        })
+    }
+
+    fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
+        Box::pin(async { self.attested().await.map(Some) })
     }
 }
 
@@ -180,6 +365,8 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
             file_bytes: request.limits.file_bytes,
             open_files: request.limits.open_files,
         },
+        #[cfg(feature = "mutations")]
+        mutation: None,
     }
 }
 
@@ -203,7 +390,6 @@ pub(crate) fn into_result(
             let machine = Machine::read();
             Err(diagnosis::refused(step, &detail, errno, level, &machine))
         }
-        Ended::Ready => Err(failed("the init answered a probe that nobody asked for".to_owned())),
         Ended::Silent => {
             // A panic of the init, or the loader's complaint about its program.
             let words = outcome.stderr.text.trim();

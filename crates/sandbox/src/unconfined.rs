@@ -9,7 +9,9 @@
 //! A workspace is never read-only here and processes and processor time are not bounded.
 
 use overmind_core::Fut;
-use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult};
+use overmind_core::sandbox::{
+    OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
+};
 
 use crate::init::spec::Kind;
 use crate::launch::{self, Launch};
@@ -27,13 +29,20 @@ impl Unconfined {
         Self { options }
     }
 
-    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+    async fn run_request(
+        &self,
+        request: SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
         let spec = to_spec(&request, Kind::Unconfined);
         let outcome = launch::run(Launch {
             program: &self.options.init_program,
             run_as: self.options.run_as,
             spec: &spec,
+            variable: None,
+            group: None,
+            sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,
@@ -56,7 +65,15 @@ impl Sandbox for Unconfined {
     }
 
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
-        Box::pin(self.run_request(request))
+        Box::pin(self.run_request(request, None))
+    }
+
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request, Some(sink)))
     }
 
     /// Whether the init's program is there. Nothing else can be missing.

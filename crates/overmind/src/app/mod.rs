@@ -235,6 +235,9 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
     overmind_sandbox::Options {
         read_only: config.sandbox_read_only.clone(),
         run_as: run_as(config),
+        // No sandbox may show these; the attestation looks for them.
+        private: vec![config.data.path().to_owned()],
+        sockets: vec![docker_options(config, "looked-for").socket],
         ..overmind_sandbox::Options::default()
     }
 }

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use super::args_mcp::McpCommand;
 use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
-    MemoryCommand, ToolCommand,
+    MemoryCommand, SandboxCommand, ToolCommand,
 };
 
 const AFTER_HELP: &str = "\
@@ -242,6 +242,9 @@ The database that was there is kept beside it, under a name that ends in `.befor
     #[command(after_help = "\
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]
     Doctor,
+    /// Measure what sandboxes give here; needs no server
+    #[command(subcommand)]
+    Sandbox(SandboxCommand),
     /// Measure this machine: every figure beside its floor, in one run
     #[command(after_help = "\
 Examples:

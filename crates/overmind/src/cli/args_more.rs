@@ -307,6 +307,23 @@ pub enum ConfigCommand {
     Path,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Show which levels this machine gives, and why not more
+    Levels,
+    /// Measure a level from inside, and show what was found
+    #[command(after_help = "\
+Example:
+  overmind sandbox attest namespace -o json
+
+Exit code 1 when the level is not given, with the reason and what to do.")]
+    Attest {
+        /// The level: namespace, docker or none
+        #[arg(default_value = "namespace")]
+        level: String,
+    },
+}
+
 #[derive(Clone, Debug, Args)]
 pub struct BenchArgs {
     /// A tenth of the work: a first impression in a fraction of the time

@@ -16,6 +16,7 @@ pub mod mcp;
 pub mod progress;
 pub mod remote;
 pub mod sandbox_image;
+pub mod sandbox;
 pub mod session;
 pub mod shell;
 pub mod show;
@@ -106,6 +107,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
         Command::Audit(AuditCommand::Verify) => admin::audit(cx).await,
         Command::Doctor => Box::pin(crate::doctor::run(cx)).await,
+        Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
         Command::Up(_)
         | Command::Down(_)

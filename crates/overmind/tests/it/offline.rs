@@ -165,3 +165,11 @@ fn the_bench_knows_its_figures_and_writes_them_for_machines() {
     assert!(figures[0]["value"].as_f64().unwrap() > 0.0);
     assert_eq!(figures[0]["goal"]["at_most"], 5.0);
 }
+
+#[test]
+fn what_sandboxes_give_here_is_told_without_a_server() {
+    let home = Home::new();
+    let told = home.run(&["sandbox", "levels"]).ok().out;
+    assert!(told.contains("none       yes  no isolation at all\n"), "{told}");
+    assert!(told.contains("strongest: "), "{told}");
+}

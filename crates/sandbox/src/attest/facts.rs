@@ -52,6 +52,8 @@ pub struct Facts {
     pub calls: Vec<Refused>,
     pub key_rings: Vec<Refused>,
     pub mounts: u32,
+    /// Mount points outside the writable ones that are not read-only, whoever may write there.
+    pub mounts_writable: Vec<String>,
     /// Mount points where a set-user-id bit would count, but for no-new-privileges.
     pub mounts_with_suid: Vec<String>,
     /// The kernel's version of Landlock; 0 without.

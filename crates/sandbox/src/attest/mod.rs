@@ -20,12 +20,14 @@
 
 mod facts;
 mod judge;
+mod keeper;
 mod probe;
 mod program;
 mod questions;
 
 pub use facts::{Facts, Refused};
 pub use judge::{NOT_ATTESTED, Subject, judge, refuse_unless_kept, remedy};
+pub use keeper::{Keeper, now, this_kernel};
 pub use program::{Program, ProgramFile};
 pub use questions::{Questions, TRAP_VARIABLE, Traps};
 

@@ -66,6 +66,7 @@ fn facts(questions: &Questions) -> Facts {
         &mut facts.writable,
         &mut facts.devices,
         &mut facts.mounts_with_suid,
+        &mut facts.mounts_writable,
         &mut facts.trap_file_at,
         &mut facts.trap_variable_in,
     ] {
@@ -232,11 +233,15 @@ fn writable(questions: &Questions, facts: &mut Facts) {
             String::new()
         }
     };
-    let mounts: Vec<(PathBuf, bool)> = mountinfo.lines().filter_map(mount_of).collect();
+    let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount_of).collect();
     facts.mounts = u32::try_from(mounts.len()).unwrap_or(u32::MAX);
-    for (place, nosuid) in &mounts {
+    let allowed = |place: &Path| questions.writable.iter().any(|one| place.starts_with(one));
+    for Mount { place, nosuid, read_only } in &mounts {
         if !nosuid {
             facts.mounts_with_suid.push(place.display().to_string());
+        }
+        if !read_only && !allowed(place) {
+            facts.mounts_writable.push(place.display().to_string());
         }
     }
     let usual = ["/", "/usr", "/etc", "/var", "/var/lib", "/home", "/root", "/opt", "/srv", "/run"];
@@ -244,24 +249,31 @@ fn writable(questions: &Questions, facts: &mut Facts) {
     let mut places: Vec<PathBuf> = usual.iter().chain(&more).map(PathBuf::from).collect();
     places.extend(questions.homes.iter().map(|home| home.path.clone()));
     places.extend(questions.trap_file.parent().map(Path::to_owned));
-    places.extend(mounts.into_iter().map(|(place, _)| place));
+    places.extend(mounts.into_iter().map(|mount| mount.place));
     places.sort();
     places.dedup();
     for place in places {
-        let allowed = questions.writable.iter().any(|allowed| place.starts_with(allowed));
-        if !allowed && can_write(&place, &questions.nonce) {
+        if !allowed(&place) && can_write(&place, &questions.nonce) {
             facts.writable.push(place.display().to_string());
         }
     }
 }
 
-/// The mount point and whether it has `nosuid`, in a line of mountinfo.
-fn mount_of(line: &str) -> Option<(PathBuf, bool)> {
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    place: PathBuf,
+    nosuid: bool,
+    read_only: bool,
+}
+
+/// One line of mountinfo: the mount's own options, not its file system's.
+fn mount_of(line: &str) -> Option<Mount> {
     let mut fields = line.split(' ');
-    let place = fields.nth(4)?;
-    let nosuid = fields.next()?.split(',').any(|option| option == "nosuid");
     // The kernel writes a space as \040; other escapes do not occur in places that matter.
-    Some((PathBuf::from(place.replace("\\040", " ")), nosuid))
+    let place = PathBuf::from(fields.nth(4)?.replace("\\040", " "));
+    let options: Vec<&str> = fields.next()?.split(',').collect();
+    let (nosuid, read_only) = (options.contains(&"nosuid"), options.contains(&"ro"));
+    Some(Mount { place, nosuid, read_only })
 }
 
 /// Makes a file in the directory and removes it, or opens the file without changing it.
@@ -277,9 +289,7 @@ fn can_write(place: &Path, nonce: &str) -> bool {
 }
 
 fn environment(questions: &Questions, facts: &mut Facts) {
-    #[expect(clippy::disallowed_methods, reason = "its own variables are what is measured")]
-    let all: Vec<_> = std::env::vars_os().collect();
-    for (key, value) in all {
+    for (key, value) in std::env::vars_os() {
         let key = key.to_string_lossy().into_owned();
         if value.to_string_lossy().contains(&questions.secret) {
             facts.trap_variable_in.push(format!("variable {key}"));
@@ -368,7 +378,9 @@ fn first_bytes(path: &str) -> Option<Vec<u8>> {
 fn devices(directory: &Path, depth: u32, facts: &mut Facts) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
-        let Ok(kind) = entry.file_type() else { continue };
+        // The entry's own kind would be that of what a mount covers.
+        let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
+        let kind = meta.file_type();
         let name = entry.file_name();
         let harmless = depth == 0 && HARMLESS.iter().any(|one| name == *one);
         if harmless || !(kind.is_block_device() || kind.is_char_device()) {
@@ -443,11 +455,11 @@ mod tests {
     #[test]
     fn a_mounts_place_and_its_flag_are_read_from_a_line() {
         let line = "36 35 98:0 /mnt1 /mnt/a\\040b rw,nosuid,noatime master:1 - ext3 /dev/r rw";
-        assert_eq!(mount_of(line), Some((PathBuf::from("/mnt/a b"), true)));
-        assert_eq!(
-            mount_of("36 35 98:0 / / rw - ext3 /dev/r rw,nosuid"),
-            Some(("/".into(), false))
-        );
+        let place = PathBuf::from("/mnt/a b");
+        assert_eq!(mount_of(line), Some(Mount { place, nosuid: true, read_only: false }));
+        let line = "36 35 98:0 / / ro - ext3 /dev/r rw,nosuid";
+        let root = Mount { place: "/".into(), nosuid: false, read_only: true };
+        assert_eq!(mount_of(line), Some(root));
         assert_eq!(mount_of("x"), None);
     }
 

@@ -80,7 +80,8 @@ impl Traps {
         let nonce = random_hex()?;
         let secret = random_hex()?;
         // As other sessions' workspaces may: outside of this one's, readable by the same user.
-        let trap_file = std::env::temp_dir().join(format!("overmind-probe-{nonce}"));
+        let trap_file =
+            std::env::temp_dir().join(format!("overmind-probe-{}-{nonce}", std::process::id()));
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         let abstract_name = format!("overmind-probe-{nonce}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name)?)?;
@@ -104,6 +105,14 @@ impl Traps {
         let traps = Self { _tcp: tcp, _abstract: listener, questions };
         io::Write::write_all(&mut file, traps.questions.secret.as_bytes())?;
         Ok(traps)
+    }
+
+    /// Leaves out homes that lie in directories which the operator has chosen to show.
+    #[must_use]
+    pub fn except(mut self, shown: &[PathBuf]) -> Self {
+        let homes = &mut self.questions.homes;
+        homes.retain(|home| !shown.iter().any(|shown| home.path.starts_with(shown)));
+        self
     }
 
     pub fn questions(&self) -> &Questions {
@@ -196,6 +205,18 @@ mod tests {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         drop(traps);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_home_that_is_shown_on_purpose_is_not_looked_for_and_one_around_it_is() {
+        let home = tempfile::tempdir().unwrap();
+        let inner = home.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let private = [home.path().to_owned(), inner.clone()];
+        let traps = Traps::set(&private, &[], &[]).unwrap().except(std::slice::from_ref(&inner));
+        let looked_for = |path: &Path| traps.questions.homes.iter().any(|one| one.path == path);
+        assert!(looked_for(home.path()));
+        assert!(!looked_for(&inner));
     }
 
     #[test]

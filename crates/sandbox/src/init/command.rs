@@ -8,13 +8,18 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use seccompiler::BpfProgram;
 
+use crate::cgroup;
+use crate::init::landlock::Rules;
+use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Limits, Spec, Step, Stop};
 use crate::sys::{self, CStrings, Fork};
 
 /// A command, ready to be started: all that can fail on the request's account has been done.
-pub(crate) struct Prepared {
+pub(crate) struct Prepared<'a> {
     /// Where the program may be, in the order of the search.
     candidates: Vec<CString>,
+    /// Started instead, whatever `candidates` says.
+    program: Option<&'a OwnedFd>,
     argv: CStrings,
     env: CStrings,
     /// For messages.
@@ -24,15 +29,21 @@ pub(crate) struct Prepared {
 }
 
 /// What the command's process gives up before it becomes the command.
-pub(crate) struct Confinement {
+pub(crate) struct Confinement<'a> {
     pub(crate) filters: [BpfProgram; 2],
+    pub(crate) rules: Rules,
+    pub(crate) cgroups: &'a [OwnedFd],
 }
 
 /// Where programs are looked for when the request's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-impl Prepared {
-    pub(crate) fn new(spec: &Spec, stdin: OwnedFd) -> Result<Self, Stop> {
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(
+        spec: &Spec,
+        program: Option<&'a OwnedFd>,
+        stdin: OwnedFd,
+    ) -> Result<Self, Stop> {
         let nul = || Stop::BadConfig("an argument or variable contains a NUL byte".to_owned());
         let name = spec.argv.first().cloned().unwrap_or_default();
         let (places, searched) = if name.contains('/') {
@@ -47,11 +58,16 @@ impl Prepared {
             (places.collect(), Some(path.to_owned()))
         };
         let candidates: Result<Vec<_>, _> = places.into_iter().map(CString::new).collect();
+        let mut env: Vec<String> =
+            spec.env.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if skips(Layer::CleanEnvironment) {
+            env.extend(std::env::vars().map(|(key, value)| format!("{key}={value}")));
+        }
         Ok(Self {
             candidates: candidates.map_err(|_| nul())?,
+            program,
             argv: CStrings::new(spec.argv.iter().cloned()).ok_or_else(nul)?,
-            env: CStrings::new(spec.env.iter().map(|(key, value)| format!("{key}={value}")))
-                .ok_or_else(nul)?,
+            env: CStrings::new(env).ok_or_else(nul)?,
             name,
             searched,
             stdin,
@@ -68,7 +84,7 @@ impl Prepared {
         self,
         cwd: &OwnedFd,
         limits: &Limits,
-        confinement: Option<&Confinement>,
+        confinement: Option<Confinement<'_>>,
     ) -> Result<Pid, Stop> {
         // Closed by a successful `execve`; carries the reason otherwise.
         let (failed, fail) =
@@ -93,14 +109,13 @@ impl Prepared {
                     Ok(Report::Refused { step, detail, errno }) => {
                         Stop::Refused { step, detail, errno }
                     }
-                    Ok(
-                        Report::Ready | Report::Started | Report::Exited(_) | Report::Signaled(_),
-                    )
-                    | Err(_) => Stop::Refused {
-                        step: Step::Start,
-                        detail: "its process ended during the set-up".to_owned(),
-                        errno: 0,
-                    },
+                    Ok(Report::Started | Report::Exited(_) | Report::Signaled(_)) | Err(_) => {
+                        Stop::Refused {
+                            step: Step::Start,
+                            detail: "its process ended during the set-up".to_owned(),
+                            errno: 0,
+                        }
+                    }
                 })
             }
         }
@@ -111,7 +126,7 @@ impl Prepared {
         &self,
         cwd: &OwnedFd,
         limits: &Limits,
-        confinement: Option<&Confinement>,
+        confinement: Option<Confinement<'_>>,
     ) -> Stop {
         match self.try_become(cwd, limits, confinement) {
             Ok(never) => match never {},
@@ -123,7 +138,7 @@ impl Prepared {
         &self,
         cwd: &OwnedFd,
         limits: &Limits,
-        confinement: Option<&Confinement>,
+        confinement: Option<Confinement<'_>>,
     ) -> Result<std::convert::Infallible, Stop> {
         rustix::process::setsid().doing(Step::Start, "setsid")?;
         sys::replace_standard_stream(self.stdin.as_fd(), 0).doing(Step::Start, "stdin")?;
@@ -131,15 +146,20 @@ impl Prepared {
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         // The error's pipe among them: only a successful `execve` closes it.
         sys::close_all_on_exec().doing(Step::Start, "close_range")?;
+        if skips(Layer::CloseOnExec) {
+            let flags = rustix::fs::OFlags::RDONLY;
+            let left = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty());
+            std::mem::forget(left.doing(Step::Start, "a descriptor that stays open")?);
+        }
+        if let Some(confinement) = &confinement {
+            for group in confinement.cgroups {
+                cgroup::join(group).doing(Step::Limits, "joining the cgroup")?;
+            }
+        }
         apply(limits, confinement.is_some())?;
         sys::reset_signals();
         if let Some(confinement) = confinement {
-            drop_privileges()?;
-            for filter in &confinement.filters {
-                seccompiler::apply_filter(filter)
-                    .map_err(io::Error::other)
-                    .doing(Step::Filter, "")?;
-            }
+            confine(confinement)?;
         }
         // From here on the filter holds: `execve`, `write` and `exit_group` is all that is used.
         Err(self.exec())
@@ -147,6 +167,14 @@ impl Prepared {
 
     /// Tries each place in turn, as a shell does.
     fn exec(&self) -> Stop {
+        if let Some(program) = self.program {
+            let err = sys::exec_file(program.as_fd(), &self.argv, &self.env);
+            return Stop::Refused {
+                step: Step::Start,
+                detail: "the probe".to_owned(),
+                errno: err.raw_os_error().unwrap_or(0),
+            };
+        }
         let mut reason = None;
         for candidate in &self.candidates {
             let err = sys::exec(candidate, &self.argv, &self.env);
@@ -191,6 +219,27 @@ fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Gives up everything, in the order in which each step still may.
+fn confine(confinement: Confinement<'_>) -> Result<(), Stop> {
+    if !skips(Layer::Capabilities) {
+        drop_privileges()?;
+    }
+    if skips(Layer::NoNewPrivileges) {
+        return Ok(());
+    }
+    rustix::thread::set_no_new_privs(true).doing(Step::Privileges, "no-new-privs")?;
+    if !skips(Layer::Landlock) {
+        confinement.rules.enforce()?;
+    }
+    let [allow_list, refusals] = &confinement.filters;
+    for (filter, layer) in [(allow_list, Layer::AllowList), (refusals, Layer::Refusals)] {
+        if !skips(Layer::Filter) && !skips(layer) {
+            seccompiler::apply_filter(filter).map_err(io::Error::other).doing(Step::Filter, "")?;
+        }
+    }
+    Ok(())
+}
+
 /// Leaves no capability, and no way to get one back.
 fn drop_privileges() -> Result<(), Stop> {
     let step = Step::Privileges;
@@ -217,6 +266,5 @@ fn drop_privileges() -> Result<(), Stop> {
     rustix::thread::clear_ambient_capability_set().doing(step, "ambient set")?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, sets).doing(step, "capabilities")?;
-    rustix::thread::set_no_new_privs(true).doing(step, "no-new-privs")
+    rustix::thread::set_capabilities(None, sets).doing(step, "capabilities")
 }

@@ -12,6 +12,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -19,10 +20,12 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, waitpid};
 use rustix::thread::UnshareFlags;
 
 use crate::init::command::{Confinement, Prepared};
+use crate::init::landlock::Rules;
+use crate::init::mutation::{Layer, skips};
 use crate::init::report;
 use crate::init::root;
 use crate::init::seccomp;
-use crate::init::spec::{Doing, Kind, Report, Spec, Step, Stop};
+use crate::init::spec::{Doing, Program, Report, Spec, Step, Stop};
 use crate::init::watch::{Happened, as_report, watch};
 use crate::kernel;
 use crate::sys::{self, Fork};
@@ -31,7 +34,13 @@ use crate::sys::{self, Fork};
 pub(crate) const INSIDE_ID: u32 = 1000;
 
 /// The launcher.
-pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
+pub(crate) fn run(
+    spec: &Spec,
+    read_only: &[PathBuf],
+    program: Program,
+    stdin: OwnedFd,
+    cgroups: &[OwnedFd],
+) -> Result<(), Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     if user == 0 {
@@ -40,21 +49,16 @@ pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
         // that count there.
         let _ = rustix::thread::set_thread_groups(&[]);
     }
-    sys::unshare(
-        UnshareFlags::NEWUSER
-            | UnshareFlags::NEWNS
-            | UnshareFlags::NEWPID
-            | UnshareFlags::NEWNET
-            | UnshareFlags::NEWIPC
-            | UnshareFlags::NEWUTS
-            | UnshareFlags::NEWCGROUP,
-    )
-    .doing(Step::Unshare, "")?;
+    let inside = match program {
+        Program::Command => None,
+        Program::Probe => Some(own_program()?),
+    };
+    sys::unshare(namespaces()).doing(Step::Unshare, "")?;
     map_to_caller(user, group).doing(Step::MapUser, format_args!("{INSIDE_ID} to {user}"))?;
 
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
-            if let Err(stop) = process_one(spec, stdin) {
+            if let Err(stop) = process_one(spec, read_only, inside.as_ref(), stdin, cgroups) {
                 report(&stop.into_report());
             }
             sys::exit_now(0)
@@ -63,9 +67,33 @@ pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
     }
 }
 
+fn namespaces() -> UnshareFlags {
+    // These two are what all others stand on, and what keeps the host's mounts out of reach.
+    let mut all = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
+    for (flag, layer) in [
+        (UnshareFlags::NEWPID, Layer::ProcessNamespace),
+        (UnshareFlags::NEWNET, Layer::NetworkNamespace),
+        (UnshareFlags::NEWIPC, Layer::IpcNamespace),
+        (UnshareFlags::NEWUTS, Layer::UtsNamespace),
+        (UnshareFlags::NEWCGROUP, Layer::CgroupNamespace),
+    ] {
+        if !skips(layer) {
+            all |= flag;
+        }
+    }
+    all
+}
+
+/// This program, as a descriptor: where its file lies is out of sight later.
+fn own_program() -> Result<OwnedFd, Stop> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open("/proc/self/exe", flags, Mode::empty()).doing(Step::Start, "the own program")
+}
+
 /// One user and one group, and no way to be any other.
 fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
-    std::fs::write("/proc/self/uid_map", format!("{INSIDE_ID} {user} 1"))?;
+    let inside = if skips(Layer::PlainUser) { 0 } else { INSIDE_ID };
+    std::fs::write("/proc/self/uid_map", format!("{inside} {user} 1"))?;
     // The kernel demands it of callers without privilege, and it is wanted of all.
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {group} 1"))
@@ -81,29 +109,34 @@ fn wait_for(first: Pid) -> io::Result<()> {
     }
 }
 
-fn process_one(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
+fn process_one(
+    spec: &Spec,
+    read_only: &[PathBuf],
+    program: Option<&OwnedFd>,
+    stdin: OwnedFd,
+    cgroups: &[OwnedFd],
+) -> Result<(), Stop> {
     // Should the launcher be killed alone. The control socket covers the daemon's end.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
 
-    let (Kind::Namespace { read_only } | Kind::Probe { read_only }) = &spec.kind else {
-        unreachable!("the caller has looked at the kind");
-    };
     let cwd = root::build(spec, read_only)?;
-    rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
-    network()?;
+    if !skips(Layer::UtsNamespace) {
+        rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
+    }
+    if !skips(Layer::NetworkNamespace) {
+        network()?;
+    }
     // After all that needs /proc/self, which belongs to nobody from here on.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .doing(Step::Privileges, "dumpable")?;
 
     let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
-    if matches!(spec.kind, Kind::Probe { .. }) {
-        report(&Report::Ready);
-        return Ok(());
-    }
+    let rules = Rules::new(spec, program)?;
     let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
+    let confinement = Confinement { filters, rules, cgroups };
     let command =
-        Prepared::new(spec, stdin)?.start(&cwd, &spec.limits, Some(&Confinement { filters }))?;
+        Prepared::new(spec, program, stdin)?.start(&cwd, &spec.limits, Some(confinement))?;
     report(&Report::Started);
     match watch(command, &signals).doing(Step::Start, "waiting")? {
         Happened::Ended(status) => report(&as_report(status)),

@@ -10,9 +10,9 @@
 //! because the daemon was killed, the init ends and takes every process below it along.
 //!
 //! `confined` builds the sandbox in this order, one function per step: namespaces, root,
-//! network, then in the command's own process limits, privileges and filter. Further means of
-//! confinement (Landlock rules, a cgroup) become one more step there and one more field of the
-//! order. `unconfined` only watches over the tree.
+//! network, then in the command's own process cgroup, limits, privileges, Landlock and filter.
+//! Further means of confinement become one more step there and one more field of the order.
+//! `unconfined` only watches over the tree. [`crate::attest`] is how it is proven.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -25,6 +25,8 @@ use crate::sys;
 
 pub(crate) mod command;
 pub(crate) mod confined;
+pub(crate) mod landlock;
+pub(crate) mod mutation;
 pub(crate) mod root;
 pub(crate) mod seccomp;
 pub(crate) mod spec;
@@ -63,16 +65,31 @@ pub fn main_if_requested() {
 
 fn run() -> Result<(), Stop> {
     sys::close_inherited().doing(Step::Handshake, "close_range")?;
-    let (spec, stdin) = receive().doing(Step::Handshake, "")?;
-    match spec.kind {
-        Kind::Namespace { .. } | Kind::Probe { .. } => confined::run(&spec, stdin),
+    let Order { spec, stdin, cgroups } = receive().doing(Step::Handshake, "")?;
+    #[cfg(feature = "mutations")]
+    mutation::obey(spec.mutation.as_ref());
+    match &spec.kind {
+        Kind::Namespace { read_only, program } => {
+            confined::run(&spec, read_only, *program, stdin, &cgroups)
+        }
         Kind::Unconfined => unconfined::run(&spec, stdin),
     }
 }
 
-/// Takes the order and the command's standard input from the control socket.
-fn receive() -> io::Result<(Spec, OwnedFd)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+/// More descriptors than this never come with an order: itself, the input, and one group for
+/// each controller.
+pub(crate) const MAX_DESCRIPTORS: usize = 5;
+
+struct Order {
+    spec: Spec,
+    stdin: OwnedFd,
+    /// Where the command's process puts itself in.
+    cgroups: Vec<OwnedFd>,
+}
+
+/// Takes the order and what comes with it from the control socket.
+fn receive() -> io::Result<Order> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
     rustix::net::recvmsg(
@@ -90,7 +107,7 @@ fn receive() -> io::Result<(Spec, OwnedFd)> {
     };
     let mut text = Vec::new();
     std::fs::File::from(order).read_to_end(&mut text)?;
-    Ok((serde_json::from_slice(&text)?, stdin))
+    Ok(Order { spec: serde_json::from_slice(&text)?, stdin, cgroups: received.collect() })
 }
 
 /// Sends one answer to the daemon. If the daemon is gone, nobody needs it.

@@ -26,6 +26,7 @@ use rustix::mount::{
 };
 
 use crate::init::confined::{INSIDE_ID, bound_processes};
+use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Spec, Step, Stop};
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
@@ -89,11 +90,19 @@ const ROOT_BYTES: u64 = 8 << 20;
 pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<OwnedFd, Stop> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .doing(Step::Mount, "making the mounts private")?;
+    if skips(Layer::OwnRoot) {
+        return open_directory(&spec.workspace);
+    }
 
     let root = tmpfs(&[("size", &ROOT_BYTES.to_string()), ("mode", "0755")])?;
     // It must hang somewhere before mounts can hang below it; /proc exists on every system, and
     // this covers it in this mount namespace only.
-    attach(&root, &open_path("/proc")?).doing(Step::Mount, "attaching the root")?;
+    let covered = open_path("/proc")?;
+    let hosts_proc = match skips(Layer::FreshProc) || skips(Layer::ProcessNamespace) {
+        true => Some(clone_tree(&covered, Path::new(""))?),
+        false => None,
+    };
+    attach(&root, &covered).doing(Step::Mount, "attaching the root")?;
 
     system(&root)?;
     etc(&root)?;
@@ -108,8 +117,12 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
             show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
         }
     }
-    proc(&root, spec.limits.pids)?;
+    proc(&root, spec.limits.pids, hosts_proc.as_ref())?;
     workspace(&root, spec)?;
+    #[cfg(feature = "mutations")]
+    if let Some(path) = crate::init::mutation::shown() {
+        show_for_a_test(&root, path)?;
+    }
 
     rustix::process::fchdir(&root).doing(Step::PivotRoot, "chdir")?;
     // New and old root on the same place: the old one then lies on top and can be let go of
@@ -117,8 +130,10 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
     rustix::process::pivot_root(".", ".").doing(Step::PivotRoot, "pivot_root")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).doing(Step::PivotRoot, "old root")?;
     rustix::process::chdir("/").doing(Step::PivotRoot, "chdir /")?;
-    sys::mount_setattr(root.as_fd(), Depth::This, MOUNT_RDONLY)
-        .doing(Step::MountAttributes, "/")?;
+    if !skips(Layer::ReadOnlyRoot) {
+        sys::mount_setattr(root.as_fd(), Depth::This, MOUNT_RDONLY)
+            .doing(Step::MountAttributes, "/")?;
+    }
 
     let workspace = open_directory(Path::new("/workspace"))?;
     open_working_directory(&workspace, &spec.cwd)
@@ -226,8 +241,12 @@ fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
 /// A fresh `/proc`, read-only as a whole: some of its files outside the processes' directories
 /// act on the machine, and ask only whether the writer is the host's root, which a caller that
 /// is root still is in there.
-fn proc(root: &OwnedFd, pids: u32) -> Result<(), Stop> {
+fn proc(root: &OwnedFd, pids: u32, hosts: Option<&OwnedFd>) -> Result<(), Stop> {
     let step = Step::MountProc;
+    if let Some(hosts) = hosts {
+        make_directory(root, Path::new("proc"))?;
+        return put(root, hosts, Depth::Recursive, MOUNT_NOSUID | MOUNT_NODEV, Path::new("proc"));
+    }
     let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).doing(step, "")?;
     rustix::mount::fsconfig_create(&context).doing(step, "")?;
     let tree = rustix::mount::fsmount(
@@ -240,7 +259,8 @@ fn proc(root: &OwnedFd, pids: u32) -> Result<(), Stop> {
     .doing(step, "")?;
     bound_processes(&tree, pids).doing(Step::Limits, "pid_max")?;
     make_directory(root, Path::new("proc"))?;
-    put(root, &tree, Depth::This, MOUNT_RDONLY, Path::new("proc"))?;
+    let read_only = if skips(Layer::ReadOnlyProc) { 0 } else { MOUNT_RDONLY };
+    put(root, &tree, Depth::This, read_only, Path::new("proc"))?;
     for name in MASKED {
         let inside = Path::new("proc").join(name);
         if rustix::fs::statat(root, &inside, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -324,6 +344,19 @@ fn show(root: &OwnedFd, host: &Path, inside: &Path) -> Result<(), Stop> {
     put(root, &tree, Depth::Recursive, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV, inside)
 }
 
+/// As [`show`], for any kind of file, and on top of what is there already.
+#[cfg(feature = "mutations")]
+fn show_for_a_test(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
+    let inside = host.strip_prefix("/").unwrap_or(host);
+    if host.is_dir() {
+        make_directory(root, inside)?;
+    } else {
+        write_file(root, inside, b"")?;
+    }
+    let tree = clone_tree(CWD, host)?;
+    put(root, &tree, Depth::Recursive, MOUNT_RDONLY | MOUNT_NOSUID, inside)
+}
+
 /// A copy of the mounts at `path` (of the directory itself if empty), not attached anywhere.
 ///
 /// Always with what is mounted below: the kernel lets nobody uncover what a mount of a more
@@ -338,6 +371,7 @@ fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
 
 /// Sets the attributes of a detached tree, then attaches it: it is never seen without them.
 fn put(root: &OwnedFd, tree: &OwnedFd, depth: Depth, set: u64, inside: &Path) -> Result<(), Stop> {
+    let set = if skips(Layer::NoSuidMounts) { set & !MOUNT_NOSUID } else { set };
     sys::mount_setattr(tree.as_fd(), depth, set).doing(Step::MountAttributes, inside.display())?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

@@ -10,23 +10,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) kind: Kind,
-    /// Empty for a probe.
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) workspace: PathBuf,
     pub(crate) writable: Option<PathBuf>,
     pub(crate) cwd: PathBuf,
     pub(crate) limits: Limits,
+    /// See [`super::mutation`].
+    #[cfg(feature = "mutations")]
+    #[serde(default)]
+    pub(crate) mutation: Option<super::mutation::Mutation>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Full isolation; see [`super::confined`].
-    Namespace { read_only: Vec<PathBuf> },
-    /// As `Namespace`, but ends before the command would start. Answers [`Report::Ready`].
-    Probe { read_only: Vec<PathBuf> },
+    Namespace { read_only: Vec<PathBuf>, program: Program },
     /// No isolation; see [`super::unconfined`].
     Unconfined,
+}
+
+/// What is started at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Program {
+    /// `argv[0]`, looked for inside.
+    Command,
+    /// The init's own program, which need not be visible inside: the probe.
+    Probe,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -41,8 +51,6 @@ pub(crate) struct Limits {
 /// One line on the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// A probe got through.
-    Ready,
     /// The command's program runs. Nothing that follows may be an error of set-up.
     Started,
     Exited(i32),

@@ -3,12 +3,13 @@
 //! Scripts keep to what both a full system and busybox understand.
 
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::Exit;
+use overmind_core::sandbox::{Exit, OutputSink, OutputStream, SandboxLevel};
 
 use crate::support::{
-    Holdings, Place, Subject, host_listener, marker, peak_memory, processes_with, until,
+    Holdings, Place, Subject, host_listener, marker, pause, peak_memory, processes_with, until,
 };
 
 /// Makes one test per case for a driver.
@@ -33,6 +34,7 @@ macro_rules! suite {
             a_hundred_megabytes_of_output_are_counted_and_not_kept
             binary_output_becomes_text
             both_streams_are_bounded_each
+            output_is_handed_over_while_the_command_runs
             the_hosts_network_is_out_of_reach
             the_hosts_files_are_out_of_sight
             the_hosts_processes_are_out_of_sight
@@ -41,9 +43,11 @@ macro_rules! suite {
             a_fork_bomb_ends_with_the_timeout
             the_size_of_a_file_is_bounded
             temporary_space_is_bounded
+            a_disk_filler_is_bounded
             memory_is_bounded
             many_runs_at_once_do_not_mix
             many_runs_leave_nothing_behind
+            a_thousand_calls_dropped_at_random_leave_nothing_behind
         );
     };
     (@ $subject:path; $($case:ident)*) => {
@@ -340,6 +344,39 @@ pub(crate) async fn both_streams_are_bounded_each(subject: &Subject) {
     assert!(result.stdout.truncated && result.stderr.truncated);
 }
 
+pub(crate) async fn output_is_handed_over_while_the_command_runs(subject: &Subject) {
+    let place = Place::new();
+    let heard: Arc<Mutex<[Vec<u8>; 2]>> = Arc::default();
+    let into = Arc::clone(&heard);
+    let sink: OutputSink = Arc::new(move |stream, piece| {
+        assert!(!piece.is_empty() && piece.len() <= 64 << 10, "{}", piece.len());
+        into.lock().unwrap()[usize::from(stream == OutputStream::Stderr)].extend(piece);
+    });
+    // What is heard is more than what is kept.
+    let mut request =
+        place.sh("printf 'aü€'; echo err >&2; while [ ! -e go ]; do :; done; echo end");
+    request.limits.output_bytes = 2;
+    if subject.gives.signals {
+        let heard_early = async {
+            until("the first words", || heard.lock().unwrap()[0] == "aü€".as_bytes()).await;
+            // The command waits for this, so it has not ended.
+            std::fs::write(place.workspace().join("go"), "").unwrap();
+        };
+        let call = subject.sandbox.run_streaming(request, sink);
+        let (result, ()) = tokio::join!(call, heard_early);
+        let result = result.unwrap();
+        assert_eq!((result.exit, result.stdout.text.as_str()), (Exit::Code(0), "a"));
+        assert_eq!(heard.lock().unwrap()[0], "aü€end\n".as_bytes());
+        assert_eq!(heard.lock().unwrap()[1], b"err\n");
+    } else {
+        // A driver that does not stream hands over what it kept, at the end.
+        std::fs::write(place.workspace().join("go"), "").unwrap();
+        let result = subject.sandbox.run_streaming(request, sink).await.unwrap();
+        assert_eq!(result.exit, Exit::Code(0));
+        assert!(heard.lock().unwrap()[0].starts_with(b"a"));
+    }
+}
+
 pub(crate) async fn the_hosts_network_is_out_of_reach(subject: &Subject) {
     let place = Place::new();
     let (_listener, port) = host_listener();
@@ -491,6 +528,22 @@ pub(crate) async fn temporary_space_is_bounded(subject: &Subject) {
     assert!((1..=1 << 20).contains(&size), "{size} bytes");
 }
 
+pub(crate) async fn a_disk_filler_is_bounded(subject: &Subject) {
+    if !subject.gives.files {
+        return; // It is the host's own /tmp.
+    }
+    let place = Place::new();
+    // Many files, each within its own bound.
+    let mut request = place
+        .sh("i=0; while [ $i -lt 60 ] && head -c 100000 /dev/zero > /tmp/f$i 2>/dev/null; do \
+         i=$((i+1)); done; echo $i");
+    request.limits.tmp_bytes = 1 << 20;
+    let result = subject.run(request).await;
+    let files: u32 = result.stdout.text.trim().parse().unwrap();
+    assert!((1..=10).contains(&files), "{files} files of 100 kB in 1 MiB");
+    assert_eq!(subject.says(&place, "ls -A /tmp").await, "", "and the next one starts empty");
+}
+
 pub(crate) async fn memory_is_bounded(subject: &Subject) {
     let place = Place::new();
     let script = "dd if=/dev/zero of=/dev/null bs=150M count=1 2>/dev/null";
@@ -539,4 +592,64 @@ pub(crate) async fn many_runs_leave_nothing_behind(subject: &Subject) {
     })
     .await;
     assert_eq!(processes_with(&marker), [0u32; 0]);
+}
+
+/// Deaf to signals, forked away, talkative, quick: what an agent's commands are like.
+const HABITS: &[&str] = &[
+    "echo hi",
+    "trap '' TERM HUP INT; sleep 300",
+    "(setsid sh -c 'trap \"\" TERM HUP; sleep 300; :' </dev/null >/dev/null 2>&1 &); sleep 300",
+    "sh -c 'sleep 300; :' & exit 3",
+    "head -c 1000000 /dev/zero; sleep 300",
+    "cat > /dev/null; exit 0",
+    "i=0; while [ $i -lt 20 ]; do sleep 300 & i=$((i+1)); done; wait",
+];
+
+/// Calls end in every way at every moment; afterwards the host is as it was.
+pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subject: &Subject) {
+    let place = Place::new();
+    let marker = marker();
+    assert_eq!(subject.run(place.sh(&format!(": {marker}"))).await.exit, Exit::Code(0));
+    let before = Holdings::now();
+    // A container or a guest takes a hundred times as long to make.
+    let quick = matches!(subject.sandbox.level(), SandboxLevel::None | SandboxLevel::Namespace);
+    let (calls, latest) = if quick { (1000, 40) } else { (24, 1500) };
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
+    eprintln!("random numbers from {random:#x}");
+    let mut dropped = 0;
+    let mut ended = 0;
+    for round in 0..calls / 4 {
+        let four = (0..4).map(|number| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let habit = HABITS[(round * 4 + number) % HABITS.len()];
+            let mut request = place.sh(&format!("{habit}; : {marker}"));
+            request.stdin = vec![b'x'; 1000];
+            request.timeout = Duration::from_millis(500);
+            let when = Duration::from_micros(random % (latest * 1000));
+            async move {
+                tokio::select! {
+                    result = subject.sandbox.run(request) => {
+                        // What the machine could not do for want of something is no leak.
+                        result.unwrap_or_else(|err| panic!("{err:?}"));
+                        true
+                    }
+                    () = pause(when) => false,
+                }
+            }
+        });
+        for whole in futures_util::future::join_all(four).await {
+            if whole { ended += 1 } else { dropped += 1 }
+        }
+    }
+    assert!(dropped > calls / 10, "{dropped} dropped, {ended} ended");
+    until("no process is left", || processes_with(&marker).is_empty()).await;
+    let gone = || Holdings::now().within(&before);
+    let started = Instant::now();
+    while !gone() {
+        let now = Holdings::now();
+        assert!(started.elapsed() < Duration::from_secs(20), "before {before:?}, now {now:?}");
+        pause(Duration::from_millis(20)).await;
+    }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
 
+mod attest;
 mod conformance;
 mod docker;
 mod image;

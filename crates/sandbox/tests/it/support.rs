@@ -1,5 +1,6 @@
 //! Workspaces, requests and questions about the host that all tests share.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -189,25 +190,25 @@ pub(crate) async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Descriptors, mounts and children of this process.
+/// What this process holds, or has made on the host and not taken away.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: usize,
     pub(crate) mounts: usize,
     pub(crate) children: usize,
+    /// Of this process's descendants, besides its own.
+    pub(crate) namespaces: usize,
+    pub(crate) cgroups: usize,
+    /// Files and directories of probes in the temporary directory.
+    pub(crate) traps: usize,
 }
 
 impl Holdings {
     pub(crate) fn now() -> Self {
-        let own = std::process::id().to_string();
-        let children = std::fs::read_dir("/proc")
-            .unwrap()
-            .filter_map(|entry| std::fs::read_to_string(entry.unwrap().path().join("stat")).ok())
-            .filter(|stat| {
-                let (_, rest) = stat.rsplit_once(')').unwrap();
-                rest.split_ascii_whitespace().nth(1) == Some(own.as_str())
-            })
-            .count();
+        let own = std::process::id();
+        let parents = parents();
+        let descendants: Vec<u32> =
+            parents.keys().copied().filter(|pid| descends(&parents, *pid, own)).collect();
         Self {
             descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
             mounts: std::fs::read_to_string("/proc/self/mountinfo")
@@ -215,7 +216,17 @@ impl Holdings {
                 .lines()
                 .filter(|line| !engines_own(line))
                 .count(),
-            children,
+            children: parents.values().filter(|parent| **parent == own).count(),
+            namespaces: namespaces_besides_own(&descendants),
+            cgroups: own_cgroups(Path::new("/sys/fs/cgroup"), &format!("overmind-{own}-"), 4),
+            traps: std::fs::read_dir(std::env::temp_dir())
+                .unwrap()
+                .flatten()
+                .filter(|entry| {
+                    let name = entry.file_name();
+                    name.to_string_lossy().starts_with(&format!("overmind-probe-{own}-"))
+                })
+                .count(),
         }
     }
 
@@ -223,7 +234,58 @@ impl Holdings {
         self.descriptors <= before.descriptors
             && self.mounts <= before.mounts
             && self.children <= before.children
+            && self.namespaces <= before.namespaces
+            && self.cgroups <= before.cgroups
+            && self.traps <= before.traps
     }
+}
+
+/// The parent of each process of the host.
+fn parents() -> HashMap<u32, u32> {
+    let mut found = HashMap::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse() else { continue };
+        // Processes end while this runs.
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        found.insert(pid, rest.split_ascii_whitespace().nth(1).unwrap().parse().unwrap());
+    }
+    found
+}
+
+fn descends(parents: &HashMap<u32, u32>, pid: u32, from: u32) -> bool {
+    let mut next = parents.get(&pid);
+    while let Some(parent) = next {
+        if *parent == from {
+            return true;
+        }
+        next = parents.get(parent);
+    }
+    false
+}
+
+fn namespaces_besides_own(pids: &[u32]) -> usize {
+    let of = |pid: &str| {
+        let kinds = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
+        kinds.map(|kind| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok())
+    };
+    let own: HashSet<PathBuf> = of("self").into_iter().flatten().collect();
+    let all: HashSet<PathBuf> =
+        pids.iter().flat_map(|pid| of(&pid.to_string())).flatten().collect();
+    all.difference(&own).count()
+}
+
+/// Groups that a driver in this process has made, in any hierarchy.
+fn own_cgroups(directory: &Path, prefix: &str, depth: u32) -> usize {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let directories = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories
+        .map(|entry| {
+            let own = usize::from(entry.file_name().to_string_lossy().starts_with(prefix));
+            let below = if depth == 0 { 0 } else { own_cgroups(&entry.path(), prefix, depth - 1) };
+            own + below
+        })
+        .sum()
 }
 
 /// Mounts that an engine makes for its containers, other tests' among them.

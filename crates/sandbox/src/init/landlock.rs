@@ -1,0 +1,82 @@
+//! Landlock: the same promises about files once more, kept by another part of the kernel.
+//!
+//! Everything visible may be read and started; written only what is meant to be: `/tmp`,
+//! `/dev/shm`, the writable directory and the stateless devices. Device nodes can be made
+//! nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
+//! Within the sandbox's own network nothing is forbidden.
+//!
+//! Rules hold for files by what they are, not by path, so they survive whatever is mounted.
+//! A kernel without Landlock, or with an older one, gets what it has; the attestation says
+//! which version, and whether the rules are in force.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetError, Scope,
+};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::init::spec::{Doing, Spec, Step, Stop};
+
+/// The newest version whose rights are used; the crate leaves out what the kernel has not got.
+const VERSION: ABI = ABI::V6;
+
+/// Devices that may be written: what is written is gone.
+const SINKS: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// Rules that are ready to be put in force.
+#[derive(Debug)]
+pub(crate) struct Rules(RulesetCreated);
+
+impl Rules {
+    /// Opens what the rules are about; to be called inside the new root. `program` is a file
+    /// outside of it that may be started as well.
+    pub(crate) fn new(spec: &Spec, program: Option<&OwnedFd>) -> Result<Self, Stop> {
+        let all = AccessFs::from_all(VERSION);
+        let read = AccessFs::from_read(VERSION);
+        let write = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
+
+        let mut paths: Vec<(PathBuf, BitFlags<AccessFs>)> =
+            vec![("/".into(), read), ("/tmp".into(), write), ("/dev/shm".into(), write)];
+        if let Some(writable) = &spec.writable {
+            paths.push((Path::new("/workspace").join(writable), write));
+        }
+        let sink = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
+        paths.extend(SINKS.iter().map(|path| (PathBuf::from(path), sink | AccessFs::ReadFile)));
+
+        let mut rules = Ruleset::default()
+            .handle_access(all)
+            .and_then(|rules| rules.scope(Scope::from_all(VERSION)))
+            .and_then(Ruleset::create)
+            .map_err(|err| refused(&err))?;
+        for (path, access) in paths {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(CWD, &path, flags, Mode::empty())
+                .doing(Step::Privileges, format_args!("Landlock, {}", path.display()))?;
+            rules = rule(rules, opened.as_fd(), access)?;
+        }
+        if let Some(program) = program {
+            rules = rule(rules, program.as_fd(), AccessFs::Execute | AccessFs::ReadFile)?;
+        }
+        Ok(Self(rules))
+    }
+
+    /// Puts the rules in force for this process and all it starts, for good.
+    pub(crate) fn enforce(self) -> Result<(), Stop> {
+        self.0.restrict_self().map(drop).map_err(|err| refused(&err))
+    }
+}
+
+fn rule(
+    rules: RulesetCreated,
+    file: BorrowedFd<'_>,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, Stop> {
+    rules.add_rule(PathBeneath::new(file, access)).map_err(|err| refused(&err))
+}
+
+fn refused(err: &RulesetError) -> Stop {
+    Stop::Refused { step: Step::Privileges, detail: format!("Landlock: {err}"), errno: 0 }
+}
