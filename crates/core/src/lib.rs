@@ -12,6 +12,7 @@ pub mod approval;
 pub mod bus;
 pub mod effect;
 pub mod failpoint;
+pub mod gate;
 pub mod ids;
 pub mod memory;
 pub mod model;
