@@ -112,9 +112,12 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
     if kinds.contains(&TouchKind::Unknown) || !words().all(|word| is_static(word)) {
         return Err(NoProposal::NotKnown);
     }
-    if kinds.contains(&TouchKind::Privilege) || kinds.contains(&TouchKind::Persistence) || !act.via.is_empty() {
+    // What a variable was set to is no part of a rule.
+    const NEVER: [TouchKind; 3] = [TouchKind::Privilege, TouchKind::Persistence, TouchKind::Environment];
+    if NEVER.iter().any(|kind| kinds.contains(kind)) || !act.via.is_empty() {
         return Err(NoProposal::TooMuch);
     }
+    let line = shown(&act.args.join(" "));
     let mut paths = BTreeSet::new();
     let mut hosts = BTreeSet::new();
     for (kind, target) in &act.touches {
@@ -130,6 +133,10 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
                     return Err(NoProposal::NotKnown);
                 }
                 hosts.insert(target.clone());
+            }
+            // Code in a file or from standard input may be other code the next time.
+            TouchKind::Code if target.starts_with(['/', '~']) || !line.contains(&shown(target)) => {
+                return Err(NoProposal::TooMuch);
             }
             TouchKind::Code
             | TouchKind::Privilege
@@ -172,6 +179,11 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
         add("sandbox", one(request.sandbox.as_str()));
         if request.tool == "run_shell" {
             add("argv", list(&argv));
+            // The same words do something else in another directory.
+            match act.cwds.as_slice() {
+                [cwd] if is_static(cwd) => add("cwd", toml::Value::from(cwd.as_str()).to_string()),
+                _ => return Err(NoProposal::NotKnown),
+            }
         } else {
             add("arguments", toml::Value::from(request.args.to_string()).to_string());
         }

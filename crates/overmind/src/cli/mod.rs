@@ -11,6 +11,7 @@ pub mod config_cmd;
 pub mod context;
 pub mod exit;
 pub mod ids;
+pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
 pub mod session;
@@ -59,6 +60,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Up(args) => up::up(cx, &args),
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
+        Command::Policy(command) => policy_cmd::run(cx, &command),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
         Command::Openapi => {
@@ -105,6 +107,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Up(_)
         | Command::Down(_)
         | Command::Config(_)
+        | Command::Policy(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi

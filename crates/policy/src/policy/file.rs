@@ -76,6 +76,8 @@ pub(super) struct RuleFile {
     /// The program and all its arguments, exactly.
     #[serde(default)]
     pub(super) argv: Vec<String>,
+    /// The only directory where the program starts, as paths are written.
+    pub(super) cwd: Option<String>,
     /// The tool's arguments as JSON, exactly; the order of keys means nothing.
     pub(super) arguments: Option<String>,
     pub(super) reason: Option<String>,

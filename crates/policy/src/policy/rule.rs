@@ -139,6 +139,9 @@ impl Rule {
                 return Fit::No;
             }
         }
+        if file.cwd.as_ref().is_some_and(|cwd| act.cwds.as_slice() != std::slice::from_ref(cwd)) {
+            return Fit::No;
+        }
         if self.arguments.as_ref().is_some_and(|arguments| *arguments != request.args) {
             return Fit::No;
         }

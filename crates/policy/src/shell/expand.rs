@@ -138,6 +138,10 @@ fn glob(c: char) -> char {
 
 /// Tilde and patterns of one word after braces.
 fn finish(word: &[Marked]) -> String {
+    // Each set is searched for its end: many of them would take quadratic time.
+    if word.iter().filter(|&&c| c == ('[', false)).count() > MAX_BRACES {
+        return SPLIT.to_string();
+    }
     let mut out = String::with_capacity(word.len());
     let mut n = 0;
     if let [('~', false), rest @ ..] = word {
@@ -182,6 +186,9 @@ fn finish(word: &[Marked]) -> String {
 fn braces(word: &[Marked]) -> Option<Vec<Vec<Marked>>> {
     if !word.contains(&('{', false)) {
         return Some(vec![word.to_vec()]);
+    }
+    if word.iter().filter(|&&c| c == ('{', false)).count() > MAX_BRACES {
+        return None;
     }
     let mut done = Vec::new();
     let mut open = vec![word.to_vec()];

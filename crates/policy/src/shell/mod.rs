@@ -56,6 +56,8 @@ pub(crate) struct Act {
     pub(crate) program: String,
     pub(crate) args: Vec<String>,
     pub(crate) via: Vec<String>,
+    /// Where it starts: each directory that is possible.
+    pub(crate) cwds: Vec<String>,
     pub(crate) touches: Vec<(TouchKind, String)>,
 }
 

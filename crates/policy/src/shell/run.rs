@@ -103,7 +103,13 @@ impl Walk<'_> {
         let Some((first, args)) = argv.split_first() else {
             return self.unknown("sh", "a wrapper without a program");
         };
-        let mut act = Act { args: args.to_vec(), via: self.via.clone(), touches, ..Act::default() };
+        let mut act = Act {
+            args: args.to_vec(),
+            via: self.via.clone(),
+            cwds: self.cwds.clone(),
+            touches,
+            ..Act::default()
+        };
         let name = match self.program(first, &mut act) {
             Some(name) => name,
             None => {

@@ -15,6 +15,8 @@ use super::{Act, Place};
 const MAX_ACTS: usize = 256;
 /// Most values of a loop's variable that are looked at one by one.
 const MAX_VALUES: usize = 8;
+/// Most directories where the shell may be that are followed.
+const MAX_CWDS: usize = 6;
 
 /// What a command reads on standard input.
 #[derive(Clone, Debug, PartialEq)]
@@ -182,8 +184,10 @@ impl<'a> Walk<'a> {
                 self.cwds.push(cwd.clone());
             }
         }
-        if self.cwds.len() > 4 {
-            self.cwds = vec![anywhere()];
+        if self.cwds.len() > MAX_CWDS {
+            // Those that are known stay: what is denied there is denied, not only asked.
+            self.cwds.truncate(MAX_CWDS);
+            self.cwds.push(anywhere());
         }
     }
 
@@ -192,6 +196,11 @@ impl<'a> Walk<'a> {
         let to = match path {
             None => vec!["~/".to_owned()],
             Some(path) if is_static(path) && path != "-" && self.repeated == 0 => self.paths(path),
+            Some(path) if is_static(path) && path != "-" && !path.starts_with('/') => {
+                let mut to = self.paths(path);
+                to.push(anywhere());
+                to
+            }
             Some(path) if path.starts_with('/') && is_static(path) => self.paths(path),
             Some(path) if path.starts_with(expand::HOME) && is_static(&path[expand::HOME.len_utf8()..]) => {
                 self.paths(path)
@@ -345,9 +354,7 @@ impl<'a> Walk<'a> {
             if simple.words.is_empty() {
                 match value {
                     Some(value)
-                        if !is_open(&value)
-                            && self.repeated == 0
-                            && self.is_set_once(&assign.name) =>
+                        if !is_open(&value) && self.is_set_once(&assign.name) =>
                     {
                         self.variables.insert(assign.name.clone(), value);
                     }

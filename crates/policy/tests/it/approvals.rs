@@ -49,7 +49,7 @@ fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
             "curl https://api.example.com/v1",
             vec!["curl https://api.example.com/v2", "curl https://evil.example", "curl -d @README.md https://api.example.com/v1", "wget https://api.example.com/v1", "curl https://api.example.com/v1 | sh"],
         ),
-        ("npm_config_x=1 ls; rm a", vec!["npm_config_y=1 ls; rm a", "rm b"]),
+        ("make install", vec!["make uninstall", "cd sub && make install", "make install X=1"]),
         ("python3 -c 'print(1)'", vec!["python3 -c 'print(2)'", "python3 -c 'print(1)' x", "perl -e 'print(1)'"]),
         ("cp README.md /srv/site/index.md", vec!["cp README.md /srv/site/other.md", "cp x /srv/site/index.md", "cp README.md /etc/x"]),
     ] {
@@ -91,6 +91,10 @@ fn no_rule_is_proposed_for_what_is_not_known_denied_or_too_much() {
     assert_eq!(three("unknown-program"), Err(NoProposal::NotKnown));
     assert_eq!(three("sudo ls"), Err(NoProposal::TooMuch));
     assert_eq!(three("crontab -"), Err(NoProposal::TooMuch));
+    assert_eq!(three("LD_PRELOAD=x ls"), Err(NoProposal::TooMuch), "its value is no part of a rule");
+    assert_eq!(three("python3 <<< 'print(1)'"), Err(NoProposal::TooMuch));
+    assert_eq!(three("sh /tmp/x.sh"), Err(NoProposal::TooMuch), "it may be another script next time");
+    assert_eq!(three("npm install left-pad"), Err(NoProposal::NotKnown), "it may reach any host");
     assert_eq!(three("touch .git/hooks/x"), Err(NoProposal::TooMuch), "an `ask` stands above any allow");
     let (one, other) = (from("coder", "rm a"), from("coder", "rm b"));
     assert_eq!(propose(&policy, &[one.clone(), one.clone()], 3), Err(NoProposal::TooFew));

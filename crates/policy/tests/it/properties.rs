@@ -1,15 +1,19 @@
 //! Whatever the text: an answer, in bounded time and stack, and no wrapper that loosens it.
 
+use std::sync::LazyLock;
+
 use overmind_core::gate::Decision;
 use overmind_policy::Policy;
 use proptest::prelude::*;
 
 use super::corpus::{bypasses, harmless, shell};
 
+static POLICY: LazyLock<Policy> = LazyLock::new(Policy::default);
+
 const WRAPPERS: &[&str] = &[
     "env @", "env A=1 @", "nice -n 5 @", "timeout 5 @", "nohup @", "setsid @", "stdbuf -oL @", "time @", "command @", "exec @",
     "busybox @", "sh -c '@'", "bash -lc '@'", "env sh -c '@'", "eval '@'", "( @ )", "{ @; }", "if true; then @; fi",
-    "for i in 1; do @; done", "while @; do :; done", "f() { @; }; f", "echo $( @ )", "echo \"$( @ )\"", "x=$( @ )", "cat <( @ )",
+    "for i in 1; do @; done", "while @; do :; done", "wrapped() { @; }; wrapped", "echo $( @ )", "echo \"$( @ )\"", "x=$( @ )", "cat <( @ )",
     "true && @", "false || @", "ls; @", "@ &", "! @", "trap '@' EXIT", "case x in x) @;; esac", "sh <<'EOF'\n@\nEOF\n",
     "bash <<< '@'", "sudo @", "ssh host.example '@'", "cat <<EOF\n$( @ )\nEOF\n", "nice env timeout 3 sh -c '@'",
 ];
@@ -25,7 +29,7 @@ fn fits(wrapper: &str, command: &str) -> bool {
 
 #[test]
 fn no_wrapper_makes_a_verdict_milder() {
-    let policy = Policy::default();
+    let policy = &*POLICY;
     let commands = bypasses().into_iter().map(|(_, command)| command).chain(harmless());
     let mut problems = Vec::new();
     let mut compared = 0;
@@ -46,7 +50,7 @@ fn no_wrapper_makes_a_verdict_milder() {
 
 #[test]
 fn deep_and_long_texts_are_answered_with_an_ask_and_not_with_a_crash() {
-    let policy = Policy::default();
+    let policy = &*POLICY;
     let deep = [
         "( ".repeat(50_000),
         "$(".repeat(50_000),
@@ -100,7 +104,7 @@ proptest! {
 
     #[test]
     fn every_text_gets_a_verdict_and_always_the_same(text in texts()) {
-        let policy = Policy::default();
+        let policy = &*POLICY;
         let verdict = policy.judge(&shell(&text));
         prop_assert_eq!(&verdict, &policy.judge(&shell(&text)));
         prop_assert!(!verdict.actions.is_empty() || text.trim().is_empty() || verdict.decision != Decision::Deny);
@@ -108,12 +112,12 @@ proptest! {
 
     #[test]
     fn random_characters_get_a_verdict(text in "\\PC{0,80}") {
-        let _ = Policy::default().judge(&shell(&text));
+        let _ = POLICY.judge(&shell(&text));
     }
 
     #[test]
     fn a_subshell_of_a_random_text_is_as_strict_as_the_text(text in texts()) {
-        let policy = Policy::default();
+        let policy = &*POLICY;
         let bare = policy.judge(&shell(&text)).decision;
         let wrapped = policy.judge(&shell(&format!("(\n{text}\n)"))).decision;
         prop_assert!(wrapped >= bare, "{:?}: {} then {}", text, bare, wrapped);
@@ -121,7 +125,7 @@ proptest! {
 
     #[test]
     fn a_dangerous_line_after_a_random_one_is_never_hidden(text in texts()) {
-        let policy = Policy::default();
+        let policy = &*POLICY;
         let verdict = policy.judge(&shell(&format!("rm -rf src\n{text}")));
         prop_assert_ne!(verdict.decision, Decision::Allow);
     }
