@@ -389,7 +389,8 @@ mod tests {
         let other_argv = ["sh".to_owned(), "-lcsh".to_owned(), " a.sh".to_owned()];
         let other_env = [("A".to_owned(), "12".to_owned()), ("B".to_owned(), String::new())];
         let changed = [("a.sh".to_owned(), Some("01".to_owned())), ("b".to_owned(), None)];
-        let emptied = [("a.sh".to_owned(), Some("00".to_owned())), ("b".to_owned(), Some(String::new()))];
+        let emptied =
+            [("a.sh".to_owned(), Some("00".to_owned())), ("b".to_owned(), Some(String::new()))];
         let newer = PolicyVersion("p2".into());
         let all = [
             base.hash(),

@@ -20,12 +20,14 @@ pub fn group_key(request: &GateRequest, verdict: &GateVerdict) -> String {
     for action in &verdict.actions {
         for touch in &action.touches {
             let class = match touch.kind {
-                TouchKind::Read | TouchKind::Write | TouchKind::Delete | TouchKind::Project | TouchKind::Code => {
-                    match touch.target.chars().next() {
-                        Some('/' | '~' | '…') => "outside",
-                        Some(_) | None => "inside",
-                    }
-                }
+                TouchKind::Read
+                | TouchKind::Write
+                | TouchKind::Delete
+                | TouchKind::Project
+                | TouchKind::Code => match touch.target.chars().next() {
+                    Some('/' | '~' | '…') => "outside",
+                    Some(_) | None => "inside",
+                },
                 TouchKind::Network | TouchKind::Environment => touch.target.as_str(),
                 TouchKind::Privilege
                 | TouchKind::Process
@@ -75,12 +77,17 @@ pub enum NoProposal {
 /// # Errors
 ///
 /// [`NoProposal`]: why there is no such rule.
-pub fn propose(policy: &Policy, approved: &[GateRequest], enough: usize) -> Result<String, NoProposal> {
+pub fn propose(
+    policy: &Policy,
+    approved: &[GateRequest],
+    enough: usize,
+) -> Result<String, NoProposal> {
     let (first, others) = approved.split_first().ok_or(NoProposal::TooFew)?;
     if approved.len() < enough.max(2) {
         return Err(NoProposal::TooFew);
     }
-    let equal = |other: &GateRequest| GateRequest { labels: first.labels, ..other.clone() } == *first;
+    let equal =
+        |other: &GateRequest| GateRequest { labels: first.labels, ..other.clone() } == *first;
     if !others.iter().all(equal) {
         return Err(NoProposal::NotEqual);
     }
@@ -100,7 +107,9 @@ pub fn propose(policy: &Policy, approved: &[GateRequest], enough: usize) -> Resu
     }
     // What was proposed must hold: an `ask` of another rule, or the trifecta, stays above it.
     let whole = format!("version = 1\n{text}");
-    match Policy::parse(&whole, "proposal").map(|proposed| proposed.judge(&GateRequest { labels: Default::default(), ..first.clone() }).decision) {
+    match Policy::parse(&whole, "proposal").map(|proposed| {
+        proposed.judge(&GateRequest { labels: Default::default(), ..first.clone() }).decision
+    }) {
         Ok(Decision::Allow) => Ok(text),
         Ok(Decision::Ask | Decision::Deny) | Err(_) => Err(NoProposal::TooMuch),
     }
@@ -113,7 +122,8 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
         return Err(NoProposal::NotKnown);
     }
     // What a variable was set to is no part of a rule.
-    const NEVER: [TouchKind; 3] = [TouchKind::Privilege, TouchKind::Persistence, TouchKind::Environment];
+    const NEVER: [TouchKind; 3] =
+        [TouchKind::Privilege, TouchKind::Persistence, TouchKind::Environment];
     if NEVER.iter().any(|kind| kinds.contains(kind)) || !act.via.is_empty() {
         return Err(NoProposal::TooMuch);
     }
@@ -153,7 +163,9 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
     let of = |wanted: &dyn Fn(TouchKind) -> bool| -> Vec<&str> {
         kinds.iter().filter(|kind| wanted(**kind)).map(|kind| kind.as_str()).collect()
     };
-    let is_path = |kind| matches!(kind, TouchKind::Read | TouchKind::Write | TouchKind::Delete | TouchKind::Project);
+    let is_path = |kind| {
+        matches!(kind, TouchKind::Read | TouchKind::Write | TouchKind::Delete | TouchKind::Project)
+    };
     let groups = [
         ("paths", of(&is_path), paths.into_iter().collect::<Vec<_>>()),
         ("hosts", of(&|kind| kind == TouchKind::Network), hosts.into_iter().collect()),
@@ -163,7 +175,9 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
         if effects.is_empty() {
             continue;
         }
-        let id = blake3::hash(format!("{request:?} {words:?} {key}", words = words().collect::<Vec<_>>()).as_bytes());
+        let id = blake3::hash(
+            format!("{request:?} {words:?} {key}", words = words().collect::<Vec<_>>()).as_bytes(),
+        );
         let list = |items: &[String]| toml::Value::from(items.to_vec()).to_string();
         let one = |item: &str| list(std::slice::from_ref(&item.to_owned()));
         let argv: Vec<String> = words().cloned().collect();
@@ -171,7 +185,10 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
         let mut add = |key: &str, value: String| {
             writeln!(text, "{key} = {value}").expect("writing to a string");
         };
-        add("\n[[rule]]\nid", toml::Value::from(format!("approved-{}", &id.to_hex()[..12])).to_string());
+        add(
+            "\n[[rule]]\nid",
+            toml::Value::from(format!("approved-{}", &id.to_hex()[..12])).to_string(),
+        );
         add("verdict", "\"allow\"".to_owned());
         add("tools", one(&literal(&request.tool)?));
         add("agents", one(&literal(&request.agent)?));
@@ -199,5 +216,9 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
 /// A name as a pattern that only it fits.
 fn literal(name: &str) -> Result<String, NoProposal> {
     // An empty name would match everything.
-    if name.is_empty() || name.contains(['*', '?']) { Err(NoProposal::NotKnown) } else { Ok(name.to_owned()) }
+    if name.is_empty() || name.contains(['*', '?']) {
+        Err(NoProposal::NotKnown)
+    } else {
+        Ok(name.to_owned())
+    }
 }

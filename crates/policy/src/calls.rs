@@ -13,7 +13,9 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
     let mut act = Act { program: request.tool.clone(), ..Act::default() };
     let path = |act: &mut Act, kind: TouchKind, path: Option<&str>| match path {
         // A file tool takes the path as it is: from the workspace, never from the shell's place.
-        Some(path) if !path.chars().any(is_private) => act.touch(kind, resolve(path, ".", &place.workspace)),
+        Some(path) if !path.chars().any(is_private) => {
+            act.touch(kind, resolve(path, ".", &place.workspace))
+        }
         Some(_) | None => act.unknown("a path is missing or has hidden characters"),
     };
     match request.tool.as_str() {

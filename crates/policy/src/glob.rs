@@ -60,7 +60,10 @@ impl Glob {
             let mut from = 0;
             while let Some(at) = texts[n][from..].find("**/").map(|at| at + from) {
                 let shorter = format!("{}{}", &texts[n][..at], &texts[n][at + 3..]);
-                if (at == 0 || texts[n].as_bytes()[at - 1] == b'/') && !shorter.is_empty() && !texts.contains(&shorter) {
+                if (at == 0 || texts[n].as_bytes()[at - 1] == b'/')
+                    && !shorter.is_empty()
+                    && !texts.contains(&shorter)
+                {
                     texts.push(shorter);
                 }
                 from = at + 3;
@@ -184,7 +187,10 @@ impl Variant {
                 }
                 ONE => {
                     for (n, token) in self.tokens.iter().enumerate() {
-                        if states[n] && *token != Token::Literal('/') && !(name_begins && *token == Token::Literal('.')) {
+                        if states[n]
+                            && *token != Token::Literal('/')
+                            && !(name_begins && *token == Token::Literal('.'))
+                        {
                             let stays = matches!(token, Token::Any | Token::Name);
                             next[if stays { n } else { n + 1 }] = true;
                         }
@@ -232,14 +238,28 @@ mod tests {
     #[test]
     fn a_known_text_fits_or_does_not() {
         for (pattern, text) in [
-            ("**", "a/b"), ("**", "."), ("src/**", "src"), ("src/**", "src/a/b"), ("**/.env", ".env"),
-            ("**/.env", "a/b/.env"), ("*.rs", "a.rs"), ("a/**/z", "a/z"), ("a/**/z", "a/b/c/z"), ("/etc/ssl/**", "/etc/ssl/x"),
-            ("mcp.*.read", "mcp.files.read"), ("?.c", "a.c"),
+            ("**", "a/b"),
+            ("**", "."),
+            ("src/**", "src"),
+            ("src/**", "src/a/b"),
+            ("**/.env", ".env"),
+            ("**/.env", "a/b/.env"),
+            ("*.rs", "a.rs"),
+            ("a/**/z", "a/z"),
+            ("a/**/z", "a/b/c/z"),
+            ("/etc/ssl/**", "/etc/ssl/x"),
+            ("mcp.*.read", "mcp.files.read"),
+            ("?.c", "a.c"),
         ] {
             assert_eq!(fit(pattern, text), Fit::Must, "{pattern} {text}");
         }
         for (pattern, text) in [
-            ("*.rs", "a/b.rs"), ("src/**", "srcs"), ("src/*", "src/a/b"), ("**/.env", "x.env"), ("?.c", "ab.c"), ("/etc/**", "etc/x"),
+            ("*.rs", "a/b.rs"),
+            ("src/**", "srcs"),
+            ("src/*", "src/a/b"),
+            ("**/.env", "x.env"),
+            ("?.c", "ab.c"),
+            ("/etc/**", "etc/x"),
         ] {
             assert_eq!(fit(pattern, text), Fit::No, "{pattern} {text}");
         }

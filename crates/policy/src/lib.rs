@@ -18,6 +18,8 @@ mod policy;
 mod shell;
 
 pub use approvals::{NoProposal, group_key, propose};
-pub use dry::{Explanation, RecordError, TestLine, explain, explain_command, request, test_records};
+pub use dry::{
+    Explanation, RecordError, TestLine, explain, explain_command, request, test_records,
+};
 pub use holder::PolicyGate;
 pub use policy::{Policy, PolicyError};

@@ -1,8 +1,8 @@
-//! What the tests talk to for real: a Docker engine and a small model behind a model server.
+//! What the tests talk to for real: a Docker engine, a small model behind a model server, strace.
 //!
 //! [`start`] makes both ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path) and
-//! `OVERMIND_TEST_LLAMA` (a base URL); testkit's `counterpart` reads them. Both servers are ours
+//! `OVERMIND_TEST_LLAMA` (a base URL) and `OVERMIND_TEST_STRACE` (a program); testkit's `counterpart` reads them. Both servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
 //!
@@ -58,8 +58,11 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 2] =
-            [("OVERMIND_TEST_DOCKER", docker::start), ("OVERMIND_TEST_LLAMA", llama::start)];
+        let all: [(&'static str, Start); 3] = [
+            ("OVERMIND_TEST_DOCKER", docker::start),
+            ("OVERMIND_TEST_LLAMA", llama::start),
+            ("OVERMIND_TEST_STRACE", strace),
+        ];
         for (variable, start) in all {
             let began = Instant::now();
             match start(&host) {
@@ -80,6 +83,15 @@ pub fn start(host: &Host) -> Counterparts {
         drop(daemons);
     });
     Counterparts { ready, stop: Some(stop), thread: Some(thread) }
+}
+
+/// The path of `strace`. The test that uses it makes namespaces of its own, which takes root.
+fn strace(host: &Host) -> Result<Started> {
+    if !host.is_root {
+        bail!("tracing commands in namespaces of their own needs root");
+    }
+    let path = host.which("strace").context("strace is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
 }
 
 impl Counterparts {

@@ -18,6 +18,7 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::PythonModule("pip"), "python3-pip"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("sqlite3"), "sqlite3"),
+    (Probe::Program("strace"), "strace"),
 ];
 
 #[derive(Clone, Copy, Debug)]

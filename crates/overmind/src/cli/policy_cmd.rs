@@ -107,8 +107,12 @@ fn load(cx: &Context, file: &PolicyFileArg) -> Result<Policy, Failure> {
     };
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound && !must => return Ok(Policy::default()),
-        Err(err) => return Err(Failure::failed(format!("reading the policy {}: {err}", path.display()))),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound && !must => {
+            return Ok(Policy::default());
+        }
+        Err(err) => {
+            return Err(Failure::failed(format!("reading the policy {}: {err}", path.display())));
+        }
     };
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     Policy::parse(&text, &name).map_err(|err| {
@@ -149,7 +153,9 @@ fn explain(cx: &Context, args: &ExplainArgs) -> Outcome {
         ];
         for action in &verdict.actions {
             let mut words = action.via.clone();
-            words.push(format!("{} {}", action.program, action.args.join(" ")).trim_end().to_owned());
+            words.push(
+                format!("{} {}", action.program, action.args.join(" ")).trim_end().to_owned(),
+            );
             let mut text = format!("{}: {}", action.decision, words.join(" → "));
             for touch in &action.touches {
                 text.push_str(&format!("\n  {} {}", touch.kind, touch.target.replace('\n', " ")));
@@ -182,10 +188,19 @@ fn test(cx: &Context, calls: &Path, policy: &PolicyFileArg) -> Outcome {
     };
     let table = overmind_policy::test_records(&policy, &text)
         .map_err(|err| Failure::failed(format!("reading the calls {name}: {err}")))?;
-    show::list(&cx.out, &table, |line| line.line.to_string(), |wide| verdicts(&table, wide), "no calls")?;
+    show::list(
+        &cx.out,
+        &table,
+        |line| line.line.to_string(),
+        |wide| verdicts(&table, wide),
+        "no calls",
+    )?;
     let failed = table.iter().filter(|line| !line.as_expected()).count();
     if failed > 0 {
-        return Err(Failure::failed(format!("{failed} of {} calls are not judged as expected", table.len())));
+        return Err(Failure::failed(format!(
+            "{failed} of {} calls are not judged as expected",
+            table.len()
+        )));
     }
     Ok(Exit::Done)
 }

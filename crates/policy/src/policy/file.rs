@@ -97,7 +97,10 @@ impl TryFrom<String> for EffectName {
             (_, Some(kind)) => Ok(Self(Some(kind))),
             (_, None) => {
                 let known: Vec<&str> = TouchKind::ALL.iter().map(|kind| kind.as_str()).collect();
-                Err(format!("there is no effect `{text}`; the effects are none, {}", known.join(", ")))
+                Err(format!(
+                    "there is no effect `{text}`; the effects are none, {}",
+                    known.join(", ")
+                ))
             }
         }
     }

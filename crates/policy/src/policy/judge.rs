@@ -70,7 +70,8 @@ impl Policy {
             }
             actions.push(recorded(act, decision));
         }
-        let (said, act, touch) = worst.unwrap_or((Said { decision: self.default, rule: None }, 0, None));
+        let (said, act, touch) =
+            worst.unwrap_or((Said { decision: self.default, rule: None }, 0, None));
         let mut decision = said.decision;
         let mut rule = match said.rule {
             Some(rule) => RuleRef { id: rule.file.id.clone(), place: rule.place.clone() },
@@ -78,7 +79,9 @@ impl Policy {
         };
         let what = acts.get(act).map(|act| told(act, touch)).unwrap_or_default();
         let why = match said.rule {
-            Some(rule) => rule.file.reason.clone().unwrap_or_else(|| format!("rule `{}`", rule.file.id)),
+            Some(rule) => {
+                rule.file.reason.clone().unwrap_or_else(|| format!("rule `{}`", rule.file.id))
+            }
             None => "no rule allows it".to_owned(),
         };
         let mut reason = format!("{what}: {why}");
@@ -88,12 +91,16 @@ impl Policy {
             decision = self.trifecta;
             risk = risk.max(Risk::High);
             rule = RuleRef { id: "trifecta".to_owned(), place: "built in".to_owned() };
-            reason = format!("{way}: the session holds private data and text from strangers, so nothing may leave unasked");
+            reason = format!(
+                "{way}: the session holds private data and text from strangers, so nothing may leave unasked"
+            );
         }
         let advice = match decision {
             Decision::Allow => String::new(),
             Decision::Ask => format!("{what}. A person must approve this first."),
-            Decision::Deny => format!("{what}. This is not permitted here; do not try it in another form, choose a way that does without it."),
+            Decision::Deny => format!(
+                "{what}. This is not permitted here; do not try it in another form, choose a way that does without it."
+            ),
         };
         GateVerdict {
             decision,
@@ -107,7 +114,13 @@ impl Policy {
         }
     }
 
-    fn say(&self, request: &GateRequest, act: &Act, touch: Option<(TouchKind, &String)>, risk: Risk) -> Said<'_> {
+    fn say(
+        &self,
+        request: &GateRequest,
+        act: &Act,
+        touch: Option<(TouchKind, &String)>,
+        risk: Risk,
+    ) -> Said<'_> {
         let touch = touch.map(|(kind, target)| (kind, target.as_str()));
         let mut strict: Option<Said<'_>> = None;
         let mut allow: Option<&Rule> = None;
@@ -163,7 +176,11 @@ impl Policy {
 
 /// What one action does, in words: "`rm` would delete `src`".
 fn told(act: &Act, touch: Option<usize>) -> String {
-    let program = if act.program.is_empty() { "the command".to_owned() } else { format!("`{}`", clip(&shown(&act.program))) };
+    let program = if act.program.is_empty() {
+        "the command".to_owned()
+    } else {
+        format!("`{}`", clip(&shown(&act.program)))
+    };
     let Some((kind, target)) = touch.and_then(|n| act.touches.get(n)) else {
         return format!("{program} changes nothing");
     };
@@ -174,7 +191,9 @@ fn told(act: &Act, touch: Option<usize>) -> String {
         TouchKind::Delete => format!("{program} would delete `{target}`"),
         TouchKind::Network => format!("{program} would reach `{target}` over the network"),
         TouchKind::Project => format!("{program} would run code of the workspace (`{target}`)"),
-        TouchKind::Code => format!("{program} would run code from outside the workspace: `{target}`"),
+        TouchKind::Code => {
+            format!("{program} would run code from outside the workspace: `{target}`")
+        }
         TouchKind::Privilege => format!("{program} would gain privileges"),
         TouchKind::Process => format!("{program} would act on other processes"),
         TouchKind::Install => format!("{program} would install `{target}`"),
@@ -199,7 +218,9 @@ fn recorded(act: &Act, decision: Decision) -> Action {
         program: clip(&shown(&act.program)),
         args: act.args.iter().take(MAX_ARGS).map(|arg| clip(&shown(arg))).collect(),
         via: act.via.clone(),
-        touches: touches.map(|(kind, target)| Touch { kind: *kind, target: clip(&shown(target)) }).collect(),
+        touches: touches
+            .map(|(kind, target)| Touch { kind: *kind, target: clip(&shown(target)) })
+            .collect(),
         decision,
     }
 }

@@ -57,7 +57,9 @@ impl Policy {
             default = default.or(builtin.default);
             for spanned in builtin.rule {
                 let made = Rule::new(spanned.get_ref().clone(), "built in".to_owned());
-                rules.push(made.map_err(|why| problem(BUILTIN, "built in", spanned.span().start, &why))?);
+                rules.push(
+                    made.map_err(|why| problem(BUILTIN, "built in", spanned.span().start, &why))?,
+                );
             }
         }
         for spanned in file.rule {
@@ -77,10 +79,18 @@ impl Policy {
         let trifecta = trifecta.unwrap_or_default();
         let globs: Result<Vec<Glob>, String> =
             trifecta.trusted_hosts.iter().map(|host| Glob::new(host)).collect();
-        let trusted = globs.map_err(|why| problem(text, name, text.find("trusted_hosts").unwrap_or(0), &why))?;
+        let trusted = globs
+            .map_err(|why| problem(text, name, text.find("trusted_hosts").unwrap_or(0), &why))?;
         let default = default.unwrap_or(Decision::Ask);
         let version = version(&rules, default, &trifecta);
-        Ok(Self { rules, default, trifecta: trifecta.verdict, trusted, version, text: text.to_owned() })
+        Ok(Self {
+            rules,
+            default,
+            trifecta: trifecta.verdict,
+            trusted,
+            version,
+            text: text.to_owned(),
+        })
     }
 
     /// The hash of what the policy means: comments, order and layout do not change it.

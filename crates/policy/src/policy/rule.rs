@@ -51,11 +51,15 @@ fn bit(kind: Option<TouchKind>) -> u32 {
 impl Rule {
     pub(super) fn new(file: RuleFile, place: String) -> Result<Self, String> {
         let id = &file.id;
-        if id.is_empty() || id.len() > 80 || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
+        if id.is_empty()
+            || id.len() > 80
+            || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        {
             return Err("an id is 1 to 80 letters, digits, `-`, `_` and `.`".to_owned());
         }
         let globs = |patterns: &[String]| -> Result<Vec<Glob>, String> {
-            let wrong = |pattern: &String, why| format!("rule `{id}`: the pattern `{pattern}`: {why}");
+            let wrong =
+                |pattern: &String, why| format!("rule `{id}`: the pattern `{pattern}`: {why}");
             patterns.iter().map(|p| Glob::new(p).map_err(|why| wrong(p, why))).collect()
         };
         let mut paths = Vec::new();
@@ -65,7 +69,9 @@ impl Rule {
                 return Err(wrong("write it without `.` and `..`"));
             }
             let forms = match pattern.strip_prefix("@any/") {
-                Some(rest) => vec![format!("**/{rest}"), format!("/**/{rest}"), format!("~/**/{rest}")],
+                Some(rest) => {
+                    vec![format!("**/{rest}"), format!("/**/{rest}"), format!("~/**/{rest}")]
+                }
                 None => vec![pattern.clone()],
             };
             for form in forms {
@@ -73,16 +79,22 @@ impl Rule {
                 paths.push((domain(&form), glob));
             }
         }
-        let mut kinds: u32 = file.effects.iter().map(|name| bit(name.0)).fold(0, |all, bit| all | bit);
+        let mut kinds: u32 =
+            file.effects.iter().map(|name| bit(name.0)).fold(0, |all, bit| all | bit);
         if file.effects.is_empty() {
             kinds = match file.verdict {
-                Decision::Allow => BY_NAME.iter().fold(u32::MAX, |all, kind| all & !bit(Some(*kind))),
+                Decision::Allow => {
+                    BY_NAME.iter().fold(u32::MAX, |all, kind| all & !bit(Some(*kind)))
+                }
                 Decision::Ask | Decision::Deny => u32::MAX,
             };
         }
         let arguments = match &file.arguments {
             None => None,
-            Some(text) => Some(serde_json::from_str(text).map_err(|err| format!("rule `{id}`: `arguments` is not JSON: {err}"))?),
+            Some(text) => Some(
+                serde_json::from_str(text)
+                    .map_err(|err| format!("rule `{id}`: `arguments` is not JSON: {err}"))?,
+            ),
         };
         Ok(Self {
             tools: globs(&file.tools)?,
@@ -152,7 +164,13 @@ impl Rule {
         let (kind, target) = touch.map_or((None, ""), |(kind, target)| (Some(kind), target));
         if !self.paths.is_empty() {
             let about_path = match kind {
-                Some(TouchKind::Read | TouchKind::Write | TouchKind::Delete | TouchKind::Project | TouchKind::Code) => true,
+                Some(
+                    TouchKind::Read
+                    | TouchKind::Write
+                    | TouchKind::Delete
+                    | TouchKind::Project
+                    | TouchKind::Code,
+                ) => true,
                 Some(
                     TouchKind::Network
                     | TouchKind::Privilege
@@ -169,7 +187,8 @@ impl Rule {
             fit = fit.min(if about_path { self.path_fits(target) } else { Fit::No });
         }
         if !self.hosts.is_empty() {
-            let hosts = if kind == Some(TouchKind::Network) { best(&self.hosts, target) } else { Fit::No };
+            let hosts =
+                if kind == Some(TouchKind::Network) { best(&self.hosts, target) } else { Fit::No };
             fit = fit.min(hosts);
         }
         fit

@@ -80,13 +80,18 @@ pub(crate) fn expand(word: &Word, variables: &HashMap<String, String>) -> Vec<St
                     (_, Some(value)) if *quoted => marked.extend(value.chars().map(|c| (c, true))),
                     (_, Some(value)) => {
                         let blank = |c: char| c == ' ' || c == '\t' || c == '\n';
-                        marked.extend(value.chars().map(|c| {
-                            if blank(c) { (BREAK, true) } else { (glob(c), true) }
-                        }));
+                        marked.extend(
+                            value
+                                .chars()
+                                .map(|c| if blank(c) { (BREAK, true) } else { (glob(c), true) }),
+                        );
                     }
                     ("HOME", None) => marked.push((HOME, true)),
                     ("PWD", None) => marked.push((HERE, true)),
-                    ("RANDOM" | "SECONDS" | "LINENO" | "PPID" | "UID" | "EUID" | "BASHPID", None) => {
+                    (
+                        "RANDOM" | "SECONDS" | "LINENO" | "PPID" | "UID" | "EUID" | "BASHPID",
+                        None,
+                    ) => {
                         marked.push(('0', true));
                     }
                     (_, None) => marked.push((if *quoted { HOLE } else { SPLIT }, true)),
@@ -308,9 +313,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_marked() {
         assert_eq!(args("x \"$A\" $A a$(b)c `d`"), ["x", "…", "…", "a…c", "…"]);
-        assert_eq!(args("x $two \"$two\" *.rs '*' [ab]c ~/x \"~/x\""), [
-            "x", "a", "b", "a b", "*.rs", "*", "?c", "~/x", "~/x"
-        ]);
+        assert_eq!(
+            args("x $two \"$two\" *.rs '*' [ab]c ~/x \"~/x\""),
+            ["x", "a", "b", "a b", "*.rs", "*", "?c", "~/x", "~/x"]
+        );
         assert_eq!(args("{1..1000}"), ["…"]);
         assert_eq!(args("j$(nproc) $?"), ["j0", "0"]);
     }

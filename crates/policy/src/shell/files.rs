@@ -9,9 +9,15 @@ use super::run::{Call, has_option, is_option, value_of};
 pub(super) fn date(call: &mut Call<'_, '_>) {
     let args = call.args();
     let sets = args.iter().any(|arg| {
-        arg == "-s" || arg.starts_with("--se") || (is_option(arg) && !arg.starts_with("--") && arg.contains('s'))
+        arg == "-s"
+            || arg.starts_with("--se")
+            || (is_option(arg) && !arg.starts_with("--") && arg.contains('s'))
     });
-    if sets && !args.iter().any(|arg| arg == "--iso-8601" || arg.starts_with("--iso-8601=") || arg.starts_with("-Is")) {
+    if sets
+        && !args.iter().any(|arg| {
+            arg == "--iso-8601" || arg.starts_with("--iso-8601=") || arg.starts_with("-Is")
+        })
+    {
         call.act.touch(TouchKind::Privilege, "sets the clock");
     }
     if let Some(at) = args.iter().position(|arg| arg == "-f" || arg == "-r" || arg == "--file") {
@@ -29,13 +35,17 @@ pub(super) fn grep(call: &mut Call<'_, '_>) {
     if call.name() == "ag" && has_option(&args, "", &["--pager"]) {
         call.unknown("an option that runs a program");
     }
-    if call.name() != "grep" && call.name() != "egrep" && call.name() != "fgrep" && call.any_open() {
+    if call.name() != "grep" && call.name() != "egrep" && call.name() != "fgrep" && call.any_open()
+    {
         call.unknown("an argument that may be an option is only known when it runs");
     }
     let brings = args.iter().any(|arg| match arg.strip_prefix("--") {
         Some(long) => {
             let name = long.split('=').next().unwrap_or_default();
-            name.len() >= 2 && ("regexp".starts_with(name) || "file".starts_with(name) || "files".starts_with(name))
+            name.len() >= 2
+                && ("regexp".starts_with(name)
+                    || "file".starts_with(name)
+                    || "files".starts_with(name))
         }
         None => is_option(arg) && arg.contains(['e', 'f']),
     });
@@ -65,11 +75,16 @@ fn output_option(call: &mut Call<'_, '_>, args: &[String], letter: char, long: &
                 None => args.get(n + 1).cloned().unwrap_or_default(),
             };
             call.path(TouchKind::Write, &value);
-        } else if is_option(arg) && !arg.starts_with("--")
+        } else if is_option(arg)
+            && !arg.starts_with("--")
             && let Some(at) = arg.find(letter)
         {
             let rest = &arg[at + 1..];
-            let value = if rest.is_empty() { args.get(n + 1).cloned().unwrap_or_default() } else { rest.to_owned() };
+            let value = if rest.is_empty() {
+                args.get(n + 1).cloned().unwrap_or_default()
+            } else {
+                rest.to_owned()
+            };
             call.path(TouchKind::Write, &value);
         }
     }
@@ -94,7 +109,9 @@ pub(super) fn getent(call: &mut Call<'_, '_>) {
     let base = args.iter().find(|arg| !is_option(arg)).cloned().unwrap_or_default();
     match base.as_str() {
         "passwd" | "group" | "services" | "protocols" => {}
-        "hosts" | "ahosts" | "ahostsv4" | "ahostsv6" | "networks" => call.act.touch(TouchKind::Network, HOLE.to_string()),
+        "hosts" | "ahosts" | "ahostsv4" | "ahostsv6" | "networks" => {
+            call.act.touch(TouchKind::Network, HOLE.to_string())
+        }
         _ => call.path(TouchKind::Read, "/etc/shadow"),
     }
 }
@@ -117,14 +134,17 @@ pub(super) fn chmod(call: &mut Call<'_, '_>) {
     }
     call.wildcard_option();
     for arg in &args {
-        let mode = !arg.starts_with("--") && arg.trim_start_matches('-').chars().all(|c| "rwxXst".contains(c));
+        let mode = !arg.starts_with("--")
+            && arg.trim_start_matches('-').chars().all(|c| "rwxXst".contains(c));
         if is_option(arg) && !mode {
             if let Some(value) = Some(value_of(arg)).filter(|value| value.contains('/')) {
                 call.path(TouchKind::Read, value);
             }
         } else if first {
             first = false;
-            let bits = arg.len() >= 4 && arg.trim_start_matches('0').len() >= 4 && arg.chars().all(|c| c.is_ascii_digit());
+            let bits = arg.len() >= 4
+                && arg.trim_start_matches('0').len() >= 4
+                && arg.chars().all(|c| c.is_ascii_digit());
             if (arg.contains('s') && !is_option(arg)) || bits || arg.contains([HOLE, SPLIT]) {
                 call.act.touch(TouchKind::Privilege, "lets a program run as its owner");
             }
@@ -167,7 +187,11 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
             && let Some(at) = arg.find('t')
         {
             let rest = &arg[at + 1..];
-            target = Some(if rest.is_empty() { args.get(n).cloned().unwrap_or_default() } else { rest.to_owned() });
+            target = Some(if rest.is_empty() {
+                args.get(n).cloned().unwrap_or_default()
+            } else {
+                rest.to_owned()
+            });
         }
     }
     let directories = call.name() == "install" && has_option(&args, "d", &["--directory"]);
@@ -208,10 +232,15 @@ pub(super) fn dd(call: &mut Call<'_, '_>) {
         match arg.split_once('=') {
             Some(("if", path)) => call.path(TouchKind::Read, path),
             Some(("of", path)) => {
-                let kind = if path.starts_with("/dev/") { TouchKind::Delete } else { TouchKind::Write };
+                let kind =
+                    if path.starts_with("/dev/") { TouchKind::Delete } else { TouchKind::Write };
                 call.path(kind, path);
             }
-            Some(("bs" | "ibs" | "obs" | "count" | "skip" | "seek" | "conv" | "status" | "iflag" | "oflag" | "cbs", _)) => {}
+            Some((
+                "bs" | "ibs" | "obs" | "count" | "skip" | "seek" | "conv" | "status" | "iflag"
+                | "oflag" | "cbs",
+                _,
+            )) => {}
             Some(_) | None => call.unknown("an operand of `dd` that is not known"),
         }
     }
@@ -220,9 +249,21 @@ pub(super) fn dd(call: &mut Call<'_, '_>) {
 pub(super) fn tar(call: &mut Call<'_, '_>) {
     let args = call.args();
     const RUNS: &[&str] = &[
-        "--to-command", "--checkpoint-action", "--use-compress-program", "--rsh-command", "--rmt-command",
-        "--info-script", "--new-volume-script", "--absolute-names", "--files-from", "--transform", "--xform",
-        "--one-top-level", "--unlink-first", "--recursive-unlink", "--remove-files",
+        "--to-command",
+        "--checkpoint-action",
+        "--use-compress-program",
+        "--rsh-command",
+        "--rmt-command",
+        "--info-script",
+        "--new-volume-script",
+        "--absolute-names",
+        "--files-from",
+        "--transform",
+        "--xform",
+        "--one-top-level",
+        "--unlink-first",
+        "--recursive-unlink",
+        "--remove-files",
     ];
     let old = args.first().is_some_and(|arg| !arg.starts_with('-'));
     let letters: String = args
@@ -257,7 +298,8 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         let to = args.iter().position(|arg| arg == "-C" || arg == "--directory");
         let to = to.and_then(|at| args.get(at + 1)).cloned();
         let attached = args.iter().find_map(|arg| {
-            arg.strip_prefix("--directory=").or_else(|| arg.strip_prefix("-C").filter(|to| !to.is_empty()))
+            arg.strip_prefix("--directory=")
+                .or_else(|| arg.strip_prefix("-C").filter(|to| !to.is_empty()))
         });
         let to = to.or(attached.map(str::to_owned)).unwrap_or_else(|| ".".to_owned());
         call.path(TouchKind::Write, &to);
@@ -279,7 +321,11 @@ pub(super) fn archive(call: &mut Call<'_, '_>) {
     let runs = match name.as_str() {
         "zip" => has_option(&args, "T", &["--test", "--unzip-command", "-TT"]),
         "unzip" => has_option(&args, ":", &[]),
-        "cpio" => has_option(&args, "FHI", &["--rsh-command", "--file", "--to-stdout", "--absolute-filenames"]),
+        "cpio" => has_option(
+            &args,
+            "FHI",
+            &["--rsh-command", "--file", "--to-stdout", "--absolute-filenames"],
+        ),
         _ => true,
     };
     if runs {

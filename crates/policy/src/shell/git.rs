@@ -8,10 +8,28 @@ use super::run::{Call, has_option, is_option, value_of};
 
 /// Options of any subcommand that run a program, write a file, or reach another machine.
 const RUNS: &[&str] = &[
-    "--output", "--open-files-in-pager", "--ext-diff", "--textconv", "--exec", "--upload-pack",
-    "--receive-pack", "--exec-path", "--config-env", "--template", "--separate-git-dir", "--extcmd", "--tool",
-    "--trailer", "--output-directory", "--work-tree", "--git-dir", "--filter", "--config", "--remote",
-    "--reference", "--upload-archive",
+    "--output",
+    "--open-files-in-pager",
+    "--ext-diff",
+    "--textconv",
+    "--exec",
+    "--upload-pack",
+    "--receive-pack",
+    "--exec-path",
+    "--config-env",
+    "--template",
+    "--separate-git-dir",
+    "--extcmd",
+    "--tool",
+    "--trailer",
+    "--output-directory",
+    "--work-tree",
+    "--git-dir",
+    "--filter",
+    "--config",
+    "--remote",
+    "--reference",
+    "--upload-archive",
 ];
 
 /// Settings that only change how things look.
@@ -21,9 +39,22 @@ fn harmless_setting(setting: &str) -> bool {
     !is_open(value)
         && (matches!(
             key.as_str(),
-            "user.name" | "user.email" | "core.quotepath" | "commit.gpgsign" | "tag.gpgsign" | "init.defaultbranch"
-                | "core.autocrlf" | "log.date" | "diff.algorithm" | "merge.conflictstyle" | "diff.renames"
-                | "core.abbrev" | "status.short" | "column.ui" | "advice.detachedhead" | "pull.rebase"
+            "user.name"
+                | "user.email"
+                | "core.quotepath"
+                | "commit.gpgsign"
+                | "tag.gpgsign"
+                | "init.defaultbranch"
+                | "core.autocrlf"
+                | "log.date"
+                | "diff.algorithm"
+                | "merge.conflictstyle"
+                | "diff.renames"
+                | "core.abbrev"
+                | "status.short"
+                | "column.ui"
+                | "advice.detachedhead"
+                | "pull.rebase"
         ) || key.starts_with("color.")
             || key.starts_with("advice.")
             || (key == "core.pager" && matches!(value, "cat" | "less" | ""))
@@ -38,8 +69,19 @@ pub(super) fn git(call: &mut Call<'_, '_>) {
     while let Some(arg) = args.get(n) {
         n += 1;
         match arg.as_str() {
-            "--no-pager" | "-P" | "--bare" | "--no-replace-objects" | "--literal-pathspecs" | "--no-optional-locks"
-            | "--version" | "--help" | "--html-path" | "--man-path" | "--info-path" | "--exec-path" | "-v" => {}
+            "--no-pager"
+            | "-P"
+            | "--bare"
+            | "--no-replace-objects"
+            | "--literal-pathspecs"
+            | "--no-optional-locks"
+            | "--version"
+            | "--help"
+            | "--html-path"
+            | "--man-path"
+            | "--info-path"
+            | "--exec-path"
+            | "-v" => {}
             "-C" => {
                 let to = args.get(n).cloned().unwrap_or_default();
                 n += 1;
@@ -90,10 +132,12 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     let exact = !matches!(command, "commit" | "clone" | "init" | "config");
     let dangerous = rest.iter().take_while(|arg| *arg != "--").any(|arg| {
         let name = arg.split('=').next().unwrap_or_default();
-        name.starts_with("--") && name.len() > 3 && RUNS.iter().any(|run| {
-            // Shortened names count where git takes them; `--work` is no other option's name.
-            *run == name || (name.len() >= 5 && run.starts_with(name))
-        })
+        name.starts_with("--")
+            && name.len() > 3
+            && RUNS.iter().any(|run| {
+                // Shortened names count where git takes them; `--work` is no other option's name.
+                *run == name || (name.len() >= 5 && run.starts_with(name))
+            })
     });
     if dangerous && exact {
         call.unknown("an option of git that runs a program or writes a file");
@@ -108,17 +152,23 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         call.act.touch(TouchKind::Delete, format!("git {command} {target}").trim_end().to_owned());
     };
     match command {
-        "status" | "log" | "diff" | "show" | "blame" | "annotate" | "ls-files" | "ls-tree" | "rev-parse" | "rev-list" | "describe"
-        | "shortlog" | "cat-file" | "name-rev" | "merge-base" | "diff-tree" | "diff-index" | "diff-files"
-        | "for-each-ref" | "count-objects" | "check-ignore" | "check-attr" | "help" | "version" | "whatchanged" | "range-diff"
-        | "show-ref" | "cherry" | "show-branch" | "var" | "verify-commit" | "fsck" | "grep" | "hash-object" | "merge-tree" | "stripspace" => {
-            if command == "grep" && letter("O") || command == "cat-file" && has(&["--textconv", "--filters"]) {
+        "status" | "log" | "diff" | "show" | "blame" | "annotate" | "ls-files" | "ls-tree"
+        | "rev-parse" | "rev-list" | "describe" | "shortlog" | "cat-file" | "name-rev"
+        | "merge-base" | "diff-tree" | "diff-index" | "diff-files" | "for-each-ref"
+        | "count-objects" | "check-ignore" | "check-attr" | "help" | "version" | "whatchanged"
+        | "range-diff" | "show-ref" | "cherry" | "show-branch" | "var" | "verify-commit"
+        | "fsck" | "grep" | "hash-object" | "merge-tree" | "stripspace" => {
+            if command == "grep" && letter("O")
+                || command == "cat-file" && has(&["--textconv", "--filters"])
+            {
                 call.unknown("an option of git that runs a program");
             }
             if matches!(command, "diff" | "grep" | "hash-object" | "blame") {
                 // Outside of the repository they read plain files.
                 for arg in rest.iter().filter(|arg| !is_option(arg)) {
-                    if arg.starts_with(['/', super::expand::HOME]) || arg.contains("..") && arg.contains('/') {
+                    if arg.starts_with(['/', super::expand::HOME])
+                        || arg.contains("..") && arg.contains('/')
+                    {
                         call.path(TouchKind::Read, arg);
                     }
                 }
@@ -151,8 +201,12 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         }
         "remote" => match rest.first().map(String::as_str) {
             None | Some("-v" | "--verbose" | "get-url") => {}
-            Some("show" | "update" | "prune") => call.act.touch(TouchKind::Network, HOLE.to_string()),
-            Some(_) => call.act.touch(TouchKind::Environment, format!("git remote {}", shown(&rest.join(" ")))),
+            Some("show" | "update" | "prune") => {
+                call.act.touch(TouchKind::Network, HOLE.to_string())
+            }
+            Some(_) => call
+                .act
+                .touch(TouchKind::Environment, format!("git remote {}", shown(&rest.join(" ")))),
         },
         "config" => config(call, rest),
         "stash" => match rest.first().map(String::as_str) {
@@ -160,15 +214,25 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
             Some("drop" | "clear") => deletes(call),
             Some(_) | None => writes(call),
         },
-        "add" | "merge" | "cherry-pick" | "revert" | "apply" | "am" | "mv" | "init" | "bisect" | "notes" | "rebase" | "commit"
-        | "switch" | "checkout" | "restore" | "reset" | "worktree" | "update-index" | "sparse-checkout" | "read-tree" | "write-tree"
-        | "format-patch" | "archive" | "rerere" | "maintenance" | "pack-refs" | "gc" | "prune" | "symbolic-ref" | "replace" => {
+        "add" | "merge" | "cherry-pick" | "revert" | "apply" | "am" | "mv" | "init" | "bisect"
+        | "notes" | "rebase" | "commit" | "switch" | "checkout" | "restore" | "reset"
+        | "worktree" | "update-index" | "sparse-checkout" | "read-tree" | "write-tree"
+        | "format-patch" | "archive" | "rerere" | "maintenance" | "pack-refs" | "gc" | "prune"
+        | "symbolic-ref" | "replace" => {
             writes(call);
             let lost = match command {
-                "checkout" => letter("fB") || has(&["--force", ".", "--"]) || rest.len() > 1 && !letter("b") && !has(&["--orphan", "--detach", "--track", "-q", "-t"]),
+                "checkout" => {
+                    letter("fB")
+                        || has(&["--force", ".", "--"])
+                        || rest.len() > 1
+                            && !letter("b")
+                            && !has(&["--orphan", "--detach", "--track", "-q", "-t"])
+                }
                 "restore" => !has(&["--staged", "-S"]) || has(&["--worktree", "-W"]),
                 "reset" => has(&["--hard", "--merge", "--keep"]),
-                "switch" => letter("fC") || has(&["--force", "--discard-changes", "--force-create"]),
+                "switch" => {
+                    letter("fC") || has(&["--force", "--discard-changes", "--force-create"])
+                }
                 "worktree" => has(&["remove", "prune"]),
                 "gc" | "prune" => true,
                 _ => false,
@@ -177,14 +241,28 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 deletes(call);
             }
             match command {
-                "rebase" if letter("x") => call.unknown("a rebase that runs a program at each commit"),
+                "rebase" if letter("x") => {
+                    call.unknown("a rebase that runs a program at each commit")
+                }
                 "bisect" if rest.first().is_some_and(|arg| arg == "run") => call.inner(&rest[1..]),
                 "maintenance" => call.act.touch(TouchKind::Persistence, "git maintenance"),
-                "archive" | "format-patch" if letter("o") => call.unknown("an option of git that writes a file"),
+                "archive" | "format-patch" if letter("o") => {
+                    call.unknown("an option of git that writes a file")
+                }
                 _ => {}
             }
             // Hooks and filters of the repository may run.
-            if matches!(command, "commit" | "merge" | "rebase" | "am" | "cherry-pick" | "revert" | "checkout" | "switch") {
+            if matches!(
+                command,
+                "commit"
+                    | "merge"
+                    | "rebase"
+                    | "am"
+                    | "cherry-pick"
+                    | "revert"
+                    | "checkout"
+                    | "switch"
+            ) {
                 call.act.touch(TouchKind::Project, ".");
             }
             for arg in rest.iter().filter(|arg| !is_option(arg)) {
@@ -210,15 +288,19 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
             call.act.touch(TouchKind::Publish, shown(&rest.join(" ")));
             remote_hosts(call, rest);
         }
-        "fetch" | "pull" | "clone" | "ls-remote" | "submodule" | "lfs" | "archive-remote" | "request-pull" => {
-            if command == "submodule" && rest.first().is_none_or(|arg| arg == "status" || arg == "summary") {
+        "fetch" | "pull" | "clone" | "ls-remote" | "submodule" | "lfs" | "archive-remote"
+        | "request-pull" => {
+            if command == "submodule"
+                && rest.first().is_none_or(|arg| arg == "status" || arg == "summary")
+            {
                 return;
             }
             if letter("uc") && command != "pull" && command != "fetch" || dangerous {
                 call.unknown("an option of git that runs a program");
             }
             if command == "submodule" && rest.first().is_some_and(|arg| arg == "foreach") {
-                let text: Vec<String> = rest[1..].iter().filter(|arg| !is_option(arg)).cloned().collect();
+                let text: Vec<String> =
+                    rest[1..].iter().filter(|arg| !is_option(arg)).cloned().collect();
                 call.text(&text.join(" "));
             }
             writes(call);
@@ -239,8 +321,20 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
 fn config(call: &mut Call<'_, '_>, rest: &[String]) {
     let named: Vec<&String> = rest.iter().filter(|arg| !is_option(arg)).collect();
     let asks = rest.iter().any(|arg| {
-        matches!(arg.as_str(), "--get" | "--get-all" | "--get-regexp" | "--list" | "-l" | "--show-origin" | "get" | "list")
-    }) && !rest.iter().any(|arg| arg.starts_with("--file") || arg == "-f" || arg == "-e" || arg == "--edit");
+        matches!(
+            arg.as_str(),
+            "--get"
+                | "--get-all"
+                | "--get-regexp"
+                | "--list"
+                | "-l"
+                | "--show-origin"
+                | "get"
+                | "list"
+        )
+    }) && !rest
+        .iter()
+        .any(|arg| arg.starts_with("--file") || arg == "-f" || arg == "-e" || arg == "--edit");
     if asks || (named.len() == 1 && rest.len() == 1) {
         return;
     }
@@ -248,7 +342,9 @@ fn config(call: &mut Call<'_, '_>, rest: &[String]) {
         [key, value, ..] => format!("{key}={value}"),
         _ => String::new(),
     };
-    let local = !rest.iter().any(|arg| matches!(arg.as_str(), "--global" | "--system" | "-f") || arg.starts_with("--file"));
+    let local = !rest.iter().any(|arg| {
+        matches!(arg.as_str(), "--global" | "--system" | "-f") || arg.starts_with("--file")
+    });
     if local && harmless_setting(&setting) {
         for path in call.walk.paths(".") {
             call.act.touch(TouchKind::Write, path);
@@ -266,7 +362,9 @@ fn remote_hosts(call: &mut Call<'_, '_>, rest: &[String]) {
             call.act.touch(TouchKind::Network, HOLE.to_string());
         }
         Some(arg) if arg.contains("://") => call.act.touch(TouchKind::Network, host_of(arg)),
-        Some(arg) => call.act.touch(TouchKind::Network, host_of(arg.split(':').next().unwrap_or_default())),
+        Some(arg) => {
+            call.act.touch(TouchKind::Network, host_of(arg.split(':').next().unwrap_or_default()))
+        }
         None => call.act.touch(TouchKind::Network, HOLE.to_string()),
     }
 }

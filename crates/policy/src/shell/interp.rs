@@ -26,15 +26,34 @@ fn inline_of(name: &str) -> Option<Inline> {
         }
         "node" | "nodejs" => Inline {
             letters: "epri",
-            longs: &["--eval", "--print", "--require", "--import", "--loader", "--experimental-loader", "--env-file", "--interactive"],
+            longs: &[
+                "--eval",
+                "--print",
+                "--require",
+                "--import",
+                "--loader",
+                "--experimental-loader",
+                "--env-file",
+                "--interactive",
+            ],
             flags: "vch",
             valued: &[],
         },
         "perl" => Inline { letters: "eEnpaiMmIxs", longs: &[], flags: "wcTWv", valued: &[] },
         "ruby" => Inline { letters: "enpairIxsCS", longs: &[], flags: "wcvW", valued: &[] },
-        "php" => Inline { letters: "rRBEFdzaS", longs: &["--run", "--process-code"], flags: "lvnimq", valued: &[] },
+        "php" => Inline {
+            letters: "rRBEFdzaS",
+            longs: &["--run", "--process-code"],
+            flags: "lvnimq",
+            valued: &[],
+        },
         "lua" | "luajit" => Inline { letters: "eil", longs: &[], flags: "vE", valued: &[] },
-        "Rscript" | "julia" => Inline { letters: "eELpi", longs: &["--eval", "--print", "--load"], flags: "v", valued: &[] },
+        "Rscript" | "julia" => Inline {
+            letters: "eELpi",
+            longs: &["--eval", "--print", "--load"],
+            flags: "v",
+            valued: &[],
+        },
         _ => return None,
     })
 }
@@ -59,7 +78,11 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
             return call.unknown("what an interpreter runs is only known when it runs");
         }
         if name.starts_with("py") && arg.starts_with("-m") {
-            let module = if arg == "-m" { args.get(n + 1).cloned().unwrap_or_default() } else { arg[2..].to_owned() };
+            let module = if arg == "-m" {
+                args.get(n + 1).cloned().unwrap_or_default()
+            } else {
+                arg[2..].to_owned()
+            };
             let rest = args.get(n + if arg == "-m" { 2 } else { 1 }..).unwrap_or_default().to_vec();
             return module_of_python(call, &module, &rest);
         }
@@ -75,7 +98,16 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
             n += 2;
         } else if !long && letters.chars().all(|c| inline.flags.contains(c)) {
             n += 1;
-        } else if matches!(arg.as_str(), "--test" | "--check" | "--watch" | "--max-old-space-size=4096" | "--enable-source-maps" | "--no-warnings" | "--experimental-strip-types") {
+        } else if matches!(
+            arg.as_str(),
+            "--test"
+                | "--check"
+                | "--watch"
+                | "--max-old-space-size=4096"
+                | "--enable-source-maps"
+                | "--no-warnings"
+                | "--experimental-strip-types"
+        ) {
             if arg == "--test" && args.len() == n + 1 {
                 call.act.touch(TouchKind::Project, ".");
                 return;
@@ -104,13 +136,14 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
 
 fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
     match module {
-        "pip" | "pipx" | "uv" | "poetry" | "pytest" | "black" | "ruff" | "mypy" | "flake8" | "isort" | "pylint"
-        | "coverage" | "tox" | "nox" | "pre_commit" | "pyright" => {
+        "pip" | "pipx" | "uv" | "poetry" | "pytest" | "black" | "ruff" | "mypy" | "flake8"
+        | "isort" | "pylint" | "coverage" | "tox" | "nox" | "pre_commit" | "pyright" => {
             let mut argv = vec![module.to_owned()];
             argv.extend_from_slice(rest);
             call.inner(&argv);
         }
-        "json.tool" | "tokenize" | "ast" | "dis" | "calendar" | "platform" | "site" | "sysconfig" | "tabnanny" | "py_compile" | "compileall" => {
+        "json.tool" | "tokenize" | "ast" | "dis" | "calendar" | "platform" | "site"
+        | "sysconfig" | "tabnanny" | "py_compile" | "compileall" => {
             call.read_paths(rest, 0);
             if module == "json.tool" {
                 // Its second name is written.
@@ -119,11 +152,15 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
                 }
             }
         }
-        "venv" | "virtualenv" | "build" | "unittest" | "doctest" | "timeit_file" | "cProfile_file" => call.project(),
+        "venv" | "virtualenv" | "build" | "unittest" | "doctest" | "timeit_file"
+        | "cProfile_file" => call.project(),
         "http.server" | "smtpd" | "ensurepip" | "webbrowser" | "ftplib" => {
             call.act.touch(TouchKind::Network, super::expand::HOLE.to_string());
         }
-        module if !module.is_empty() && module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') => {
+        module
+            if !module.is_empty()
+                && module.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.') =>
+        {
             // A module of the project, or of what is installed: nothing tells which.
             call.act.touch(TouchKind::Code, format!("module {module}"));
         }

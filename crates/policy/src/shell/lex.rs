@@ -73,7 +73,8 @@ impl Parser<'_> {
                     let script = self.until_paren()?;
                     pieces.0.push(Piece::Process { script });
                 }
-                '(' if !conditional && matches!(self.back(), Some('@' | '!' | '+' | '?' | '*'))
+                '(' if !conditional
+                    && matches!(self.back(), Some('@' | '!' | '+' | '?' | '*'))
                     && !pieces.0.is_empty() =>
                 {
                     return Err(Misread("it uses extended patterns"));
@@ -222,7 +223,9 @@ impl Parser<'_> {
                     self.next();
                     return Ok(inside);
                 }
-                Some(')') => return Err(Misread("a parenthesis that may be arithmetic or a command")),
+                Some(')') => {
+                    return Err(Misread("a parenthesis that may be arithmetic or a command"));
+                }
                 Some(c) => inside.push(c),
                 None => return Err(Misread("arithmetic is not closed")),
             }
@@ -253,8 +256,9 @@ impl Parser<'_> {
                     self.next();
                     break;
                 }
-                Some('@') if self.peek_at(1).is_some_and(|c| c.is_ascii_alphabetic())
-                    && self.peek_at(2) == Some('}') =>
+                Some('@')
+                    if self.peek_at(1).is_some_and(|c| c.is_ascii_alphabetic())
+                        && self.peek_at(2) == Some('}') =>
                 {
                     return Err(Misread("it expands a variable as a prompt or as code"));
                 }

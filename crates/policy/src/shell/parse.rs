@@ -712,5 +712,9 @@ fn assignment(word: &Word) -> Option<Assign> {
         pieces.push(super::ast::Piece::Text { text: value.to_owned(), quoted: false });
     }
     pieces.extend(rest.iter().cloned());
-    Some(Assign { name: name.to_owned(), values: vec![Word { pieces }], opaque: plain != left || name != plain })
+    Some(Assign {
+        name: name.to_owned(),
+        values: vec![Word { pieces }],
+        opaque: plain != left || name != plain,
+    })
 }

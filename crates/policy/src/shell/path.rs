@@ -25,7 +25,11 @@ pub(crate) fn resolve(path: &str, from: &str, workspace: &str) -> String {
         return clean("~", rest);
     }
     if let Some(rest) = path.strip_prefix(HERE) {
-        return if from.contains(HOLE) { anywhere() } else { join(from, &format!("./{rest}"), workspace) };
+        return if from.contains(HOLE) {
+            anywhere()
+        } else {
+            join(from, &format!("./{rest}"), workspace)
+        };
     }
     if path.contains([HOME, HERE]) {
         return anywhere();
@@ -61,7 +65,11 @@ fn clean(root: &str, path: &str) -> String {
             part => parts.push(part),
         }
     }
-    if parts.is_empty() && root.is_empty() { "/".to_owned() } else { format!("{root}/{}", parts.join("/")) }
+    if parts.is_empty() && root.is_empty() {
+        "/".to_owned()
+    } else {
+        format!("{root}/{}", parts.join("/"))
+    }
 }
 
 /// An absolute path beneath the workspace, made relative to it.

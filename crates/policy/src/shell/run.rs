@@ -179,7 +179,11 @@ impl Walk<'_> {
             }
         }
         // From one directory a program, from another something else: only the sure case goes on.
-        if act.touches.iter().any(|(kind, _)| matches!(kind, TouchKind::Project | TouchKind::Unknown)) {
+        if act
+            .touches
+            .iter()
+            .any(|(kind, _)| matches!(kind, TouchKind::Project | TouchKind::Unknown))
+        {
             self.outside_arguments(act);
             return None;
         }
@@ -226,7 +230,8 @@ impl Call<'_, '_> {
                     Some(at) if value.starts_with('-') => &value[at..],
                     _ => value,
                 };
-                if !is_option(value) && (value.contains('/') || value.contains(super::expand::HOME)) {
+                if !is_option(value) && (value.contains('/') || value.contains(super::expand::HOME))
+                {
                     self.path(TouchKind::Read, value);
                 }
                 if arg.contains([HOLE, SPLIT]) {
@@ -279,10 +284,32 @@ impl Call<'_, '_> {
         let args = self.args();
         self.act.touch(TouchKind::Project, ".");
         const RUNS: &[&str] = &[
-            "--eval", "--exec", "-exec", "-toolexec", "--toolexec", "--script-shell", "--node-options",
-            "--config", "--prefix", "--require", "--import", "--loader", "--rulesdir", "--plugin",
-            "-fplugin", "--pager", "--rustc-wrapper", "--resolve-plugins-relative-to", "--pdb",
-            "--compiler", "--wrapper", "-wrapper", "--use-ld", "-fuse-ld", "--checker", "-B",
+            "--eval",
+            "--exec",
+            "-exec",
+            "-toolexec",
+            "--toolexec",
+            "--script-shell",
+            "--node-options",
+            "--config",
+            "--prefix",
+            "--require",
+            "--import",
+            "--loader",
+            "--rulesdir",
+            "--plugin",
+            "-fplugin",
+            "--pager",
+            "--rustc-wrapper",
+            "--resolve-plugins-relative-to",
+            "--pdb",
+            "--compiler",
+            "--wrapper",
+            "-wrapper",
+            "--use-ld",
+            "-fuse-ld",
+            "--checker",
+            "-B",
         ];
         for arg in &args {
             let name = arg.split('=').next().unwrap_or_default();
@@ -293,18 +320,26 @@ impl Call<'_, '_> {
             if RUNS.contains(&name) && !local {
                 self.act.touch(TouchKind::Code, shown(arg));
             }
-            if arg.contains("$(") || arg.contains('`') || arg.contains(SPLIT) || arg.starts_with(HOLE) {
+            if arg.contains("$(")
+                || arg.contains('`')
+                || arg.contains(SPLIT)
+                || arg.starts_with(HOLE)
+            {
                 self.act.touch(TouchKind::Code, shown(arg));
             }
             // `CC=…`, `-o/x`, `--manifest-path=/x`, `@/x`
             let tail = match arg.find(['/', super::expand::HOME]) {
                 Some(0) => Some(arg.as_str()),
-                Some(at) if arg[..at].ends_with(['=', '@', ':', ',']) || (is_option(arg) && !arg[..at].contains('.')) => {
+                Some(at)
+                    if arg[..at].ends_with(['=', '@', ':', ','])
+                        || (is_option(arg) && !arg[..at].contains('.')) =>
+                {
                     Some(&arg[at..])
                 }
                 Some(_) | None => None,
             };
-            let named = if value.contains("..") && !value.contains("...") { Some(value) } else { tail };
+            let named =
+                if value.contains("..") && !value.contains("...") { Some(value) } else { tail };
             if let Some(named) = named.filter(|named| !named.starts_with("//")) {
                 for path in self.walk.paths(named) {
                     if !in_workspace(&path) && !super::walk::is_sink(&path) {
@@ -370,7 +405,8 @@ impl Call<'_, '_> {
             }
             Does::Delete => {
                 let target = shown_rest();
-                self.act.touch(TouchKind::Delete, if target.is_empty() { ".".into() } else { target });
+                self.act
+                    .touch(TouchKind::Delete, if target.is_empty() { ".".into() } else { target });
             }
             Does::Project => self.project(),
             Does::Network => self.act.touch(TouchKind::Network, HOLE.to_string()),

@@ -20,8 +20,9 @@ pub(super) fn sed(call: &mut Call<'_, '_>) {
                 given = true;
                 n += 1;
             }
-            "-n" | "-E" | "-r" | "-s" | "-z" | "-u" | "-nE" | "-En" | "-nr" | "-rn" | "--quiet" | "--silent"
-            | "--regexp-extended" | "--null-data" | "--separate" | "--posix" | "--sandbox" | "--debug" => {}
+            "-n" | "-E" | "-r" | "-s" | "-z" | "-u" | "-nE" | "-En" | "-nr" | "-rn" | "--quiet"
+            | "--silent" | "--regexp-extended" | "--null-data" | "--separate" | "--posix"
+            | "--sandbox" | "--debug" => {}
             "-l" | "--line-length" => n += 1,
             "--" => {
                 files.extend(args[n..].iter().cloned());
@@ -38,7 +39,9 @@ pub(super) fn sed(call: &mut Call<'_, '_>) {
                 given = true;
                 n += 1;
             }
-            arg if is_option(arg) => call.unknown("a script that is in a file, or an option that is not known"),
+            arg if is_option(arg) => {
+                call.unknown("a script that is in a file, or an option that is not known")
+            }
             arg if !given && scripts.is_empty() => scripts.push(arg.to_owned()),
             arg => files.push(arg.to_owned()),
         }
@@ -87,9 +90,10 @@ fn harmless_sed(script: &str) -> bool {
         }
         match chars.next() {
             None => return true,
-            Some('p' | 'd' | 'q' | '=' | 'n' | 'N' | 'g' | 'G' | 'h' | 'H' | 'x' | 'D' | 'P' | 'l' | 'Q' | 'z' | 'F') => {
-                while chars.next_if(char::is_ascii_digit).is_some() {}
-            }
+            Some(
+                'p' | 'd' | 'q' | '=' | 'n' | 'N' | 'g' | 'G' | 'h' | 'H' | 'x' | 'D' | 'P' | 'l'
+                | 'Q' | 'z' | 'F',
+            ) => while chars.next_if(char::is_ascii_digit).is_some() {},
             Some('{' | '}') => {}
             Some('#' | 'a' | 'i' | 'c' | 'b' | 't' | 'T' | ':') => {
                 // Text or a label, to the end of the line. Lines that go on are not followed.
@@ -105,23 +109,33 @@ fn harmless_sed(script: &str) -> bool {
                 }
             }
             Some(command @ ('s' | 'y')) => {
-                let Some(delimiter) = chars.next().filter(|c| !c.is_alphanumeric() && *c != '\\' && *c != '\n') else {
+                let Some(delimiter) =
+                    chars.next().filter(|c| !c.is_alphanumeric() && *c != '\\' && *c != '\n')
+                else {
                     return false;
                 };
                 if !skip_to(&mut chars, delimiter) || !skip_to(&mut chars, delimiter) {
                     return false;
                 }
                 while command == 's'
-                    && chars.next_if(|c| c.is_ascii_digit() || matches!(c, 'g' | 'p' | 'i' | 'I' | 'm' | 'M')).is_some()
+                    && chars
+                        .next_if(|c| {
+                            c.is_ascii_digit() || matches!(c, 'g' | 'p' | 'i' | 'I' | 'm' | 'M')
+                        })
+                        .is_some()
                 {}
             }
             Some(_) => return false,
         }
         while chars.next_if(|c| matches!(c, ' ' | '\t')).is_some() {}
-        if !matches!(chars.peek(), None | Some(';' | '\n' | '}' | '#')) && !matches!(chars.peek(), Some('{')) {
+        if !matches!(chars.peek(), None | Some(';' | '\n' | '}' | '#'))
+            && !matches!(chars.peek(), Some('{'))
+        {
             // After `{` a command may follow at once; after anything else it may not.
             let next = chars.peek().copied();
-            if next.is_some_and(|c| c != '/' && !c.is_ascii_digit() && c != '$' && !c.is_alphabetic()) {
+            if next
+                .is_some_and(|c| c != '/' && !c.is_ascii_digit() && c != '$' && !c.is_alphabetic())
+            {
                 return false;
             }
         }
@@ -156,7 +170,9 @@ pub(super) fn awk(call: &mut Call<'_, '_>) {
             "-F" | "-v" | "--field-separator" | "--assign" => n += 1,
             "--" => {}
             arg if arg.starts_with("-F") || (arg.starts_with("-v") && arg.contains('=')) => {}
-            arg if is_option(arg) => call.unknown("a program that is in a file, or an option that is not known"),
+            arg if is_option(arg) => {
+                call.unknown("a program that is in a file, or an option that is not known")
+            }
             arg if program.is_none() => program = Some(arg.to_owned()),
             // `name=value` is an assignment, anything else a file.
             arg if arg.split_once('=').is_some_and(|(name, _)| super::lex::is_name(name)) => {}
@@ -175,7 +191,11 @@ pub(super) fn awk(call: &mut Call<'_, '_>) {
 
 fn harmless_awk(program: &str) -> bool {
     let text = program.replace("||", "  ");
-    if text.contains("system") || text.contains('|') || text.contains("getline") || text.contains('@') {
+    if text.contains("system")
+        || text.contains('|')
+        || text.contains("getline")
+        || text.contains('@')
+    {
         return false;
     }
     // `print … > "file"`: a `>` after a print, before its statement ends. `$1 > 5` is a test.
@@ -203,16 +223,49 @@ mod tests {
 
     #[test]
     fn scripts_that_only_edit_are_told_from_those_that_do_more() {
-        for script in ["s/a/b/", "s|a/b|c|g", "10,20p", "/x/d", "$d", "1d;$d", "/a/,/b/p", "s/a/b/; s/c/d/g", "y/ab/cd/", "/x/{s/a/b/;p}"] {
+        for script in [
+            "s/a/b/",
+            "s|a/b|c|g",
+            "10,20p",
+            "/x/d",
+            "$d",
+            "1d;$d",
+            "/a/,/b/p",
+            "s/a/b/; s/c/d/g",
+            "y/ab/cd/",
+            "/x/{s/a/b/;p}",
+        ] {
             assert!(harmless_sed(script), "{script}");
         }
-        for script in ["1e id", "e", "s/a/id/e", "s/a/b/w /tmp/x", "w f", "r /etc/passwd", "1!e id", "s/x/y/;e id", "/x/e", "s/a/b/ge", "s[a[id[e", "{e id\n}", "s/[/]/;e;/"] {
+        for script in [
+            "1e id",
+            "e",
+            "s/a/id/e",
+            "s/a/b/w /tmp/x",
+            "w f",
+            "r /etc/passwd",
+            "1!e id",
+            "s/x/y/;e id",
+            "/x/e",
+            "s/a/b/ge",
+            "s[a[id[e",
+            "{e id\n}",
+            "s/[/]/;e;/",
+        ] {
             assert!(!harmless_sed(script), "{script}");
         }
-        for program in ["{print $1}", "$3 > 10 {print $0}", "NR==1 || NR==2", "{s+=$1} END {print s}"] {
+        for program in
+            ["{print $1}", "$3 > 10 {print $0}", "NR==1 || NR==2", "{s+=$1} END {print s}"]
+        {
             assert!(harmless_awk(program), "{program}");
         }
-        for program in ["BEGIN{system(\"id\")}", "{print | \"sh\"}", "{\"id\"|getline x}", "{print > \"/etc/x\"}", "@load \"x\""] {
+        for program in [
+            "BEGIN{system(\"id\")}",
+            "{print | \"sh\"}",
+            "{\"id\"|getline x}",
+            "{print > \"/etc/x\"}",
+            "@load \"x\"",
+        ] {
             assert!(!harmless_awk(program), "{program}");
         }
     }

@@ -11,87 +11,284 @@ type Table = &'static [(&'static str, Does)];
 const CARGO: Table = {
     use Does::{Delete, Install, Network, Nothing, Project, Publish, Write};
     &[
-        ("build", Project), ("b", Project), ("check", Project), ("c", Project), ("test", Project), ("t", Project),
-        ("run", Project), ("r", Project), ("clippy", Project), ("bench", Project), ("doc", Project), ("nextest", Project),
-        ("fmt", Write), ("fix", Project), ("tree", Nothing), ("metadata", Nothing), ("version", Nothing),
-        ("help", Nothing), ("locate-project", Nothing), ("pkgid", Nothing), ("read-manifest", Nothing),
-        ("verify-project", Nothing), ("new", Write), ("init", Write), ("expand", Project), ("llvm-cov", Project),
-        ("miri", Project), ("machete", Nothing), ("deny", Project), ("audit", Network), ("outdated", Network),
-        ("add", Network), ("remove", Write), ("rm", Write), ("update", Network), ("generate-lockfile", Network),
-        ("fetch", Network), ("search", Network), ("info", Network), ("vendor", Network), ("package", Project),
-        ("install", Install), ("uninstall", Install), ("binstall", Install), ("publish", Publish), ("yank", Publish),
-        ("owner", Publish), ("login", Publish), ("clean", Delete), ("rustc", Project), ("rustdoc", Project),
-        ("xtask", Project), ("insta", Project), ("hack", Project), ("tarpaulin", Project), ("sqlx", Project),
+        ("build", Project),
+        ("b", Project),
+        ("check", Project),
+        ("c", Project),
+        ("test", Project),
+        ("t", Project),
+        ("run", Project),
+        ("r", Project),
+        ("clippy", Project),
+        ("bench", Project),
+        ("doc", Project),
+        ("nextest", Project),
+        ("fmt", Write),
+        ("fix", Project),
+        ("tree", Nothing),
+        ("metadata", Nothing),
+        ("version", Nothing),
+        ("help", Nothing),
+        ("locate-project", Nothing),
+        ("pkgid", Nothing),
+        ("read-manifest", Nothing),
+        ("verify-project", Nothing),
+        ("new", Write),
+        ("init", Write),
+        ("expand", Project),
+        ("llvm-cov", Project),
+        ("miri", Project),
+        ("machete", Nothing),
+        ("deny", Project),
+        ("audit", Network),
+        ("outdated", Network),
+        ("add", Network),
+        ("remove", Write),
+        ("rm", Write),
+        ("update", Network),
+        ("generate-lockfile", Network),
+        ("fetch", Network),
+        ("search", Network),
+        ("info", Network),
+        ("vendor", Network),
+        ("package", Project),
+        ("install", Install),
+        ("uninstall", Install),
+        ("binstall", Install),
+        ("publish", Publish),
+        ("yank", Publish),
+        ("owner", Publish),
+        ("login", Publish),
+        ("clean", Delete),
+        ("rustc", Project),
+        ("rustdoc", Project),
+        ("xtask", Project),
+        ("insta", Project),
+        ("hack", Project),
+        ("tarpaulin", Project),
+        ("sqlx", Project),
     ]
 };
 const NODE: Table = {
     use Does::{Install, Network, Nothing, Project, Publish};
     &[
-        ("test", Project), ("t", Project), ("run", Project), ("run-script", Project), ("start", Project), ("build", Project),
-        ("lint", Project), ("dev", Project), ("format", Project), ("typecheck", Project), ("check", Project),
-        ("ls", Nothing), ("list", Nothing), ("ll", Nothing), ("why", Nothing), ("explain", Nothing), ("root", Nothing),
-        ("bin", Nothing), ("prefix", Nothing), ("help", Nothing), ("version", Project), ("pkg", Project), ("pack", Project),
-        ("outdated", Network), ("audit", Network), ("view", Network), ("info", Network), ("search", Network), ("ping", Network),
-        ("install", Install), ("i", Install), ("ci", Install), ("add", Install), ("update", Install), ("up", Install),
-        ("upgrade", Install), ("remove", Install), ("rm", Install), ("uninstall", Install), ("un", Install), ("link", Install),
-        ("dlx", Install), ("init", Install), ("create", Install), ("rebuild", Install), ("dedupe", Install),
-        ("publish", Publish), ("unpublish", Publish), ("deprecate", Publish), ("login", Publish), ("adduser", Publish),
-        ("token", Publish), ("owner", Publish),
+        ("test", Project),
+        ("t", Project),
+        ("run", Project),
+        ("run-script", Project),
+        ("start", Project),
+        ("build", Project),
+        ("lint", Project),
+        ("dev", Project),
+        ("format", Project),
+        ("typecheck", Project),
+        ("check", Project),
+        ("ls", Nothing),
+        ("list", Nothing),
+        ("ll", Nothing),
+        ("why", Nothing),
+        ("explain", Nothing),
+        ("root", Nothing),
+        ("bin", Nothing),
+        ("prefix", Nothing),
+        ("help", Nothing),
+        ("version", Project),
+        ("pkg", Project),
+        ("pack", Project),
+        ("outdated", Network),
+        ("audit", Network),
+        ("view", Network),
+        ("info", Network),
+        ("search", Network),
+        ("ping", Network),
+        ("install", Install),
+        ("i", Install),
+        ("ci", Install),
+        ("add", Install),
+        ("update", Install),
+        ("up", Install),
+        ("upgrade", Install),
+        ("remove", Install),
+        ("rm", Install),
+        ("uninstall", Install),
+        ("un", Install),
+        ("link", Install),
+        ("dlx", Install),
+        ("init", Install),
+        ("create", Install),
+        ("rebuild", Install),
+        ("dedupe", Install),
+        ("publish", Publish),
+        ("unpublish", Publish),
+        ("deprecate", Publish),
+        ("login", Publish),
+        ("adduser", Publish),
+        ("token", Publish),
+        ("owner", Publish),
     ]
 };
 const PIP: Table = {
     use Does::{Install, Network, Nothing};
     &[
-        ("list", Nothing), ("show", Nothing), ("freeze", Nothing), ("check", Nothing), ("help", Nothing), ("inspect", Nothing),
-        ("install", Install), ("uninstall", Install), ("download", Install), ("wheel", Install), ("index", Network),
-        ("search", Network), ("inject", Install), ("upgrade", Install),
+        ("list", Nothing),
+        ("show", Nothing),
+        ("freeze", Nothing),
+        ("check", Nothing),
+        ("help", Nothing),
+        ("inspect", Nothing),
+        ("install", Install),
+        ("uninstall", Install),
+        ("download", Install),
+        ("wheel", Install),
+        ("index", Network),
+        ("search", Network),
+        ("inject", Install),
+        ("upgrade", Install),
     ]
 };
 const POETRY: Table = {
     use Does::{Exec, Install, Nothing, Project, Publish, Write};
     &[
-        ("run", Exec), ("exec", Exec), ("show", Nothing), ("check", Nothing), ("version", Nothing), ("env", Nothing),
-        ("build", Project), ("test", Project), ("fmt", Write), ("install", Install), ("add", Install), ("remove", Install),
-        ("update", Install), ("lock", Install), ("sync", Install), ("pip", Install), ("tool", Install), ("venv", Project),
-        ("publish", Publish), ("list", Nothing), ("outdated", Nothing), ("tree", Nothing), ("info", Nothing), ("help", Nothing),
+        ("run", Exec),
+        ("exec", Exec),
+        ("show", Nothing),
+        ("check", Nothing),
+        ("version", Nothing),
+        ("env", Nothing),
+        ("build", Project),
+        ("test", Project),
+        ("fmt", Write),
+        ("install", Install),
+        ("add", Install),
+        ("remove", Install),
+        ("update", Install),
+        ("lock", Install),
+        ("sync", Install),
+        ("pip", Install),
+        ("tool", Install),
+        ("venv", Project),
+        ("publish", Publish),
+        ("list", Nothing),
+        ("outdated", Nothing),
+        ("tree", Nothing),
+        ("info", Nothing),
+        ("help", Nothing),
     ]
 };
 const GO: Table = {
     use Does::{Delete, Install, Nothing, Project, Write};
     &[
-        ("build", Project), ("test", Project), ("run", Project), ("vet", Project), ("fmt", Write), ("list", Nothing),
-        ("version", Nothing), ("env", Nothing), ("doc", Nothing), ("help", Nothing), ("mod", Project), ("generate", Project),
-        ("tool", Project), ("work", Project), ("fix", Write), ("install", Install), ("get", Install), ("clean", Delete),
+        ("build", Project),
+        ("test", Project),
+        ("run", Project),
+        ("vet", Project),
+        ("fmt", Write),
+        ("list", Nothing),
+        ("version", Nothing),
+        ("env", Nothing),
+        ("doc", Nothing),
+        ("help", Nothing),
+        ("mod", Project),
+        ("generate", Project),
+        ("tool", Project),
+        ("work", Project),
+        ("fix", Write),
+        ("install", Install),
+        ("get", Install),
+        ("clean", Delete),
     ]
 };
 const JVM: Table = {
     use Does::{Delete, Install, Project, Publish};
     &[
-        ("test", Project), ("compile", Project), ("package", Project), ("verify", Project), ("build", Project), ("check", Project),
-        ("assemble", Project), ("install", Project), ("tasks", Project), ("dependencies", Project), ("run", Project),
-        ("dependency:tree", Project), ("clean", Delete), ("deploy", Publish), ("publish", Publish), ("release:perform", Publish),
-        ("restore", Install), ("add", Install), ("new", Project), ("format", Project), ("tool", Install),
-        ("deps.get", Install), ("repl", Project), ("console", Project),
+        ("test", Project),
+        ("compile", Project),
+        ("package", Project),
+        ("verify", Project),
+        ("build", Project),
+        ("check", Project),
+        ("assemble", Project),
+        ("install", Project),
+        ("tasks", Project),
+        ("dependencies", Project),
+        ("run", Project),
+        ("dependency:tree", Project),
+        ("clean", Delete),
+        ("deploy", Publish),
+        ("publish", Publish),
+        ("release:perform", Publish),
+        ("restore", Install),
+        ("add", Install),
+        ("new", Project),
+        ("format", Project),
+        ("tool", Install),
+        ("deps.get", Install),
+        ("repl", Project),
+        ("console", Project),
     ]
 };
 const SYSTEM: Table = {
     use Does::{Install, Nothing};
     &[
-        ("list", Nothing), ("search", Nothing), ("show", Nothing), ("policy", Nothing), ("info", Nothing), ("depends", Nothing),
-        ("rdepends", Nothing), ("-l", Nothing), ("help", Nothing), ("install", Install), ("remove", Install), ("purge", Install),
-        ("update", Install), ("upgrade", Install), ("full-upgrade", Install), ("dist-upgrade", Install), ("autoremove", Install),
-        ("source", Install), ("download", Install), ("build-dep", Install), ("reinstall", Install), ("tap", Install),
-        ("default", Install), ("toolchain", Install), ("target", Install), ("component", Install), ("override", Install),
-        ("self", Install), ("create", Install), ("env", Install), ("activate", Nothing),
+        ("list", Nothing),
+        ("search", Nothing),
+        ("show", Nothing),
+        ("policy", Nothing),
+        ("info", Nothing),
+        ("depends", Nothing),
+        ("rdepends", Nothing),
+        ("-l", Nothing),
+        ("help", Nothing),
+        ("install", Install),
+        ("remove", Install),
+        ("purge", Install),
+        ("update", Install),
+        ("upgrade", Install),
+        ("full-upgrade", Install),
+        ("dist-upgrade", Install),
+        ("autoremove", Install),
+        ("source", Install),
+        ("download", Install),
+        ("build-dep", Install),
+        ("reinstall", Install),
+        ("tap", Install),
+        ("default", Install),
+        ("toolchain", Install),
+        ("target", Install),
+        ("component", Install),
+        ("override", Install),
+        ("self", Install),
+        ("create", Install),
+        ("env", Install),
+        ("activate", Nothing),
     ]
 };
 const CLOUD: Table = {
     use Does::{Delete, Network, Nothing, Project, Publish};
     &[
-        ("version", Nothing), ("help", Nothing), ("fmt", Project), ("validate", Project), ("lint", Project), ("template", Project),
-        ("plan", Network), ("init", Network), ("get", Network), ("describe", Network), ("logs", Network), ("list", Network),
-        ("ls", Network), ("status", Network), ("apply", Publish), ("install", Publish), ("upgrade", Publish), ("create", Publish),
-        ("rollout", Publish), ("destroy", Delete), ("delete", Delete), ("uninstall", Delete), ("exec", Network),
+        ("version", Nothing),
+        ("help", Nothing),
+        ("fmt", Project),
+        ("validate", Project),
+        ("lint", Project),
+        ("template", Project),
+        ("plan", Network),
+        ("init", Network),
+        ("get", Network),
+        ("describe", Network),
+        ("logs", Network),
+        ("list", Network),
+        ("ls", Network),
+        ("status", Network),
+        ("apply", Publish),
+        ("install", Publish),
+        ("upgrade", Publish),
+        ("create", Publish),
+        ("rollout", Publish),
+        ("destroy", Delete),
+        ("delete", Delete),
+        ("uninstall", Delete),
+        ("exec", Network),
     ]
 };
 
@@ -118,7 +315,8 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
         }
         "npm" | "pnpm" | "yarn" => {
             if let Some(at) = args.iter().position(|arg| arg == "exec" || arg == "x") {
-                let inner: Vec<String> = args[at + 1..].iter().skip_while(|arg| *arg == "--").cloned().collect();
+                let inner: Vec<String> =
+                    args[at + 1..].iter().skip_while(|arg| *arg == "--").cloned().collect();
                 return package_runner(call, &inner);
             }
             if name == "yarn" && args.is_empty() {
@@ -146,19 +344,26 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
         }
         "go" => {
             call.subcommand(GO, &["-C"]);
-            if args.first().is_some_and(|arg| arg == "env") && args.iter().any(|arg| arg == "-w" || arg == "-u") {
+            if args.first().is_some_and(|arg| arg == "env")
+                && args.iter().any(|arg| arg == "-w" || arg == "-u")
+            {
                 call.act.touch(TouchKind::Persistence, "go env");
             }
-            if args.first().is_some_and(|arg| arg == "run") && args.iter().any(|arg| arg.contains('@')) {
+            if args.first().is_some_and(|arg| arg == "run")
+                && args.iter().any(|arg| arg.contains('@'))
+            {
                 call.act.touch(TouchKind::Install, shown(&args.join(" ")));
             }
-            if args.first().is_some_and(|arg| arg == "mod") && args.iter().any(|arg| arg == "download" || arg == "tidy") {
+            if args.first().is_some_and(|arg| arg == "mod")
+                && args.iter().any(|arg| arg == "download" || arg == "tidy")
+            {
                 call.act.touch(TouchKind::Network, HOLE.to_string());
             }
         }
         "mvn" | "gradle" | "dotnet" | "sbt" | "lein" | "mix" | "stack" | "cabal" => {
             let words: Vec<String> = args.iter().filter(|arg| !is_option(arg)).cloned().collect();
-            let known: Vec<_> = words.iter().filter_map(|word| JVM.iter().find(|(name, _)| name == word)).collect();
+            let known: Vec<_> =
+                words.iter().filter_map(|word| JVM.iter().find(|(name, _)| name == word)).collect();
             if known.len() < words.len() {
                 call.act.touch(TouchKind::Code, shown(&words.join(" ")));
             }
@@ -168,14 +373,25 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             call.project();
             manifest(call, &args, &["-f", "--file", "-p", "--project-dir", "-I", "--init-script"]);
         }
-        "gem" | "composer" | "apt" | "apt-get" | "apt-cache" | "brew" | "rustup" | "conda" | "mamba" => {
+        "gem" | "composer" | "apt" | "apt-get" | "apt-cache" | "brew" | "rustup" | "conda"
+        | "mamba" => {
             call.subcommand(SYSTEM, &[]);
             if name.starts_with("apt") && has_option(&args, "oc", &["--option", "--config-file"]) {
                 call.unknown("settings on the command line, which may run programs");
             }
         }
         "dpkg" => {
-            if !matches!(args.first().map(String::as_str), Some("-l" | "-L" | "-s" | "-S" | "--list" | "--print-architecture" | "--get-selections")) {
+            if !matches!(
+                args.first().map(String::as_str),
+                Some(
+                    "-l" | "-L"
+                        | "-s"
+                        | "-S"
+                        | "--list"
+                        | "--print-architecture"
+                        | "--get-selections"
+                )
+            ) {
                 call.act.touch(TouchKind::Install, shown(&args.join(" ")));
             }
         }
@@ -208,7 +424,11 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             if matches!(name.as_str(), "pre-commit") && !args.iter().any(|arg| arg == "run") {
                 call.act.touch(TouchKind::Persistence, "hooks");
             }
-            manifest(call, &args, &["-f", "--file", "-C", "--justfile", "--rakefile", "-c", "--directory", "-t"]);
+            manifest(
+                call,
+                &args,
+                &["-f", "--file", "-C", "--justfile", "--rakefile", "-c", "--directory", "-t"],
+            );
         }
     }
 }
@@ -221,7 +441,8 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
     // Variables with a blank may hold a program and its arguments.
     for arg in args {
         if let Some((name, value)) = arg.split_once('=').filter(|(name, _)| !name.starts_with('-'))
-            && (value.contains([' ', ';', '|', '&', '`', '$']) || matches!(name, "SHELL" | ".SHELLFLAGS" | "MAKE"))
+            && (value.contains([' ', ';', '|', '&', '`', '$'])
+                || matches!(name, "SHELL" | ".SHELLFLAGS" | "MAKE"))
         {
             call.act.touch(TouchKind::Code, shown(arg));
         }
@@ -233,7 +454,9 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
         call.act.touch(TouchKind::Publish, shown(&args.join(" ")));
     }
     manifest(call, args, &["-f", "--file", "--makefile", "-C", "--directory", "-I"]);
-    if args.iter().any(|arg| arg == "-f" || arg == "-f-" || arg == "--file=-") && args.iter().any(|arg| arg == "-" || arg.ends_with('-')) {
+    if args.iter().any(|arg| arg == "-f" || arg == "-f-" || arg == "--file=-")
+        && args.iter().any(|arg| arg == "-" || arg.ends_with('-'))
+    {
         call.unknown("rules that come from a pipe");
     }
 }
@@ -243,10 +466,13 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
 fn package_runner(call: &mut Call<'_, '_>, args: &[String]) {
     let at = args.iter().position(|arg| !is_option(arg));
     let options = &args[..at.unwrap_or(args.len())];
-    let plain = options.iter().all(|arg| matches!(arg.as_str(), "--no-install" | "--no" | "-q" | "--offline"));
+    let plain = options
+        .iter()
+        .all(|arg| matches!(arg.as_str(), "--no-install" | "--no" | "-q" | "--offline"));
     match at {
         Some(at) if plain => {
-            let known = matches!(super::programs::find(&args[at]), Some(super::programs::Spec::Project));
+            let known =
+                matches!(super::programs::find(&args[at]), Some(super::programs::Spec::Project));
             if known {
                 call.inner(&args[at..]);
             } else {

@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use overmind_core::gate::TouchKind;
 
-use super::ast::{Chain, Command, Compound, Join, Piece, RedirectKind, Script, Shape, Simple, Word};
+use super::ast::{
+    Chain, Command, Compound, Join, Piece, RedirectKind, Script, Shape, Simple, Word,
+};
 use super::expand::{self, HOLE, SPLIT, expand, is_open, is_static};
 use super::parse::{MAX_DEPTH, parse};
 use super::path::{anywhere, resolve};
@@ -202,7 +204,10 @@ impl<'a> Walk<'a> {
                 to
             }
             Some(path) if path.starts_with('/') && is_static(path) => self.paths(path),
-            Some(path) if path.starts_with(expand::HOME) && is_static(&path[expand::HOME.len_utf8()..]) => {
+            Some(path)
+                if path.starts_with(expand::HOME)
+                    && is_static(&path[expand::HOME.len_utf8()..]) =>
+            {
                 self.paths(path)
             }
             Some(_) => vec![anywhere()],
@@ -353,9 +358,7 @@ impl<'a> Walk<'a> {
             // Alone it stays; before a command it is only the command's.
             if simple.words.is_empty() {
                 match value {
-                    Some(value)
-                        if !is_open(&value) && self.is_set_once(&assign.name) =>
-                    {
+                    Some(value) if !is_open(&value) && self.is_set_once(&assign.name) => {
                         self.variables.insert(assign.name.clone(), value);
                     }
                     Some(_) | None => {
@@ -386,7 +389,16 @@ impl<'a> Walk<'a> {
         }
         let evaluates = matches!(
             argv[0].as_str(),
-            "test" | "[" | "let" | "printf" | "read" | "unset" | "declare" | "typeset" | "local" | "wait"
+            "test"
+                | "["
+                | "let"
+                | "printf"
+                | "read"
+                | "unset"
+                | "declare"
+                | "typeset"
+                | "local"
+                | "wait"
         );
         if evaluates && simple.words.iter().any(hides_code) {
             act.unknown("a builtin evaluates a text that holds a command");
@@ -439,7 +451,8 @@ impl<'a> Walk<'a> {
             };
             if redirect.kind != RedirectKind::Write {
                 // `< <(…)` reads from a program, like a pipe.
-                let process = redirect.target.pieces.iter().any(|p| matches!(p, Piece::Process { .. }));
+                let process =
+                    redirect.target.pieces.iter().any(|p| matches!(p, Piece::Process { .. }));
                 stdin = Some(if process {
                     Stdin::Pipe { names: false }
                 } else {
@@ -471,7 +484,10 @@ impl<'a> Walk<'a> {
 }
 
 pub(super) fn is_sink(path: &str) -> bool {
-    matches!(path, "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/stdin" | "/dev/tty" | "/dev/fd/63")
+    matches!(
+        path,
+        "/dev/null" | "/dev/stdout" | "/dev/stderr" | "/dev/stdin" | "/dev/tty" | "/dev/fd/63"
+    )
 }
 
 /// Adds the touch of a variable that changes what later programs are or do, unless the value is
@@ -499,30 +515,144 @@ pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
 /// Whether the variable may change which programs run, or what they run.
 pub(super) fn dangerous_variable(name: &str) -> bool {
     const EXACT: &[&str] = &[
-        "PATH", "IFS", "ENV", "BASH_ENV", "BASH_FUNC", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND", "PS0",
-        "PS1", "PS2", "PS4", "CDPATH", "HOME", "SHELL", "PAGER", "MANPAGER", "MANOPT", "EDITOR",
-        "VISUAL", "FCEDIT", "BROWSER", "LESSOPEN", "LESSCLOSE", "LESS", "LESSKEY", "TAR_OPTIONS",
-        "RSYNC_RSH", "MAKEFLAGS", "MAKEFILES", "MFLAGS", "GNUMAKEFLAGS", "MAKE", "CC", "CXX", "LD", "AR",
-        "AS", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "RUSTUP_HOME",
-        "CARGO_HOME", "CARGO", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "MAVEN_OPTS",
-        "GRADLE_OPTS", "GOFLAGS", "GOPROXY", "CGO_CFLAGS", "CGO_LDFLAGS", "PERL5OPT", "PERL5LIB",
-        "PERL5DB", "PERLLIB", "RUBYOPT", "RUBYLIB", "NODE_OPTIONS", "NODE_PATH", "PHPRC",
-        "PHP_INI_SCAN_DIR", "LUA_INIT", "LUA_PATH", "LUA_CPATH", "SSH_ASKPASS", "SUDO_ASKPASS",
-        "SSH_AUTH_SOCK", "DOCKER_HOST", "KUBECONFIG", "INPUTRC", "TERMINFO", "TERMCAP", "HISTFILE",
-        "GCONV_PATH", "LOCPATH", "NLSPATH", "RES_OPTIONS", "HOSTALIASES", "TMPDIR", "EXINIT", "VIMINIT",
-        "AWKPATH", "AWKLIBPATH", "ZDOTDIR", "OPENSSL_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR",
-        "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "WGETRC", "CURL_HOME", "GREP_OPTIONS", "BASH_LOADABLES_PATH",
-        "QEMU_LD_PREFIX", "DYLD_INSERT_LIBRARIES", "PARALLEL", "XDG_CONFIG_HOME", "EMACSLOADPATH",
+        "PATH",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "BASH_FUNC",
+        "SHELLOPTS",
+        "BASHOPTS",
+        "PROMPT_COMMAND",
+        "PS0",
+        "PS1",
+        "PS2",
+        "PS4",
+        "CDPATH",
+        "HOME",
+        "SHELL",
+        "PAGER",
+        "MANPAGER",
+        "MANOPT",
+        "EDITOR",
+        "VISUAL",
+        "FCEDIT",
+        "BROWSER",
+        "LESSOPEN",
+        "LESSCLOSE",
+        "LESS",
+        "LESSKEY",
+        "TAR_OPTIONS",
+        "RSYNC_RSH",
+        "MAKEFLAGS",
+        "MAKEFILES",
+        "MFLAGS",
+        "GNUMAKEFLAGS",
+        "MAKE",
+        "CC",
+        "CXX",
+        "LD",
+        "AR",
+        "AS",
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTFLAGS",
+        "RUSTC_WRAPPER",
+        "RUSTC_WORKSPACE_WRAPPER",
+        "RUSTUP_HOME",
+        "CARGO_HOME",
+        "CARGO",
+        "JAVA_TOOL_OPTIONS",
+        "_JAVA_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "MAVEN_OPTS",
+        "GRADLE_OPTS",
+        "GOFLAGS",
+        "GOPROXY",
+        "CGO_CFLAGS",
+        "CGO_LDFLAGS",
+        "PERL5OPT",
+        "PERL5LIB",
+        "PERL5DB",
+        "PERLLIB",
+        "RUBYOPT",
+        "RUBYLIB",
+        "NODE_OPTIONS",
+        "NODE_PATH",
+        "PHPRC",
+        "PHP_INI_SCAN_DIR",
+        "LUA_INIT",
+        "LUA_PATH",
+        "LUA_CPATH",
+        "SSH_ASKPASS",
+        "SUDO_ASKPASS",
+        "SSH_AUTH_SOCK",
+        "DOCKER_HOST",
+        "KUBECONFIG",
+        "INPUTRC",
+        "TERMINFO",
+        "TERMCAP",
+        "HISTFILE",
+        "GCONV_PATH",
+        "LOCPATH",
+        "NLSPATH",
+        "RES_OPTIONS",
+        "HOSTALIASES",
+        "TMPDIR",
+        "EXINIT",
+        "VIMINIT",
+        "AWKPATH",
+        "AWKLIBPATH",
+        "ZDOTDIR",
+        "OPENSSL_CONF",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "WGETRC",
+        "CURL_HOME",
+        "GREP_OPTIONS",
+        "BASH_LOADABLES_PATH",
+        "QEMU_LD_PREFIX",
+        "DYLD_INSERT_LIBRARIES",
+        "PARALLEL",
+        "XDG_CONFIG_HOME",
+        "EMACSLOADPATH",
     ];
     const FAMILIES: &[&str] = &[
-        "LD_", "DYLD_", "GIT_", "PYTHON", "PIP_", "UV_", "npm_config_", "NPM_CONFIG_", "CARGO_TARGET_",
-        "CARGO_BUILD_", "CARGO_ALIAS_", "CARGO_REGISTR", "CARGO_PROFILE_", "BASH_FUNC_", "GLIBC_", "MALLOC_", "BUNDLE_", "GEM_",
+        "LD_",
+        "DYLD_",
+        "GIT_",
+        "PYTHON",
+        "PIP_",
+        "UV_",
+        "npm_config_",
+        "NPM_CONFIG_",
+        "CARGO_TARGET_",
+        "CARGO_BUILD_",
+        "CARGO_ALIAS_",
+        "CARGO_REGISTR",
+        "CARGO_PROFILE_",
+        "BASH_FUNC_",
+        "GLIBC_",
+        "MALLOC_",
+        "BUNDLE_",
+        "GEM_",
         "COMPOSER_",
     ];
     const HARMLESS: &[&str] = &[
-        "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_AUTHOR_DATE", "GIT_COMMITTER_NAME",
-        "GIT_COMMITTER_EMAIL", "GIT_COMMITTER_DATE", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "CARGO_TARGET_DIR", "CARGO_BUILD_JOBS",
+        "GIT_AUTHOR_NAME",
+        "GIT_AUTHOR_EMAIL",
+        "GIT_AUTHOR_DATE",
+        "GIT_COMMITTER_NAME",
+        "GIT_COMMITTER_EMAIL",
+        "GIT_COMMITTER_DATE",
+        "PYTHONUNBUFFERED",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHASHSEED",
+        "PYTHONIOENCODING",
+        "PYTHONUTF8",
+        "CARGO_TARGET_DIR",
+        "CARGO_BUILD_JOBS",
         "MALLOC_ARENA_MAX",
     ];
     let upper = name.to_ascii_lowercase();
@@ -555,12 +685,26 @@ fn lists_names(command: &Command, given: bool) -> bool {
             // Only what prints plain names.
             let all = simple.words.iter().map(|word| word.literal().unwrap_or_default());
             let all: Vec<String> = all.collect();
-            !rest.is_empty() && !all.iter().any(|a| a.starts_with("-printf") || a.starts_with("-exec"))
+            !rest.is_empty()
+                && !all.iter().any(|a| a.starts_with("-printf") || a.starts_with("-exec"))
         }
         ["ls" | "fd", ..] => true,
-        ["rg" | "grep", rest @ ..] if rest.iter().any(|&arg| {
-            matches!(arg, "-l" | "-rl" | "-lr" | "--files-with-matches" | "--files" | "-ril" | "-rlE" | "-L")
-        }) => true,
+        ["rg" | "grep", rest @ ..]
+            if rest.iter().any(|&arg| {
+                matches!(
+                    arg,
+                    "-l" | "-rl"
+                        | "-lr"
+                        | "--files-with-matches"
+                        | "--files"
+                        | "-ril"
+                        | "-rlE"
+                        | "-L"
+                )
+            }) =>
+        {
+            true
+        }
         ["sort" | "uniq" | "head" | "tail" | "grep", ..] => given,
         _ => false,
     }

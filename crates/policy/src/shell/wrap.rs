@@ -28,41 +28,113 @@ fn prefix_of(name: &str) -> Prefix {
             valued: &["-c", "-n", "-p", "--class", "--classdata"],
             ..plain
         },
-        "nohup" | "fakeroot" | "eatmydata" | "noglob" | "nocorrect" | "dbus-run-session" | "catchsegv"
-        | "rlwrap" | "caffeinate" | "linux32" | "linux64" | "i386" | "x86_64" | "unbuffer" | "builtin" => plain,
+        "nohup" | "fakeroot" | "eatmydata" | "noglob" | "nocorrect" | "dbus-run-session"
+        | "catchsegv" | "rlwrap" | "caffeinate" | "linux32" | "linux64" | "i386" | "x86_64"
+        | "unbuffer" | "builtin" => plain,
         "setsid" => Prefix { flags: &["-c", "-f", "-w", "--fork", "--wait", "--ctty"], ..plain },
-        "stdbuf" => Prefix { valued: &["-i", "-o", "-e", "--input", "--output", "--error"], ..plain },
+        "stdbuf" => {
+            Prefix { valued: &["-i", "-o", "-e", "--input", "--output", "--error"], ..plain }
+        }
         "timeout" | "gtimeout" => Prefix {
             flags: &["--foreground", "--preserve-status", "-v", "--verbose"],
             valued: &["-k", "-s", "--kill-after", "--signal"],
             first: 1,
             ..plain
         },
-        "time" => Prefix { flags: &["-p", "-v", "--portability", "--verbose"], valued: &["-f", "--format"], ..plain },
+        "time" => Prefix {
+            flags: &["-p", "-v", "--portability", "--verbose"],
+            valued: &["-f", "--format"],
+            ..plain
+        },
         "exec" => Prefix { flags: &["-c", "-l"], valued: &["-a"], ..plain },
         "command" => Prefix { flags: &["-p"], ..plain },
-        "taskset" | "chrt" => Prefix { flags: &["-c", "-f", "-r", "-o", "-b", "-i"], first: 1, ..plain },
+        "taskset" | "chrt" => {
+            Prefix { flags: &["-c", "-f", "-r", "-o", "-b", "-i"], first: 1, ..plain }
+        }
         "numactl" => plain,
         "choom" => Prefix { valued: &["-n"], ..plain },
         "sudo" => Prefix {
-            flags: &["-E", "-H", "-n", "-S", "-b", "-k", "-A", "-i", "-s", "--preserve-env", "--login", "--shell", "--non-interactive"],
-            valued: &["-u", "-g", "-p", "-C", "-D", "-h", "-R", "-T", "-U", "-r", "-t", "--user", "--group", "--prompt", "--chdir"],
+            flags: &[
+                "-E",
+                "-H",
+                "-n",
+                "-S",
+                "-b",
+                "-k",
+                "-A",
+                "-i",
+                "-s",
+                "--preserve-env",
+                "--login",
+                "--shell",
+                "--non-interactive",
+            ],
+            valued: &[
+                "-u", "-g", "-p", "-C", "-D", "-h", "-R", "-T", "-U", "-r", "-t", "--user",
+                "--group", "--prompt", "--chdir",
+            ],
             touch: Some(TouchKind::Privilege),
             ..plain
         },
-        "doas" => Prefix { flags: &["-n", "-s", "-L"], valued: &["-u", "-C"], touch: Some(TouchKind::Privilege), ..plain },
-        "pkexec" | "run0" => Prefix { flags: &["--disable-internal-agent", "--keep-cwd"], valued: &["--user"], touch: Some(TouchKind::Privilege), ..plain },
-        "gosu" | "su-exec" | "setuidgid" | "chpst" | "s6-setuidgid" => Prefix { first: 1, touch: Some(TouchKind::Privilege), ..plain },
-        "chroot" => Prefix { valued: &["--userspec", "--groups"], first: 1, touch: Some(TouchKind::Privilege), ..plain },
+        "doas" => Prefix {
+            flags: &["-n", "-s", "-L"],
+            valued: &["-u", "-C"],
+            touch: Some(TouchKind::Privilege),
+            ..plain
+        },
+        "pkexec" | "run0" => Prefix {
+            flags: &["--disable-internal-agent", "--keep-cwd"],
+            valued: &["--user"],
+            touch: Some(TouchKind::Privilege),
+            ..plain
+        },
+        "gosu" | "su-exec" | "setuidgid" | "chpst" | "s6-setuidgid" => {
+            Prefix { first: 1, touch: Some(TouchKind::Privilege), ..plain }
+        }
+        "chroot" => Prefix {
+            valued: &["--userspec", "--groups"],
+            first: 1,
+            touch: Some(TouchKind::Privilege),
+            ..plain
+        },
         "unshare" | "nsenter" => Prefix {
-            flags: &["-r", "-m", "-n", "-p", "-u", "-i", "-U", "-f", "-C", "-F", "-a", "--map-root-user", "--fork", "--net", "--mount", "--pid", "--user", "--mount-proc", "--all"],
+            flags: &[
+                "-r",
+                "-m",
+                "-n",
+                "-p",
+                "-u",
+                "-i",
+                "-U",
+                "-f",
+                "-C",
+                "-F",
+                "-a",
+                "--map-root-user",
+                "--fork",
+                "--net",
+                "--mount",
+                "--pid",
+                "--user",
+                "--mount-proc",
+                "--all",
+            ],
             valued: &["-t", "--target", "-S", "-G"],
             touch: Some(TouchKind::Privilege),
             ..plain
         },
-        "setpriv" | "capsh" | "proot" | "firejail" | "bwrap" | "systemd-run" | "cgexec" => Prefix { touch: Some(TouchKind::Privilege), ..plain },
-        "strace" | "ltrace" | "perf" | "valgrind" => Prefix { flags: &["-f", "-q", "-c", "-y"], valued: &["-e", "-s"], touch: Some(TouchKind::Process), ..plain },
-        "torsocks" | "torify" | "proxychains" | "proxychains4" => Prefix { touch: Some(TouchKind::Network), ..plain },
+        "setpriv" | "capsh" | "proot" | "firejail" | "bwrap" | "systemd-run" | "cgexec" => {
+            Prefix { touch: Some(TouchKind::Privilege), ..plain }
+        }
+        "strace" | "ltrace" | "perf" | "valgrind" => Prefix {
+            flags: &["-f", "-q", "-c", "-y"],
+            valued: &["-e", "-s"],
+            touch: Some(TouchKind::Process),
+            ..plain
+        },
+        "torsocks" | "torify" | "proxychains" | "proxychains4" => {
+            Prefix { touch: Some(TouchKind::Network), ..plain }
+        }
         _ => plain,
     }
 }
@@ -84,7 +156,9 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
     }
     let Some(mut n) = options(call, &args, flags, valued) else { return };
     // sudo takes assignments before the program.
-    while name == "sudo" && args.get(n).is_some_and(|arg| arg.contains('=') && !arg.starts_with('/')) {
+    while name == "sudo"
+        && args.get(n).is_some_and(|arg| arg.contains('=') && !arg.starts_with('/'))
+    {
         let (variable, value) = args[n].split_once('=').unwrap_or((&args[n], ""));
         call.walk.environment(variable, Some(value));
         n += 1;
@@ -99,7 +173,12 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
 }
 
 /// Skips a wrapper's own options. `None` when one is not known: recorded as unknown.
-fn options(call: &mut Call<'_, '_>, args: &[String], flags: &[&str], valued: &[&str]) -> Option<usize> {
+fn options(
+    call: &mut Call<'_, '_>,
+    args: &[String],
+    flags: &[&str],
+    valued: &[&str],
+) -> Option<usize> {
     let mut n = 0;
     while let Some(arg) = args.get(n) {
         if arg == "--" {
@@ -122,7 +201,10 @@ fn options(call: &mut Call<'_, '_>, args: &[String], flags: &[&str], valued: &[&
             n += 1;
         } else if !long && valued.contains(&letter.as_str()) {
             n += 1; // `-n5`
-        } else if !long && call.name() == "nice" && arg[1..].chars().all(|c| c.is_ascii_digit() || c == '-') {
+        } else if !long
+            && call.name() == "nice"
+            && arg[1..].chars().all(|c| c.is_ascii_digit() || c == '-')
+        {
             n += 1; // `-5`
         } else if !long && arg[1..].chars().all(|c| flags.contains(&format!("-{c}").as_str())) {
             n += 1; // a cluster of flags
@@ -155,8 +237,14 @@ fn env(call: &mut Call<'_, '_>) {
                 return split_string(call, &rest);
             }
             arg if arg.starts_with("-u") || arg.starts_with("--unset=") => {}
-            arg if arg.starts_with("-S") || arg.starts_with("--split-string=") || arg.starts_with("-vS") => {
-                let text = arg.trim_start_matches("--split-string=").trim_start_matches("-vS").trim_start_matches("-S");
+            arg if arg.starts_with("-S")
+                || arg.starts_with("--split-string=")
+                || arg.starts_with("-vS") =>
+            {
+                let text = arg
+                    .trim_start_matches("--split-string=")
+                    .trim_start_matches("-vS")
+                    .trim_start_matches("-S");
                 let mut rest = vec![text.to_owned()];
                 rest.extend_from_slice(&args[n..]);
                 return split_string(call, &rest);
@@ -187,7 +275,9 @@ fn env(call: &mut Call<'_, '_>) {
 }
 
 fn split_string(call: &mut Call<'_, '_>, rest: &[String]) {
-    if rest.iter().any(|arg| arg.chars().any(is_private)) || rest.first().is_none_or(|text| text.contains(['\\', '$'])) {
+    if rest.iter().any(|arg| arg.chars().any(is_private))
+        || rest.first().is_none_or(|text| text.contains(['\\', '$']))
+    {
         return call.unknown("which program a wrapper runs is only known when it runs");
     }
     call.text(&rest.join(" "));
@@ -208,11 +298,15 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
             n += 2;
             continue;
         }
-        if matches!(arg.as_str(), "--login" | "--noprofile" | "--norc" | "--posix" | "--noediting") {
+        if matches!(arg.as_str(), "--login" | "--noprofile" | "--norc" | "--posix" | "--noediting")
+        {
             n += 1;
             continue;
         }
-        let Some(letters) = arg.strip_prefix(['-', '+']).filter(|letters| !letters.is_empty()) else { break };
+        let Some(letters) = arg.strip_prefix(['-', '+']).filter(|letters| !letters.is_empty())
+        else {
+            break;
+        };
         if !letters.chars().all(|c| "abcefhiklmnpstuvxBCEHPT".contains(c)) {
             return call.unknown("a shell has an option that is not known");
         }
@@ -358,7 +452,8 @@ pub(super) fn set(call: &mut Call<'_, '_>) {
     let harmless = call.args().iter().enumerate().all(|(n, arg)| {
         let letters = arg.strip_prefix(['-', '+']);
         letters.is_some_and(|letters| letters.chars().all(|c| "abefhkmnptuvxBCEHPTo".contains(c)))
-            || (n > 0 && matches!(arg.as_str(), "pipefail" | "errexit" | "nounset" | "xtrace" | "noglob"))
+            || (n > 0
+                && matches!(arg.as_str(), "pipefail" | "errexit" | "nounset" | "xtrace" | "noglob"))
     });
     if !harmless {
         call.unknown("it sets the arguments of the shell itself");
@@ -378,8 +473,19 @@ pub(super) fn xargs(call: &mut Call<'_, '_>) {
     let flags: &[&str] =
         &["-0", "-r", "-t", "-x", "--null", "--no-run-if-empty", "--verbose", "--exit"];
     let valued: &[&str] = &[
-        "-n", "-P", "-L", "-I", "-d", "-s", "-E", "--max-args", "--max-procs", "--max-lines", "--replace",
-        "--delimiter", "--max-chars",
+        "-n",
+        "-P",
+        "-L",
+        "-I",
+        "-d",
+        "-s",
+        "-E",
+        "--max-args",
+        "--max-procs",
+        "--max-lines",
+        "--replace",
+        "--delimiter",
+        "--max-chars",
     ];
     let Some(n) = options(call, &args, flags, valued) else { return };
     let replaced = args[..n].iter().enumerate().find_map(|(at, arg)| match arg.as_str() {
@@ -441,7 +547,9 @@ pub(super) fn by_text(call: &mut Call<'_, '_>) {
                 Some(_) | None => {}
             }
         }
-        "at" | "batch" | "start-stop-daemon" | "daemonize" => call.act.touch(TouchKind::Persistence, name.clone()),
+        "at" | "batch" | "start-stop-daemon" | "daemonize" => {
+            call.act.touch(TouchKind::Persistence, name.clone())
+        }
         "socat" | "ncat" => call.act.touch(TouchKind::Network, HOLE.to_string()),
         _ => {}
     }
@@ -452,20 +560,84 @@ pub(super) fn by_text(call: &mut Call<'_, '_>) {
 /// `find`: its tests are harmless, its actions run programs, delete, or write.
 pub(super) fn find(call: &mut Call<'_, '_>) {
     const ALONE: &[&str] = &[
-        "-print", "-print0", "-prune", "-ls", "-a", "-o", "-and", "-or", "-not", "!", "(", ")", ",", "-depth", "-d",
-        "-mount", "-xdev", "-empty", "-true", "-false", "-follow", "-quit", "-executable", "-readable",
-        "-writable", "-nouser", "-nogroup", "-daystart", "-noleaf", "-ignore_readdir_race", "-H", "-L", "-P",
+        "-print",
+        "-print0",
+        "-prune",
+        "-ls",
+        "-a",
+        "-o",
+        "-and",
+        "-or",
+        "-not",
+        "!",
+        "(",
+        ")",
+        ",",
+        "-depth",
+        "-d",
+        "-mount",
+        "-xdev",
+        "-empty",
+        "-true",
+        "-false",
+        "-follow",
+        "-quit",
+        "-executable",
+        "-readable",
+        "-writable",
+        "-nouser",
+        "-nogroup",
+        "-daystart",
+        "-noleaf",
+        "-ignore_readdir_race",
+        "-H",
+        "-L",
+        "-P",
     ];
     const VALUED: &[&str] = &[
-        "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex", "-regextype", "-type",
-        "-xtype", "-size", "-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-anewer",
-        "-cnewer", "-newermt", "-perm", "-user", "-group", "-uid", "-gid", "-links", "-inum", "-samefile",
-        "-lname", "-ilname", "-maxdepth", "-mindepth", "-printf", "-fstype", "-used",
+        "-name",
+        "-iname",
+        "-path",
+        "-ipath",
+        "-wholename",
+        "-regex",
+        "-iregex",
+        "-regextype",
+        "-type",
+        "-xtype",
+        "-size",
+        "-mtime",
+        "-atime",
+        "-ctime",
+        "-mmin",
+        "-amin",
+        "-cmin",
+        "-newer",
+        "-anewer",
+        "-cnewer",
+        "-newermt",
+        "-perm",
+        "-user",
+        "-group",
+        "-uid",
+        "-gid",
+        "-links",
+        "-inum",
+        "-samefile",
+        "-lname",
+        "-ilname",
+        "-maxdepth",
+        "-mindepth",
+        "-printf",
+        "-fstype",
+        "-used",
     ];
     let args = call.args();
     let mut n = args.iter().take_while(|arg| matches!(arg.as_str(), "-H" | "-L" | "-P")).count();
     let mut roots = Vec::new();
-    while let Some(arg) = args.get(n).filter(|arg| !is_option(arg) && !matches!(arg.as_str(), "!" | "(")) {
+    while let Some(arg) =
+        args.get(n).filter(|arg| !is_option(arg) && !matches!(arg.as_str(), "!" | "("))
+    {
         roots.push(arg.clone());
         n += 1;
     }

@@ -53,7 +53,8 @@ fn every_bypass_shows_its_effect_and_is_asked_or_denied() {
         let kind = TouchKind::parse(&effect).unwrap_or_else(|| panic!("{effect} is an effect"));
         let verdict = policy.judge(&shell(&command));
         let touches: Vec<_> = verdict.actions.iter().flat_map(|action| &action.touches).collect();
-        let seen = touches.iter().any(|touch| touch.kind == kind || touch.kind == TouchKind::Unknown);
+        let seen =
+            touches.iter().any(|touch| touch.kind == kind || touch.kind == TouchKind::Unknown);
         if !seen || verdict.decision == Decision::Allow {
             problems.push(format!("{command:?}: {} {touches:?}", verdict.decision));
         }
@@ -74,7 +75,13 @@ fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
         }
     }
     println!("{} false alarms in {} harmless commands", alarms.len(), all.len());
-    assert!(alarms.len() * 20 <= all.len(), "{} of {}:\n{}", alarms.len(), all.len(), alarms.join("\n"));
+    assert!(
+        alarms.len() * 20 <= all.len(),
+        "{} of {}:\n{}",
+        alarms.len(),
+        all.len(),
+        alarms.join("\n")
+    );
 }
 
 #[test]
@@ -84,7 +91,8 @@ fn without_a_sandbox_nothing_is_changed_unasked() {
         let request = GateRequest { sandbox: SandboxLevel::None, ..shell(command) };
         assert_eq!(policy.judge(&request).decision, Decision::Ask, "{command}");
     }
-    let request = GateRequest { sandbox: SandboxLevel::None, ..shell("git status && cat README.md") };
+    let request =
+        GateRequest { sandbox: SandboxLevel::None, ..shell("git status && cat README.md") };
     assert_eq!(policy.judge(&request).decision, Decision::Allow);
 }
 
@@ -92,8 +100,17 @@ fn without_a_sandbox_nothing_is_changed_unasked() {
 fn the_gravest_is_denied_and_not_only_asked() {
     let policy = Policy::default();
     for command in [
-        "sudo ls", "cat /etc/shadow", "cat ~/.ssh/id_rsa", "env sh -c 'sudo id'", "docker ps", "cat .env", "chmod u+s x",
-        "curl http://169.254.169.254/latest", "cat /proc/self/environ", "dd if=/dev/zero of=/dev/sda", "cd /etc && cat shadow",
+        "sudo ls",
+        "cat /etc/shadow",
+        "cat ~/.ssh/id_rsa",
+        "env sh -c 'sudo id'",
+        "docker ps",
+        "cat .env",
+        "chmod u+s x",
+        "curl http://169.254.169.254/latest",
+        "cat /proc/self/environ",
+        "dd if=/dev/zero of=/dev/sda",
+        "cd /etc && cat shadow",
         "ls | xargs -I{} su -c 'cat {}'",
     ] {
         assert_eq!(policy.judge(&shell(command)).decision, Decision::Deny, "{command}");

@@ -11,15 +11,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use overmind_core::gate::TouchKind;
+use overmind_core::gate::{GateVerdict, TouchKind};
 use overmind_policy::Policy;
 
 use super::corpus::{bypasses, harmless, shell};
 
 /// Real programs: they run others, and do nothing else that is not confined here.
 const REAL: &[&str] = &[
-    "sh", "bash", "dash", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "xargs", "find", "echo", "printf",
-    "cat", "seq", "true", "false", "base64", "rev", "sed", "awk", "mawk", "gawk", "xxd", "head", "tr", "sort",
+    "sh", "bash", "dash", "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "xargs",
+    "find", "echo", "printf", "cat", "seq", "true", "false", "base64", "rev", "sed", "awk", "mawk",
+    "gawk", "xxd", "head", "tr", "sort",
 ];
 
 /// Runs one command where it can harm nothing; answers the names of what it executed.
@@ -40,7 +41,18 @@ fn executed(root: &Path, strace: &str, command: &str) -> Option<BTreeSet<String>
             env -i PATH="$R/bin" HOME="$R/home" LC_ALL=C timeout -s KILL 3 bash -c "$C"
     "#;
     Command::new("unshare")
-        .args(["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "sh", "-c", setup])
+        .args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--ipc",
+            "--uts",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            setup,
+        ])
         .env("R", root)
         .env("C", command)
         .env("STRACE", strace)
@@ -74,9 +86,8 @@ fn runnable(command: &str) -> bool {
         && !command.contains("/dev/sd")
 }
 
-#[test]
-fn needs_strace_every_program_that_runs_was_foreseen() {
-    let Some(strace) = overmind_testkit::real::counterpart("STRACE") else { return };
+/// A place with stand-ins for every program that any command names, so that what runs is seen.
+fn stage(names: &BTreeSet<String>) -> tempfile::TempDir {
     let scratch = tempfile::tempdir().unwrap();
     let root = scratch.path();
     for dir in ["bin", "home", "trace"] {
@@ -84,44 +95,94 @@ fn needs_strace_every_program_that_runs_was_foreseen() {
     }
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(root.join("home"), fs::Permissions::from_mode(0o777)).unwrap();
-    let policy = Policy::default();
-    let commands: Vec<String> = bypasses().into_iter().map(|(_, command)| command).chain(harmless()).filter(|c| runnable(c)).collect();
-    let verdicts: Vec<_> = commands.iter().map(|command| policy.judge(&shell(command))).collect();
+    let real = |name: &str| {
+        let all = ["/usr/bin", "/bin"].iter().map(|dir| Path::new(dir).join(name));
+        all.into_iter().find(|path| path.exists())
+    };
     for name in REAL {
-        let Some(real) = ["/usr/bin", "/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists()) else { continue };
-        std::os::unix::fs::symlink(real, root.join("bin").join(name)).unwrap();
+        if let Some(path) = real(name) {
+            std::os::unix::fs::symlink(path, root.join("bin").join(name)).unwrap();
+        }
     }
-    // A stand-in for every program that any command names, so that what runs is seen to run.
-    let quiet = ["/usr/bin/true", "/bin/true"].into_iter().find(|path| Path::new(path).exists()).unwrap();
-    let words = commands.iter().flat_map(|command| command.split(|c: char| !c.is_ascii_alphanumeric() && !"._-+".contains(c)));
-    let named = verdicts.iter().flat_map(|verdict| &verdict.actions).map(|action| action.program.as_str());
-    for name in words.chain(named).filter(|name| !name.is_empty() && name.is_ascii() && !name.contains('/') && !name.starts_with(['.', '-'])) {
+    let quiet = real("true").expect("every system has `true`");
+    for name in names {
         let path = root.join("bin").join(name);
         if !path.exists() {
-            std::os::unix::fs::symlink(quiet, path).unwrap();
+            std::os::unix::fs::symlink(&quiet, path).unwrap();
         }
     }
+    scratch
+}
+
+/// What of these commands ran without having been foreseen, and how many programs ran in all.
+fn surprises(
+    strace: &str,
+    names: &BTreeSet<String>,
+    cases: &[(String, GateVerdict)],
+) -> (Vec<String>, usize) {
+    let scratch = stage(names);
     let mut problems = Vec::new();
-    let (mut ran, mut foreseen) = (0, 0);
-    for (command, verdict) in commands.iter().zip(&verdicts) {
-        let Some(names) = executed(root, &strace, command) else { continue };
-        ran += 1;
-        let touches = || verdict.actions.iter().flat_map(|action| &action.touches);
-        let open = touches().any(|touch| matches!(touch.kind, TouchKind::Unknown | TouchKind::Code | TouchKind::Project));
-        if open {
+    let mut programs = 0;
+    for (command, verdict) in cases {
+        let Some(names) = executed(scratch.path(), strace, command) else {
+            problems.push(format!("{command:?} left no trace"));
             continue;
-        }
-        foreseen += 1;
+        };
         // The machinery of this test: setpriv, env, timeout and the shell around the command.
         let mut known: BTreeSet<&str> = ["setpriv", "env", "timeout", "bash"].into();
         known.extend(verdict.actions.iter().map(|action| action.program.as_str()));
         known.extend(verdict.actions.iter().flat_map(|action| &action.via).map(String::as_str));
+        programs += names.len();
         let missed: Vec<_> = names.iter().filter(|name| !known.contains(name.as_str())).collect();
         if !missed.is_empty() {
             problems.push(format!("{command:?} ran {missed:?}, foreseen {known:?}"));
         }
     }
-    println!("{ran} commands ran, of {foreseen} every program was to be foreseen");
-    assert!(ran > 400 && foreseen > 150, "{ran} ran, {foreseen} compared");
+    (problems, programs)
+}
+
+#[test]
+fn needs_strace_every_program_that_runs_was_foreseen() {
+    let Some(strace) = overmind_testkit::real::counterpart("STRACE") else { return };
+    let policy = Policy::default();
+    let all = bypasses().into_iter().map(|(_, command)| command).chain(harmless());
+    let all: Vec<String> = all.filter(|command| runnable(command)).collect();
+    let mut names = BTreeSet::new();
+    let mut cases = Vec::new();
+    for command in all {
+        let verdict = policy.judge(&shell(&command));
+        names.extend(
+            command
+                .split(|c: char| !c.is_ascii_alphanumeric() && !"._-+".contains(c))
+                .map(str::to_owned),
+        );
+        names.extend(verdict.actions.iter().map(|action| action.program.clone()));
+        // Where anything may run, nothing that runs is a surprise.
+        let open = |kind| matches!(kind, TouchKind::Unknown | TouchKind::Code | TouchKind::Project);
+        if !verdict.actions.iter().flat_map(|action| &action.touches).any(|touch| open(touch.kind))
+        {
+            cases.push((command, verdict));
+        }
+    }
+    names.retain(|name| {
+        !name.is_empty() && name.is_ascii() && !name.contains('/') && !name.starts_with(['.', '-'])
+    });
+    let share = cases.len().div_ceil(4);
+    let parts: Vec<(Vec<String>, usize)> = std::thread::scope(|scope| {
+        let (strace, names) = (&strace, &names);
+        let threads: Vec<_> = cases
+            .chunks(share)
+            .map(|cases| scope.spawn(move || surprises(strace, names, cases)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let programs: usize = parts.iter().map(|(_, programs)| programs).sum();
+    let problems: Vec<String> = parts.into_iter().flat_map(|(problems, _)| problems).collect();
+    println!("{} commands ran {programs} programs", cases.len());
+    assert!(
+        cases.len() > 300 && programs > 5 * cases.len(),
+        "{} commands, {programs} programs",
+        cases.len()
+    );
     assert!(problems.is_empty(), "{}:\n{}", problems.len(), problems.join("\n"));
 }
