@@ -133,7 +133,8 @@ fn one_word_output(script: &super::ast::Script) -> Option<char> {
     }
 }
 
-fn glob(c: char) -> char {
+/// A character of a pattern as what it stands for.
+pub(super) fn glob(c: char) -> char {
     match c {
         '*' => STAR,
         '?' | '[' => ONE,

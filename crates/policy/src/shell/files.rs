@@ -360,3 +360,13 @@ pub(super) fn patch(call: &mut Call<'_, '_>) {
         }
     }
 }
+
+/// `split`: writes pieces beside the prefix, or hands them to a program.
+pub(super) fn split(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    if has_option(&args, "", &["--filter"]) || call.any_open() {
+        call.unknown("an option that runs a program");
+    }
+    call.path(TouchKind::Write, ".");
+    call.each_path(TouchKind::Write);
+}

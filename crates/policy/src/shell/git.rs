@@ -129,7 +129,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     if rest.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE)) {
         call.unknown("an argument that may be an option is only known when it runs");
     }
-    let exact = !matches!(command, "commit" | "clone" | "init" | "config");
+    let exact = !matches!(command, "commit" | "config");
     let dangerous = rest.iter().take_while(|arg| *arg != "--").any(|arg| {
         let name = arg.split('=').next().unwrap_or_default();
         name.starts_with("--")
@@ -178,6 +178,10 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 if value.starts_with(['/', super::expand::HOME]) {
                     call.path(TouchKind::Read, value);
                 }
+            }
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                // A revision reads as a harmless path.
+                call.path(TouchKind::Read, arg);
             }
             // `git show HEAD:.env` reads what the file once held.
             for arg in rest.iter().filter(|arg| !is_option(arg)) {
@@ -250,6 +254,18 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                     call.unknown("an option of git that writes a file")
                 }
                 _ => {}
+            }
+            // What is staged or becomes a message is read.
+            let mut message = false;
+            for arg in rest {
+                let file = arg.strip_prefix("--file=").or_else(|| arg.strip_prefix("-F"));
+                if let Some(file) = file.filter(|file| !file.is_empty()) {
+                    call.path(TouchKind::Read, file);
+                }
+                if message || (command == "add" && !is_option(arg)) {
+                    call.path(TouchKind::Read, arg);
+                }
+                message = matches!(arg.as_str(), "-F" | "--file" | "-t" | "--template");
             }
             // Hooks and filters of the repository may run.
             if matches!(

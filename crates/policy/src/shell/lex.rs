@@ -196,7 +196,7 @@ impl Parser<'_> {
         let inside = self.arithmetic_text()?;
         // A command would need a word of its own; subscripts are evaluated as text again.
         let plain = |c: char| c.is_ascii_alphanumeric() || " \t_+-*/%()<>=!&|?:,$^~".contains(c);
-        if !inside.chars().all(plain) || inside.contains("$(") {
+        if !inside.chars().all(plain) || inside.contains("$(") || sets_dangerous(&inside) {
             return Err(Misread("arithmetic with more than names and numbers"));
         }
         pieces.0.push(Piece::Opaque { quoted: true });
@@ -244,6 +244,11 @@ impl Parser<'_> {
             self.next();
             pieces.0.push(Piece::Variable { name, quoted });
             return Ok(());
+        }
+        let sets =
+            self.peek() == Some('=') || (self.peek() == Some(':') && self.peek_at(1) == Some('='));
+        if sets && super::walk::dangerous_variable(&name) {
+            return Err(Misread("it sets a variable that changes programs"));
         }
         // The rest may hold quotes and substitutions: those run, the text itself is not known.
         self.deeper()?;
@@ -390,4 +395,10 @@ impl Parser<'_> {
             Some(_) | None => Err(Misread("an escape that makes a hidden character")),
         }
     }
+}
+
+/// Whether arithmetic may set a variable that changes programs.
+pub(super) fn sets_dangerous(arithmetic: &str) -> bool {
+    let names = arithmetic.split(|c: char| c != '_' && !c.is_ascii_alphanumeric());
+    names.into_iter().any(super::walk::dangerous_variable)
 }

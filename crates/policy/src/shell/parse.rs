@@ -416,7 +416,8 @@ impl Parser<'_> {
         let mut words = Vec::new();
         if self.peek() == Some('(') && self.peek_at(1) == Some('(') {
             let inside = self.arithmetic_text()?;
-            if !inside.chars().all(|c| c.is_ascii_alphanumeric() || " _+-*/%<>=!;,$".contains(c)) {
+            let plain = |c: char| c.is_ascii_alphanumeric() || " _+-*/%<>=!;,$".contains(c);
+            if !inside.chars().all(plain) || super::lex::sets_dangerous(&inside) {
                 return Err(Misread("arithmetic with more than names and numbers"));
             }
         } else {
@@ -522,6 +523,7 @@ impl Parser<'_> {
             inside.chars().take_while(|c| *c == '_' || c.is_ascii_alphanumeric()).collect();
         let rest = &inside[name.len()..];
         let plain = is_name(&name)
+            && !super::lex::sets_dangerous(&inside)
             && (matches!(rest, "++" | "--")
                 || ["=", "+=", "-=", "*="].iter().any(|op| {
                     rest.strip_prefix(op).is_some_and(|value| {
@@ -602,6 +604,14 @@ impl Parser<'_> {
                 Some(_) => {}
             }
             let word = self.some_word()?;
+            if let Some(text) = word.bare()
+                && text.len() > 2
+                && text.starts_with('{')
+                && text.ends_with('}')
+                && matches!(self.peek(), Some('<' | '>'))
+            {
+                return Err(Misread("a redirect that sets a variable"));
+            }
             match assignment(&word) {
                 Some(mut assign) if simple.words.is_empty() => {
                     if self.peek() == Some('(') {

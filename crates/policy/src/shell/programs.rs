@@ -60,13 +60,15 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "nproc" | "uptime" | "free" | "cal" | "sleep" | "seq" | "yes" | "expr" | "factor"
         | "basename" | "dirname" | "printenv" | "tty" | "locale" | "getconf" | "users" | "who"
         | "w" | "last" | "lscpu" | "lsblk" | "lsusb" | "lspci" | "ps" | "pgrep" | "pidof"
-        | "tput" | "clear" | "reset" | "test" | "[" | "printf" | "read" | "shift" | "exit"
-        | "return" | "break" | "continue" | "wait" | "jobs" | "umask" | "ulimit" | "getopts"
-        | "which" | "whereis" | "type" | "hash" | "let" | "times" | "uuidgen" | "logname"
-        | "mktemp" | "local" | "unset" | "shopt" | "fg" | "bg" | "disown" | "nl_langinfo"
+        | "tput" | "clear" | "reset" | "test" | "[" | "shift" | "exit" | "return" | "break"
+        | "continue" | "wait" | "jobs" | "umask" | "ulimit" | "which" | "whereis" | "type"
+        | "times" | "uuidgen" | "logname" | "shopt" | "fg" | "bg" | "disown" | "nl_langinfo"
         | "tsort" | "apropos" | "whatis" | "cowsay" | "figlet" | "sync" | "vmstat" | "iostat"
         | "numfmt" | "history" | "dirs" | "caller" | "tabs" | "help" | "top" | "htop" => Inert,
         "date" => By(files::date),
+        "printf" | "read" | "getopts" | "let" | "unset" | "mapfile" | "readarray" | "hash" => {
+            By(wrap::sets)
+        }
 
         "cat" | "head" | "tail" | "wc" | "cut" | "tac" | "rev" | "fold" | "expand" | "unexpand"
         | "paste" | "join" | "comm" | "md5sum" | "sha1sum" | "sha224sum" | "sha256sum"
@@ -77,10 +79,10 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "size" | "addr2line" | "c++filt" | "nl" | "column" | "pr" | "fmt" | "tree" | "look"
         | "cloc" | "tokei" | "scc" | "exa" | "eza" | "lsattr" | "getfacl" | "getfattr"
         | "pdfinfo" | "ffprobe" | "sqlformat" | "colordiff" | "delta" | "glow" | "hexyl"
-        | "lsd" | "b3sum" | "findmnt" | "mapfile" | "readarray" | "lsof" => match name {
+        | "lsd" | "b3sum" | "findmnt" | "lsof" => match name {
             "tree" => Reads { skip: 0, shorts: "oR", longs: &[] },
             "diff" | "colordiff" => Reads { skip: 0, shorts: "", longs: &["--output"] },
-            "mapfile" | "readarray" => Reads { skip: 0, shorts: "C", longs: &[] },
+            "diff3" => Reads { skip: 0, shorts: "", longs: &["--diff-program"] },
             "delta" => Reads { skip: 0, shorts: "", longs: &["--pager"] },
             "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf"] },
             _ => reads(0),
@@ -103,7 +105,17 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         "yq" | "xmllint" | "xq" | "tomlq" => Reads {
             skip: 1,
             shorts: "iof",
-            longs: &["--inplace", "--in-place", "--output", "--from-file", "--split-exp"],
+            longs: &[
+                "--inplace",
+                "--in-place",
+                "--output",
+                "--from-file",
+                "--split-exp",
+                "--shell",
+                "--noent",
+                "--load-trace",
+                "--catalogs",
+            ],
         },
         "fd" | "fdfind" => Reads { skip: 1, shorts: "xX", longs: &["--exec", "--exec-batch"] },
         "locate" | "man" | "info" | "tldr" => match name {
@@ -118,7 +130,8 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         "bc" => reads(0),
         "xxd" => By(files::xxd),
 
-        "touch" | "mkdir" | "mkfifo" | "truncate" | "split" | "csplit" | "gzip" | "gunzip"
+        "split" => By(files::split),
+        "touch" | "mkdir" | "mkfifo" | "mktemp" | "truncate" | "csplit" | "gzip" | "gunzip"
         | "bzip2" | "bunzip2" | "xz" | "unxz" | "zstd" | "dos2unix" | "unix2dos" | "fallocate"
         | "setfattr" | "indent" => Writes,
         "tee" => Writes,
@@ -152,7 +165,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         "trap" => By(wrap::trap),
         "alias" => By(wrap::alias),
         "unalias" | "enable" | "bind" | "complete" | "compgen" | "fc" => Does(Unknown),
-        "export" | "declare" | "typeset" | "readonly" => By(wrap::export),
+        "export" | "declare" | "typeset" | "readonly" | "local" => By(wrap::export),
         "set" => By(wrap::set),
         "cd" => By(wrap::cd),
         "pushd" | "popd" => By(wrap::cd),

@@ -214,6 +214,15 @@ impl Call<'_, '_> {
         if (!shorts.is_empty() || !longs.is_empty()) && self.any_open() {
             self.unknown("an argument that may be an option is only known when it runs");
         }
+        let program = self.name().to_owned();
+        if matches!(program.as_str(), "less" | "more")
+            && args.iter().any(|arg| arg.starts_with('+'))
+        {
+            self.unknown("a command of the pager");
+        }
+        if program == "yq" && args.iter().any(|arg| arg.contains("load") || arg.contains("env")) {
+            self.unknown("an expression that reads files or the environment");
+        }
         self.read_paths(&args, skip);
     }
 

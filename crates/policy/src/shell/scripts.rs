@@ -95,7 +95,11 @@ fn harmless_sed(script: &str) -> bool {
                 | 'Q' | 'z' | 'F',
             ) => while chars.next_if(char::is_ascii_digit).is_some() {},
             Some('{' | '}') => {}
-            Some('#' | 'a' | 'i' | 'c' | 'b' | 't' | 'T' | ':') => {
+            Some('b' | 't' | 'T' | ':') => {
+                // Where a label ends differs: at the first of all that may end it.
+                while chars.next_if(|c| !matches!(c, ';' | '\n' | '}')).is_some() {}
+            }
+            Some('#' | 'a' | 'i' | 'c') => {
                 // Text or a label, to the end of the line. Lines that go on are not followed.
                 let mut last = ' ';
                 for c in chars.by_ref() {
@@ -142,20 +146,24 @@ fn harmless_sed(script: &str) -> bool {
     }
 }
 
-/// Skips to after the next `delimiter` that is not escaped. A set may hold it: then the rest does
-/// not read as commands, or reads as fewer than it is, so sets with the delimiter are refused.
+/// Skips to after the next `delimiter` that is not escaped. Whether a delimiter in a set ends the
+/// pattern differs between implementations: sets that could hold one are refused.
 fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, delimiter: char) -> bool {
-    let mut set = false;
+    let (mut opened, mut closed) = (0_u32, 0_u32);
+    let mut last = ' ';
     while let Some(c) = chars.next() {
         match c {
             '\\' => {
                 chars.next();
             }
-            c if c == delimiter => return !set,
-            '[' => set = true,
-            ']' => set = false,
+            c if c == delimiter => return opened == closed,
+            '[' => opened += 1,
+            // `[]…]` and `[^]…]` hold the bracket.
+            ']' if matches!(last, '[' | '^') => return false,
+            ']' => closed += 1,
             _ => {}
         }
+        last = c;
     }
     false
 }
@@ -198,7 +206,7 @@ fn harmless_awk(program: &str) -> bool {
     {
         return false;
     }
-    // `print … > "file"`: a `>` after a print, before its statement ends. `$1 > 5` is a test.
+    // `print … > "file"`: a `>` after a print. `$1 > 5` before one is a test.
     let mut printing = false;
     let mut word = String::new();
     for c in text.chars() {
@@ -209,7 +217,6 @@ fn harmless_awk(program: &str) -> bool {
         printing |= matches!(word.as_str(), "print" | "printf");
         word.clear();
         match c {
-            ';' | '}' | '\n' => printing = false,
             '>' if printing => return false,
             _ => {}
         }
@@ -245,6 +252,11 @@ mod tests {
             "w f",
             "r /etc/passwd",
             "1!e id",
+            "t;e id",
+            "b;e id",
+            ":a;e id",
+            "s/[]/]/p;s/e;s/x/y/#/z/",
+            "s/[[:x:]/]/p/e",
             "s/x/y/;e id",
             "/x/e",
             "s/a/b/ge",
@@ -264,6 +276,7 @@ mod tests {
             "{print | \"sh\"}",
             "{\"id\"|getline x}",
             "{print > \"/etc/x\"}",
+            "{print /;/ > \"f\"}",
             "@load \"x\"",
         ] {
             assert!(!harmless_awk(program), "{program}");

@@ -650,6 +650,18 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
         }
         call.path(TouchKind::Read, root);
     }
+    // What is looked for by name may be read by whoever gets the names.
+    let mut found = Vec::new();
+    for (at, arg) in args.iter().enumerate().filter(|(_, arg)| *arg == "-name" || *arg == "-iname")
+    {
+        let name = args.get(at + 1).map_or("", String::as_str);
+        let _ = arg;
+        if !name.contains(['/', HOLE, SPLIT]) && !name.is_empty() {
+            let name: String = name.chars().map(super::expand::glob).collect();
+            found.extend(roots.iter().map(|root| format!("{root}/{name}")));
+        }
+    }
+    found.iter().for_each(|path| call.path(TouchKind::Read, path));
     while let Some(arg) = args.get(n) {
         n += 1;
         match arg.as_str() {
@@ -680,6 +692,35 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
             arg if ALONE.contains(&arg) => {}
             arg if VALUED.contains(&arg) => n += 1,
             _ => return call.unknown("a test or action of `find` that is not known"),
+        }
+    }
+}
+
+/// Builtins that set variables by name: `printf -v PATH …`, `read PATH`. `hash -p` gives a name to
+/// another program.
+pub(super) fn sets(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    let name = call.name().to_owned();
+    if name == "hash" && args.iter().any(|arg| is_option(arg) && arg != "-r") {
+        call.unknown("a name is given to another program");
+    }
+    if matches!(name.as_str(), "mapfile" | "readarray") && super::run::has_option(&args, "C", &[]) {
+        call.unknown("an option that runs a program");
+    }
+    // What is printed is no variable; what follows `-v` is.
+    let from = match name.as_str() {
+        "printf" => args.iter().position(|arg| arg.starts_with("-v")).unwrap_or(args.len()),
+        _ => 0,
+    };
+    let to = if name == "printf" { from + 2 } else { args.len() };
+    for arg in args.iter().take(to).skip(from) {
+        let arg = arg.strip_prefix("-v").unwrap_or(arg);
+        let end = arg.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(arg.len());
+        if super::walk::dangerous_variable(&arg[..end]) {
+            call.act.touch(TouchKind::Environment, &arg[..end]);
+        }
+        if arg.contains([HOLE, SPLIT]) {
+            call.unknown("which variable is set is only known when it runs");
         }
     }
 }

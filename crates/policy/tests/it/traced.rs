@@ -35,6 +35,8 @@ fn executed(root: &Path, strace: &str, command: &str) -> Option<BTreeSet<String>
         mount --bind "$R" "$R"
         mount --bind "$R/trace" "$R/trace"
         mount -o remount,bind,ro /
+        # A login shell's start files are the machine's, and no command's.
+        [ ! -e /etc/profile ] || mount --bind /dev/null /etc/profile
         cd "$R/home"
         exec "$STRACE" -f -qq -e trace=execve -e signal=none -s 300 -o "$R/trace/log" \
             setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs \
