@@ -310,8 +310,7 @@ impl<'a> Walk<'a> {
     fn chain_reading(&mut self, chain: &Chain) {
         let before = self.cwds.clone();
         for (_, pipeline) in &chain.pipelines {
-            for (n, command) in pipeline.iter().enumerate() {
-                let _ = n;
+            for command in pipeline {
                 self.command(command, &Stdin::Pipe { names: false });
             }
         }

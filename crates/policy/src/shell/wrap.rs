@@ -354,10 +354,9 @@ pub(super) fn script_file(call: &mut Call<'_, '_>, file: &str, args: &[String]) 
 pub(super) fn busybox(call: &mut Call<'_, '_>) {
     let args = call.args();
     match args.first() {
+        Some(first) if first == "--list" || first == "--help" => {}
         Some(first) if first.starts_with("--") => {
-            if first != "--list" && first != "--help" {
-                call.unknown("a wrapper has an option that is not known");
-            }
+            call.unknown("a wrapper has an option that is not known");
         }
         Some(_) => call.inner(&args),
         None => {}
@@ -652,10 +651,8 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
     }
     // What is looked for by name may be read by whoever gets the names.
     let mut found = Vec::new();
-    for (at, arg) in args.iter().enumerate().filter(|(_, arg)| *arg == "-name" || *arg == "-iname")
-    {
+    for (at, _) in args.iter().enumerate().filter(|(_, arg)| *arg == "-name" || *arg == "-iname") {
         let name = args.get(at + 1).map_or("", String::as_str);
-        let _ = arg;
         if !name.contains(['/', HOLE, SPLIT]) && !name.is_empty() {
             let name: String = name.chars().map(super::expand::glob).collect();
             found.extend(roots.iter().map(|root| format!("{root}/{name}")));

@@ -74,7 +74,7 @@ fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
             alarms.push(format!("{command:?}: {}", verdict.reason));
         }
     }
-    println!("{} false alarms in {} harmless commands", alarms.len(), all.len());
+    eprintln!("{} false alarms in {} harmless commands", alarms.len(), all.len());
     assert!(
         alarms.len() * 20 <= all.len(),
         "{} of {}:\n{}",

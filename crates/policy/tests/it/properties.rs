@@ -64,7 +64,10 @@ fn fits(wrapper: &str, command: &str) -> bool {
         ]
         .iter()
         .any(|word| command.starts_with(word));
-    !(quoted && command.contains('\'')) && !(words && lists) && !command.contains(['\n', '#', '\0'])
+    let breaks_quotes = quoted && command.contains('\'');
+    let breaks_words = words && lists;
+    let breaks_lines = command.contains(['\n', '#', '\0']);
+    !breaks_quotes && !breaks_words && !breaks_lines
 }
 
 #[test]

@@ -24,6 +24,11 @@ fn time_of_a_decision() {
         times.sort_unstable();
         let at = |share: usize| times[times.len() * share / 1000] / 100;
         let micros = |tenths: u128| format!("{}.{} µs", tenths / 10, tenths % 10);
-        println!("{name}: p50 {} p95 {} p99 {}", micros(at(500)), micros(at(950)), micros(at(990)));
+        eprintln!(
+            "{name}: p50 {} p95 {} p99 {}",
+            micros(at(500)),
+            micros(at(950)),
+            micros(at(990))
+        );
     }
 }

@@ -180,7 +180,7 @@ fn needs_strace_every_program_that_runs_was_foreseen() {
     });
     let programs: usize = parts.iter().map(|(_, programs)| programs).sum();
     let problems: Vec<String> = parts.into_iter().flat_map(|(problems, _)| problems).collect();
-    println!("{} commands ran {programs} programs", cases.len());
+    eprintln!("{} commands ran {programs} programs", cases.len());
     assert!(
         cases.len() > 300 && programs > 5 * cases.len(),
         "{} commands, {programs} programs",
