@@ -30,6 +30,8 @@ const RUNS: &[&str] = &[
     "--remote",
     "--reference",
     "--upload-archive",
+    "--unsafe-paths",
+    "--directory",
 ];
 
 /// Settings that only change how things look.

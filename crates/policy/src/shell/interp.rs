@@ -119,6 +119,9 @@ pub(super) fn interpreter(call: &mut Call<'_, '_>) {
             return call.unknown("an interpreter has an option that is not known");
         }
     }
+    if args.iter().take(n + 1).any(|arg| arg.contains(super::expand::SPLIT)) {
+        call.unknown("what an interpreter runs is only known when it runs");
+    }
     match args.get(n) {
         Some(file) if file != "-" => script_file(call, file, &args[n + 1..]),
         None if args.iter().any(|arg| matches!(arg.as_str(), "-V" | "-v" | "-VV")) => {}

@@ -178,6 +178,10 @@ impl Walk<'_> {
                 _ => act.unknown(format!("`{}` is a program from an unusual place", shown(&path))),
             }
         }
+        let ours = act.touches.iter().any(|(kind, _)| *kind == TouchKind::Project);
+        if found.is_some() && ours {
+            act.unknown("which program runs depends on the directory");
+        }
         // From one directory a program, from another something else: only the sure case goes on.
         if act
             .touches

@@ -171,6 +171,9 @@ fn skip_to(chars: &mut std::iter::Peekable<std::str::Chars<'_>>, delimiter: char
 pub(super) fn awk(call: &mut Call<'_, '_>) {
     let args = call.args();
     let mut program = None;
+    if args.iter().any(|arg| arg.contains(super::expand::SPLIT)) {
+        call.unknown("an argument that may be an option is only known when it runs");
+    }
     let mut n = 0;
     while let Some(arg) = args.get(n) {
         n += 1;

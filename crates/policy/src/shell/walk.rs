@@ -94,9 +94,9 @@ impl<'a> Walk<'a> {
     /// Looks at a text that a wrapper runs in a shell of its own.
     pub(super) fn inner_text(&mut self, text: &str) {
         if self.enter() {
-            let cwds = self.cwds.clone();
+            let (cwds, functions) = (self.cwds.clone(), self.functions.clone());
             self.text(text);
-            self.cwds = cwds;
+            (self.cwds, self.functions) = (cwds, functions);
         }
         self.depth -= 1;
     }
@@ -158,6 +158,9 @@ impl<'a> Walk<'a> {
 
     fn chain(&mut self, chain: &Chain) {
         let before = self.cwds.clone();
+        let functions = (chain.pipelines.len() > 1
+            || chain.pipelines.iter().any(|(_, p)| p.len() > 1))
+        .then(|| self.functions.clone());
         for (join, pipeline) in &chain.pipelines {
             if *join == Join::Or {
                 self.may_be_in(&before);
@@ -176,8 +179,12 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        // A `cd` that failed leaves the rest of the list where it was.
+        // A `cd` that failed leaves the rest of the list where it was, and a function that only may
+        // have been defined hides no program.
         self.may_be_in(&before);
+        if let Some(functions) = functions {
+            self.functions = functions;
+        }
     }
 
     fn may_be_in(&mut self, cwds: &[String]) {
@@ -252,6 +259,7 @@ impl<'a> Walk<'a> {
         // Readers inside share the input of the whole: what exactly each one gets is not known.
         let reads = given.as_ref().unwrap_or(stdin) != &Stdin::Inherited;
         let cwds = self.cwds.clone();
+        let functions = (compound.shape != Shape::Group).then(|| self.functions.clone());
         match compound.shape {
             Shape::Group => self.bodies(compound, reads),
             Shape::Subshell => {
@@ -271,6 +279,9 @@ impl<'a> Walk<'a> {
                 self.repeated -= 1;
                 self.may_be_in(&cwds);
             }
+        }
+        if let Some(functions) = functions {
+            self.functions = functions;
         }
     }
 
@@ -327,9 +338,9 @@ impl<'a> Walk<'a> {
             match piece {
                 Piece::Output { script, .. } | Piece::Process { script } => {
                     if self.enter() {
-                        let cwds = self.cwds.clone();
+                        let (cwds, functions) = (self.cwds.clone(), self.functions.clone());
                         self.script(script);
-                        self.cwds = cwds;
+                        (self.cwds, self.functions) = (cwds, functions);
                     }
                     self.depth -= 1;
                 }

@@ -164,6 +164,9 @@ pub(super) fn prefix(call: &mut Call<'_, '_>) {
         n += 1;
     }
     n += first;
+    if args.iter().take(n).any(|arg| arg.contains(SPLIT)) {
+        call.unknown("which program a wrapper runs is only known when it runs");
+    }
     match args.get(n..) {
         Some(inner) if !inner.is_empty() => call.inner(inner),
         // `exec >file`, `sudo -i`, `time`: nothing further.
@@ -316,6 +319,9 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
             call.unknown("an interactive shell reads its start files");
         }
         n += 1;
+    }
+    if args.iter().take(n + 1).any(|arg| arg.contains(SPLIT)) {
+        call.unknown("what a shell runs is only known when it runs");
     }
     match args.get(n) {
         Some(script) if text => {
@@ -487,6 +493,10 @@ pub(super) fn xargs(call: &mut Call<'_, '_>) {
         "--max-chars",
     ];
     let Some(n) = options(call, &args, flags, valued) else { return };
+    if args[..n.min(args.len())].iter().any(|arg| arg.contains(SPLIT)) {
+        call.unknown("which program a wrapper runs is only known when it runs");
+    }
+    let n = n.min(args.len());
     let replaced = args[..n].iter().enumerate().find_map(|(at, arg)| match arg.as_str() {
         "-I" => args.get(at + 1).cloned(),
         arg if arg.starts_with("-I") => Some(arg[2..].to_owned()),
@@ -643,6 +653,9 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
     if roots.is_empty() {
         roots.push(".".to_owned());
     }
+    if args.iter().any(|arg| arg.contains(SPLIT)) {
+        call.unknown("an argument that may be an action is only known when it runs");
+    }
     for root in &roots {
         if root.contains(SPLIT) || root.starts_with(HOLE) {
             call.unknown("an argument that may be an action is only known when it runs");
@@ -704,6 +717,12 @@ pub(super) fn sets(call: &mut Call<'_, '_>) {
     if matches!(name.as_str(), "mapfile" | "readarray") && super::run::has_option(&args, "C", &[]) {
         call.unknown("an option that runs a program");
     }
+    if name == "unset" {
+        call.walk.functions.clear();
+    }
+    if args.first().is_some_and(|arg| arg.contains(SPLIT)) {
+        call.unknown("an argument that may be an option is only known when it runs");
+    }
     // What is printed is no variable; what follows `-v` is.
     let from = match name.as_str() {
         "printf" => args.iter().position(|arg| arg.starts_with("-v")).unwrap_or(args.len()),
@@ -711,7 +730,7 @@ pub(super) fn sets(call: &mut Call<'_, '_>) {
     };
     let to = if name == "printf" { from + 2 } else { args.len() };
     for arg in args.iter().take(to).skip(from) {
-        let arg = arg.strip_prefix("-v").unwrap_or(arg);
+        let arg = arg.strip_prefix("-v").unwrap_or(arg.as_str());
         let end = arg.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(arg.len());
         if super::walk::dangerous_variable(&arg[..end]) {
             call.act.touch(TouchKind::Environment, &arg[..end]);
