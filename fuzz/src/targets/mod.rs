@@ -77,6 +77,47 @@ pub const TARGETS: &[Target] = &[
         ],
     },
     Target {
+        name: "gate",
+        run: gate,
+        seeds: &[
+            "env nice -n 5 sh -c 'rm -rf src' && git -c core.pager='x' log | xargs -0 cat",
+            "for f in *.rs; do cat <<EOF \"$f\" $(echo `id`)\n${x:-$(rm a)}\nEOF\ndone",
+            "case $x in a|b) find . -exec rm {} \\;; esac; [[ -f x ]] && ((i++)); f() { ls; }; f",
+            "version = 1\n[[rule]]\nid = \"a\"\nverdict = \"deny\"\npaths = [\"src/**\"]\nhosts = [\"*.x\"]\n",
+        ],
+        words: &[
+            "$(",
+            ")",
+            "`",
+            "'",
+            "\"",
+            "${x:-",
+            "}",
+            "<<EOF\n",
+            "\nEOF\n",
+            " && ",
+            " | ",
+            "; ",
+            "sh -c ",
+            "env ",
+            "eval ",
+            "{a,b}",
+            "$'\\x41'",
+            "((",
+            "))",
+            "if ",
+            "; then ",
+            "; fi",
+            "xargs ",
+            "[[ ",
+            " ]]",
+            "sed ",
+            "awk ",
+            "[[rule]]\n",
+            "**",
+        ],
+    },
+    Target {
         name: "redact",
         run: redact,
         seeds: &["Authorization: Bearer abc", "key=AKIAIOSFODNN7EXAMPLE", "{\"token\":\"x\"}"],
@@ -276,6 +317,28 @@ fn rules(data: &[u8]) {
     match decided {
         rules::Decided::Tool { args, .. } => assert!(args.is_object()),
         rules::Decided::Ask { prompt } => assert!(!prompt.is_empty()),
+    }
+}
+
+/// A command and a policy: whatever they say, there is a verdict, always the same, and a subshell
+/// around the command does not make it milder.
+fn gate(data: &[u8]) {
+    static POLICY: OnceLock<overmind_policy::Policy> = OnceLock::new();
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let judge = |command: &str| {
+        POLICY.get_or_init(Default::default).judge(&overmind_policy::request(
+            "run_shell",
+            serde_json::json!({ "command": command }),
+        ))
+    };
+    let verdict = judge(text);
+    assert_eq!(verdict, judge(text));
+    // One level more may be one too many, which is asked: so a denial may become that, no more.
+    let inner = judge(&format!("(\n{text}\n)")).decision;
+    assert!(inner >= verdict.decision.min(overmind_core::gate::Decision::Ask));
+    // What is no policy is refused with a place in the text.
+    if let Err(err) = overmind_policy::Policy::parse(text, "p") {
+        assert!(err.line >= 1 && err.column >= 1);
     }
 }
 

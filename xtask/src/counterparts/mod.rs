@@ -1,10 +1,12 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
-//! servers, a static embedding model on disk, and a kernel package for the microvm's guest.
+//! servers, a static embedding model on disk, a kernel package for the microvm's guest,
+//! and strace.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
-//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL` and `OVERMIND_TEST_MICROVM`.
+//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL` and `OVERMIND_TEST_MICROVM`; and
+//! `OVERMIND_TEST_STRACE` (a program).
 //! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
@@ -64,13 +66,14 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 6] = [
+        let all: [(&'static str, Start); 7] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
             ("OVERMIND_TEST_MICROVM", microvm::start),
+            ("OVERMIND_TEST_STRACE", strace),
         ];
         for (variable, start) in all {
             let began = Instant::now();
@@ -92,6 +95,15 @@ pub fn start(host: &Host) -> Counterparts {
         drop(daemons);
     });
     Counterparts { ready, stop: Some(stop), thread: Some(thread) }
+}
+
+/// The path of `strace`. The test that uses it makes namespaces of its own, which takes root.
+fn strace(host: &Host) -> Result<Started> {
+    if !host.is_root {
+        bail!("tracing commands in namespaces of their own needs root");
+    }
+    let path = host.which("strace").context("strace is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
 }
 
 impl Counterparts {

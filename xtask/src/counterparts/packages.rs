@@ -22,6 +22,7 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("sqlite3"), "sqlite3"),
     (Probe::Program("xz"), "xz-utils"),
+    (Probe::Program("strace"), "strace"),
 ];
 
 #[derive(Clone, Copy, Debug)]

@@ -235,9 +235,9 @@ The database that was there is kept beside it, under a name that ends in `.befor
     /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Make and list what sandboxes run in
+    /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
-    Sandbox(super::sandbox_image::SandboxCommand),
+    Policy(super::policy_cmd::PolicyCommand),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]

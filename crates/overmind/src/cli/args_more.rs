@@ -318,10 +318,13 @@ Example:
 
 Exit code 1 when the level is not given, with the reason and what to do.")]
     Attest {
-        /// The level: namespace, docker or none
+        /// The level: namespace, docker, microvm or none
         #[arg(default_value = "namespace")]
         level: String,
     },
+    /// Make and list what sandboxes run in
+    #[command(subcommand)]
+    Image(super::sandbox_image::ImageCommand),
 }
 
 #[derive(Clone, Debug, Args)]

@@ -13,10 +13,11 @@ pub mod context;
 pub mod exit;
 pub mod ids;
 pub mod mcp;
+pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
-pub mod sandbox_image;
 pub mod sandbox;
+pub mod sandbox_image;
 pub mod session;
 pub mod shell;
 pub mod show;
@@ -63,6 +64,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Up(args) => up::up(cx, &args),
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
+        Command::Policy(command) => policy_cmd::run(cx, &command),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
         Command::Openapi => {
@@ -101,7 +103,6 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
-        Command::Sandbox(command) => Box::pin(sandbox_image::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
@@ -112,6 +113,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Up(_)
         | Command::Down(_)
         | Command::Config(_)
+        | Command::Policy(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi

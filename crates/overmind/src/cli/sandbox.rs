@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::args_more::SandboxCommand;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::sandbox_image;
 use super::show::{cell, dim};
 use crate::app;
 use crate::output::table::{Table, Tone};
@@ -17,8 +18,13 @@ use crate::output::table::{Table, Tone};
 /// When the configuration is wrong, or a level that was asked for by name is not given.
 pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
     let config = cx.config(None)?;
-    let all = Sandboxes::new(app::sandbox_options(&config), app::docker_options(&config, "looks"));
+    let all = Sandboxes::new(
+        app::sandbox_options(&config),
+        app::docker_options(&config, "looks"),
+        app::microvm_options(&config),
+    );
     match command {
+        SandboxCommand::Image(command) => return sandbox_image::run(cx, command).await,
         SandboxCommand::Levels => {
             let reports = all.levels().await;
             if cx.out.for_people() {

@@ -19,13 +19,6 @@ use crate::output::table::Table;
 use crate::output::when;
 
 #[derive(Debug, Subcommand)]
-pub enum SandboxCommand {
-    /// Make and list what sandboxes run in
-    #[command(subcommand)]
-    Image(ImageCommand),
-}
-
-#[derive(Debug, Subcommand)]
 pub enum ImageCommand {
     /// Make an image from what this machine has, without a registry
     #[command(after_help = "\
@@ -84,9 +77,8 @@ struct Row {
 /// # Errors
 ///
 /// What is missing, and how to get it.
-pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
+pub async fn run(cx: &Context, command: ImageCommand) -> Outcome {
     let config = cx.config(None)?;
-    let SandboxCommand::Image(command) = command;
     match command {
         ImageCommand::Build(args) => build(cx, &config, args).await?,
         ImageCommand::Ls => list(cx, &config).await?,

@@ -10,5 +10,6 @@ mod kills;
 mod life;
 mod nouns;
 mod offline;
+mod policy;
 mod runs;
 mod surface;

@@ -1,0 +1,56 @@
+//! The gate that the engine holds: one policy at a time, exchanged as a whole.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use overmind_core::gate::{Gate, GateRequest, GateVerdict, PolicyVersion};
+
+use crate::policy::{Policy, PolicyError};
+
+/// A [`Policy`] that can be replaced while others judge by it.
+///
+/// Each judgement is by one version from its beginning to its end. This type reads no file: who
+/// watches one calls [`PolicyGate::reload`] with its text.
+#[derive(Debug)]
+pub struct PolicyGate {
+    now: RwLock<Arc<Policy>>,
+}
+
+impl PolicyGate {
+    pub fn new(policy: Policy) -> Self {
+        Self { now: RwLock::new(Arc::new(policy)) }
+    }
+
+    /// The policy that holds now.
+    pub fn current(&self) -> Arc<Policy> {
+        // A writer only exchanges a pointer, so what a panic left behind is whole.
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads a new text and puts it in force; answers its version.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError`]; the old policy holds on then.
+    pub fn reload(&self, text: &str, name: &str) -> Result<PolicyVersion, PolicyError> {
+        let policy = Policy::parse(text, name)?;
+        let version = policy.version().clone();
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
+        Ok(version)
+    }
+}
+
+impl Default for PolicyGate {
+    fn default() -> Self {
+        Self::new(Policy::default())
+    }
+}
+
+impl Gate for PolicyGate {
+    fn judge(&self, request: &GateRequest) -> GateVerdict {
+        self.current().judge(request)
+    }
+
+    fn version(&self) -> PolicyVersion {
+        self.current().version().clone()
+    }
+}

@@ -1,0 +1,245 @@
+//! From a request to a verdict.
+
+use overmind_core::gate::{
+    Action, Decision, GateRequest, GateVerdict, Risk, RuleRef, Touch, TouchKind,
+};
+use overmind_core::sandbox::SandboxLevel;
+
+use super::Policy;
+use super::rule::Rule;
+use crate::calls::acts_of;
+use crate::glob::Fit;
+use crate::shell::expand::{is_static, shown};
+use crate::shell::path::in_workspace;
+use crate::shell::{Act, Place};
+
+const MAX_FILES: usize = 64;
+const MAX_ARGS: usize = 32;
+const MAX_ARG_CHARS: usize = 200;
+
+/// What was said about one touch, and by whom.
+struct Said<'p> {
+    decision: Decision,
+    rule: Option<&'p Rule>,
+}
+
+/// The harm that one touch could do.
+pub(crate) fn risk_of(kind: TouchKind, target: &str) -> Risk {
+    match kind {
+        TouchKind::Read if in_workspace(target) => Risk::Low,
+        TouchKind::Read => Risk::Medium,
+        TouchKind::Write | TouchKind::Project if in_workspace(target) => Risk::Medium,
+        TouchKind::Write
+        | TouchKind::Project
+        | TouchKind::Delete
+        | TouchKind::Network
+        | TouchKind::Code
+        | TouchKind::Process
+        | TouchKind::Install
+        | TouchKind::Publish
+        | TouchKind::External
+        | TouchKind::Environment => Risk::High,
+        TouchKind::Privilege | TouchKind::Persistence | TouchKind::Unknown => Risk::Critical,
+    }
+}
+
+impl Policy {
+    /// Judges one call. Pure, and bounded by the length of the call's text.
+    pub fn judge(&self, request: &GateRequest) -> GateVerdict {
+        let place = Place::new(&request.workspace, &request.cwd);
+        let acts = acts_of(request, &place);
+        let mut actions = Vec::with_capacity(acts.len());
+        let mut worst: Option<(Said<'_>, usize, Option<usize>)> = None;
+        let mut risk = Risk::Low;
+        for (n, act) in acts.iter().enumerate() {
+            let mut decision = Decision::Allow;
+            let mut says = Vec::new();
+            if act.touches.is_empty() {
+                says.push((self.say(request, act, None, Risk::Low), None));
+            }
+            for (at, (kind, target)) in act.touches.iter().enumerate() {
+                let harm = risk_of(*kind, target);
+                risk = risk.max(harm);
+                says.push((self.say(request, act, Some((*kind, target)), harm), Some(at)));
+            }
+            for (said, touch) in says {
+                decision = decision.max(said.decision);
+                if worst.as_ref().is_none_or(|(worst, _, _)| said.decision > worst.decision) {
+                    worst = Some((said, n, touch));
+                }
+            }
+            actions.push(recorded(act, decision));
+        }
+        let (said, act, touch) =
+            worst.unwrap_or((Said { decision: self.default, rule: None }, 0, None));
+        let mut decision = said.decision;
+        let mut rule = match said.rule {
+            Some(rule) => RuleRef { id: rule.file.id.clone(), place: rule.place.clone() },
+            None => RuleRef { id: "default".to_owned(), place: "built in".to_owned() },
+        };
+        let what = acts.get(act).map(|act| told(act, touch)).unwrap_or_default();
+        let why = match said.rule {
+            Some(rule) => {
+                rule.file.reason.clone().unwrap_or_else(|| format!("rule `{}`", rule.file.id))
+            }
+            None => "no rule allows it".to_owned(),
+        };
+        let mut reason = format!("{what}: {why}");
+        if let Some(way) = self.trifecta_of(request, &acts)
+            && self.trifecta > decision
+        {
+            decision = self.trifecta;
+            risk = risk.max(Risk::High);
+            rule = RuleRef { id: "trifecta".to_owned(), place: "built in".to_owned() };
+            reason = format!(
+                "{way}: the session holds private data and text from strangers, so nothing may leave unasked"
+            );
+        }
+        let advice = match decision {
+            Decision::Allow => String::new(),
+            Decision::Ask => format!("{what}. A person must approve this first."),
+            Decision::Deny => format!(
+                "{what}. This is not permitted here; do not try it in another form, choose a way that does without it."
+            ),
+        };
+        GateVerdict {
+            decision,
+            rule,
+            risk,
+            reason,
+            advice,
+            files: files_of(&acts),
+            actions,
+            policy: self.version.clone(),
+        }
+    }
+
+    fn say(
+        &self,
+        request: &GateRequest,
+        act: &Act,
+        touch: Option<(TouchKind, &String)>,
+        risk: Risk,
+    ) -> Said<'_> {
+        let touch = touch.map(|(kind, target)| (kind, target.as_str()));
+        let mut strict: Option<Said<'_>> = None;
+        let mut allow: Option<&Rule> = None;
+        for rule in &self.rules {
+            if rule.file.verdict == Decision::Allow && allow.is_some() {
+                continue;
+            }
+            let fit = rule.fits(request, act, touch, risk);
+            let decision = match (rule.file.verdict, fit) {
+                (_, Fit::No) | (Decision::Allow, Fit::May) => continue,
+                (Decision::Allow, Fit::Must) => {
+                    allow = Some(rule);
+                    continue;
+                }
+                (Decision::Ask, Fit::May | Fit::Must) | (Decision::Deny, Fit::May) => Decision::Ask,
+                (Decision::Deny, Fit::Must) => Decision::Deny,
+            };
+            if strict.as_ref().is_none_or(|said| decision > said.decision) {
+                strict = Some(Said { decision, rule: Some(rule) });
+            }
+        }
+        if let Some(said) = strict {
+            return said;
+        }
+        if let Some(rule) = allow {
+            return Said { decision: Decision::Allow, rule: Some(rule) };
+        }
+        // What is not understood is never allowed by silence.
+        let unknown = touch.is_some_and(|(kind, _)| kind == TouchKind::Unknown);
+        let decision = if unknown { self.default.max(Decision::Ask) } else { self.default };
+        Said { decision, rule: None }
+    }
+
+    /// The way by which data could leave, when the session holds what must not.
+    fn trifecta_of(&self, request: &GateRequest, acts: &[Act]) -> Option<String> {
+        if !(request.labels.untrusted && request.labels.private) {
+            return None;
+        }
+        for act in acts {
+            for (n, (kind, target)) in act.touches.iter().enumerate() {
+                let trusted = *kind == TouchKind::Network
+                    && self.trusted.iter().any(|glob| glob.fits(target) == Fit::Must);
+                // Without a sandbox the project's code reaches the network, too.
+                let open = *kind == TouchKind::Project && request.sandbox == SandboxLevel::None;
+                if (kind.is_egress() || open) && !trusted {
+                    return Some(told(act, Some(n)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What one action does, in words: "`rm` would delete `src`".
+fn told(act: &Act, touch: Option<usize>) -> String {
+    let program = if act.program.is_empty() {
+        "the command".to_owned()
+    } else {
+        format!("`{}`", clip(&shown(&act.program)))
+    };
+    let Some((kind, target)) = touch.and_then(|n| act.touches.get(n)) else {
+        return format!("{program} changes nothing");
+    };
+    let target = clip(&shown(target));
+    match kind {
+        TouchKind::Read => format!("{program} would read `{target}`"),
+        TouchKind::Write => format!("{program} would write `{target}`"),
+        TouchKind::Delete => format!("{program} would delete `{target}`"),
+        TouchKind::Network => format!("{program} would reach `{target}` over the network"),
+        TouchKind::Project => format!("{program} would run code of the workspace (`{target}`)"),
+        TouchKind::Code => {
+            format!("{program} would run code from outside the workspace: `{target}`")
+        }
+        TouchKind::Privilege => format!("{program} would gain privileges"),
+        TouchKind::Process => format!("{program} would act on other processes"),
+        TouchKind::Install => format!("{program} would install `{target}`"),
+        TouchKind::Publish => format!("{program} would publish `{target}`"),
+        TouchKind::Environment => format!("{program} would run with `{target}` changed"),
+        TouchKind::Persistence => format!("{program} would leave something behind: `{target}`"),
+        TouchKind::External => format!("`{target}` is a tool of another program"),
+        TouchKind::Unknown => format!("{program} was not understood: {target}"),
+    }
+}
+
+fn clip(text: &str) -> String {
+    match text.char_indices().nth(MAX_ARG_CHARS) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+fn recorded(act: &Act, decision: Decision) -> Action {
+    let touches = act.touches.iter();
+    Action {
+        program: clip(&shown(&act.program)),
+        args: act.args.iter().take(MAX_ARGS).map(|arg| clip(&shown(arg))).collect(),
+        via: act.via.clone(),
+        touches: touches
+            .map(|(kind, target)| Touch { kind: *kind, target: clip(&shown(target)) })
+            .collect(),
+        decision,
+    }
+}
+
+/// The files whose content an approval depends on.
+fn files_of(acts: &[Act]) -> Vec<String> {
+    let mut files: Vec<String> = acts
+        .iter()
+        .flat_map(|act| &act.touches)
+        .filter(|(kind, target)| {
+            matches!(kind, TouchKind::Read | TouchKind::Project | TouchKind::Code)
+                && is_static(target)
+                && target != "."
+                && !target.contains([' ', '\n'])
+        })
+        .map(|(_, target)| target.clone())
+        .collect();
+    files.sort();
+    files.dedup();
+    files.truncate(MAX_FILES);
+    files
+}

@@ -1,0 +1,120 @@
+//! The policy language: rules over tools, programs, effects, paths and hosts, and the verdict.
+//!
+//! Order means nothing: of all rules that match a touch, the strictest decides, and of all touches
+//! the strictest verdict. So a rule that is added never loosens a `deny` or an `ask`, no rule can
+//! be hidden by another, and two files can be joined. What this refuses, an exception to a `deny`,
+//! is written into the rule itself. See docs/decisions/0007-policy-and-shell-analysis.md.
+
+mod file;
+mod judge;
+mod rule;
+
+use overmind_core::gate::{Decision, PolicyVersion};
+
+pub use self::file::PolicyError;
+use self::file::{Extends, Trifecta, problem, read};
+use self::rule::Rule;
+use crate::glob::Glob;
+
+const BUILTIN: &str = include_str!("builtin.toml");
+/// Raised whenever the analyser understands a command differently: an approval given under the
+/// old reading does not hold under the new one.
+const ANALYSER: u32 = 1;
+const MAX_RULES: usize = 1000;
+
+/// A policy that is ready to judge.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    default: Decision,
+    trifecta: Decision,
+    trusted: Vec<Glob>,
+    version: PolicyVersion,
+    text: String,
+}
+
+impl Default for Policy {
+    /// The built-in policy: what holds when there is no file.
+    fn default() -> Self {
+        Self::parse(BUILTIN, "built in").expect("the built-in policy is tested")
+    }
+}
+
+impl Policy {
+    /// Reads a policy. `name` is what errors and rules call the text, for example its path.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError`], with line and column: no TOML, an unknown key, a bad pattern, an id twice.
+    pub fn parse(text: &str, name: &str) -> Result<Self, PolicyError> {
+        let file = read(text, name)?;
+        let mut rules = Vec::new();
+        let mut trifecta = file.trifecta.clone();
+        let mut default = file.default;
+        if file.extends == Extends::Builtin {
+            let builtin = read(BUILTIN, "built in")?;
+            trifecta = trifecta.or(builtin.trifecta);
+            default = default.or(builtin.default);
+            for spanned in builtin.rule {
+                let made = Rule::new(spanned.get_ref().clone(), "built in".to_owned());
+                rules.push(
+                    made.map_err(|why| problem(BUILTIN, "built in", spanned.span().start, &why))?,
+                );
+            }
+        }
+        for spanned in file.rule {
+            let at = spanned.span().start;
+            let wrong = |why: String| problem(text, name, at, &why);
+            let line = problem(text, name, at, "").line;
+            let place = if name == "built in" { name.to_owned() } else { format!("{name}:{line}") };
+            let rule = Rule::new(spanned.into_inner(), place).map_err(wrong)?;
+            if rules.iter().any(|other: &Rule| other.file.id == rule.file.id) {
+                return Err(wrong(format!("there are two rules `{}`", rule.file.id)));
+            }
+            rules.push(rule);
+        }
+        if rules.len() > MAX_RULES {
+            return Err(problem(text, name, 0, "a policy has at most 1000 rules"));
+        }
+        let trifecta = trifecta.unwrap_or_default();
+        let globs: Result<Vec<Glob>, String> =
+            trifecta.trusted_hosts.iter().map(|host| Glob::new(host)).collect();
+        let trusted = globs
+            .map_err(|why| problem(text, name, text.find("trusted_hosts").unwrap_or(0), &why))?;
+        let default = default.unwrap_or(Decision::Ask);
+        let version = version(&rules, default, &trifecta);
+        Ok(Self {
+            rules,
+            default,
+            trifecta: trifecta.verdict,
+            trusted,
+            version,
+            text: text.to_owned(),
+        })
+    }
+
+    /// The hash of what the policy means: comments, order and layout do not change it.
+    pub fn version(&self) -> &PolicyVersion {
+        &self.version
+    }
+
+    /// The text that it was read from; the built-in policy's own when there was none.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+fn version(rules: &[Rule], default: Decision, trifecta: &Trifecta) -> PolicyVersion {
+    let mut lines: Vec<String> = rules
+        .iter()
+        .map(|rule| serde_json::to_string(&rule.file).expect("a rule is strings and lists"))
+        .collect();
+    lines.sort();
+    lines.push(serde_json::to_string(trifecta).expect("a verdict and a list of hosts"));
+    lines.push(format!("{default} {ANALYSER}"));
+    let mut hash = blake3::Hasher::new_derive_key("overmind 2026 policy version v1");
+    for line in lines {
+        hash.update(&(line.len() as u64).to_be_bytes()).update(line.as_bytes());
+    }
+    PolicyVersion(hash.finalize().to_hex()[..32].to_owned())
+}

@@ -1,0 +1,210 @@
+//! One rule, made ready to match.
+
+use overmind_core::gate::{Decision, GateRequest, Risk, TouchKind};
+use serde_json::Value;
+
+use super::file::RuleFile;
+use crate::glob::{Fit, Glob};
+use crate::shell::Act;
+use crate::shell::expand::{HOLE, SPLIT, is_static};
+
+/// Kinds that an `allow` without `effects` does not cover: what is not understood, and what
+/// outlives or leaves the sandbox, is allowed by name only.
+const BY_NAME: [TouchKind; 3] = [TouchKind::Unknown, TouchKind::Privilege, TouchKind::Persistence];
+
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub(super) file: RuleFile,
+    pub(super) place: String,
+    tools: Vec<Glob>,
+    programs: Vec<Glob>,
+    paths: Vec<(Domain, Glob)>,
+    hosts: Vec<Glob>,
+    agents: Vec<Glob>,
+    colonies: Vec<Glob>,
+    arguments: Option<Value>,
+    /// One bit for each kind; the highest is `none`.
+    kinds: u32,
+}
+
+/// Where a path lies. A pattern speaks about one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Domain {
+    Workspace,
+    Home,
+    Absolute,
+}
+
+fn domain(path: &str) -> Domain {
+    match path.chars().next() {
+        Some('/') => Domain::Absolute,
+        Some('~') => Domain::Home,
+        Some(_) | None => Domain::Workspace,
+    }
+}
+
+fn bit(kind: Option<TouchKind>) -> u32 {
+    let place = kind.and_then(|kind| TouchKind::ALL.iter().position(|other| *other == kind));
+    1 << place.unwrap_or(31)
+}
+
+impl Rule {
+    pub(super) fn new(file: RuleFile, place: String) -> Result<Self, String> {
+        let id = &file.id;
+        if id.is_empty()
+            || id.len() > 80
+            || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        {
+            return Err("an id is 1 to 80 letters, digits, `-`, `_` and `.`".to_owned());
+        }
+        let globs = |patterns: &[String]| -> Result<Vec<Glob>, String> {
+            let wrong =
+                |pattern: &String, why| format!("rule `{id}`: the pattern `{pattern}`: {why}");
+            patterns.iter().map(|p| Glob::new(p).map_err(|why| wrong(p, why))).collect()
+        };
+        let mut paths = Vec::new();
+        for pattern in &file.paths {
+            let wrong = |why: &str| format!("rule `{id}`: the path `{pattern}`: {why}");
+            if pattern.split('/').any(|part| part == ".." || part == ".") && pattern != "." {
+                return Err(wrong("write it without `.` and `..`"));
+            }
+            let forms = match pattern.strip_prefix("@any/") {
+                Some(rest) => {
+                    vec![format!("**/{rest}"), format!("/**/{rest}"), format!("~/**/{rest}")]
+                }
+                None => vec![pattern.clone()],
+            };
+            for form in forms {
+                let glob = Glob::new(&form).map_err(|why| wrong(&why))?;
+                paths.push((domain(&form), glob));
+            }
+        }
+        let mut kinds: u32 =
+            file.effects.iter().map(|name| bit(name.0)).fold(0, |all, bit| all | bit);
+        if file.effects.is_empty() {
+            kinds = match file.verdict {
+                Decision::Allow => {
+                    BY_NAME.iter().fold(u32::MAX, |all, kind| all & !bit(Some(*kind)))
+                }
+                Decision::Ask | Decision::Deny => u32::MAX,
+            };
+        }
+        let arguments = match &file.arguments {
+            None => None,
+            Some(text) => Some(
+                serde_json::from_str(text)
+                    .map_err(|err| format!("rule `{id}`: `arguments` is not JSON: {err}"))?,
+            ),
+        };
+        Ok(Self {
+            tools: globs(&file.tools)?,
+            programs: globs(&file.programs)?,
+            hosts: globs(&file.hosts)?,
+            agents: globs(&file.agents)?,
+            colonies: globs(&file.colonies)?,
+            paths,
+            arguments,
+            kinds,
+            file,
+            place,
+        })
+    }
+
+    /// How surely the rule speaks about this touch of this action.
+    pub(super) fn fits(
+        &self,
+        request: &GateRequest,
+        act: &Act,
+        touch: Option<(TouchKind, &str)>,
+        risk: Risk,
+    ) -> Fit {
+        let kind = touch.map(|(kind, _)| kind);
+        if self.kinds & bit(kind) == 0 {
+            return Fit::No;
+        }
+        let plain = |globs: &[Glob], text: &str| {
+            globs.is_empty() || globs.iter().any(|glob| glob.fits(text) == Fit::Must)
+        };
+        let file = &self.file;
+        if !(plain(&self.tools, &request.tool)
+            && plain(&self.agents, &request.agent)
+            && plain(&self.colonies, &request.colony)
+            && (file.sandbox.is_empty() || file.sandbox.contains(&request.sandbox)))
+        {
+            return Fit::No;
+        }
+        if let Some(bound) = file.risk {
+            let within = match file.verdict {
+                Decision::Allow => risk <= bound,
+                Decision::Ask | Decision::Deny => risk >= bound,
+            };
+            if !within {
+                return Fit::No;
+            }
+        }
+        if !file.argv.is_empty() {
+            let exact = file.argv[0] == act.program
+                && file.argv[1..] == act.args[..]
+                && act.args.iter().all(|arg| is_static(arg))
+                && act.via.is_empty();
+            if !exact {
+                return Fit::No;
+            }
+        }
+        if file.cwd.as_ref().is_some_and(|cwd| act.cwds.as_slice() != std::slice::from_ref(cwd)) {
+            return Fit::No;
+        }
+        if self.arguments.as_ref().is_some_and(|arguments| *arguments != request.args) {
+            return Fit::No;
+        }
+        let mut fit = Fit::Must;
+        if !self.programs.is_empty() {
+            fit = fit.min(best(&self.programs, &act.program));
+        }
+        let (kind, target) = touch.map_or((None, ""), |(kind, target)| (Some(kind), target));
+        if !self.paths.is_empty() {
+            let about_path = match kind {
+                Some(
+                    TouchKind::Read
+                    | TouchKind::Write
+                    | TouchKind::Delete
+                    | TouchKind::Project
+                    | TouchKind::Code,
+                ) => true,
+                Some(
+                    TouchKind::Network
+                    | TouchKind::Privilege
+                    | TouchKind::Process
+                    | TouchKind::Install
+                    | TouchKind::Publish
+                    | TouchKind::Environment
+                    | TouchKind::Persistence
+                    | TouchKind::External
+                    | TouchKind::Unknown,
+                )
+                | None => false,
+            };
+            fit = fit.min(if about_path { self.path_fits(target) } else { Fit::No });
+        }
+        if !self.hosts.is_empty() {
+            let hosts =
+                if kind == Some(TouchKind::Network) { best(&self.hosts, target) } else { Fit::No };
+            fit = fit.min(hosts);
+        }
+        fit
+    }
+
+    fn path_fits(&self, target: &str) -> Fit {
+        if target.contains([HOLE, SPLIT]) {
+            // Not even where it lies is known.
+            return Fit::May;
+        }
+        let there = domain(target);
+        let of_domain = self.paths.iter().filter(|(domain, _)| *domain == there);
+        of_domain.map(|(_, glob)| glob.fits(target)).max().unwrap_or(Fit::No)
+    }
+}
+
+fn best(globs: &[Glob], text: &str) -> Fit {
+    globs.iter().map(|glob| glob.fits(text)).max().unwrap_or(Fit::No)
+}

@@ -1,0 +1,388 @@
+//! `git`: most of it is harmless, and a good part of it runs programs.
+
+use overmind_core::gate::TouchKind;
+
+use super::expand::{HOLE, SPLIT, is_open, shown};
+use super::net::host_of;
+use super::run::{Call, has_option, is_option, value_of};
+
+/// Options of any subcommand that run a program, write a file, or reach another machine.
+const RUNS: &[&str] = &[
+    "--output",
+    "--open-files-in-pager",
+    "--ext-diff",
+    "--textconv",
+    "--exec",
+    "--upload-pack",
+    "--receive-pack",
+    "--exec-path",
+    "--config-env",
+    "--template",
+    "--separate-git-dir",
+    "--extcmd",
+    "--tool",
+    "--trailer",
+    "--output-directory",
+    "--work-tree",
+    "--git-dir",
+    "--filter",
+    "--config",
+    "--remote",
+    "--reference",
+    "--upload-archive",
+    "--unsafe-paths",
+    "--directory",
+];
+
+/// Settings that only change how things look.
+fn harmless_setting(setting: &str) -> bool {
+    let (key, value) = setting.split_once('=').unwrap_or((setting, "true"));
+    let key = key.to_ascii_lowercase();
+    !is_open(value)
+        && (matches!(
+            key.as_str(),
+            "user.name"
+                | "user.email"
+                | "core.quotepath"
+                | "commit.gpgsign"
+                | "tag.gpgsign"
+                | "init.defaultbranch"
+                | "core.autocrlf"
+                | "log.date"
+                | "diff.algorithm"
+                | "merge.conflictstyle"
+                | "diff.renames"
+                | "core.abbrev"
+                | "status.short"
+                | "column.ui"
+                | "advice.detachedhead"
+                | "pull.rebase"
+        ) || key.starts_with("color.")
+            || key.starts_with("advice.")
+            || (key == "core.pager" && matches!(value, "cat" | "less" | ""))
+            || (key == "core.editor" && matches!(value, "true" | ":"))
+            || (key == "sequence.editor" && matches!(value, "true" | ":")))
+}
+
+pub(super) fn git(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    let cwds = call.walk.cwds.clone();
+    let mut n = 0;
+    while let Some(arg) = args.get(n) {
+        n += 1;
+        match arg.as_str() {
+            "--no-pager"
+            | "-P"
+            | "--bare"
+            | "--no-replace-objects"
+            | "--literal-pathspecs"
+            | "--no-optional-locks"
+            | "--version"
+            | "--help"
+            | "--html-path"
+            | "--man-path"
+            | "--info-path"
+            | "--exec-path"
+            | "-v" => {}
+            "-C" => {
+                let to = args.get(n).cloned().unwrap_or_default();
+                n += 1;
+                call.path(TouchKind::Read, &to);
+                call.walk.change_directory(Some(&to));
+            }
+            "-c" => {
+                let setting = args.get(n).cloned().unwrap_or_default();
+                n += 1;
+                command_line_setting(call, &setting);
+            }
+            arg if arg.starts_with("-c") => command_line_setting(call, &arg[2..]),
+            arg if is_option(arg) || is_open(arg) => {
+                call.unknown("an option of git that may change what it runs");
+            }
+            _ => {
+                n -= 1;
+                break;
+            }
+        }
+    }
+    if let Some(command) = args.get(n) {
+        let rest = args[n + 1..].to_vec();
+        subcommand(call, command, &rest);
+    }
+    call.walk.cwds = cwds;
+}
+
+fn command_line_setting(call: &mut Call<'_, '_>, setting: &str) {
+    if harmless_setting(setting) {
+        return;
+    }
+    let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+    let key = shown(key);
+    call.unknown(&format!("the setting `{key}` may run a program"));
+    let text = value.trim_start_matches('!');
+    if !text.is_empty() && text.contains([' ', '/']) || value.starts_with('!') {
+        call.text(text);
+    }
+}
+
+fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
+    let has = |names: &[&str]| rest.iter().any(|arg| names.contains(&arg.as_str()));
+    let letter = |letters: &str| has_option(rest, letters, &[]);
+    if rest.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE)) {
+        call.unknown("an argument that may be an option is only known when it runs");
+    }
+    let exact = !matches!(command, "commit" | "config");
+    let dangerous = rest.iter().take_while(|arg| *arg != "--").any(|arg| {
+        let name = arg.split('=').next().unwrap_or_default();
+        name.starts_with("--")
+            && name.len() > 3
+            && RUNS.iter().any(|run| {
+                // Shortened names count where git takes them; `--work` is no other option's name.
+                *run == name || (name.len() >= 5 && run.starts_with(name))
+            })
+    });
+    if dangerous && exact {
+        call.unknown("an option of git that runs a program or writes a file");
+    }
+    let writes = |call: &mut Call<'_, '_>| {
+        for path in call.walk.paths(".") {
+            call.act.touch(TouchKind::Write, path);
+        }
+    };
+    let deletes = |call: &mut Call<'_, '_>| {
+        let target = shown(&rest.join(" "));
+        call.act.touch(TouchKind::Delete, format!("git {command} {target}").trim_end().to_owned());
+    };
+    match command {
+        "status" | "log" | "diff" | "show" | "blame" | "annotate" | "ls-files" | "ls-tree"
+        | "rev-parse" | "rev-list" | "describe" | "shortlog" | "cat-file" | "name-rev"
+        | "merge-base" | "diff-tree" | "diff-index" | "diff-files" | "for-each-ref"
+        | "count-objects" | "check-ignore" | "check-attr" | "help" | "version" | "whatchanged"
+        | "range-diff" | "show-ref" | "cherry" | "show-branch" | "var" | "verify-commit"
+        | "fsck" | "grep" | "hash-object" | "merge-tree" | "stripspace" => {
+            if command == "grep" && letter("O")
+                || command == "cat-file" && has(&["--textconv", "--filters"])
+            {
+                call.unknown("an option of git that runs a program");
+            }
+            if matches!(command, "diff" | "grep" | "hash-object" | "blame") {
+                // Outside of the repository they read plain files.
+                for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                    if arg.starts_with(['/', super::expand::HOME])
+                        || arg.contains("..") && arg.contains('/')
+                    {
+                        call.path(TouchKind::Read, arg);
+                    }
+                }
+            }
+            for arg in rest.iter().filter(|arg| is_option(arg)) {
+                let value = value_of(arg);
+                if value.starts_with(['/', super::expand::HOME]) {
+                    call.path(TouchKind::Read, value);
+                }
+            }
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                // A revision reads as a harmless path.
+                call.path(TouchKind::Read, arg);
+            }
+            // `git show HEAD:.env` reads what the file once held.
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                if let Some((_, path)) = arg.split_once(':') {
+                    call.path(TouchKind::Read, path);
+                }
+            }
+        }
+        "branch" => match () {
+            () if letter("dD") || has(&["--delete"]) => deletes(call),
+            () => writes(call),
+        },
+        "tag" => match () {
+            () if letter("d") || has(&["--delete"]) => deletes(call),
+            () => writes(call),
+        },
+        "reflog" => {
+            if has(&["expire", "delete"]) {
+                deletes(call);
+            }
+        }
+        "remote" => match rest.first().map(String::as_str) {
+            None | Some("-v" | "--verbose" | "get-url") => {}
+            Some("show" | "update" | "prune") => {
+                call.act.touch(TouchKind::Network, HOLE.to_string())
+            }
+            Some(_) => call
+                .act
+                .touch(TouchKind::Environment, format!("git remote {}", shown(&rest.join(" ")))),
+        },
+        "config" => config(call, rest),
+        "stash" => match rest.first().map(String::as_str) {
+            Some("list" | "show") => {}
+            Some("drop" | "clear") => deletes(call),
+            Some(_) | None => writes(call),
+        },
+        "add" | "merge" | "cherry-pick" | "revert" | "apply" | "am" | "mv" | "init" | "bisect"
+        | "notes" | "rebase" | "commit" | "switch" | "checkout" | "restore" | "reset"
+        | "worktree" | "update-index" | "sparse-checkout" | "read-tree" | "write-tree"
+        | "format-patch" | "archive" | "rerere" | "maintenance" | "pack-refs" | "gc" | "prune"
+        | "symbolic-ref" | "replace" => {
+            writes(call);
+            let lost = match command {
+                "checkout" => {
+                    letter("fB")
+                        || has(&["--force", ".", "--"])
+                        || rest.len() > 1
+                            && !letter("b")
+                            && !has(&["--orphan", "--detach", "--track", "-q", "-t"])
+                }
+                "restore" => !has(&["--staged", "-S"]) || has(&["--worktree", "-W"]),
+                "reset" => has(&["--hard", "--merge", "--keep"]),
+                "switch" => {
+                    letter("fC") || has(&["--force", "--discard-changes", "--force-create"])
+                }
+                "worktree" => has(&["remove", "prune"]),
+                "gc" | "prune" => true,
+                _ => false,
+            };
+            if lost {
+                deletes(call);
+            }
+            match command {
+                "rebase" if letter("x") => {
+                    call.unknown("a rebase that runs a program at each commit")
+                }
+                "bisect" if rest.first().is_some_and(|arg| arg == "run") => call.inner(&rest[1..]),
+                "maintenance" => call.act.touch(TouchKind::Persistence, "git maintenance"),
+                "archive" | "format-patch" if letter("o") => {
+                    call.unknown("an option of git that writes a file")
+                }
+                _ => {}
+            }
+            // What is staged or becomes a message is read.
+            let mut message = false;
+            for arg in rest {
+                let file = arg.strip_prefix("--file=").or_else(|| arg.strip_prefix("-F"));
+                if let Some(file) = file.filter(|file| !file.is_empty()) {
+                    call.path(TouchKind::Read, file);
+                }
+                if message || (command == "add" && !is_option(arg)) {
+                    call.path(TouchKind::Read, arg);
+                }
+                message = matches!(arg.as_str(), "-F" | "--file" | "-t" | "--template");
+            }
+            // Hooks and filters of the repository may run.
+            if matches!(
+                command,
+                "commit"
+                    | "merge"
+                    | "rebase"
+                    | "am"
+                    | "cherry-pick"
+                    | "revert"
+                    | "checkout"
+                    | "switch"
+            ) {
+                call.act.touch(TouchKind::Project, ".");
+            }
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                if arg.starts_with(['/', super::expand::HOME]) || arg.starts_with("..") {
+                    call.path(TouchKind::Write, arg);
+                    call.path(TouchKind::Read, arg);
+                }
+            }
+        }
+        "rm" if has(&["--cached"]) => writes(call),
+        "rm" => {
+            let paths: Vec<String> = rest.iter().filter(|arg| !is_option(arg)).cloned().collect();
+            paths.iter().for_each(|path| call.path(TouchKind::Delete, path));
+            if paths.is_empty() {
+                deletes(call);
+            }
+        }
+        "clean" => match () {
+            () if letter("n") && !letter("f") || has(&["--dry-run"]) => {}
+            () => deletes(call),
+        },
+        "push" => {
+            call.act.touch(TouchKind::Publish, shown(&rest.join(" ")));
+            remote_hosts(call, rest);
+        }
+        "fetch" | "pull" | "clone" | "ls-remote" | "submodule" | "lfs" | "archive-remote"
+        | "request-pull" => {
+            if command == "submodule"
+                && rest.first().is_none_or(|arg| arg == "status" || arg == "summary")
+            {
+                return;
+            }
+            if letter("uc") && command != "pull" && command != "fetch" || dangerous {
+                call.unknown("an option of git that runs a program");
+            }
+            if command == "submodule" && rest.first().is_some_and(|arg| arg == "foreach") {
+                let text: Vec<String> =
+                    rest[1..].iter().filter(|arg| !is_option(arg)).cloned().collect();
+                call.text(&text.join(" "));
+            }
+            writes(call);
+            remote_hosts(call, rest);
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                if arg.starts_with(['/', super::expand::HOME]) {
+                    call.path(TouchKind::Write, arg);
+                }
+            }
+        }
+        _ => {
+            let why = format!("`git {}` is not known, or an alias", shown(command));
+            call.unknown(&why);
+        }
+    }
+}
+
+fn config(call: &mut Call<'_, '_>, rest: &[String]) {
+    let named: Vec<&String> = rest.iter().filter(|arg| !is_option(arg)).collect();
+    let asks = rest.iter().any(|arg| {
+        matches!(
+            arg.as_str(),
+            "--get"
+                | "--get-all"
+                | "--get-regexp"
+                | "--list"
+                | "-l"
+                | "--show-origin"
+                | "get"
+                | "list"
+        )
+    }) && !rest
+        .iter()
+        .any(|arg| arg.starts_with("--file") || arg == "-f" || arg == "-e" || arg == "--edit");
+    if asks || (named.len() == 1 && rest.len() == 1) {
+        return;
+    }
+    let setting = match named.as_slice() {
+        [key, value, ..] => format!("{key}={value}"),
+        _ => String::new(),
+    };
+    let local = !rest.iter().any(|arg| {
+        matches!(arg.as_str(), "--global" | "--system" | "-f") || arg.starts_with("--file")
+    });
+    if local && harmless_setting(&setting) {
+        for path in call.walk.paths(".") {
+            call.act.touch(TouchKind::Write, path);
+        }
+    } else {
+        call.act.touch(TouchKind::Persistence, format!("git config {}", shown(&rest.join(" "))));
+    }
+}
+
+fn remote_hosts(call: &mut Call<'_, '_>, rest: &[String]) {
+    let address = rest.iter().find(|arg| !is_option(arg) && arg.contains(':'));
+    match address {
+        Some(arg) if arg.contains("::") => {
+            call.unknown("an address that runs a program");
+            call.act.touch(TouchKind::Network, HOLE.to_string());
+        }
+        Some(arg) if arg.contains("://") => call.act.touch(TouchKind::Network, host_of(arg)),
+        Some(arg) => {
+            call.act.touch(TouchKind::Network, host_of(arg.split(':').next().unwrap_or_default()))
+        }
+        None => call.act.touch(TouchKind::Network, HOLE.to_string()),
+    }
+}

@@ -1,0 +1,82 @@
+//! What a command text would do: its *effective actions*.
+//!
+//! [`analyse`] is the entry point. It reads the text with a grammar of its own ([`parse`]), takes
+//! off wrappers ([`wrap`]), and looks up what each program does with its arguments
+//! ([`programs`] and the modules of single programs). It runs nothing and looks at no disk.
+//!
+//! The one rule of this module: **what is not understood is [`TouchKind::Unknown`]**. That holds
+//! for a text that does not parse, a program that is not in the table, an option that is not
+//! known where options may run commands, a name that only the running shell knows. A shell that
+//! reads a text differently from us is a bug of ours; a program that does more than its table
+//! says, too. The sandbox is what holds then.
+
+mod ast;
+pub(crate) mod expand;
+mod files;
+mod git;
+mod interp;
+mod lex;
+mod net;
+mod parse;
+pub(crate) mod path;
+mod programs;
+mod run;
+mod scripts;
+mod tools;
+mod walk;
+mod wrap;
+
+pub(crate) use self::net::host_of;
+
+use overmind_core::gate::TouchKind;
+
+/// Where a command starts, as it sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Absolute and without a slash at its end.
+    pub(crate) workspace: String,
+    /// As [`path::resolve`] answers.
+    pub(crate) cwd: String,
+}
+
+impl Place {
+    pub(crate) fn new(workspace: &str, cwd: &str) -> Self {
+        let workspace = match path::resolve(workspace, "/", "\0") {
+            path if path.starts_with('/') => path,
+            _ => "/workspace".to_owned(),
+        };
+        let cwd = path::resolve(if cwd.is_empty() { "." } else { cwd }, ".", &workspace);
+        Self { workspace, cwd }
+    }
+}
+
+/// One program that would run. Texts are as in [`expand`]: with private characters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Act {
+    pub(crate) program: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) via: Vec<String>,
+    /// Where it starts: each directory that is possible.
+    pub(crate) cwds: Vec<String>,
+    pub(crate) touches: Vec<(TouchKind, String)>,
+}
+
+impl Act {
+    pub(crate) fn touch(&mut self, kind: TouchKind, target: impl Into<String>) {
+        let touch = (kind, target.into());
+        if !self.touches.contains(&touch) {
+            self.touches.push(touch);
+        }
+    }
+
+    pub(crate) fn unknown(&mut self, why: impl Into<String>) {
+        self.touch(TouchKind::Unknown, why);
+    }
+}
+
+/// Everything that the text would run, in the order of the text.
+pub(crate) fn analyse(text: &str, place: &Place) -> Vec<Act> {
+    let mut walk = walk::Walk::new(place);
+    walk.text(text);
+    walk.acts
+}

@@ -1,0 +1,116 @@
+//! Where a path leads, as far as text can say.
+
+use super::expand::{FOUND, HERE, HOLE, HOME, SPLIT};
+
+/// Any path at all.
+pub(crate) fn anywhere() -> String {
+    HOLE.to_string()
+}
+
+/// The path as policies see it: relative to the workspace, absolute, from `~/`, or [`anywhere`].
+///
+/// `from` is such a path. Links are not followed: there is no disk here. The sandbox is what
+/// holds when a link leads out.
+pub(crate) fn resolve(path: &str, from: &str, workspace: &str) -> String {
+    if path.contains([HOLE, SPLIT]) {
+        return anywhere();
+    }
+    if path.len() == FOUND.len_utf8() && path.contains(FOUND) {
+        return ".".to_owned();
+    }
+    if path.contains(FOUND) {
+        return anywhere();
+    }
+    if let Some(rest) = path.strip_prefix(HOME) {
+        return clean("~", rest);
+    }
+    if let Some(rest) = path.strip_prefix(HERE) {
+        return if from.contains(HOLE) {
+            anywhere()
+        } else {
+            join(from, &format!("./{rest}"), workspace)
+        };
+    }
+    if path.contains([HOME, HERE]) {
+        return anywhere();
+    }
+    if path.starts_with('/') {
+        return inside(&clean("", path), workspace);
+    }
+    if from.contains(HOLE) {
+        return anywhere();
+    }
+    join(from, path, workspace)
+}
+
+fn join(from: &str, path: &str, workspace: &str) -> String {
+    if let Some(rest) = from.strip_prefix('~') {
+        return clean("~", &format!("{rest}/{path}"));
+    }
+    let base = if from.starts_with('/') { from.to_owned() } else { format!("{workspace}/{from}") };
+    inside(&clean("", &format!("{base}/{path}")), workspace)
+}
+
+/// Takes out `.`, `..` and double slashes. A `..` above `~` leads anywhere.
+fn clean(root: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                if parts.pop().is_none() && root == "~" {
+                    return anywhere();
+                }
+            }
+            part => parts.push(part),
+        }
+    }
+    if parts.is_empty() && root.is_empty() {
+        "/".to_owned()
+    } else {
+        format!("{root}/{}", parts.join("/"))
+    }
+}
+
+/// An absolute path beneath the workspace, made relative to it.
+fn inside(path: &str, workspace: &str) -> String {
+    if path == workspace {
+        return ".".to_owned();
+    }
+    match path.strip_prefix(workspace).and_then(|rest| rest.strip_prefix('/')) {
+        Some(rest) if workspace != "/" => rest.to_owned(),
+        Some(_) | None => path.to_owned(),
+    }
+}
+
+/// Whether a resolved path lies in the workspace.
+pub(crate) fn in_workspace(target: &str) -> bool {
+    !target.starts_with(['/', '~']) && !target.contains([HOLE, SPLIT])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_from_the_workspace_and_nothing_climbs_out_unseen() {
+        let check = |path: &str, from: &str, is: &str| {
+            assert_eq!(resolve(path, from, "/workspace"), is, "{path} from {from}");
+        };
+        check("src/../a.rs", ".", "a.rs");
+        check("..", "src", ".");
+        check("../x", ".", "/x");
+        check("../../etc/shadow", "src", "/etc/shadow");
+        check("/workspace/./src//a", ".", "src/a");
+        check("/workspaces/a", ".", "/workspaces/a");
+        check("/workspace/../etc/passwd", ".", "/etc/passwd");
+        check("//etc///shadow", ".", "/etc/shadow");
+        check("\u{e004}/.ssh/id", ".", "~/.ssh/id");
+        check("\u{e004}/../x", ".", "\u{e000}");
+        check("a/\u{e000}/b", ".", "\u{e000}");
+        check("a", "\u{e000}", "\u{e000}");
+        check("a", "/etc", "/etc/a");
+        check("a", "~/x", "~/x/a");
+        check("/", ".", "/");
+    }
+}

@@ -1,0 +1,453 @@
+//! One program with its arguments: finds it in the table and lets the entry speak.
+
+use overmind_core::gate::TouchKind;
+
+use super::expand::{HOLE, SPLIT, STAR, is_open, is_private, is_static, shown};
+use super::path::in_workspace;
+use super::programs::{Does, Spec, find};
+use super::walk::{Stdin, Walk};
+use super::{Act, path};
+
+/// A program at work: what its entry in the table may use.
+pub(super) struct Call<'w, 'p> {
+    pub(super) walk: &'w mut Walk<'p>,
+    pub(super) act: Act,
+    pub(super) stdin: &'w Stdin,
+}
+
+impl Call<'_, '_> {
+    pub(super) fn name(&self) -> &str {
+        &self.act.program
+    }
+
+    /// The arguments without the program. A copy: entries change the action while they read.
+    pub(super) fn args(&self) -> Vec<String> {
+        self.act.args.clone()
+    }
+
+    pub(super) fn path(&mut self, kind: TouchKind, path: &str) {
+        let mut act = std::mem::take(&mut self.act);
+        self.walk.touch_path(&mut act, kind, path);
+        self.act = act;
+    }
+
+    pub(super) fn unknown(&mut self, why: &str) {
+        self.act.unknown(why);
+    }
+
+    /// Runs another program that this one starts. Recorded before this one, which only wraps.
+    pub(super) fn inner(&mut self, argv: &[String]) {
+        let via = self.act.program.clone();
+        self.inner_as(&via, argv);
+    }
+
+    pub(super) fn inner_as(&mut self, via: &str, argv: &[String]) {
+        self.walk.via.push(via.to_owned());
+        if self.walk.enter() {
+            self.walk.run(argv, self.stdin, Vec::new());
+        }
+        self.walk.depth -= 1;
+        self.walk.via.pop();
+    }
+
+    /// Runs a text in a shell.
+    pub(super) fn text(&mut self, text: &str) {
+        let via = self.act.program.clone();
+        self.walk.via.push(via);
+        self.walk.inner_text(text);
+        self.walk.via.pop();
+    }
+
+    /// Whether an argument that is only known later could be an option here.
+    pub(super) fn any_open(&self) -> bool {
+        self.act.args.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE))
+    }
+}
+
+/// What an argument without dashes or after `=` names, if it could be a path.
+pub(super) fn value_of(arg: &str) -> &str {
+    match arg.split_once('=') {
+        Some((left, right)) if left.starts_with('-') => right,
+        _ => arg,
+    }
+}
+
+pub(super) fn is_option(arg: &str) -> bool {
+    arg.len() > 1 && arg.starts_with('-')
+}
+
+/// Whether one of the options that do more is among the arguments. Clusters of letters and
+/// shortened long names count.
+pub(super) fn has_option(args: &[String], shorts: &str, longs: &[&str]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| match arg.strip_prefix("--") {
+        Some(name) => {
+            let name = name.split('=').next().unwrap_or_default();
+            longs.iter().any(|long| {
+                let long = long.trim_start_matches('-');
+                long == name || (name.len() >= 2 && long.starts_with(name))
+            })
+        }
+        None => is_option(arg) && arg.chars().any(|c| shorts.contains(c)),
+    })
+}
+
+impl Walk<'_> {
+    /// Looks at one command whose words are expanded. `touches` is what its redirects and
+    /// assignments brought.
+    pub(super) fn run(
+        &mut self,
+        argv: &[String],
+        stdin: &Stdin,
+        touches: Vec<(TouchKind, String)>,
+    ) {
+        let Some((first, args)) = argv.split_first() else {
+            return self.unknown("sh", "a wrapper without a program");
+        };
+        let mut act = Act {
+            args: args.to_vec(),
+            via: self.via.clone(),
+            cwds: self.cwds.clone(),
+            touches,
+            ..Act::default()
+        };
+        let name = match self.program(first, &mut act) {
+            Some(name) => name,
+            None => {
+                act.program = first.clone();
+                return self.record(act);
+            }
+        };
+        act.program = name;
+        // Asks nothing and does nothing, in every program that we know.
+        if let [only] = args
+            && (only == "--version" || only == "--help")
+            && find(&act.program).is_some()
+            && !matches!(act.program.as_str(), "echo" | "eval" | "source" | ".")
+        {
+            return self.record(act);
+        }
+        let Some(spec) = find(&act.program) else {
+            let why = format!("`{}` is not a program that this policy knows", shown(&act.program));
+            act.unknown(why);
+            return self.record(act);
+        };
+        let mut call = Call { walk: self, act, stdin };
+        match spec {
+            Spec::Inert => {}
+            Spec::Reads { skip, shorts, longs } => call.reads(skip, shorts, longs),
+            Spec::Writes => call.each_path(TouchKind::Write),
+            Spec::Deletes => call.each_path(TouchKind::Delete),
+            Spec::Project => call.project(),
+            Spec::Does(kind) => {
+                let target = shown(&call.act.args.join(" "));
+                let target = if target.is_empty() { call.name().to_owned() } else { target };
+                call.act.touch(kind, target);
+            }
+            Spec::Commands(table) => call.subcommand(table, &[]),
+            Spec::By(run) => run(&mut call),
+        }
+        let act = call.act;
+        self.record(act);
+    }
+
+    /// The plain name of the program, or `None` when the action is complete: a file of the
+    /// workspace, or something that is not known.
+    fn program(&self, first: &str, act: &mut Act) -> Option<String> {
+        if first.chars().any(is_private) {
+            // A path from home may still be told; names that the shell makes may not.
+            act.unknown("which program runs is only known when it runs");
+            return None;
+        }
+        if !first.is_ascii() {
+            act.unknown("the program's name has letters that look like others");
+            return None;
+        }
+        if !first.contains('/') {
+            return Some(first.to_owned());
+        }
+        let mut found = None;
+        for path in self.paths(first) {
+            let system = ["/bin/", "/usr/bin/", "/usr/local/bin/", "/sbin/", "/usr/sbin/"]
+                .iter()
+                .find_map(|dir| path.strip_prefix(dir));
+            match system {
+                Some(name) if !name.contains('/') && !name.is_empty() => {
+                    found = Some(name.to_owned());
+                }
+                _ if in_workspace(&path) && path != "." => act.touch(TouchKind::Project, path),
+                _ => act.unknown(format!("`{}` is a program from an unusual place", shown(&path))),
+            }
+        }
+        let ours = act.touches.iter().any(|(kind, _)| *kind == TouchKind::Project);
+        if found.is_some() && ours {
+            act.unknown("which program runs depends on the directory");
+        }
+        // From one directory a program, from another something else: only the sure case goes on.
+        if act
+            .touches
+            .iter()
+            .any(|(kind, _)| matches!(kind, TouchKind::Project | TouchKind::Unknown))
+        {
+            self.outside_arguments(act);
+            return None;
+        }
+        found
+    }
+
+    /// Code of the workspace that is handed files from outside reads them.
+    fn outside_arguments(&self, act: &mut Act) {
+        for arg in act.args.clone() {
+            let value = value_of(&arg);
+            if value.contains('/') && !value.contains("://") {
+                for path in self.paths(value) {
+                    if !in_workspace(&path) {
+                        act.touch(TouchKind::Read, path);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Call<'_, '_> {
+    fn reads(&mut self, skip: usize, shorts: &str, longs: &[&str]) {
+        let args = self.args();
+        if has_option(&args, shorts, longs) {
+            self.unknown("an option that may write a file or run a program");
+        }
+        if (!shorts.is_empty() || !longs.is_empty()) && self.any_open() {
+            self.unknown("an argument that may be an option is only known when it runs");
+        }
+        let program = self.name().to_owned();
+        if matches!(program.as_str(), "less" | "more")
+            && args.iter().any(|arg| arg.starts_with('+'))
+        {
+            self.unknown("a command of the pager");
+        }
+        if program == "yq" && args.iter().any(|arg| arg.contains("load") || arg.contains("env")) {
+            self.unknown("an expression that reads files or the environment");
+        }
+        self.read_paths(&args, skip);
+    }
+
+    /// Every argument that names a file is read, options' values included.
+    pub(super) fn read_paths(&mut self, args: &[String], mut skip: usize) {
+        let mut ended = false;
+        for arg in args {
+            if !ended && arg == "--" {
+                ended = true;
+            } else if !ended && is_option(arg) {
+                let value = value_of(arg);
+                // `-f/etc/shadow`, `--file=/etc/shadow`
+                let value = match value.find(['/', super::expand::HOME]) {
+                    Some(at) if value.starts_with('-') => &value[at..],
+                    _ => value,
+                };
+                if !is_option(value) && (value.contains('/') || value.contains(super::expand::HOME))
+                {
+                    self.path(TouchKind::Read, value);
+                }
+                if arg.contains([HOLE, SPLIT]) {
+                    self.path(TouchKind::Read, &HOLE.to_string());
+                }
+            } else if skip > 0 {
+                skip -= 1;
+                if arg.contains(SPLIT) {
+                    self.path(TouchKind::Read, &HOLE.to_string());
+                }
+            } else if arg != "-" {
+                self.path(TouchKind::Read, arg);
+            }
+        }
+    }
+
+    /// Every argument that is no option is touched; options' values that look like paths, too.
+    pub(super) fn each_path(&mut self, kind: TouchKind) {
+        let args = self.args();
+        let mut ended = false;
+        let mut seen = false;
+        for arg in &args {
+            if !ended && arg == "--" {
+                ended = true;
+                continue;
+            }
+            if !ended && is_option(arg) {
+                let value = value_of(arg);
+                if value != arg.as_str() && (value.contains('/') || is_open(value)) {
+                    self.path(kind, value);
+                    // `--reference=FILE` and the like are read at least.
+                    self.path(TouchKind::Read, value);
+                } else if let Some(at) = arg.find(['/', super::expand::HOME]) {
+                    self.path(kind, &arg[at..]);
+                }
+                continue;
+            }
+            if arg != "-" && !super::walk::is_sink(arg) {
+                self.path(kind, arg);
+                seen = true;
+            }
+        }
+        if !seen && kind == TouchKind::Delete {
+            self.act.touch(kind, path::anywhere());
+        }
+    }
+
+    /// Runs code of the workspace; what it is handed from outside is code from outside.
+    pub(super) fn project(&mut self) {
+        let args = self.args();
+        self.act.touch(TouchKind::Project, ".");
+        const RUNS: &[&str] = &[
+            "--eval",
+            "--exec",
+            "-exec",
+            "-toolexec",
+            "--toolexec",
+            "--script-shell",
+            "--node-options",
+            "--config",
+            "--prefix",
+            "--require",
+            "--import",
+            "--loader",
+            "--rulesdir",
+            "--plugin",
+            "-fplugin",
+            "--pager",
+            "--rustc-wrapper",
+            "--resolve-plugins-relative-to",
+            "--pdb",
+            "--compiler",
+            "--wrapper",
+            "-wrapper",
+            "--use-ld",
+            "-fuse-ld",
+            "--checker",
+            "-B",
+        ];
+        for arg in &args {
+            let name = arg.split('=').next().unwrap_or_default();
+            let value = value_of(arg);
+            let local = value != arg.as_str() && is_static(value) && {
+                self.walk.paths(value).iter().all(|path| in_workspace(path)) && !value.contains(' ')
+            };
+            if RUNS.contains(&name) && !local {
+                self.act.touch(TouchKind::Code, shown(arg));
+            }
+            if arg.contains("$(")
+                || arg.contains('`')
+                || arg.contains(SPLIT)
+                || arg.starts_with(HOLE)
+            {
+                self.act.touch(TouchKind::Code, shown(arg));
+            }
+            // `CC=…`, `-o/x`, `--manifest-path=/x`, `@/x`
+            let tail = match arg.find(['/', super::expand::HOME]) {
+                Some(0) => Some(arg.as_str()),
+                Some(at)
+                    if arg[..at].ends_with(['=', '@', ':', ','])
+                        || (is_option(arg) && !arg[..at].contains('.')) =>
+                {
+                    Some(&arg[at..])
+                }
+                Some(_) | None => None,
+            };
+            let named =
+                if value.contains("..") && !value.contains("...") { Some(value) } else { tail };
+            if let Some(named) = named.filter(|named| !named.starts_with("//")) {
+                for path in self.walk.paths(named) {
+                    if !in_workspace(&path) && !super::walk::is_sink(&path) {
+                        self.act.touch(TouchKind::Code, path);
+                    }
+                }
+            }
+            if let Some((name, value)) = arg.split_once('=')
+                && super::walk::dangerous_variable(name)
+            {
+                let mut act = std::mem::take(&mut self.act);
+                super::walk::environment(&mut act, name, Some(value));
+                self.act = act;
+            }
+        }
+    }
+
+    /// By the first argument that is no option. `valued` are options whose value is the next
+    /// argument; any other option before the subcommand must stand alone.
+    pub(super) fn subcommand(&mut self, table: &[(&str, Does)], valued: &[&str]) {
+        let args = self.args();
+        let mut n = 0;
+        while let Some(arg) = args.get(n) {
+            if !is_option(arg) {
+                break;
+            }
+            n += 1 + usize::from(valued.contains(&arg.as_str()));
+        }
+        let Some(name) = args.get(n) else {
+            if args.iter().any(|arg| arg.chars().any(is_private)) {
+                self.unknown("an argument that may be a command is only known when it runs");
+            }
+            return;
+        };
+        let rest = args.get(n + 1..).unwrap_or_default().to_vec();
+        match table.iter().find(|(known, _)| known == name) {
+            Some((_, does)) => self.does(*does, &rest),
+            None => {
+                let why = format!("`{} {}` is not known", shown(&self.act.program), shown(name));
+                self.unknown(&why);
+            }
+        }
+    }
+
+    pub(super) fn does(&mut self, does: Does, rest: &[String]) {
+        let shown_rest = || shown(&rest.join(" "));
+        match does {
+            Does::Nothing => {
+                if rest.iter().any(|arg| arg.contains(SPLIT)) {
+                    self.unknown("an argument that may be an option is only known when it runs");
+                }
+                // What is named from outside is read.
+                for arg in rest {
+                    let value = value_of(arg);
+                    if value.starts_with(['/', super::expand::HOME]) || value.starts_with("../") {
+                        self.path(TouchKind::Read, value);
+                    }
+                }
+            }
+            Does::Write => {
+                self.act.touch(TouchKind::Write, ".");
+                self.project_arguments();
+            }
+            Does::Delete => {
+                let target = shown_rest();
+                self.act
+                    .touch(TouchKind::Delete, if target.is_empty() { ".".into() } else { target });
+            }
+            Does::Project => self.project(),
+            Does::Network => self.act.touch(TouchKind::Network, HOLE.to_string()),
+            Does::Install => {
+                self.act.touch(TouchKind::Install, shown_rest());
+                self.act.touch(TouchKind::Network, HOLE.to_string());
+            }
+            Does::Publish => {
+                self.act.touch(TouchKind::Publish, shown_rest());
+                self.act.touch(TouchKind::Network, HOLE.to_string());
+            }
+            Does::Exec => self.inner(rest),
+        }
+    }
+
+    /// As [`Call::project`] looks at arguments, without running code.
+    fn project_arguments(&mut self) {
+        let before = self.act.touches.clone();
+        self.project();
+        if !before.contains(&(TouchKind::Project, ".".to_owned())) {
+            self.act.touches.retain(|touch| touch != &(TouchKind::Project, ".".to_owned()));
+        }
+    }
+
+    /// A pattern as the first name may become an option: `tar cf x *` with a file `--to-command=…`.
+    pub(super) fn wildcard_option(&mut self) {
+        if self.act.args.iter().any(|arg| arg.starts_with([STAR, super::expand::ONE])) {
+            self.unknown("a pattern may become an option that runs a program");
+        }
+    }
+}
