@@ -7,9 +7,10 @@ use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
     Agent, AgentCreate, AgentPatch, ApprovalAnswer, AuditReport, BackupDone, BackupRequest, Diff,
     Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin, McpServer, McpServerPut,
-    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore,
-    MemoryStored, ModelCall, Okay, ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate,
-    RunInput, RunListQuery, Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
+    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemoryReembed,
+    MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay, ProviderKeyView,
+    PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery, Status, Step, Tool,
+    ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::sandbox::SandboxLevel;
+pub use crate::tool::Labels;
 
 /// What may happen with a call. Ordered: the later is the stricter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -193,16 +194,6 @@ pub struct Action {
     pub touches: Vec<Touch>,
     /// The strictest verdict over its touches.
     pub decision: Decision,
-}
-
-/// What a session holds: the two thirds of the lethal trifecta that are not egress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Labels {
-    /// It has read text that a stranger may have written.
-    pub untrusted: bool,
-    /// It has read data that must not leave.
-    pub private: bool,
 }
 
 /// One tool call before it begins.

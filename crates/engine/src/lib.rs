@@ -12,6 +12,7 @@ mod cortex;
 pub mod error;
 mod hive;
 mod keys;
+mod policies;
 mod replays;
 pub mod request;
 mod sessions;

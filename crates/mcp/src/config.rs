@@ -241,7 +241,7 @@ impl ServerConfig {
                     variable(name)?;
                     value.check("env")?;
                 }
-                if *sandbox == SandboxLevel::Docker {
+                if matches!(sandbox, SandboxLevel::Docker | SandboxLevel::Microvm) {
                     return wrong("sandbox", "must be namespace or none: a server needs its pipes");
                 }
                 if let Some(path) = read_only.iter().find(|path| !path.is_absolute()) {

@@ -21,8 +21,8 @@ use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
 pub mod attest;
 pub mod docker;
 pub mod init;
-pub mod microvm;
 pub mod levels;
+pub mod microvm;
 
 mod capture;
 mod cgroup;

@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use crate::init;
-use crate::init::spec::Kind;
+use crate::init::spec::{Kind, Program};
 use crate::launch::{self, Ended, Outcome, RunAs};
 use crate::namespace::{Options, into_result, to_spec};
 use crate::{diagnosis, request};
@@ -52,12 +52,14 @@ impl PipedLauncher {
         let kind = match level {
             SandboxLevel::Namespace => {
                 let read_only = self.options.read_only.iter().chain(&piped.read_only);
-                Kind::Namespace { read_only: read_only.cloned().collect() }
+                let read_only = read_only.cloned().collect();
+                Kind::Namespace { read_only, program: Program::Command }
             }
             SandboxLevel::None => Kind::Unconfined,
-            SandboxLevel::Docker => {
+            SandboxLevel::Docker | SandboxLevel::Microvm => {
                 return Err(request::bad_config(
-                    "a child with pipes cannot run in a container: use namespace, or none",
+                    "a child with pipes runs in no container and no virtual machine: use \
+                     namespace, or none",
                 ));
             }
         };
@@ -100,7 +102,7 @@ impl PipedLauncher {
             rustix::fs::fcntl_setfl(end, flags | OFlags::NONBLOCK)?;
         }
         let (ours, theirs) = StdUnixStream::pair()?;
-        launch::send_order(&ours, &order, &their_stdin)?;
+        launch::send_order(&ours, &order, &their_stdin, &[])?;
         let mut command = Command::new(&self.options.init_program);
         command
             .arg(init::ARGUMENT)
@@ -186,7 +188,7 @@ impl Tree for InitTree {
             let _ = self.child.wait().await;
             match launch::judge(&self.reports, true) {
                 Ended::Exit(exit) => exit,
-                Ended::Ready | Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
+                Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
                     Exit::Signal(libc::SIGKILL)
                 }
             }

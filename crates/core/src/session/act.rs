@@ -196,6 +196,8 @@ impl Session {
         });
         let Some((at, attempt)) = found else { return };
         let call = calls[at].clone();
+        // What it has read stays with it, whatever it does next.
+        self.labels |= outcome.labels();
         if let Some(error) = outcome.result.get("error").filter(|_| !outcome.ok()) {
             if error.get("code").and_then(Value::as_str) == Some(STALE_APPROVAL) {
                 // Nothing was done: what it would do now is asked about like new.
@@ -336,7 +338,10 @@ impl Session {
                 shown_to_model(EffectId::derive(self.row.id, effect), &output)
             }
             // It never ran: what it answers is ours.
-            CallState::Waiting | CallState::Done => output.to_string(),
+            CallState::Waiting
+            | CallState::Judging
+            | CallState::Binding { .. }
+            | CallState::Done => output.to_string(),
         };
         call.state = CallState::Done;
         let (id, name, step) = (call.id.clone(), call.name.clone(), call.step.clone());

@@ -247,7 +247,9 @@ impl McpServers {
                 };
                 let home = match sandbox {
                     SandboxLevel::Namespace => PathBuf::from("/workspace").join(&cwd),
-                    SandboxLevel::None | SandboxLevel::Docker => workspace.join(&cwd),
+                    SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => {
+                        workspace.join(&cwd)
+                    }
                 };
                 let home = home.to_str().ok_or("its directory is not UTF-8")?;
                 let mut all: Vec<(String, String)> = [

@@ -24,6 +24,12 @@ pub enum StartError {
     #[error("the configuration of memory: {0}")]
     Memory(#[from] overmind_memory::ConfigError),
     #[error(transparent)]
+    Hosts(#[from] overmind_tools::egress::RuleError),
+    #[error(transparent)]
+    Commands(#[from] overmind_tools::CommandNameError),
+    #[error(transparent)]
+    Policy(#[from] overmind_policy::PolicyError),
+    #[error(transparent)]
     Mcp(#[from] overmind_mcp::McpError),
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -49,7 +55,8 @@ impl StartError {
                 Some("`overmind doctor` looks who holds it".into())
             }
             Self::Store(_) | Self::Mcp(_) | Self::Engine(_) => None,
-            Self::Models(_) | Self::Memory(_) => Some("`overmind config show` says where it comes from".into()),
+            Self::Policy(_) => Some("`overmind policy show --policy FILE` checks one without a server".into()),
+            Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) => Some("`overmind config show` says where it comes from".into()),
         }
     }
 }

@@ -7,23 +7,26 @@
 pub mod clock;
 mod error;
 pub mod failpoints;
+mod gate;
 pub mod lock;
 pub mod logs;
 pub mod signals;
+mod tools;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
-use overmind_core::tool::{ToolSpec, Toolbox as _};
+use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
 use overmind_engine::{Caller, Engine};
-use overmind_mcp::{McpServers, StoreSettings};
-use overmind_sandbox::{PipedLauncher, Sandboxes};
+use overmind_mcp::McpServers;
+use overmind_sandbox::Sandboxes;
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -88,11 +91,13 @@ impl App {
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
         let models = models(&config)?;
-        let tools = overmind_tools::Gateway::new(overmind_tools::Parts {
+        let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
-        });
-        let mcp = mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
+        };
+        let tools = tools::gateway(&config, parts)?;
+        let gate = gate::open(config.policy_file.as_deref())?;
+        let mcp = tools::mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
@@ -103,14 +108,14 @@ impl App {
             tools: Arc::new(tools),
             tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,
-            gate: None,
+            gate: gate.as_ref().map(|gate| Arc::clone(gate) as Arc<dyn Gate>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
                 max_running: config.max_running,
                 max_running_per_agent: config.max_running_per_agent,
                 max_running_per_colony: config.max_running_per_colony,
-                approval_ttl: None,
+                approval_ttl: config.approval_ttl,
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
@@ -137,6 +142,10 @@ impl App {
             let _done = done;
             serving.await
         });
+        if let (Some(gate), Some(file)) = (gate, config.policy_file.clone()) {
+            // Ends with the server.
+            gate::watch(gate, file, engine.clone(), Arc::clone(&clock), closing.clone());
+        }
         let housekeeping =
             Housekeeping::start(&config, &engine, store, remembered, clock, &sandboxes);
         lock.publish(&server_file)?;
@@ -312,27 +321,6 @@ fn secrets(config: &Config) -> Vec<String> {
         .iter()
         .filter_map(|provider| provider.key.as_ref().map(|key| key.expose().to_owned()));
     of_table.chain(of_providers).chain(credentials).collect()
-}
-
-/// The servers of tools that are configured in the store. Does not wait for them.
-async fn mcp_servers(
-    config: &Config,
-    store: &Arc<overmind_store::Sqlite>,
-    clock: &Arc<dyn Clock>,
-    built_in: impl Iterator<Item = &ToolSpec>,
-) -> Result<Arc<McpServers>, StartError> {
-    let credentials = config.credentials.clone();
-    let store = Arc::clone(store) as Arc<dyn Store>;
-    let opened = McpServers::open(overmind_mcp::Parts {
-        launcher: Arc::new(PipedLauncher::new(sandbox_options(config))),
-        settings: Arc::new(StoreSettings::new(store, Arc::clone(clock))),
-        secrets: Arc::new(move |name| Some(credentials.get(name)?.expose().to_owned())),
-        clock: Arc::clone(clock),
-        scratch: config.data.path().join("mcp"),
-        built_in: built_in.map(|spec| spec.name.clone()).collect(),
-        progress: None,
-    });
-    Ok(opened.await?)
 }
 
 fn memory(

@@ -131,6 +131,9 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Store(_)
             | StartError::Models(_)
             | StartError::Memory(_)
+            | StartError::Hosts(_)
+            | StartError::Commands(_)
+            | StartError::Policy(_)
             | StartError::Mcp(_)
             | StartError::Engine(_) => Exit::Failed,
         };

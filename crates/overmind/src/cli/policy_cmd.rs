@@ -138,6 +138,7 @@ fn explain(cx: &Context, args: &ExplainArgs) -> Outcome {
         SandboxArg::None => overmind_core::sandbox::SandboxLevel::None,
         SandboxArg::Namespace => overmind_core::sandbox::SandboxLevel::Namespace,
         SandboxArg::Docker => overmind_core::sandbox::SandboxLevel::Docker,
+        SandboxArg::Microvm => overmind_core::sandbox::SandboxLevel::Microvm,
     };
     request.labels.untrusted = args.untrusted;
     request.labels.private = args.private;

@@ -10,9 +10,8 @@ use overmind_api::{
     Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AuditReport, BackupDone,
     BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
     McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
-    MemoryReembed, MemoryReembedded,
-    MemorySearch, MemoryStore, ProblemKind, Run, RunCreate, RunListQuery, RunStatus, SessionId,
-    Status, Timeline, Tool, ToolCallRequest, VerifyReport,
+    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
+    RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, Options, Page, Replay, ReplayItem, ReplayOptions, Target,

@@ -28,6 +28,7 @@ pub const TLS_CERT: &str = "OVERMIND_TLS_CERT";
 pub const TLS_KEY: &str = "OVERMIND_TLS_KEY";
 pub const ALLOWED_HOSTS: &str = "OVERMIND_ALLOWED_HOSTS";
 pub const DB: &str = "OVERMIND_DB";
+pub const POLICY: &str = "OVERMIND_POLICY";
 pub const WORKSPACE: &str = "OVERMIND_WORKSPACE";
 pub const MAX_RUNNING: &str = "OVERMIND_MAX_RUNNING";
 pub const EMBEDDING_PROVIDER: &str = "OVERMIND_EMBEDDING_PROVIDER";
@@ -85,6 +86,7 @@ pub const NAMES: &[&str] = &[
     EMBEDDING_MODEL,
     EMBEDDING_DIMS,
     EMBEDDING_PATH,
+    POLICY,
     EMBEDDINGS_URL,
     OPENAI_API_KEY,
     OPENAI_RESPONSES_URL,

@@ -58,6 +58,14 @@ pub struct Config {
     pub docker_image: String,
     pub microvm_dir: PathBuf,
     pub microvm_acceleration: Acceleration,
+    /// What the tools may do; see the settings of the same names.
+    pub allow_hosts: Vec<String>,
+    pub commands: Vec<String>,
+    pub runner: Vec<String>,
+    pub private_paths: Option<Vec<String>>,
+    pub untrusted_paths: Option<Vec<String>>,
+    pub policy_file: Option<PathBuf>,
+    pub approval_ttl: Option<Duration>,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Secrets by name, from `OVERMIND_CRED_…`.
@@ -124,6 +132,7 @@ impl Config {
         let text = |key: &str| layers.text_of(key).map(str::to_owned);
         let path = |key: &str| layers.text_of(key).map(PathBuf::from);
         let whole = |key: &str| layers.whole_of(key).expect("the table gives it a default");
+        let some_list = |key: &str| layers.get(key).map(|_| layers.list_of(key));
         let count = |key: &str| u32::try_from(whole(key)).expect("the table bounds it");
 
         let tls = match (path(key::TLS_CERT), path(key::TLS_KEY)) {
@@ -196,6 +205,16 @@ impl Config {
                 Some("yes") => Acceleration::KvmOrEmulation,
                 Some("always") => Acceleration::Emulation,
                 _ => Acceleration::Kvm,
+            },
+            allow_hosts: layers.list_of(key::ALLOW_HOSTS),
+            commands: layers.list_of(key::COMMANDS),
+            runner: layers.list_of(key::RUNNER),
+            private_paths: some_list(key::PRIVATE_PATHS),
+            untrusted_paths: some_list(key::UNTRUSTED_PATHS),
+            policy_file: path(key::POLICY_FILE).filter(|path| path != Path::new("none")),
+            approval_ttl: match count(key::APPROVAL_HOURS) {
+                0 => None,
+                hours => Some(Duration::from_secs(3600) * hours),
             },
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,

@@ -82,6 +82,13 @@ pub const DOCKER_HOST: &str = "sandbox.docker_host";
 pub const DOCKER_IMAGE: &str = "sandbox.docker_image";
 pub const MICROVM_DIR: &str = "sandbox.microvm_dir";
 pub const MICROVM_EMULATION: &str = "sandbox.microvm_emulation";
+pub const ALLOW_HOSTS: &str = "tools.allow_hosts";
+pub const COMMANDS: &str = "tools.commands";
+pub const RUNNER: &str = "tools.runner";
+pub const PRIVATE_PATHS: &str = "tools.private_paths";
+pub const UNTRUSTED_PATHS: &str = "tools.untrusted_paths";
+pub const POLICY_FILE: &str = "policy.file";
+pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -356,6 +363,55 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Choice(&["no", "yes", "always"]),
         Some("no"),
         "whether the `microvm` sandbox may emulate a processor where KVM is missing: much slower",
+    ),
+    setting(
+        ALLOW_HOSTS,
+        None,
+        Kind::List,
+        Some(""),
+        "what http_request and web_fetch may reach: `[private] [METHOD|…] [scheme://]host[:port]`",
+    ),
+    setting(
+        COMMANDS,
+        None,
+        Kind::List,
+        Some(""),
+        "programs that run_command may run, by their bare names",
+    ),
+    setting(
+        RUNNER,
+        None,
+        Kind::List,
+        Some(""),
+        "a program and its arguments that stand before every command of run_command",
+    ),
+    setting(
+        PRIVATE_PATHS,
+        None,
+        Kind::List,
+        None,
+        "files of a workspace that must not leave it, as globs; unset is keys and credentials by their usual names",
+    ),
+    setting(
+        UNTRUSTED_PATHS,
+        None,
+        Kind::List,
+        None,
+        "files of a workspace that came from outside, as globs; unset is what MCP servers leave behind",
+    ),
+    setting(
+        POLICY_FILE,
+        Some(env::POLICY),
+        Kind::PathOrNone,
+        Some("<data>/policy.toml"),
+        "what agents may do, read again when it changes; while there is no such file, agents' own approvals alone count",
+    ),
+    setting(
+        APPROVAL_HOURS,
+        None,
+        Kind::Whole { min: 0, max: 8760 },
+        Some("168"),
+        "an approval that took longer is asked for anew; 0 is never",
     ),
     setting(
         LOG_LEVEL,

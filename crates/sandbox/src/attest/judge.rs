@@ -120,6 +120,7 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: true,
             guarded_process_one: true,
             nosuid_everywhere: true,
+            read_only_everywhere: true,
             landlock: true,
         }),
     }

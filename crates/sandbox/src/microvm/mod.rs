@@ -38,7 +38,7 @@ use overmind_core::sandbox::{
 };
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
-use crate::init::spec::{Kind, Limits, Spec};
+use crate::init::spec::{Kind, Limits, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome};
 use crate::microvm::guest::{Answer, answer_in, message};
 use crate::microvm::image::Image;
@@ -230,7 +230,7 @@ impl Microvm {
         let mut limits = bounds(machine.size, request.limits.file_bytes);
         limits.tmp_bytes = 1 << 20;
         let spec = Spec {
-            kind: Kind::Namespace { read_only: self.shown(machine) },
+            kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
             argv: machine.run(picture, request.writable.is_some()),
             env: environment(),
             workspace: request.workspace.clone(),
@@ -238,6 +238,8 @@ impl Microvm {
             // The guest opens the command's own.
             cwd: PathBuf::new(),
             limits,
+            #[cfg(feature = "mutations")]
+            mutation: None,
         };
         // A character takes six bytes where JSON writes it as a number.
         let answer = request.limits.output_bytes.saturating_mul(12).saturating_add(64 << 10);
@@ -282,7 +284,6 @@ impl Microvm {
                     Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
                     // The machine is gone, and the command with it.
                     Ended::Exit(Exit::Code(_) | Exit::Signal(_))
-                    | Ended::Ready
                     | Ended::BadConfig(_)
                     | Ended::Refused { .. }
                     | Ended::Silent => Exit::Signal(libc::SIGKILL),
@@ -333,13 +334,15 @@ impl Microvm {
             };
             make().map_err(|err| format!("making {}: {err}", half.display()))?;
             let spec = Spec {
-                kind: Kind::Namespace { read_only: self.shown(machine) },
+                kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
                 argv: machine.take_picture(),
                 env: environment(),
                 workspace: half.clone(),
                 writable: Some(PathBuf::from(".")),
                 cwd: PathBuf::new(),
                 limits: bounds(machine.size, machine.size.memory_mib << 21),
+                #[cfg(feature = "mutations")]
+                mutation: None,
             };
             let outcome = self
                 .launch(&spec, &[], 64 << 10, boot_time(machine.accelerator))
@@ -372,8 +375,12 @@ impl Microvm {
             program,
             run_as: self.outer.run_as,
             spec,
+            variable: None,
+            // The machine's size bounds the command; the emulator's own share is bounded by it.
+            group: None,
             stdin,
             output_bytes,
+            sink: None,
             timeout,
         })
         .await
@@ -413,7 +420,7 @@ fn not_booted(outcome: Outcome) -> SandboxError {
             "the emulator ended before the command ran ({exit:?}): {}",
             outcome.stderr.text.trim()
         )),
-        Ended::Ready | Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
+        Ended::BadConfig(_) | Ended::Refused { .. } | Ended::Silent => {
             match into_result(outcome, SandboxLevel::Namespace) {
                 Err(err) => err,
                 Ok(_) => failed("the emulator's sandbox gave no answer".to_owned()),

@@ -1,0 +1,34 @@
+//! Which policies were in force, and since when.
+
+use overmind_core::gate::PolicyVersion;
+use overmind_core::store::{Change, Commit, NewEvent, StreamId};
+use serde_json::json;
+
+use crate::Engine;
+use crate::error::EngineError;
+
+impl Engine {
+    /// Keeps the text of a policy that has come into force under its version, so that a verdict
+    /// of the log can be explained later.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Store`].
+    pub async fn policy_loaded(
+        &self,
+        version: &PolicyVersion,
+        text: &str,
+    ) -> Result<(), EngineError> {
+        let at = self.cortex.clock.now();
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "policy.loaded",
+            ts: at,
+            payload: json!({"policy": version}),
+        };
+        let key = format!("policy/{version}");
+        let changes = vec![Change::SettingPut { key, value: json!(text), at }];
+        self.cortex.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! The tools as configured: what they may reach, and the servers of further ones.
+
+use std::sync::Arc;
+
+use overmind_core::store::Store;
+use overmind_core::time::Clock;
+use overmind_core::tool::ToolSpec;
+use overmind_mcp::{McpServers, StoreSettings};
+use overmind_sandbox::PipedLauncher;
+use overmind_tools::egress::Egress;
+use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts};
+
+use super::{StartError, sandbox_options};
+use crate::config::Config;
+
+pub(super) fn gateway(config: &Config, parts: Parts) -> Result<Gateway, StartError> {
+    let usual = FileLabels::default();
+    let options = Options {
+        egress: Egress::allowing(&config.allow_hosts)?,
+        commands: Commands::new(config.commands.clone(), config.runner.clone())?,
+        files: FileLabels {
+            private: config.private_paths.clone().unwrap_or(usual.private),
+            untrusted: config.untrusted_paths.clone().unwrap_or(usual.untrusted),
+        },
+        ..Options::default()
+    };
+    let gateway = Gateway::with_options(parts, options, Vec::new());
+    Ok(gateway.expect("the built-in tools have names of their own and sound schemas"))
+}
+
+/// The servers of tools that are configured in the store. Does not wait for them.
+pub(super) async fn mcp_servers(
+    config: &Config,
+    store: &Arc<overmind_store::Sqlite>,
+    clock: &Arc<dyn Clock>,
+    built_in: impl Iterator<Item = &ToolSpec>,
+) -> Result<Arc<McpServers>, StartError> {
+    let credentials = config.credentials.clone();
+    let store = Arc::clone(store) as Arc<dyn Store>;
+    let opened = McpServers::open(overmind_mcp::Parts {
+        launcher: Arc::new(PipedLauncher::new(sandbox_options(config))),
+        settings: Arc::new(StoreSettings::new(store, Arc::clone(clock))),
+        secrets: Arc::new(move |name| Some(credentials.get(name)?.expose().to_owned())),
+        clock: Arc::clone(clock),
+        scratch: config.data.path().join("mcp"),
+        built_in: built_in.map(|spec| spec.name.clone()).collect(),
+        progress: None,
+    });
+    Ok(opened.await?)
+}
