@@ -211,7 +211,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 fn table(file: &[u8]) -> Result<(std::ops::Range<usize>, Format, usize, usize), String> {
     let tensors = SafeTensors::deserialize(file).map_err(|err| err.to_string())?;
     let names = tensors.names();
-    let known = names.iter().find(|name| TENSORS.contains(&name.as_ref()));
+    let known = names.iter().find(|name| TENSORS.contains(name));
     let Some(known) = known.filter(|_| names.len() == 1) else {
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).take(8).collect();
         return Err(format!(

@@ -10,29 +10,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use overmind_core::Fut;
 use overmind_core::ids::{AgentId, ColonyId, EffectId, SessionId};
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
 use overmind_core::sandbox::{SandboxLevel, SandboxLimits};
 use overmind_core::tool::{ToolContext, Toolbox};
+use overmind_testkit::ports::NoMemory;
 use overmind_tools::{Gateway, Parts};
 use serde_json::{Value, json};
 
 const CALLS: usize = 20_000;
-
-/// No memory at all: its tools are not measured here.
-#[derive(Debug)]
-struct NoMemory;
-
-impl Memory for NoMemory {
-    fn store(&self, _: MemoryDraft) -> Fut<'_, Result<MemoryItem, MemoryError>> {
-        Box::pin(std::future::pending())
-    }
-
-    fn search(&self, _: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
-        Box::pin(std::future::pending())
-    }
-}
 
 #[tokio::main]
 async fn main() {
