@@ -9,6 +9,7 @@ use std::task::Poll;
 use serde_json::Value;
 
 use overmind_core::Fut;
+use overmind_core::gate::PolicyVersion;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
 use overmind_core::sandbox::{Sandbox, SandboxLevel};
@@ -16,6 +17,7 @@ use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec, Toolbox};
 use overmind_core::tool_source::ToolSource;
 
 use crate::answer::{Answer, Failure, envelope};
+use crate::binding::{self, Execution};
 use crate::options::Options;
 use crate::schema::Checker;
 use crate::sources::Sources;
@@ -39,6 +41,13 @@ pub trait Tool: Send + Sync + fmt::Debug {
     /// Dropping the future must stop the work, or leave only work that ends by itself soon and
     /// is done whole or not at all.
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer>;
+
+    /// What program such a call would start. A human who approves a call approves this too.
+    /// `None` for a tool that starts none, and for arguments that it would refuse.
+    fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
+        let _ = (context, args);
+        None
+    }
 }
 
 /// Finds the driver of a level; `None` when this hive has none.
@@ -189,6 +198,20 @@ impl Toolbox for Gateway {
         definition: &'a str,
     ) -> Fut<'a, ToolOutcome> {
         Box::pin(self.answer(context, name, args, Some(definition)))
+    }
+
+    fn bind<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+        args: &'a Value,
+        files: &'a [String],
+        policy: &'a PolicyVersion,
+    ) -> Fut<'a, String> {
+        let tool = self.tools.get(name);
+        let execution = tool.and_then(|entry| entry.tool.execution(context, args));
+        let execution = execution.unwrap_or_default();
+        Box::pin(binding::bind(context, name, args, execution, files, policy))
     }
 
     fn session_ended(&self, session: SessionId) {

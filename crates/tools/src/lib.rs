@@ -24,6 +24,7 @@
 //! (`openat2`), so that there is no moment between a check and its use. Linux 5.6 or newer.
 
 mod answer;
+mod binding;
 mod builtin;
 pub mod egress;
 mod file_labels;
@@ -36,6 +37,7 @@ mod sources;
 mod workspace;
 
 pub use answer::{Answer, Failure, untrusted};
+pub use binding::Execution;
 pub use file_labels::FileLabels;
 pub use gateway::{
     Gateway, MAX_ARGS_BYTES, MAX_ARGS_DEPTH, Parts, RegisterError, SandboxLookup, Tool,

@@ -10,7 +10,9 @@ use overmind_core::Fut;
 use overmind_core::ids::{
     AgentId, ApprovalId, ColonyId, EffectId, HiveId, MemoryId, SessionId, StepId,
 };
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery};
+use overmind_core::memory::{
+    Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
+};
 use overmind_core::policy::rules;
 use overmind_core::replay::Replayer;
 use overmind_core::sandbox::{SandboxLevel, SandboxLimits};
@@ -435,13 +437,27 @@ impl Place {
 #[derive(Debug)]
 struct NoMemory;
 
+impl NoMemory {
+    fn refuse<T: Send + 'static>() -> Fut<'static, Result<T, MemoryError>> {
+        Box::pin(std::future::ready(Err(MemoryError::Invalid { message: "none here".into() })))
+    }
+}
+
 impl Memory for NoMemory {
     fn store(&self, _: MemoryDraft) -> Fut<'_, Result<MemoryItem, MemoryError>> {
-        Box::pin(std::future::ready(Err(MemoryError::Invalid { message: "none here".into() })))
+        Self::refuse()
     }
 
     fn search(&self, _: MemoryQuery) -> Fut<'_, Result<Vec<MemoryHit>, MemoryError>> {
-        Box::pin(std::future::ready(Err(MemoryError::Invalid { message: "none here".into() })))
+        Self::refuse()
+    }
+
+    fn reembed(&self, _: u32) -> Fut<'_, Result<Reembedded, MemoryError>> {
+        Self::refuse()
+    }
+
+    fn collect(&self, _: u32) -> Fut<'_, Result<u64, MemoryError>> {
+        Self::refuse()
     }
 }
 

@@ -91,7 +91,7 @@ fn memory_is_stored_found_listed_and_removed() {
     let next =
         ["memory", "add", "the staging host is comb", "--supersedes", &host, "--ttl", "3600"];
     home.run(&next).ok();
-    home.run(&next).fails(1).says("was replaced before");
+    home.run(&next).fails(5).says("was replaced before");
     home.run(&["memory", "get", &host]).ok().shows("superseded by");
     let search = |more: &[&str]| {
         let args = [&["memory", "search", "staging", "-o", "name"][..], more].concat();

@@ -67,6 +67,25 @@ const SOCKETS: &[&str] = &[
 
 /// More homes than this are not looked for one by one.
 const MAX_HOMES: usize = 32;
+/// What the name of a trap file begins with; the daemon's process number follows.
+const PREFIX: &str = "overmind-probe-";
+
+/// Removes the trap files of daemons that were killed while they measured.
+fn clear_away_the_deads() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'))
+            .and_then(|(pid, _)| rustix::process::Pid::from_raw(pid.parse().ok()?));
+        let gone = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+        if owner.is_some_and(gone) {
+            // Somebody else's is not ours to remove, and does no harm.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
 
 impl Traps {
     /// Sets the traps. `private` are directories of the host that no sandbox may show (the
@@ -77,11 +96,12 @@ impl Traps {
     ///
     /// When the traps cannot be laid out: no room in the temporary directory, no descriptor left.
     pub fn set(private: &[PathBuf], sockets: &[PathBuf], writable: &[PathBuf]) -> io::Result<Self> {
+        clear_away_the_deads();
         let nonce = random_hex()?;
         let secret = random_hex()?;
         // As other sessions' workspaces may: outside of this one's, readable by the same user.
         let trap_file =
-            std::env::temp_dir().join(format!("overmind-probe-{}-{nonce}", std::process::id()));
+            std::env::temp_dir().join(format!("{PREFIX}{}-{nonce}", std::process::id()));
         let tcp = TcpListener::bind(("127.0.0.1", 0))?;
         let abstract_name = format!("overmind-probe-{nonce}");
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&abstract_name)?)?;

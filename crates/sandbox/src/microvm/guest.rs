@@ -209,7 +209,7 @@ fn serve() -> io::Result<Answer> {
             output_bytes: order.limits.output_bytes,
         },
     };
-    let driver = Namespace::new(Options { run_as: Some(USER), ..Options::default() });
+    let driver = Namespace::new(Options { run_as: Some(USER), ..Options::default() }).unmeasured();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     say(STARTED);
     Ok(match runtime.block_on(driver.run(request)) {

@@ -394,7 +394,7 @@ async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
 
 /// Run by the test above, in a process of its own.
 #[tokio::test]
-#[ignore = "a part of needs_docker_no_container_outlives_a_daemon_that_is_killed"]
+#[ignore = "the other half of needs_docker_no_container_outlives_a_daemon_that_is_killed"]
 #[expect(clippy::disallowed_methods, reason = "another process tells it what to do")]
 async fn stand_in_for_a_daemon() {
     let Ok(told) = std::env::var("STAND_IN") else { return };

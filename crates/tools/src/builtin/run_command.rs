@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Failure, brief};
+use crate::binding::Execution;
 use crate::builtin::run_shell::{driver, environment, run, writable};
 use crate::file_labels::FileLabels;
 use crate::gateway::{SandboxLookup, Tool};
@@ -134,11 +135,8 @@ impl Tool for RunCommand {
                 Some(cwd) => directory(context, cwd).await?,
                 None => writable.clone().unwrap_or_else(|| PathBuf::from(".")),
             };
-            let mut argv = self.commands.runner().to_vec();
-            argv.push(args.program.clone());
-            argv.extend(args.args.iter().cloned());
             let request = SandboxRequest {
-                argv,
+                argv: self.argv(&args),
                 workspace: context.workspace.clone(),
                 writable,
                 cwd,
@@ -152,9 +150,22 @@ impl Tool for RunCommand {
             Ok(done)
         })
     }
+
+    fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
+        let args: Args = parse(args).ok()?;
+        let (argv, env) = (self.argv(&args), environment(context));
+        Some(Execution { argv, cwd: args.cwd.unwrap_or_default(), env })
+    }
 }
 
 impl RunCommand {
+    fn argv(&self, args: &Args) -> Vec<String> {
+        let mut argv = self.commands.runner().to_vec();
+        argv.push(args.program.clone());
+        argv.extend(args.args.iter().cloned());
+        argv
+    }
+
     fn check(&self, args: &Args) -> Result<(), Failure> {
         bare(&args.program).map_err(|why| Failure::bad_args(format!("program: {why}")))?;
         if !self.commands.allows(&args.program) {

@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, cut, fields};
+use crate::binding::Execution;
 use crate::file_labels::{self, FileLabels};
 use crate::gateway::{SandboxLookup, Tool};
 use crate::schema::{integer, parse};
@@ -114,6 +115,12 @@ impl Tool for RunShell {
             self.run(context, args).await.map_err(|failure| failure.with("command", command))
         })
     }
+
+    fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
+        let args: Args = parse(args).ok()?;
+        let cwd = args.allow_write.then_some(args.write_subdir).flatten().unwrap_or_default();
+        Some(Execution { argv: argv(&args.command), cwd, env: environment(context) })
+    }
 }
 
 impl RunShell {
@@ -127,7 +134,7 @@ impl RunShell {
             false => None,
         };
         let request = SandboxRequest {
-            argv: ["sh", "-lc", &args.command].map(String::from).to_vec(),
+            argv: argv(&args.command),
             workspace: context.workspace.clone(),
             cwd: writable.clone().unwrap_or_else(|| PathBuf::from(".")),
             writable,
@@ -140,6 +147,10 @@ impl RunShell {
         done.insert("command".into(), args.command.into());
         Ok(done)
     }
+}
+
+fn argv(command: &str) -> Vec<String> {
+    ["sh", "-lc", command].map(String::from).to_vec()
 }
 
 /// The driver of the agent's level, and no other.

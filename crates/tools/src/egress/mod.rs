@@ -1,6 +1,6 @@
 //! The one door to the network: what a tool may reach, and the only code that connects.
 //!
-//! [`Egress`] says what is allowed; [`Door::fetch`] does one exchange by it. The order is fixed
+//! [`Egress`] says what is allowed; `Door::fetch` does one exchange by it. The order is fixed
 //! and the same at the first request and at every redirect: the URL's form, the rule that allows
 //! scheme, host, port and method, the addresses behind the name, the connection. A name is
 //! resolved once per hop through the port [`Resolve`], every address of the answer is judged

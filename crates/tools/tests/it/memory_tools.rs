@@ -22,6 +22,7 @@ async fn a_stored_text_carries_its_session_and_the_key_of_the_call() {
             "dims": 2,
             "metadata_json": {"n": 1},
             "created_at": "1970-01-01T00:00:00.000000+00:00",
+            "trust": "agent",
         }})
     );
     let drafts = bench.memory.drafts.lock().unwrap();

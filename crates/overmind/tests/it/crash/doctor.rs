@@ -95,8 +95,9 @@ const STORE: &[(&str, Rule, InStore)] = &[
     }),
     ("a note is remembered twice", Rule::Memory, |db, _| {
         db.execute_batch(
-            "INSERT INTO memory_items SELECT n + 1000000, randomblob(16), colony, collection, \
-             embedding_model, created_at, source, metadata, text FROM memory_items LIMIT 1",
+            "CREATE TEMP TABLE twin AS SELECT * FROM memory_items LIMIT 1; \
+             UPDATE twin SET n = n + 1000000, id = randomblob(16); \
+             INSERT INTO memory_items SELECT * FROM twin",
         )
         .expect("the item is copied");
     }),

