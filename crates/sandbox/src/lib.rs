@@ -92,7 +92,12 @@ impl Sandboxes {
     /// What this machine can give, the strongest first. Runs the probes that were not run yet.
     pub async fn levels(&self) -> Vec<levels::LevelReport> {
         let mut reports = Vec::new();
-        for level in [SandboxLevel::Docker, SandboxLevel::Namespace, SandboxLevel::None] {
+        for level in [
+            SandboxLevel::Microvm,
+            SandboxLevel::Docker,
+            SandboxLevel::Namespace,
+            SandboxLevel::None,
+        ] {
             let driver = self.get(level);
             let answer = match driver.attest().await {
                 // Not measured: then at least whether it could run.

@@ -92,7 +92,12 @@ impl Story {
                 let tool = clean::line(text("tool_name").unwrap_or("an action")).into_owned();
                 let what = action(&tool, payload.get("args").unwrap_or(&Value::Null));
                 let line = format!("waits for approval: {tool} {what}");
-                paint(&line, Tone::Waits, self.colour)
+                let mut told = paint(&line, Tone::Waits, self.colour);
+                if let (Some(why), Some(risk)) = (text("reason"), text("risk")) {
+                    let why = format!("\n          {} ({risk} risk)", clean::line(why));
+                    told.push_str(&self.dim(&why));
+                }
+                told
             }
             "approval.answered" => {
                 let by = clean::line(text("by").unwrap_or("someone")).into_owned();
