@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
@@ -27,15 +28,31 @@ pub(crate) struct Guarded<R> {
     garbage_line: bool,
     garbage: usize,
     reason: Reason,
+    /// Counted up as soon as the server announces another list of tools. The library tells of it in a
+    /// task of its own, perhaps after the answer that was written behind it.
+    announced: Arc<AtomicU64>,
+    matched: usize,
 }
 
+/// In a result's text it is no announcement, and makes for one look too many.
+const ANNOUNCEMENT: &[u8] = b"notifications/tools/list_changed";
+
 impl<R> Guarded<R> {
-    pub(crate) fn new(inner: R, reason: Reason) -> Self {
-        Self { inner, line: 0, garbage_line: false, garbage: 0, reason }
+    pub(crate) fn new(inner: R, reason: Reason, announced: Arc<AtomicU64>) -> Self {
+        Self { inner, line: 0, garbage_line: false, garbage: 0, reason, announced, matched: 0 }
     }
 
     fn look(&mut self, bytes: &[u8]) -> Result<(), String> {
         for &byte in bytes {
+            // Its first letter, `n`, comes again only where a fresh start is right.
+            self.matched = match byte == ANNOUNCEMENT[self.matched] {
+                true => self.matched + 1,
+                false => usize::from(byte == ANNOUNCEMENT[0]),
+            };
+            if self.matched == ANNOUNCEMENT.len() {
+                self.announced.fetch_add(1, Ordering::SeqCst);
+                self.matched = 0;
+            }
             if byte == b'\n' {
                 self.line = 0;
                 self.garbage_line = false;
@@ -118,7 +135,7 @@ mod tests {
 
     async fn read(bytes: &[u8]) -> Result<usize, String> {
         let reason = Reason::default();
-        let mut guarded = Guarded::new(bytes, Arc::clone(&reason));
+        let mut guarded = Guarded::new(bytes, Arc::clone(&reason), Arc::default());
         let (mut buffer, mut total) = (vec![0; 64 << 10], 0);
         loop {
             match guarded.read(&mut buffer).await {
@@ -133,6 +150,16 @@ mod tests {
     async fn messages_and_a_greeting_pass() {
         let text = b"Server listening\n{\"jsonrpc\":\"2.0\"}\n[]\n".repeat(100);
         assert_eq!(read(&text).await, Ok(text.len()));
+    }
+
+    #[tokio::test]
+    async fn an_announcement_is_seen_before_the_answer_behind_it() {
+        let announced = Arc::<AtomicU64>::default();
+        let text = b"{\"method\":\"nnotifications/tools/list_changed\"}\n{\"id\":1}\n";
+        let mut guarded = Guarded::new(&text[..], Reason::default(), Arc::clone(&announced));
+        let mut byte = [0];
+        while guarded.read(&mut byte).await.unwrap() == 1 && byte != *b"\n" {}
+        assert_eq!(announced.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -97,8 +97,11 @@ impl std::fmt::Debug for Link {
 /// What the connection's tasks and its users both see.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The list of tools may be another one.
-    dirty: AtomicBool,
+    /// How often the server announced another list of tools, which announcements the last
+    /// question came after, and which of them its answer is known everywhere.
+    announced: Arc<AtomicU64>,
+    asked: AtomicU64,
+    taken: AtomicU64,
     changed: Notify,
     progress: Mutex<HashMap<ProgressToken, mpsc::Sender<ProgressNotificationParam>>>,
     tail: Mutex<Tail>,
@@ -109,7 +112,7 @@ struct Shared {
 
 impl Shared {
     fn list_changed(&self) {
-        self.dirty.store(true, Ordering::SeqCst);
+        self.announced.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_one();
     }
 }
@@ -215,7 +218,8 @@ impl Link {
                 let stdout = pipe::Receiver::from_owned_fd(stdout).map_err(pipe)?;
                 let stderr = pipe::Receiver::from_owned_fd(stderr).map_err(pipe)?;
                 tracker.spawn(drain(stderr, Arc::clone(&shared)));
-                let guarded = Guarded::new(stdout, Arc::clone(&shared.reason));
+                let reason = Arc::clone(&shared.reason);
+                let guarded = Guarded::new(stdout, reason, Arc::clone(&shared.announced));
                 let transport = AsyncRwTransport::<RoleClient, _, _>::new_client(guarded, stdin)
                     .with_max_line_length(2 * MAX_MESSAGE_BYTES);
                 let link = Self::shake(transport, Some(tree), shared, protocol, tracker).await?;
@@ -302,14 +306,13 @@ impl Link {
     ///
     /// A text for people.
     pub(crate) async fn tools(&self) -> Result<Vec<Offered>, String> {
-        // Before the question: what changes while it is answered is dirty again.
-        self.shared.dirty.store(false, Ordering::SeqCst);
+        // Before the question: what changes while it is answered is asked for again.
+        self.shared.asked.store(self.shared.announced.load(Ordering::SeqCst), Ordering::SeqCst);
         let mut all = Vec::new();
         let mut cursor = None;
         for _ in 0..MAX_PAGES {
             let params = PaginatedRequestParams::default().with_cursor(cursor);
             let page = self.peer.list_tools(Some(params)).await.map_err(|err| {
-                self.dirty_again();
                 self.shared.why(&format!("it did not list its tools: {}", service_words(&err)))
             })?;
             for tool in page.tools {
@@ -333,13 +336,15 @@ impl Link {
         Err(format!("its list of tools has more than {MAX_PAGES} pages"))
     }
 
-    fn dirty_again(&self) {
-        self.shared.dirty.store(true, Ordering::SeqCst);
+    /// What [`Link::tools`] last answered is what everybody goes by now.
+    pub(crate) fn taken(&self) {
+        self.shared.taken.store(self.shared.asked.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Whether the server said that its list is another one, and nobody has asked since.
+    /// Whether the server said that its list is another one, and not everybody goes by it yet.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.shared.dirty.load(Ordering::SeqCst)
+        let announced = self.shared.announced.load(Ordering::SeqCst);
+        announced != self.shared.taken.load(Ordering::SeqCst)
     }
 
     /// Waits for the server to say so. Cancel safe.

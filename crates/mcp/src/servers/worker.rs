@@ -192,6 +192,8 @@ impl McpServers {
             server.protocol.clone_from(&link.protocol);
             server.server_info.clone_from(&link.server_info);
         }
+        // Before others are told: whoever waited for it looks again then.
+        link.taken();
         self.pin_first(id).await?;
         self.publish();
         Ok(())
