@@ -38,32 +38,25 @@ pub(super) fn open(file: Option<&Path>) -> Result<Option<Arc<PolicyGate>>, Start
 
 /// Reads the file again whenever it has changed, until `stop`. A text that is no policy changes
 /// nothing and is told in the log; so is a file that is gone.
-pub(super) fn watch(
+pub(super) async fn watch(
     gate: Arc<PolicyGate>,
     file: PathBuf,
     engine: Engine,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
-    let work = async move {
-        let mut seen = None;
-        loop {
-            let now = stamp(&file);
-            if now != seen {
-                seen = now;
-                take(&gate, &file, &engine).await;
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = clock.sleep_until(clock.now().after(LOOK_EVERY)) => {}
-            }
+    let mut seen = None;
+    loop {
+        let now = stamp(&file);
+        if now != seen {
+            seen = now;
+            take(&gate, &file, &engine).await;
         }
-    };
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "it ends with `stop`, and holds nothing to drain"
-    )]
-    tokio::spawn(work);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock.sleep_until(clock.now().after(LOOK_EVERY)) => {}
+        }
+    }
 }
 
 fn stamp(file: &Path) -> Option<(SystemTime, u64)> {

@@ -142,12 +142,13 @@ impl App {
             let _done = done;
             serving.await
         });
-        if let (Some(gate), Some(file)) = (gate, config.policy_file.clone()) {
-            // Ends with the server.
-            gate::watch(gate, file, engine.clone(), Arc::clone(&clock), closing.clone());
-        }
+        let at = Arc::clone(&clock);
         let housekeeping =
             Housekeeping::start(&config, &engine, store, remembered, clock, &sandboxes);
+        if let (Some(gate), Some(file)) = (gate, config.policy_file.clone()) {
+            let stop = housekeeping.stop.clone();
+            housekeeping.tasks.spawn(gate::watch(gate, file, engine.clone(), at, stop));
+        }
         lock.publish(&server_file)?;
         Ok(Self {
             config,
