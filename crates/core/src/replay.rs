@@ -103,10 +103,15 @@ impl Replayer {
                 let Some(mut decision) = self.expected.pop_front() else {
                     return Err(diverged(seq, kind, payload, None));
                 };
-                redact(&mut decision.payload);
-                // Compared as text: the log holds bytes, and they are what was hashed.
-                let decided = decision.payload.to_string();
-                if decision.kind != kind || decided != payload {
+                // Compared as text: the log holds bytes, and they are what was hashed. What was
+                // decided on has been masked, so masking changes next to no decision: it is left
+                // for those that differ without it.
+                let mut same = decision.kind == kind && decision.payload.to_string() == payload;
+                if !same {
+                    redact(&mut decision.payload);
+                    same = decision.kind == kind && decision.payload.to_string() == payload;
+                }
+                if !same {
                     return Err(diverged(seq, kind, payload, Some(&decision)));
                 }
                 self.decided += 1;
