@@ -29,10 +29,10 @@ pub struct RunListQuery {
     /// Where to go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Only runs that stand here.
-    #[param(inline)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<RunStatus>,
+    /// Only runs that stand at one of these, separated by commas: `queued,running`.
+    #[param(inline, style = Form, explode = false)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub status: Vec<RunStatus>,
     /// Only runs of this agent: its id or exact name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,

@@ -159,10 +159,12 @@ impl Client {
 
     /// Newest first.
     pub async fn run_list(&self, query: &RunListQuery) -> Result<Page<Run>, ClientError> {
+        let statuses: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
+        let statuses = statuses.join(",");
         let path = TargetPath::new("/api/runs")
             .query("limit", query.limit)
             .query("cursor", query.cursor.as_ref())
-            .query("status", query.status)
+            .query("status", (!query.status.is_empty()).then_some(statuses))
             .query("agent", query.agent.as_ref());
         self.page(path).await
     }

@@ -243,7 +243,8 @@ pub struct Page<Id> {
 pub struct SessionFilter {
     pub colony: Option<ColonyId>,
     pub agent: Option<AgentId>,
-    pub status: Option<SessionStatus>,
+    /// At one of these; empty: at any.
+    pub statuses: Vec<SessionStatus>,
 }
 
 /// Part of the log, in ascending order.

@@ -58,7 +58,8 @@ pub struct SessionDraft {
 
 #[derive(Clone, Debug, Default)]
 pub struct SessionQuery {
-    pub status: Option<SessionStatus>,
+    /// At one of these; empty: at any.
+    pub statuses: Vec<SessionStatus>,
     pub agent: Option<AgentId>,
 }
 

@@ -149,7 +149,7 @@ impl Engine {
         page: Page<SessionId>,
     ) -> Result<Vec<SessionRow>, EngineError> {
         by.require(Role::Viewer)?;
-        let filter = SessionFilter { colony: None, agent: query.agent, status: query.status };
+        let filter = SessionFilter { colony: None, agent: query.agent, statuses: query.statuses };
         Ok(self.cortex.store.session_list(filter, page).await?)
     }
 

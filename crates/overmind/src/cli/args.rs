@@ -78,7 +78,9 @@ pub enum When {
     Never,
 }
 
+// Deferred: a start builds the arguments of the one command that it is.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Command {
     /// Start the server
     #[command(after_help = "\
@@ -346,9 +348,9 @@ pub struct PsArgs {
     /// Also runs that have ended
     #[arg(short, long)]
     pub all: bool,
-    /// Only runs with this status
-    #[arg(long, value_enum)]
-    pub status: Option<Status>,
+    /// Only runs with one of these statuses, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub status: Vec<Status>,
     /// Only runs of this agent: its name, its id, or a unique part of it
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,

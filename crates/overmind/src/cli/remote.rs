@@ -210,13 +210,13 @@ impl Remote {
     /// At most `limit`, newest first.
     pub async fn runs(
         &self,
-        status: Option<RunStatus>,
+        status: &[RunStatus],
         agent: Option<&str>,
         limit: u32,
     ) -> Result<Vec<Run>, Failure> {
         let query = RunListQuery {
             limit: Some(limit.min(MAX_LIMIT)),
-            status,
+            status: status.to_vec(),
             agent: agent.map(str::to_owned),
             cursor: None,
         };
@@ -234,7 +234,7 @@ impl Remote {
             return Ok(given.to_owned());
         }
         let runs = if ids::plausible(given, SessionId::PREFIX) {
-            self.runs(None, None, MAX_SCANNED).await?
+            self.runs(&[], None, MAX_SCANNED).await?
         } else {
             Vec::new()
         };

@@ -24,22 +24,18 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
         Some(given) => Some(remote.find_agent(given).await?.id.to_string()),
         None => None,
     };
-    let status = args.status.map(|status| {
-        RunStatus::parse(&spelled(status)).expect("the words of the flag are those of the API")
-    });
-    let open_only = !args.all && status.is_none();
-    let runs = if open_only {
-        // The runs that have not ended are few among many: ask for each of their statuses.
-        let mut runs = Vec::new();
-        for &status in RunStatus::ALL.iter().filter(|status| !ended(**status)) {
-            runs.extend(remote.runs(Some(status), agent.as_deref(), args.limit).await?);
-        }
-        runs.sort_by_key(|run| std::cmp::Reverse((run.created_at, run.id)));
-        runs.truncate(args.limit as usize);
-        runs
-    } else {
-        remote.runs(status, agent.as_deref(), args.limit).await?
-    };
+    let mut statuses: Vec<_> = args
+        .status
+        .iter()
+        .map(|status| {
+            RunStatus::parse(&spelled(*status)).expect("the words of the flag are those of the API")
+        })
+        .collect();
+    let open_only = !args.all && statuses.is_empty();
+    if open_only {
+        statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
+    }
+    let runs = remote.runs(&statuses, agent.as_deref(), args.limit).await?;
     let empty = if open_only {
         "no runs under way; `overmind ps --all` also lists those that have ended"
     } else {

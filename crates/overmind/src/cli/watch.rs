@@ -89,7 +89,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = match &args.id {
         Some(given) => remote.find_run(given).await?,
-        None => match remote.runs(None, None, 1).await?.first() {
+        None => match remote.runs(&[], None, 1).await?.first() {
             Some(run) => run.id.to_string(),
             None => {
                 cx.out.note("no runs yet; start one: overmind run AGENT \"what to do\"");

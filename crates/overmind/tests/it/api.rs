@@ -278,7 +278,7 @@ async fn forks_and_diffs_and_filters_show_what_differs() {
     let diff = client.run_diff(&id, &fork.id.to_string()).await.unwrap();
     assert!(diff.common >= 1 && !diff.rows.is_empty(), "{diff:?}");
     let query = RunListQuery {
-        status: Some(RunStatus::Succeeded),
+        status: vec![RunStatus::Succeeded, RunStatus::Queued],
         agent: Some("worker".into()),
         ..RunListQuery::default()
     };

@@ -56,17 +56,19 @@ pub(crate) async fn run_list(
 ) -> Result<Response, Fault> {
     let window = Window::<SessionId>::take(&mut query)?;
     let wanted = format!(
-        "one of {}",
+        "one or more of {}, separated by commas",
         RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ")
     );
-    let status = query.take_parsed("status", &wanted, RunStatus::parse)?;
+    let statuses: Option<Vec<_>> = query.take_parsed("status", &wanted, |text| {
+        text.split(',').map(|word| RunStatus::parse(word).map(Into::into)).collect()
+    })?;
     let agent = query.take("agent");
     query.finish()?;
     let agent = match agent {
         Some(agent) => Some(cx.engine.agent_fetch(&caller, &agent).await?.id),
         None => None,
     };
-    let filter = SessionQuery { status: status.map(Into::into), agent };
+    let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent };
     let limit = window.limit;
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
     Ok(list(&uri, limit, runs, |run| run.id.to_string(), Run::from))

@@ -359,6 +359,8 @@ async fn runs_are_listed_newest_first_and_filtered() {
         rows.as_array().unwrap().iter().map(id).collect::<Vec<_>>()
     };
     assert_eq!(ids("").await, [hanging.clone(), ended.clone()]);
+    assert_eq!(ids("?status=running,succeeded").await, [hanging.clone(), ended.clone()]);
+    assert_eq!(ids("?status=running,succeeded&limit=1").await, [hanging.clone()]);
     assert_eq!(ids("?status=succeeded").await, [ended]);
     let row = world.get(&format!("/api/runs/{hanging}")).await.fine();
     let agent = row["agent_id"].as_str().unwrap();
@@ -367,8 +369,8 @@ async fn runs_are_listed_newest_first_and_filtered() {
     let answer = world.get("/api/runs?status=done").await;
     assert_eq!(
         answer.problem(422),
-        "status: must be one of queued, running, awaiting_input, awaiting_approval, succeeded, \
-         failed, canceled, not `done`"
+        "status: must be one or more of queued, running, awaiting_input, awaiting_approval, \
+         succeeded, failed, canceled, separated by commas, not `done`"
     );
     assert_eq!(world.get("/api/runs?agent=nobody").await.problem(404), "Agent not found");
 }

@@ -118,22 +118,46 @@ pub(crate) fn session_list(
     filter: &SessionFilter,
     page: Page<SessionId>,
 ) -> Outcome<Vec<SessionRow>> {
-    let mut sql = format!("SELECT {} FROM sessions WHERE id < ?", rows::SESSION);
-    let mut with = vec![Sql::Blob(below(page.after.map(SessionId::as_u128)))];
-    if let Some(colony) = filter.colony {
-        sql.push_str(" AND colony = ?");
-        with.push(Sql::Blob(blob(colony.as_u128()).to_vec()));
-    }
-    if let Some(agent) = filter.agent {
-        sql.push_str(" AND agent = ?");
-        with.push(Sql::Blob(blob(agent.as_u128()).to_vec()));
-    }
-    if let Some(status) = filter.status {
-        sql.push_str(" AND status = ?");
-        with.push(Sql::Text(status.as_str().into()));
-    }
-    sql.push_str(" ORDER BY id DESC LIMIT ?");
-    with.push(Sql::Integer(bounded(page.limit, MAX_PAGE)));
+    let below = below(page.after.map(SessionId::as_u128));
+    let limit = bounded(page.limit, MAX_PAGE);
+    let mut with = Vec::new();
+    let mut part = |columns: &str, status: Option<SessionStatus>| {
+        let mut sql = format!("SELECT {columns} FROM sessions WHERE id < ?");
+        with.push(Sql::Blob(below.clone()));
+        if let Some(colony) = filter.colony {
+            sql.push_str(" AND colony = ?");
+            with.push(Sql::Blob(blob(colony.as_u128()).to_vec()));
+        }
+        if let Some(agent) = filter.agent {
+            sql.push_str(" AND agent = ?");
+            with.push(Sql::Blob(blob(agent.as_u128()).to_vec()));
+        }
+        if let Some(status) = status {
+            sql.push_str(" AND status = ?");
+            with.push(Sql::Text(status.as_str().into()));
+        }
+        sql.push_str(" ORDER BY id DESC LIMIT ?");
+        with.push(Sql::Integer(limit));
+        sql
+    };
+    let sql = match filter.statuses[..] {
+        [] => part(rows::SESSION, None),
+        [status] => part(rows::SESSION, Some(status)),
+        // The newest of each, of which the newest: with one `IN` either all sessions of these
+        // statuses would be sorted, or all that have another one passed over.
+        ref several => {
+            let parts: Vec<_> = several
+                .iter()
+                .map(|status| format!("SELECT id FROM ({})", part("id", Some(*status))))
+                .collect();
+            with.push(Sql::Integer(limit));
+            format!(
+                "SELECT {} FROM sessions WHERE id IN ({}) ORDER BY id DESC LIMIT ?",
+                rows::SESSION,
+                parts.join(" UNION ALL ")
+            )
+        }
+    };
     many(conn, &sql, params_from_iter(with), rows::session)
 }
 

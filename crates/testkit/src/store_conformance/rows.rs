@@ -92,14 +92,27 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
     assert_eq!(list(any.clone(), first(100)).await, expect(&|_| true));
     for by_agent in [None, Some(agent)] {
         for by_colony in [None, Some(colony)] {
-            for status in [None, Some(SessionStatus::Running), Some(SessionStatus::Failed)] {
-                let filter = SessionFilter { colony: by_colony, agent: by_agent, status };
+            for statuses in [
+                vec![],
+                vec![SessionStatus::Running],
+                vec![SessionStatus::Failed],
+                vec![SessionStatus::Failed, SessionStatus::Running],
+                vec![SessionStatus::Running, SessionStatus::Queued, SessionStatus::Running],
+            ] {
+                let filter = SessionFilter {
+                    colony: by_colony,
+                    agent: by_agent,
+                    statuses: statuses.clone(),
+                };
                 let wanted = expect(&|row| {
                     by_agent.is_none_or(|agent| row.agent == agent)
                         && by_colony.is_none_or(|colony| row.colony == colony)
-                        && status.is_none_or(|status| row.status == status)
+                        && (statuses.is_empty() || statuses.contains(&row.status))
                 });
-                assert_eq!(list(filter.clone(), first(100)).await, wanted, "{filter:?}");
+                for limit in [3, 100] {
+                    let wanted = &wanted[..wanted.len().min(limit as usize)];
+                    assert_eq!(list(filter.clone(), first(limit)).await, wanted, "{filter:?}");
+                }
             }
         }
     }

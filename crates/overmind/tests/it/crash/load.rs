@@ -156,7 +156,7 @@ impl World {
         loop {
             for status in [RunStatus::AwaitingInput, RunStatus::AwaitingApproval] {
                 let query =
-                    RunListQuery { status: Some(status), limit: Some(100), ..Default::default() };
+                    RunListQuery { status: vec![status], limit: Some(100), ..Default::default() };
                 for run in self.list(client, &query).await?.items {
                     match self.answer(client, &run).await {
                         Err(err) if err.status() == Some(409) => {}
