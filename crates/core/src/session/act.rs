@@ -1,5 +1,7 @@
 //! Acting: the calls of a decision, from begun to done, through failures, humans and crashes.
 
+use std::fmt::{self, Write as _};
+
 use serde_json::{Value, json};
 
 use super::gating::{Next, STALE_APPROVAL};
@@ -364,7 +366,7 @@ impl Session {
         let trace = Trace {
             tool: call.name.clone(),
             args: fingerprint(&call.args),
-            result: fingerprint(&without_timing(result)),
+            result: fingerprint(result),
             ok,
         };
         let low = self.history.repeats(&trace);
@@ -705,15 +707,29 @@ fn failure_text(tool: &str, result: &Value) -> String {
     }
 }
 
-fn without_timing(result: &Value) -> Value {
-    let mut result = result.clone();
-    if let Some(map) = result.as_object_mut() {
-        map.remove("latency_ms");
+/// Tells values apart; how long a call took does not count.
+fn fingerprint(value: &Value) -> u64 {
+    let mut hash = blake3::Hasher::new();
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields.iter().filter(|(name, _)| *name != "latency_ms") {
+                hash.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
+                mix(&mut hash, value);
+            }
+        }
+        other => mix(&mut hash, other),
     }
-    result
+    let hash = hash.finalize();
+    u64::from_be_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
 }
 
-fn fingerprint(value: &Value) -> u64 {
-    let hash = blake3::hash(value.to_string().as_bytes());
-    u64::from_be_bytes(hash.as_bytes()[..8].try_into().expect("a BLAKE3 hash has 32 bytes"))
+fn mix(hash: &mut blake3::Hasher, value: &Value) {
+    struct Sink<'a>(&'a mut blake3::Hasher);
+    impl fmt::Write for Sink<'_> {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.0.update(part.as_bytes());
+            Ok(())
+        }
+    }
+    write!(Sink(hash), "{value}").expect("hashing does not fail");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::replay::{ReplayError, Replayer};
-use overmind_core::row::SessionStatus;
+use overmind_core::row::{SessionStatus, StepKind};
 use overmind_core::session::{Input, Recorded};
 use overmind_core::tool::ToolOutcome;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ fn every_decision_of_a_log_is_made_again() {
         replayer.session().map(overmind_core::session::Session::status),
         Some(SessionStatus::Succeeded)
     );
-    assert_eq!(replayer.last_step().events.last().map(|event| event.kind), Some("run.succeeded"));
+    assert_eq!(replayer.last_steps().last().map(|step| step.kind), Some(StepKind::Eval));
 }
 
 #[test]

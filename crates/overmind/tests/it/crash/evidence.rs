@@ -275,7 +275,7 @@ async fn replay(store: &Sqlite, events: &[Event]) -> Result<(SessionRow, Vec<Ste
         replayer
             .event(log.seq, &log.kind, log.ts, &log.payload, Some(&redact), &find)
             .map_err(|err| err.to_string())?;
-        for step in &replayer.last_step().steps {
+        for step in replayer.last_steps() {
             steps.insert(step.idx, step.clone());
         }
     }
