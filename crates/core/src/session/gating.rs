@@ -33,7 +33,8 @@ pub(super) enum Next {
     Judge,
     /// Have the Hive say what exactly a human would agree to.
     Bind,
-    /// Ask a human right away: a session without a policy.
+    /// Ask a human right away: a session without a policy. Every session of a server has one
+    /// now; this is how those of older logs went, and they must replay as they went.
     Ask,
 }
 
@@ -140,7 +141,7 @@ impl Session {
         self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, now, out);
     }
 
-    /// Asks a human on behalf of a session without a policy.
+    /// Asks a human on behalf of a session without a policy: see [`Next::Ask`].
     pub(super) fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
         let action = action_hash(&call.name, &call.args);
         let prompt = format!(

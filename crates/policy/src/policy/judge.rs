@@ -24,8 +24,10 @@ struct Said<'p> {
 }
 
 /// The harm that one touch could do.
-pub(crate) fn risk_of(kind: TouchKind, target: &str) -> Risk {
+pub(crate) fn risk_of(act: &Act, kind: TouchKind, target: &str) -> Risk {
     match kind {
+        // No worse than a write, which may empty the file.
+        TouchKind::Delete if act.single && in_workspace(target) => Risk::Medium,
         TouchKind::Read if in_workspace(target) => Risk::Low,
         TouchKind::Read => Risk::Medium,
         TouchKind::Write | TouchKind::Project if in_workspace(target) => Risk::Medium,
@@ -58,7 +60,7 @@ impl Policy {
                 says.push((self.say(request, act, None, Risk::Low), None));
             }
             for (at, (kind, target)) in act.touches.iter().enumerate() {
-                let harm = risk_of(*kind, target);
+                let harm = risk_of(act, *kind, target);
                 risk = risk.max(harm);
                 says.push((self.say(request, act, Some((*kind, target)), harm), Some(at)));
             }

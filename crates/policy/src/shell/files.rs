@@ -2,7 +2,7 @@
 
 use overmind_core::gate::TouchKind;
 
-use super::expand::{HOLE, SPLIT};
+use super::expand::{HOLE, SPLIT, is_static};
 use super::path::anywhere;
 use super::run::{Call, has_option, is_option, value_of};
 
@@ -225,6 +225,16 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
         }
         None => call.unknown("what it copies is not named"),
     }
+}
+
+/// `rm`, `rmdir`, `unlink`.
+pub(super) fn remove(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    call.each_path(TouchKind::Delete);
+    // `find` puts what it found in the place of the directory where it began.
+    let named = args.iter().all(|arg| is_static(arg))
+        && !call.act.via.iter().any(|via| matches!(via.as_str(), "find" | "fd" | "fdfind"));
+    call.act.single = named && !has_option(&args, "rR", &["--recursive"]);
 }
 
 pub(super) fn dd(call: &mut Call<'_, '_>) {
