@@ -234,6 +234,9 @@ impl Parser<'_> {
 
     /// `${ … }`, after its brace.
     fn parameter(&mut self, pieces: &mut Pieces, quoted: bool) -> Read<()> {
+        if self.peek().is_some_and(|c| c.is_whitespace() || c == '|') {
+            return Err(Misread("`${ …; }` runs commands in newer shells"));
+        }
         let length = self.peek() == Some('#') && self.peek_at(1).is_some_and(|c| c != '}');
         let indirect = self.peek() == Some('!');
         if length || indirect {

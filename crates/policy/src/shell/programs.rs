@@ -61,10 +61,13 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "basename" | "dirname" | "printenv" | "tty" | "locale" | "getconf" | "users" | "who"
         | "w" | "last" | "lscpu" | "lsblk" | "lsusb" | "lspci" | "ps" | "pgrep" | "pidof"
         | "tput" | "clear" | "reset" | "test" | "[" | "shift" | "exit" | "return" | "break"
-        | "continue" | "wait" | "jobs" | "umask" | "ulimit" | "which" | "whereis" | "type"
-        | "times" | "uuidgen" | "logname" | "shopt" | "fg" | "bg" | "disown" | "nl_langinfo"
-        | "tsort" | "apropos" | "whatis" | "cowsay" | "figlet" | "sync" | "vmstat" | "iostat"
-        | "numfmt" | "history" | "dirs" | "caller" | "tabs" | "help" | "top" | "htop" => Inert,
+        | "continue" | "wait" | "umask" | "ulimit" | "which" | "whereis" | "type"
+        | "times" | "uuidgen" | "logname" | "fg" | "bg" | "disown" | "nl_langinfo"
+        | "tsort" | "apropos" | "whatis" | "figlet" | "sync" | "vmstat" | "iostat"
+        | "numfmt" | "dirs" | "caller" | "tabs" | "help" | "top" | "htop" => Inert,
+        "jobs" => By(wrap::jobs),
+        "history" => By(wrap::history),
+        "shopt" => By(wrap::shopt),
         "date" => By(files::date),
         "printf" | "read" | "getopts" | "let" | "unset" | "mapfile" | "readarray" | "hash" => {
             By(wrap::sets)
@@ -84,7 +87,11 @@ pub(super) fn find(name: &str) -> Option<Spec> {
             "diff" | "colordiff" => Reads { skip: 0, shorts: "", longs: &["--output"] },
             "diff3" => Reads { skip: 0, shorts: "", longs: &["--diff-program"] },
             "delta" => Reads { skip: 0, shorts: "", longs: &["--pager"] },
-            "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf"] },
+            "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf", "--plugin"] },
+            // A plugin is code that they load.
+            "nm" | "size" | "strings" | "addr2line" => {
+                Reads { skip: 0, shorts: "", longs: &["--plugin"] }
+            }
             _ => reads(0),
         },
         "file" => {
@@ -92,8 +99,16 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         }
         "less" | "more" | "bat" | "batcat" => Reads {
             skip: 0,
-            shorts: "oO",
-            longs: &["--log-file", "--pager", "--LOG-FILE", "--lesskey"],
+            shorts: "oOk",
+            longs: &[
+                "--log-file",
+                "--pager",
+                "--LOG-FILE",
+                "--lesskey",
+                "--lesskey-file",
+                "--lesskey-src",
+                "--lesskey-content",
+            ],
         },
         "grep" | "egrep" | "fgrep" | "zgrep" | "rgrep" | "ugrep" => By(files::grep),
         "rg" | "ag" => By(files::grep),
@@ -113,6 +128,11 @@ pub(super) fn find(name: &str) -> Option<Spec> {
                 "--split-exp",
                 "--shell",
                 "--noent",
+                "--xinclude",
+                "--loaddtd",
+                "--dtdattr",
+                "--valid",
+                "--postvalid",
                 "--load-trace",
                 "--catalogs",
             ],
@@ -122,8 +142,10 @@ pub(super) fn find(name: &str) -> Option<Spec> {
             "man" => Reads {
                 skip: 9,
                 shorts: "PHlCM",
-                longs: &["--pager", "--html", "--browser", "--config-file"],
+                longs: &["--pager", "--html", "--browser", "--config-file", "--local-file"],
             },
+            // It can write what it shows, and all that was typed.
+            "info" => By(files::info),
             _ => Inert,
         },
         "getent" => By(files::getent),
@@ -248,7 +270,24 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "setenforce" | "semanage" | "dmesg" | "journalctl" | "mknod" | "newuidmap"
         | "newgidmap" | "gpasswd" | "debugfs" => match name {
             "hostname" | "ip" | "ifconfig" | "route" => By(net::interface),
-            "dmesg" | "journalctl" => reads(0),
+            "dmesg" => Reads {
+                skip: 0,
+                shorts: "CcDEn",
+                longs: &["--clear", "--read-clear", "--console-off", "--console-on"],
+            },
+            "journalctl" => Reads {
+                skip: 0,
+                shorts: "",
+                longs: &[
+                    "--vacuum-size",
+                    "--vacuum-time",
+                    "--vacuum-files",
+                    "--rotate",
+                    "--flush",
+                    "--setup-keys",
+                    "--update-catalog",
+                ],
+            },
             _ => Does(Privilege),
         },
         "mkfs" | "fdisk" | "sfdisk" | "parted" | "wipefs" | "mkswap" | "blkdiscard" | "hdparm"

@@ -517,7 +517,15 @@ pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
         "IFS" => &["\n", ""],
         _ => &[],
     };
-    if !value.is_some_and(|value| harmless.contains(&value)) {
+    // Flags of compilers, but for those that load code or name another program.
+    let plain_flags = matches!(name, "CFLAGS" | "CXXFLAGS" | "CPPFLAGS" | "LDFLAGS")
+        && value.is_some_and(|value| {
+            value.chars().all(|c| c.is_ascii_alphanumeric() || "-+=., _".contains(c))
+                && !["plugin", "wrapper", "specs", "-B", "-fuse", "-Wl", "-Xl"]
+                    .iter()
+                    .any(|word| value.contains(word))
+        });
+    if !plain_flags && !value.is_some_and(|value| harmless.contains(&value)) {
         act.touch(TouchKind::Environment, name);
     }
 }
@@ -525,6 +533,46 @@ pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
 /// Whether the variable may change which programs run, or what they run.
 pub(super) fn dangerous_variable(name: &str) -> bool {
     const EXACT: &[&str] = &[
+        "GLOBIGNORE",
+        "FPATH",
+        "RIPGREP_CONFIG_PATH",
+        "JQ_LIBRARY_PATH",
+        "GOROOT",
+        "GOPATH",
+        "GOENV",
+        "GOBIN",
+        "GOTOOLCHAIN",
+        "GOCACHEPROG",
+        "GOSUMDB",
+        "GOINSECURE",
+        "CFLAGS",
+        "CXXFLAGS",
+        "CPPFLAGS",
+        "LDFLAGS",
+        "CPP",
+        "FC",
+        "COMPILER_PATH",
+        "GCC_EXEC_PREFIX",
+        "JAVA_HOME",
+        "JAVA_OPTS",
+        "MAVEN_ARGS",
+        "M2_HOME",
+        "GRADLE_USER_HOME",
+        "SBT_OPTS",
+        "ANT_ARGS",
+        "ANT_OPTS",
+        "NODE_EXTRA_CA_CERTS",
+        "NODE_REPL_EXTERNAL_MODULE",
+        "GNUPGHOME",
+        "MANPATH",
+        "INFOPATH",
+        "TERMINFO_DIRS",
+        "GTK_MODULES",
+        "QT_PLUGIN_PATH",
+        "GIO_EXTRA_MODULES",
+        "TEXINPUTS",
+        "COVERAGE_PROCESS_START",
+        "TF_CLI_CONFIG_FILE",
         "PATH",
         "IFS",
         "ENV",
@@ -547,10 +595,6 @@ pub(super) fn dangerous_variable(name: &str) -> bool {
         "VISUAL",
         "FCEDIT",
         "BROWSER",
-        "LESSOPEN",
-        "LESSCLOSE",
-        "LESS",
-        "LESSKEY",
         "TAR_OPTIONS",
         "RSYNC_RSH",
         "MAKEFLAGS",
@@ -578,8 +622,6 @@ pub(super) fn dangerous_variable(name: &str) -> bool {
         "GRADLE_OPTS",
         "GOFLAGS",
         "GOPROXY",
-        "CGO_CFLAGS",
-        "CGO_LDFLAGS",
         "PERL5OPT",
         "PERL5LIB",
         "PERL5DB",
@@ -625,10 +667,20 @@ pub(super) fn dangerous_variable(name: &str) -> bool {
         "QEMU_LD_PREFIX",
         "DYLD_INSERT_LIBRARIES",
         "PARALLEL",
-        "XDG_CONFIG_HOME",
         "EMACSLOADPATH",
     ];
     const FAMILIES: &[&str] = &[
+        "LESS",
+        "BAT_",
+        "XDG_",
+        "CGO_",
+        "CMAKE_",
+        "PYTEST_",
+        "TOX_",
+        "ANSIBLE_",
+        "SSH_",
+        "RSYNC_",
+        "TEXMF",
         "LD_",
         "DYLD_",
         "GIT_",
@@ -663,11 +715,20 @@ pub(super) fn dangerous_variable(name: &str) -> bool {
         "PYTHONUTF8",
         "CARGO_TARGET_DIR",
         "CARGO_BUILD_JOBS",
+        "CGO_ENABLED",
+        "CMAKE_BUILD_TYPE",
+        "CMAKE_BUILD_PARALLEL_LEVEL",
+        "CMAKE_EXPORT_COMPILE_COMMANDS",
+        "CMAKE_COLOR_DIAGNOSTICS",
+        "LESSCHARSET",
+        "PYTEST_XDIST_WORKER_COUNT",
         "MALLOC_ARENA_MAX",
     ];
-    let upper = name.to_ascii_lowercase();
-    let proxy = upper.ends_with("_proxy");
+    // By custom they name a program.
+    const ENDINGS: &[&str] = &["PAGER", "EDITOR", "_RSH", "_ASKPASS", "PRELOAD", "_LAUNCHER"];
+    let proxy = name.len() > 6 && name.to_ascii_lowercase().ends_with("_proxy");
     proxy
+        || ENDINGS.iter().any(|ending| name.ends_with(ending))
         || EXACT.contains(&name)
         || (FAMILIES.iter().any(|family| name.starts_with(family)) && !HARMLESS.contains(&name))
 }
@@ -689,6 +750,18 @@ fn hides_code(word: &Word) -> bool {
 fn lists_names(command: &Command, given: bool) -> bool {
     let Command::Simple(simple) = command else { return false };
     let words: Vec<&str> = simple.words.iter().map_while(Word::bare).collect();
+    // What lies in a hidden directory, or outside, is not just any file of the workspace.
+    let literals: Vec<String> =
+        simple.words.iter().map(|word| word.literal().unwrap_or_default()).collect();
+    let elsewhere = literals.iter().enumerate().skip(1).any(|(n, word)| {
+        let left_out = n > 1 && matches!(literals[n - 2].as_str(), "-not" | "!")
+            || literals.get(n + 1).is_some_and(|next| next == "-prune");
+        let hidden = |part: &str| part.starts_with('.') && part != ".";
+        !left_out && (word.starts_with(['/', '~']) || word.split('/').any(hidden))
+    });
+    if elsewhere {
+        return false;
+    }
     match words.as_slice() {
         ["git", "ls-files", ..] | ["git", "diff", "--name-only", ..] => true,
         ["find", rest @ ..] => {

@@ -298,6 +298,9 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
             break;
         }
         if arg == "-o" || arg == "+o" || arg == "-O" || arg == "+O" {
+            if arg == "-O" && !args.get(n + 1).is_some_and(|name| tame_option(name)) {
+                call.unknown("a setting of the shell that changes what patterns stand for");
+            }
             n += 2;
             continue;
         }
@@ -409,6 +412,53 @@ pub(super) fn source(call: &mut Call<'_, '_>) {
             }
         }
         Some(_) | None => call.unknown("a script that is not named"),
+    }
+}
+
+/// `jobs -x program …` runs the program.
+pub(super) fn jobs(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    if let Some(at) = args.iter().position(|arg| is_option(arg) && arg.contains('x')) {
+        call.inner(&args[at + 1..]);
+    }
+}
+
+/// `history -s text; history -w file` writes any text to any file.
+pub(super) fn history(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    if args.iter().all(|arg| arg.chars().all(|c| c.is_ascii_digit())) {
+        return;
+    }
+    for arg in args.iter().filter(|arg| !is_option(arg)) {
+        call.path(TouchKind::Write, arg);
+    }
+    call.unknown("it changes the list of commands, or writes it to a file");
+}
+
+/// Ways of the shell that change nothing of what a pattern or a name may mean here.
+pub(super) fn tame_option(name: &str) -> bool {
+    matches!(
+        name,
+        "nullglob"
+            | "failglob"
+            | "globstar"
+            | "extglob"
+            | "lastpipe"
+            | "expand_aliases"
+            | "inherit_errexit"
+            | "checkwinsize"
+            | "histappend"
+            | "nocasematch"
+            | "xpg_echo"
+    )
+}
+
+/// `shopt -s dotglob` lets `*` stand for hidden files, too.
+pub(super) fn shopt(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    let sets = args.iter().any(|arg| is_option(arg) && arg.contains(['s', 'o']));
+    if sets && !args.iter().filter(|arg| !is_option(arg)).all(|name| tame_option(name)) {
+        call.unknown("a setting of the shell that changes what patterns stand for");
     }
 }
 
@@ -664,11 +714,28 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
     }
     // What is looked for by name may be read by whoever gets the names.
     let mut found = Vec::new();
-    for (at, _) in args.iter().enumerate().filter(|(_, arg)| *arg == "-name" || *arg == "-iname") {
+    for (at, test) in args.iter().enumerate() {
         let name = args.get(at + 1).map_or("", String::as_str);
-        if !name.contains(['/', HOLE, SPLIT]) && !name.is_empty() {
-            let name: String = name.chars().map(super::expand::glob).collect();
-            found.extend(roots.iter().map(|root| format!("{root}/{name}")));
+        if name.contains([HOLE, SPLIT]) || name.is_empty() {
+            continue;
+        }
+        let glob = |name: &str| name.chars().map(super::expand::glob).collect::<String>();
+        match test.as_str() {
+            "-name" | "-iname" if !name.contains('/') => {
+                found.extend(roots.iter().map(|root| format!("{root}/{}", glob(name))));
+            }
+            // Of a path that begins anywhere the end is what may matter.
+            "-path" | "-ipath" | "-wholename" | "-iwholename"
+                if at == 0 || !matches!(args[at - 1].as_str(), "-not" | "!") =>
+            {
+                let name = name.trim_start_matches(['.', '*']).trim_start_matches('/');
+                let name = if name.is_empty() { "*" } else { name };
+                found.extend(roots.iter().map(|root| format!("{root}/{}", glob(name))));
+                if !name.starts_with('.') {
+                    found.extend(roots.iter().map(|root| format!("{root}/.{}", glob(name))));
+                }
+            }
+            _ => {}
         }
     }
     found.iter().for_each(|path| call.path(TouchKind::Read, path));
@@ -683,7 +750,7 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
                 let mut inner = Vec::new();
                 for arg in &args[n..n + end] {
                     if arg == "{}" && !inner.is_empty() {
-                        inner.extend(roots.iter().cloned());
+                        inner.extend(roots.iter().chain(&found).cloned());
                     } else if arg.contains("{}") {
                         inner.push(HOLE.to_string());
                     } else {
