@@ -131,10 +131,10 @@ impl Session {
             "policy": verdict.policy, "actions": verdict.actions, "files": verdict.files,
             "expires_at": expires_at,
         });
+        let what = super::model_turn::preview(&shown(&call.args));
         let prompt = format!(
-            "May `{}` run? {} — {} ({} risk)",
-            call.name,
-            super::model_turn::preview(&shown(&call.args)),
+            "May it {} `{what}`? {} ({} risk)",
+            verb(&call.name),
             verdict.reason,
             verdict.risk
         );
@@ -202,6 +202,14 @@ impl Session {
             call.clearance = Clearance::None;
             call.state = CallState::Waiting;
         });
+    }
+}
+
+/// What a tool does, in words that go on with its arguments.
+fn verb(tool: &str) -> String {
+    match tool {
+        "run_shell" => "run".to_owned(),
+        other => format!("call {other} with"),
     }
 }
 

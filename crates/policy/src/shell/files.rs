@@ -309,7 +309,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         arg.len() > 4 && "--directory".starts_with(arg.split('=').next().unwrap_or_default())
     };
     // `xfC x.tar dir`, `-xC dir`: which name is the directory is not told apart.
-    if letters.contains('C') && !long("-C") || args.iter().any(|arg| shortened(arg)) {
+    if letters.contains('C') && !long("-C") || args.iter().any(shortened) {
         for arg in args.iter().skip(usize::from(old)) {
             let named = arg.split_once('=').map_or(arg.as_str(), |(_, value)| value);
             if !is_option(named) {

@@ -139,7 +139,19 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     };
     let letter = |letters: &str| has_option(rest, letters, &[]);
     let first = rest.iter().find(|arg| !is_option(arg)).map(String::as_str);
-    if rest.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE)) {
+    // What follows `-m` is a message, whatever it begins with.
+    let message = |n: usize| {
+        n > 0
+            && (rest[n - 1] == "--message"
+                || (!rest[n - 1].starts_with("--")
+                    && is_option(&rest[n - 1])
+                    && rest[n - 1].ends_with('m')))
+    };
+    if rest
+        .iter()
+        .enumerate()
+        .any(|(n, arg)| arg.contains(SPLIT) || (arg.starts_with(HOLE) && !message(n)))
+    {
         call.unknown("an argument that may be an option is only known when it runs");
     }
     let exact = !matches!(command, "commit" | "config");
@@ -320,8 +332,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         }
         "fetch" | "pull" | "clone" | "ls-remote" | "submodule" | "lfs" | "archive-remote"
         | "request-pull" => {
-            if command == "submodule"
-                && first.is_none_or(|arg| arg == "status" || arg == "summary")
+            if command == "submodule" && first.is_none_or(|arg| arg == "status" || arg == "summary")
             {
                 return;
             }
@@ -358,7 +369,8 @@ fn message_files(call: &mut Call<'_, '_>, rest: &[String]) {
         message = match arg.strip_prefix("--") {
             Some(long) => match long.split_once('=') {
                 Some((name, file)) => {
-                    if !name.is_empty() && ("file".starts_with(name) || "template".starts_with(name))
+                    if !name.is_empty()
+                        && ("file".starts_with(name) || "template".starts_with(name))
                     {
                         call.path(TouchKind::Read, file);
                     }
@@ -391,16 +403,11 @@ fn config(call: &mut Call<'_, '_>, rest: &[String]) {
         .collect();
     let asks = named.first().is_some_and(|word| *word == "get" || *word == "list")
         || options.iter().any(|arg| {
-        matches!(
-            arg.as_str(),
-            "--get"
-                | "--get-all"
-                | "--get-regexp"
-                | "--list"
-                | "-l"
-                | "--show-origin"
-        )
-    });
+            matches!(
+                arg.as_str(),
+                "--get" | "--get-all" | "--get-regexp" | "--list" | "-l" | "--show-origin"
+            )
+        });
     let elsewhere = has_option(&options, "f", &["--file", "--blob"]);
     let asks = asks && !elsewhere && !has_option(&options, "e", &["--edit"]);
     if asks || (named.len() == 1 && rest.len() == 1) {

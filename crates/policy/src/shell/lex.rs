@@ -250,7 +250,7 @@ impl Parser<'_> {
         }
         let sets =
             self.peek() == Some('=') || (self.peek() == Some(':') && self.peek_at(1) == Some('='));
-        if sets && super::walk::dangerous_variable(&name) {
+        if sets && super::variables::dangerous_variable(&name) {
             return Err(Misread("it sets a variable that changes programs"));
         }
         // The rest may hold quotes and substitutions: those run, the text itself is not known.
@@ -403,5 +403,5 @@ impl Parser<'_> {
 /// Whether arithmetic may set a variable that changes programs.
 pub(super) fn sets_dangerous(arithmetic: &str) -> bool {
     let names = arithmetic.split(|c: char| c != '_' && !c.is_ascii_alphanumeric());
-    names.into_iter().any(super::walk::dangerous_variable)
+    names.into_iter().any(super::variables::dangerous_variable)
 }

@@ -11,6 +11,7 @@
 //! says, too. The sandbox is what holds then.
 
 mod ast;
+mod builtins;
 pub(crate) mod expand;
 mod files;
 mod git;
@@ -23,6 +24,7 @@ mod programs;
 mod run;
 mod scripts;
 mod tools;
+mod variables;
 mod walk;
 mod wrap;
 

@@ -309,8 +309,15 @@ pub(super) fn other(call: &mut Call<'_, '_>) {
             is_option(arg)
                 && matches!(
                     name,
-                    "engine" | "engine_impl" | "provider" | "provider-path" | "propquery" | "out"
-                        | "config" | "writerand" | "rand"
+                    "engine"
+                        | "engine_impl"
+                        | "provider"
+                        | "provider-path"
+                        | "propquery"
+                        | "out"
+                        | "config"
+                        | "writerand"
+                        | "rand"
                 )
         });
         if harmless && !more {

@@ -7,7 +7,7 @@
 use overmind_core::gate::TouchKind;
 
 use super::run::Call;
-use super::{files, git, interp, net, scripts, tools, wrap};
+use super::{builtins, files, git, interp, net, scripts, tools, wrap};
 
 /// What a program does.
 #[derive(Clone, Copy)]
@@ -61,16 +61,16 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "basename" | "dirname" | "printenv" | "tty" | "locale" | "getconf" | "users" | "who"
         | "w" | "last" | "lscpu" | "lsblk" | "lsusb" | "lspci" | "ps" | "pgrep" | "pidof"
         | "tput" | "clear" | "reset" | "test" | "[" | "shift" | "exit" | "return" | "break"
-        | "continue" | "wait" | "umask" | "ulimit" | "which" | "whereis" | "type"
-        | "times" | "uuidgen" | "logname" | "fg" | "bg" | "disown" | "nl_langinfo"
-        | "tsort" | "apropos" | "whatis" | "figlet" | "sync" | "vmstat" | "iostat"
-        | "numfmt" | "dirs" | "caller" | "tabs" | "help" | "top" | "htop" => Inert,
-        "jobs" => By(wrap::jobs),
-        "history" => By(wrap::history),
-        "shopt" => By(wrap::shopt),
+        | "continue" | "wait" | "umask" | "ulimit" | "which" | "whereis" | "type" | "times"
+        | "uuidgen" | "logname" | "fg" | "bg" | "disown" | "nl_langinfo" | "tsort" | "apropos"
+        | "whatis" | "figlet" | "sync" | "vmstat" | "iostat" | "numfmt" | "dirs" | "caller"
+        | "tabs" | "help" | "top" | "htop" => Inert,
+        "jobs" => By(builtins::jobs),
+        "history" => By(builtins::history),
+        "shopt" => By(builtins::shopt),
         "date" => By(files::date),
         "printf" | "read" | "getopts" | "let" | "unset" | "mapfile" | "readarray" | "hash" => {
-            By(wrap::sets)
+            By(builtins::sets)
         }
 
         "cat" | "head" | "tail" | "wc" | "cut" | "tac" | "rev" | "fold" | "expand" | "unexpand"
@@ -183,15 +183,15 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "csh" | "tcsh" | "yash" => By(wrap::shell),
         "busybox" | "toybox" => By(wrap::busybox),
         "su" | "runuser" | "sg" | "newgrp" => By(wrap::su),
-        "eval" => By(wrap::eval),
-        "source" | "." => By(wrap::source),
-        "trap" => By(wrap::trap),
-        "alias" => By(wrap::alias),
+        "eval" => By(builtins::eval),
+        "source" | "." => By(builtins::source),
+        "trap" => By(builtins::trap),
+        "alias" => By(builtins::alias),
         "unalias" | "enable" | "bind" | "complete" | "compgen" | "fc" => Does(Unknown),
-        "export" | "declare" | "typeset" | "readonly" | "local" => By(wrap::export),
-        "set" => By(wrap::set),
-        "cd" => By(wrap::cd),
-        "pushd" | "popd" => By(wrap::cd),
+        "export" | "declare" | "typeset" | "readonly" | "local" => By(builtins::export),
+        "set" => By(builtins::set),
+        "cd" => By(builtins::cd),
+        "pushd" | "popd" => By(builtins::cd),
         "xargs" | "gxargs" => By(wrap::xargs),
         "parallel" => By(wrap::parallel),
         "watch" | "script" | "flock" | "entr" | "hyperfine" | "tmux" | "screen" | "expect"

@@ -71,8 +71,9 @@ pub(super) fn named_in_option(arg: &str) -> Option<&str> {
     let named = match arg.strip_prefix("--") {
         Some(long) => {
             let (name, value) = long.split_once('=')?;
-            let silent = name.starts_with("exclude") && !name.contains("file") && name != "exclude-from"
-                || matches!(name, "regexp" | "format" | "date" | "color" | "colour");
+            let silent =
+                name.starts_with("exclude") && !name.contains("file") && name != "exclude-from"
+                    || matches!(name, "regexp" | "format" | "date" | "color" | "colour");
             let said = ["file", "from", "source", "input"].iter().any(|word| name.contains(word));
             (!silent && (said || looks_like_a_file(value))).then_some(value)
         }
@@ -256,6 +257,20 @@ impl Call<'_, '_> {
         {
             self.unknown("an expression that reads modules or data from elsewhere");
         }
+        if matches!(program.as_str(), "ls" | "dir" | "vdir" | "du" | "stat") {
+            // They show names, and nothing of what is in a file: a pattern is its directory.
+            for arg in args.iter().filter(|arg| !is_option(arg)) {
+                match arg.find([STAR, super::expand::ONE]) {
+                    Some(at) => {
+                        let dir = arg[..at].rfind('/').map_or(".", |slash| &arg[..=slash]);
+                        self.path(TouchKind::Read, dir);
+                    }
+                    None => self.path(TouchKind::Read, arg),
+                }
+            }
+            let options: Vec<String> = args.iter().filter(|arg| is_option(arg)).cloned().collect();
+            return self.read_paths(&options, 0);
+        }
         if program == "ffprobe" && args.iter().any(|arg| arg.contains("://")) {
             self.act.touch(TouchKind::Network, HOLE.to_string());
         }
@@ -382,7 +397,17 @@ impl Call<'_, '_> {
             let local = value != arg.as_str() && is_static(value) && {
                 self.walk.paths(value).iter().all(|path| in_workspace(path)) && !value.contains(' ')
             };
-            if RUNS.contains(&name) && !local {
+            // `-B` is where a compiler finds its parts, and where CMake builds.
+            let parts = arg != "-B" || self.name() != "cmake";
+            let beside = || {
+                let next = args.iter().skip_while(|other| *other != arg).nth(1);
+                matches!(name, "--config" | "--rulesdir")
+                    && next.is_some_and(|next| {
+                        is_static(next)
+                            && self.walk.paths(next).iter().all(|path| in_workspace(path))
+                    })
+            };
+            if RUNS.contains(&name) && parts && !local && !(value == arg.as_str() && beside()) {
                 self.act.touch(TouchKind::Code, shown(arg));
             }
             if arg.contains("$(")
@@ -414,10 +439,10 @@ impl Call<'_, '_> {
             }
             self.named_by_project(arg, value);
             if let Some((name, value)) = arg.split_once('=')
-                && super::walk::dangerous_variable(name)
+                && super::variables::dangerous_variable(name)
             {
                 let mut act = std::mem::take(&mut self.act);
-                super::walk::environment(&mut act, name, Some(value));
+                super::variables::environment(&mut act, name, Some(value));
                 self.act = act;
             }
         }
@@ -462,7 +487,10 @@ impl Call<'_, '_> {
             if args.iter().any(|arg| arg.chars().any(is_private)) {
                 self.unknown("an argument that may be a command is only known when it runs");
             } else if !args.iter().all(|arg| {
-                matches!(arg.as_str(), "--version" | "-V" | "-v" | "--help" | "-h" | "--list" | "-q")
+                matches!(
+                    arg.as_str(),
+                    "--version" | "-V" | "-v" | "--help" | "-h" | "--list" | "-q"
+                )
             }) {
                 self.unknown("options without a command");
             }

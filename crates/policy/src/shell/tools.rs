@@ -309,7 +309,12 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             if has_option(&args, "", &["--config"]) || has_option(&args, "Z", &[]) {
                 call.act.touch(TouchKind::Code, "settings on the command line");
             }
-            call.subcommand(CARGO, &["--color", "-C", "--manifest-path", "--target-dir"]);
+            let cleans = args.iter().find(|arg| !is_option(arg)).is_some_and(|arg| arg == "clean");
+            if cleans && !args.iter().any(|arg| arg.starts_with("--t") || arg.starts_with("--m")) {
+                call.path(TouchKind::Delete, "target");
+            } else {
+                call.subcommand(CARGO, &["--color", "-C", "--manifest-path", "--target-dir"]);
+            }
             call.act.args = args.clone();
             manifest(call, &args, &["-C", "--manifest-path", "--path"]);
         }
@@ -465,9 +470,7 @@ fn given_to_a_runner(call: &mut Call<'_, '_>, name: &str, args: &[String]) {
     };
     let settings = match name {
         "tox" => has_option(args, "x", &["--override"]) || matches!(word(0), Some("exec" | "e")),
-        "rake" => {
-            has_option(args, "eEp", &["--execute", "--execute-print", "--execute-continue"])
-        }
+        "rake" => has_option(args, "eEp", &["--execute", "--execute-print", "--execute-continue"]),
         "just" => has_option(args, "", &["--shell", "--shell-arg", "--chooser"]),
         _ => false,
     };

@@ -74,7 +74,12 @@ fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
             alarms.push(format!("{command:?}: {}", verdict.reason));
         }
     }
-    eprintln!("{} false alarms in {} harmless commands:\n{}", alarms.len(), all.len(), alarms.join("\n"));
+    eprintln!(
+        "{} false alarms in {} harmless commands:\n{}",
+        alarms.len(),
+        all.len(),
+        alarms.join("\n")
+    );
     assert!(
         alarms.len() * 20 <= all.len(),
         "{} of {}:\n{}",
