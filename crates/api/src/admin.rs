@@ -49,8 +49,22 @@ pub struct Status {
     /// Runs that may be under way at once.
     pub capacity: u32,
     pub store: StoreStatus,
+    /// What judges the calls of agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyStatus>,
     /// Tools by name.
     pub tools: Vec<String>,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyStatus {
+    /// `builtin`, `file`, or `off`: everything is allowed then.
+    pub source: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The hash of what it means.
+    pub version: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -31,8 +31,8 @@ mod vocabulary;
 
 pub use admin::{
     AuditFinding, AuditReport, BackupDone, BackupRequest, Key, KeyCreate, KeyCreated, Okay,
-    ProviderKeyView, PruneDone, PruneRequest, Ready, Status, StatusCount, StoreStatus, Tool,
-    Version,
+    PolicyStatus, ProviderKeyView, PruneDone, PruneRequest, Ready, Status, StatusCount,
+    StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};

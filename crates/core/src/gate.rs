@@ -200,7 +200,7 @@ pub struct Action {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateRequest {
-    /// The colony's name or id, as policies spell it.
+    /// The colony's name.
     #[serde(default)]
     pub colony: String,
     /// The agent's name.
@@ -215,6 +215,10 @@ pub struct GateRequest {
     /// Where the command starts: absolute, or relative to the workspace.
     #[serde(default)]
     pub cwd: String,
+    /// The session's own directory, relative to the workspace: commands that may write start
+    /// there unless they name another.
+    #[serde(default = "default_scratch")]
+    pub scratch: String,
     #[serde(default = "crate::agent::default_sandbox")]
     pub sandbox: SandboxLevel,
     #[serde(default)]
@@ -225,6 +229,15 @@ fn default_workspace() -> String {
     "/workspace".to_owned()
 }
 
+fn default_scratch() -> String {
+    scratch_of("session")
+}
+
+/// The directory of a session's own in its workspace.
+pub fn scratch_of(session: impl fmt::Display) -> String {
+    format!(".overmind_runs/{session}")
+}
+
 /// A policy's version: the hash of what it means, not of how it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -233,6 +246,36 @@ pub struct PolicyVersion(pub String);
 impl fmt::Display for PolicyVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Where a policy comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicySource {
+    /// No file is there: the policy of the program itself.
+    Builtin,
+    /// The file's path, or what else its text was called.
+    File(String),
+    /// Switched off by whoever runs the server: everything is allowed.
+    Off,
+}
+
+impl PolicySource {
+    /// The kind alone: `builtin`, `file`, `off`.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Builtin => "builtin",
+            Self::File(_) => "file",
+            Self::Off => "off",
+        }
+    }
+
+    /// The file's name, of one that comes from a file.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::File(name) => Some(name),
+            Self::Builtin | Self::Off => None,
+        }
     }
 }
 
@@ -269,6 +312,9 @@ pub trait Gate: Send + Sync + fmt::Debug {
 
     /// The version that the next [`Gate::judge`] uses.
     fn version(&self) -> PolicyVersion;
+
+    /// Where the policy of that version comes from.
+    fn source(&self) -> PolicySource;
 }
 
 /// Everything that an approval is bound to. If any of it differs when the call begins, the human

@@ -134,6 +134,9 @@ derived!(StepId b"step", EffectId b"effect", ApprovalId b"approval");
 impl ColonyId {
     /// The colony of everything that names none.
     pub const DEFAULT: Self = Self::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0001);
+
+    /// What people call [`ColonyId::DEFAULT`].
+    pub const DEFAULT_NAME: &'static str = "default";
 }
 
 impl HiveId {

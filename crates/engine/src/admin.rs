@@ -219,6 +219,7 @@ impl Engine {
             queued: self.cortex.queued() as u64,
             capacity: self.cortex.config.max_running,
             store: self.cortex.store.stats().await?,
+            policy: self.cortex.gate.as_ref().map(|gate| (gate.source(), gate.version())),
             tools: self.tools.specs().iter().map(|tool| tool.name.clone()).collect(),
         })
     }

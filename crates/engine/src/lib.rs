@@ -95,7 +95,8 @@ pub struct Parts {
     /// Servers whose tools are among those, if there is a client for them.
     pub tool_servers: Option<Arc<dyn ToolServers>>,
     pub memory: Arc<dyn Memory>,
-    /// Judges each call before it begins. Without one, agents' own `approvals` alone count.
+    /// Judges each call before it begins. Without one, agents' own `approvals` alone count, and
+    /// sessions are as they were before there were policies: only tests begin such ones.
     pub gate: Option<Arc<dyn Gate>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,

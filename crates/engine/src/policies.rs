@@ -1,6 +1,6 @@
 //! Which policies were in force, and since when.
 
-use overmind_core::gate::PolicyVersion;
+use overmind_core::gate::{PolicySource, PolicyVersion};
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use serde_json::json;
 
@@ -17,6 +17,7 @@ impl Engine {
     pub async fn policy_loaded(
         &self,
         version: &PolicyVersion,
+        source: &PolicySource,
         text: &str,
     ) -> Result<(), EngineError> {
         let at = self.cortex.clock.now();
@@ -24,7 +25,9 @@ impl Engine {
             stream: StreamId::System,
             kind: "policy.loaded",
             ts: at,
-            payload: json!({"policy": version}),
+            payload: json!({
+                "policy": version, "source": source.as_str(), "file": source.file(),
+            }),
         };
         let key = format!("policy/{version}");
         let changes = vec![Change::SettingPut { key, value: json!(text), at }];

@@ -1,6 +1,7 @@
 //! What the engine shows, where a row alone does not say it.
 
 use overmind_core::agent::Agent;
+use overmind_core::gate::{PolicySource, PolicyVersion};
 use overmind_core::ids::{EffectId, SessionId, StepId};
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{LogEvent, StoreStats};
@@ -121,6 +122,8 @@ pub struct Status {
     pub queued: u64,
     pub capacity: u32,
     pub store: StoreStats,
+    /// The policy in force; `None` for an engine that was given none.
+    pub policy: Option<(PolicySource, PolicyVersion)>,
     /// Tools by name.
     pub tools: Vec<String>,
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::shell::expand::{HOLE, is_private};
 use crate::shell::path::resolve;
-use crate::shell::{Act, Place, analyse, host_of};
+use crate::shell::{Act, Place, analyse, analyse_program, host_of};
 
 /// Everything that the call would do.
 pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
@@ -19,15 +19,7 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         Some(_) | None => act.unknown("a path is missing or has hidden characters"),
     };
     match request.tool.as_str() {
-        "run_shell" => {
-            return match text("command") {
-                Some(command) => analyse(command, place),
-                None => {
-                    act.unknown("the command is missing");
-                    vec![act]
-                }
-            };
-        }
+        "run_shell" | "run_command" => return command(request, place, act),
         "read_file" => path(&mut act, TouchKind::Read, text("path")),
         "list_files" => path(&mut act, TouchKind::Read, Some(text("path").unwrap_or("."))),
         "write_file" | "edit_file" => path(&mut act, TouchKind::Write, text("path")),
@@ -48,4 +40,59 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         _ => act.touch(TouchKind::External, request.tool.clone()),
     }
     vec![act]
+}
+
+/// A command: what it may write to is a touch of its own, and where it starts.
+fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
+    let args = &request.args;
+    let text = |key: &str| args.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let mut place = place.clone();
+    // As the tools read it: anything but a plain `true` is refused by the schema.
+    if args.get("allow_write").and_then(Value::as_bool) == Some(true) {
+        match text("write_subdir").filter(|dir| !dir.trim().is_empty()) {
+            Some(dir) => {
+                place.cwd = inside(dir, &place);
+                act.touch(TouchKind::Write, place.cwd.clone());
+            }
+            None => place.cwd = resolve(&request.scratch, ".", &place.workspace),
+        }
+    }
+    let run = if request.tool == "run_shell" {
+        text("command").map(|command| analyse(command, &place))
+    } else {
+        if let Some(cwd) = text("cwd") {
+            place.cwd = inside(cwd, &place);
+        }
+        text("program").and_then(|program| {
+            let rest = match args.get("args") {
+                None | Some(Value::Null) => Some(Vec::new()),
+                Some(rest) => serde_json::from_value(rest.clone()).ok(),
+            };
+            rest.map(|rest: Vec<String>| {
+                let argv: Vec<String> = std::iter::once(program.to_owned()).chain(rest).collect();
+                analyse_program(&argv, text("stdin"), &place)
+            })
+        })
+    };
+    match run {
+        Some(acts) if act.touches.is_empty() => acts,
+        Some(acts) => std::iter::once(act).chain(acts).collect(),
+        None => {
+            act.unknown("the command is missing");
+            vec![act]
+        }
+    }
+}
+
+/// A directory as the tools take it: one that lies outside means the same name in the workspace.
+fn inside(dir: &str, place: &Place) -> String {
+    if dir.chars().any(is_private) {
+        return HOLE.to_string();
+    }
+    match resolve(dir, ".", &place.workspace) {
+        path if path.starts_with('/') => {
+            resolve(dir.trim_start_matches('/'), ".", &place.workspace)
+        }
+        path => path,
+    }
 }

@@ -33,6 +33,7 @@ pub fn request(tool: &str, args: serde_json::Value) -> GateRequest {
         args,
         workspace: "/workspace".to_owned(),
         cwd: String::new(),
+        scratch: overmind_core::gate::scratch_of("session"),
         sandbox: SandboxLevel::Namespace,
         labels: overmind_core::gate::Labels::default(),
     }

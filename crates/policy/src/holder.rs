@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use overmind_core::gate::{Gate, GateRequest, GateVerdict, PolicyVersion};
+use overmind_core::gate::{Gate, GateRequest, GateVerdict, PolicySource, PolicyVersion};
 
 use crate::policy::{Policy, PolicyError};
 
@@ -52,5 +52,9 @@ impl Gate for PolicyGate {
 
     fn version(&self) -> PolicyVersion {
         self.current().version().clone()
+    }
+
+    fn source(&self) -> PolicySource {
+        self.current().source().clone()
     }
 }

@@ -148,6 +148,11 @@ pub(crate) fn status(status: Status) -> api::Status {
         queued: status.queued,
         capacity: status.capacity,
         store: status.store.into(),
+        policy: status.policy.map(|(source, version)| api::PolicyStatus {
+            source: source.as_str().to_owned(),
+            file: source.file().map(str::to_owned),
+            version: version.0,
+        }),
         tools: status.tools,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use overmind_core::Fut;
 use overmind_core::gate::{
-    Binding, Decision, Gate, GateRequest, GateVerdict, PolicyVersion, Risk, RuleRef,
+    Binding, Decision, Gate, GateRequest, GateVerdict, PolicySource, PolicyVersion, Risk, RuleRef,
 };
 use overmind_core::ids::MemoryId;
 use overmind_core::memory::{
@@ -188,6 +188,10 @@ impl Gate for FakeGate {
 
     fn version(&self) -> PolicyVersion {
         PolicyVersion(self.version.lock().expect("no test panics here").clone())
+    }
+
+    fn source(&self) -> PolicySource {
+        PolicySource::Builtin
     }
 }
 

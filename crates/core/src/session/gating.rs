@@ -33,7 +33,8 @@ pub(super) enum Next {
     Judge,
     /// Have the Hive say what exactly a human would agree to.
     Bind,
-    /// Ask a human right away: a session without a policy.
+    /// Ask a human right away: a session without a policy. Every session of a server has one
+    /// now; this is how those of older logs went, and they must replay as they went.
     Ask,
 }
 
@@ -130,17 +131,17 @@ impl Session {
             "policy": verdict.policy, "actions": verdict.actions, "files": verdict.files,
             "expires_at": expires_at,
         });
+        let what = super::model_turn::preview(&shown(&call.args));
         let prompt = format!(
-            "May `{}` run? {} — {} ({} risk)",
-            call.name,
-            super::model_turn::preview(&shown(&call.args)),
+            "May it {} `{what}`? {} ({} risk)",
+            verb(&call.name),
             verdict.reason,
             verdict.risk
         );
         self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, now, out);
     }
 
-    /// Asks a human on behalf of a session without a policy.
+    /// Asks a human on behalf of a session without a policy: see [`Next::Ask`].
     pub(super) fn begin_approval(&mut self, call: &Call, now: Timestamp, out: &mut Step) {
         let action = action_hash(&call.name, &call.args);
         let prompt = format!(
@@ -201,6 +202,14 @@ impl Session {
             call.clearance = Clearance::None;
             call.state = CallState::Waiting;
         });
+    }
+}
+
+/// What a tool does, in words that go on with its arguments.
+fn verb(tool: &str) -> String {
+    match tool {
+        "run_shell" => "run".to_owned(),
+        other => format!("call {other} with"),
     }
 }
 

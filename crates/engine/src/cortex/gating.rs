@@ -2,8 +2,9 @@
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::gate::{
-    Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef,
+    Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef, scratch_of,
 };
+use overmind_core::ids::ColonyId;
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
 use serde_json::Value;
@@ -21,20 +22,30 @@ impl Cortex {
         args: &Value,
         labels: Labels,
     ) -> GateVerdict {
-        // A session that began under a policy is never let go without one.
+        // A session that began under a policy is never let go by an engine that has none. The
+        // server always has one: switched off, it is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
         let inside = agent.sandbox != SandboxLevel::None;
         gate.judge(&GateRequest {
-            colony: row.colony.to_string(),
+            colony: colony_name(row.colony),
             agent: agent.name.clone(),
             tool: tool.to_owned(),
             args: args.clone(),
             // As the command sees it.
             workspace: if inside { "/workspace".into() } else { row.workspace.clone() },
             cwd: String::new(),
+            scratch: scratch_of(row.id),
             sandbox: agent.sandbox,
             labels,
         })
+    }
+}
+
+/// What people, and so their policies, call a colony: its id as text when it has no name here.
+fn colony_name(colony: ColonyId) -> String {
+    match colony {
+        ColonyId::DEFAULT => ColonyId::DEFAULT_NAME.to_owned(),
+        other => other.to_string(),
     }
 }
 

@@ -257,3 +257,27 @@ async fn a_fork_asks_for_its_own_consent() {
     assert_eq!(world.tools.called("run_shell"), 2);
     world.check(&[run, fork.id]).await;
 }
+
+#[tokio::test]
+async fn a_session_of_a_log_without_policies_goes_on_as_it_began_and_still_verifies() {
+    let dir = Arc::new(TempDir::new().expect("a directory"));
+    let tools = FakeTools::ok();
+    let first =
+        World::gated(Arc::clone(&dir), Arc::clone(&tools), FakeModels::new([shell()]), None, None)
+            .await;
+    let agent =
+        first.agent("gpt-test", |draft| draft.approvals = Some(vec!["run_shell".into()])).await;
+    let run = first.run(&agent, "deploy").await;
+    let row = asked(&first, run).await;
+    first.engine.drain(Duration::from_secs(5)).await;
+    drop(first);
+
+    let models = FakeModels::new([says("end")]);
+    let second = World::gated(dir, Arc::clone(&tools), models, Some(policy()), None).await;
+    assert_eq!(asked(&second, run).await.approval, row.approval);
+    approve(&second, &row).await;
+    assert_eq!(second.ended(run).await.status, SessionStatus::Succeeded);
+    assert_eq!(tools.called("run_shell"), 1);
+    assert!(payloads(&second, run, "tool.judged").await.is_empty(), "it began without a policy");
+    second.check(&[run]).await;
+}

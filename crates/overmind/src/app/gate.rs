@@ -1,4 +1,5 @@
-//! The policy file: read at the start, and again whenever it changes.
+//! The policy that holds: the built-in one, a file that is read again whenever it changes, or none
+//! because someone said so.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,39 +13,59 @@ use overmind_policy::{Policy, PolicyGate};
 use tokio_util::sync::CancellationToken;
 
 use super::StartError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, PolicyChoice};
 
 /// Between two looks at the file. A stat costs microseconds, and works on every file system.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The policy of `file`; none when there is no such file.
+/// What whoever runs without a policy is told, at every start and by `doctor` and `status`.
+pub const OFF: &str = "the policy is OFF: agents do unasked whatever their sandbox lets them";
+
+/// The policy that `choice` names.
 ///
 /// # Errors
 ///
-/// A file that is there and cannot be read, or is no policy: a server must not start without
-/// the rules that it was given.
-pub(super) fn open(file: Option<&Path>) -> Result<Option<Arc<PolicyGate>>, StartError> {
-    let Some(file) = file else { return Ok(None) };
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => {
-            return Err(ConfigError::Read { path: file.to_owned(), source }.into());
-        }
+/// A file that was named and is not there, cannot be read, or is no policy: nothing may start
+/// without the rules that it was given. Only the usual place may be empty.
+pub fn read(choice: &PolicyChoice) -> Result<Policy, StartError> {
+    let (path, must) = match choice {
+        PolicyChoice::Off { .. } => return Ok(Policy::off()),
+        PolicyChoice::Usual(path) => (path, false),
+        PolicyChoice::File(path) => (path, true),
     };
-    let policy = Policy::parse(&text, &file.display().to_string())?;
-    Ok(Some(Arc::new(PolicyGate::new(policy))))
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Policy::parse(&text, &path.display().to_string())?),
+        Err(err) if err.kind() == io::ErrorKind::NotFound && !must => Ok(Policy::default()),
+        Err(source) => Err(ConfigError::Read { path: path.clone(), source }.into()),
+    }
 }
 
-/// Reads the file again whenever it has changed, until `stop`. A text that is no policy changes
-/// nothing and is told in the log; so is a file that is gone.
+/// The gate of the server, around the policy that `choice` names.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(super) fn open(choice: &PolicyChoice) -> Result<Arc<PolicyGate>, StartError> {
+    if let PolicyChoice::Off { said } = choice {
+        tracing::warn!(said, "{OFF}");
+    }
+    Ok(Arc::new(PolicyGate::new(read(choice)?)))
+}
+
+/// Tells the log which policy holds, then reads the file again whenever it has changed, until
+/// `stop`. A text that is no policy changes nothing and is told; so is a file that is gone.
 pub(super) async fn watch(
     gate: Arc<PolicyGate>,
-    file: PathBuf,
+    choice: PolicyChoice,
     engine: Engine,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
+    tell(&gate, &engine).await;
+    let file: PathBuf = match choice {
+        PolicyChoice::Off { .. } => return,
+        PolicyChoice::Usual(file) | PolicyChoice::File(file) => file,
+    };
     let mut seen = None;
     loop {
         let now = stamp(&file);
@@ -75,14 +96,18 @@ async fn take(gate: &PolicyGate, file: &Path, engine: &Engine) {
     };
     let before = gate.version();
     match gate.reload(&text, &name) {
-        Ok(version) => {
-            if version != before {
-                tracing::info!(file = name, %version, "the policy has changed");
-            }
-            if let Err(err) = engine.policy_loaded(&version, gate.current().text()).await {
-                tracing::warn!(error = %err, "the log does not know the policy in force");
-            }
+        Ok(version) if version != before => {
+            tracing::info!(file = name, %version, "the policy has changed");
+            tell(gate, engine).await;
         }
+        Ok(_) => {}
         Err(err) => tracing::error!(file = name, error = %err, "not a policy; the last one holds"),
+    }
+}
+
+async fn tell(gate: &PolicyGate, engine: &Engine) {
+    let policy = gate.current();
+    if let Err(err) = engine.policy_loaded(policy.version(), policy.source(), policy.text()).await {
+        tracing::warn!(error = %err, "the log does not know the policy in force");
     }
 }

@@ -7,7 +7,7 @@
 pub mod clock;
 mod error;
 pub mod failpoints;
-mod gate;
+pub mod gate;
 pub mod lock;
 pub mod logs;
 pub mod signals;
@@ -96,7 +96,7 @@ impl App {
             memory: Arc::clone(&memory),
         };
         let tools = tools::gateway(&config, parts)?;
-        let gate = gate::open(config.policy_file.as_deref())?;
+        let gate = gate::open(&config.policy)?;
         let mcp = tools::mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
@@ -108,7 +108,7 @@ impl App {
             tools: Arc::new(tools),
             tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,
-            gate: gate.as_ref().map(|gate| Arc::clone(gate) as Arc<dyn Gate>),
+            gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
@@ -145,10 +145,9 @@ impl App {
         let at = Arc::clone(&clock);
         let housekeeping =
             Housekeeping::start(&config, &engine, store, remembered, clock, &sandboxes);
-        if let (Some(gate), Some(file)) = (gate, config.policy_file.clone()) {
-            let stop = housekeeping.stop.clone();
-            housekeeping.tasks.spawn(gate::watch(gate, file, engine.clone(), at, stop));
-        }
+        let stop = housekeeping.stop.clone();
+        let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
+        housekeeping.tasks.spawn(watch);
         lock.publish(&server_file)?;
         Ok(Self {
             config,

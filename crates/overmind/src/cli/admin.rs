@@ -11,6 +11,7 @@ use super::progress::spin;
 use super::remote::Remote;
 use super::show::{self, cell};
 use super::{ids, story};
+use crate::app::gate;
 use crate::app::lock::{self, DataLock, Holder};
 use crate::output::table::Tone;
 use crate::output::{clean, when};
@@ -39,6 +40,7 @@ fn lines(cx: &Context, remote: &Remote, status: &Status) -> Vec<(&'static str, (
         ("up for", cell(when::ago(status.started_at, cx.now()))),
         ("running", cell(format!("{} of {}", status.running, status.capacity))),
         ("queued", cell(status.queued.to_string())),
+        ("policy", policy(status)),
         ("agents", cell(store.agents.to_string())),
         ("events", cell(when::thousands(store.events))),
         ("memory items", cell(when::thousands(store.memory_items))),
@@ -62,6 +64,15 @@ fn lines(cx: &Context, remote: &Remote, status: &Status) -> Vec<(&'static str, (
         lines.push(("tools", cell(status.tools.join(", "))));
     }
     lines
+}
+
+fn policy(status: &Status) -> (String, Tone) {
+    let Some(policy) = &status.policy else { return (gate::OFF.to_owned(), Tone::Bad) };
+    match (policy.source.as_str(), &policy.file) {
+        ("off", _) => (gate::OFF.to_owned(), Tone::Bad),
+        (_, Some(file)) => cell(file),
+        (_, None) => cell("built in"),
+    }
 }
 
 /// # Errors

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
-use overmind_core::gate::Decision;
+use overmind_core::gate::{Decision, PolicySource};
 use overmind_policy::{Explanation, Policy, TestLine};
 use serde_json::json;
 
@@ -12,6 +12,8 @@ use super::args_more::SandboxArg;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::show::{self, cell, dim};
+use crate::app::{chain, gate};
+use crate::config::PolicyChoice;
 use crate::output::table::{Table, Tone};
 
 #[derive(Debug, Subcommand)]
@@ -44,10 +46,12 @@ Example:
 
 #[derive(Clone, Debug, Args)]
 pub struct PolicyFileArg {
-    /// The policy [default: <data>/policy.toml, else the built-in one]
-    #[allow(rustdoc::invalid_html_tags, reason = "it is the text of --help")]
+    /// The policy [default: what `policy.file` names, else the built-in one]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub policy: Option<PathBuf>,
+    /// The built-in policy, whatever the configuration names
+    #[arg(long, conflicts_with = "policy")]
+    pub builtin: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -64,7 +68,7 @@ pub struct ExplainArgs {
     /// The agent's name
     #[arg(long, default_value = "")]
     pub agent: String,
-    /// The colony
+    /// The colony's name
     #[arg(long, default_value = "default")]
     pub colony: String,
     /// How the agent's commands are kept apart from this machine
@@ -89,10 +93,13 @@ pub fn run(cx: &Context, command: &PolicyCommand) -> Outcome {
         PolicyCommand::Test { calls, policy } => test(cx, calls, policy),
         PolicyCommand::Show { policy } => {
             let policy = load(cx, policy)?;
-            let value = json!({"version": policy.version(), "text": policy.text()});
+            let value = json!({
+                "source": policy.source().as_str(), "file": policy.source().file(),
+                "version": policy.version(), "text": policy.text(),
+            });
             show::one(&cx.out, &value, &policy.version().to_string(), Vec::new)?;
             if cx.out.for_people() {
-                cx.out.note(&format!("version {}", policy.version()));
+                cx.out.note(&format!("{} (version {})", origin(&policy), policy.version()));
                 cx.out.text(policy.text())?;
             }
             Ok(Exit::Done)
@@ -100,24 +107,28 @@ pub fn run(cx: &Context, command: &PolicyCommand) -> Outcome {
     }
 }
 
+/// The policy that was asked for; without a word the one that a server here would begin with.
 fn load(cx: &Context, file: &PolicyFileArg) -> Result<Policy, Failure> {
-    let (path, must) = match &file.policy {
-        Some(path) => (cx.cwd.join(path), true),
-        None => (cx.data()?.config_file().with_file_name("policy.toml"), false),
+    if file.builtin {
+        return Ok(Policy::default());
+    }
+    let choice = match &file.policy {
+        Some(path) => PolicyChoice::File(cx.cwd.join(path)),
+        None => cx.config(None)?.policy,
     };
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound && !must => {
-            return Ok(Policy::default());
-        }
-        Err(err) => {
-            return Err(Failure::failed(format!("reading the policy {}: {err}", path.display())));
-        }
-    };
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    Policy::parse(&text, &name).map_err(|err| {
-        Failure::failed(format!("reading the policy: {err}")).hint("docs/policy.md lists every key")
+    gate::read(&choice).map_err(|err| {
+        Failure::failed(format!("reading the policy: {}", chain(&err)))
+            .hint("docs/policy.md lists every key")
     })
+}
+
+/// Where the policy comes from, in words.
+fn origin(policy: &Policy) -> String {
+    match policy.source() {
+        PolicySource::Builtin => "the built-in policy".to_owned(),
+        PolicySource::File(file) => file.clone(),
+        PolicySource::Off => gate::OFF.to_owned(),
+    }
 }
 
 fn explain(cx: &Context, args: &ExplainArgs) -> Outcome {

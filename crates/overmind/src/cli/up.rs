@@ -21,8 +21,8 @@ use super::exit::{Exit, Failure, Outcome};
 use super::show::{self, cell};
 use crate::app::lock::{Holder, ServerFile, holder};
 use crate::app::signals::{Signals, Stop};
-use crate::app::{App, failpoints, logs};
-use crate::config::{Config, DataDir, env};
+use crate::app::{App, failpoints, gate, logs};
+use crate::config::{Config, DataDir, PolicyChoice, env};
 use crate::output::table::Tone;
 
 /// How long the server may take to say that it is ready, recovery of a large log included.
@@ -152,9 +152,20 @@ fn ready_banner(
         lines.push(("data", cell(config.data.path().display().to_string())));
         lines.push(("workspace", cell(config.workspace.display().to_string())));
         lines.push(("sandbox", sandbox_line(sandbox)));
+        lines.push(("policy", policy_line(&config.policy)));
         lines.push(("models", cell(app.models_line())));
         lines
     })
+}
+
+/// The policy that a server of this configuration begins with.
+fn policy_line(choice: &PolicyChoice) -> (String, Tone) {
+    match choice {
+        PolicyChoice::Off { said } => (format!("{} ({said})", gate::OFF), Tone::Bad),
+        PolicyChoice::File(file) => cell(file.display().to_string()),
+        PolicyChoice::Usual(file) if file.exists() => cell(file.display().to_string()),
+        PolicyChoice::Usual(_) => cell("built in"),
+    }
 }
 
 /// The level that commands get by default, or why they would get none.
@@ -172,6 +183,9 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
     // What is wrong with the configuration is said here, where someone reads it.
     let config = cx.config(Some(args))?;
     config.data.prepare()?;
+    if let PolicyChoice::Off { said } = &config.policy {
+        cx.out.warn(&format!("{} ({said})", gate::OFF));
+    }
     if let Holder::Server { pid, file } = holder(&config.data) {
         return already(cx, pid, file);
     }

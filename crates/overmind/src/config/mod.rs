@@ -22,7 +22,7 @@ use overmind_sandbox::microvm::Acceleration;
 pub use data::DataDir;
 pub use env::Env;
 pub use error::ConfigError;
-use layers::Layers;
+use layers::{Layers, Source};
 pub use secret::Secret;
 use settings as key;
 
@@ -64,7 +64,7 @@ pub struct Config {
     pub runner: Vec<String>,
     pub private_paths: Option<Vec<String>>,
     pub untrusted_paths: Option<Vec<String>>,
-    pub policy_file: Option<PathBuf>,
+    pub policy: PolicyChoice,
     pub approval_ttl: Option<Duration>,
     pub log_level: String,
     pub log_format: LogFormat,
@@ -211,7 +211,7 @@ impl Config {
             runner: layers.list_of(key::RUNNER),
             private_paths: some_list(key::PRIVATE_PATHS),
             untrusted_paths: some_list(key::UNTRUSTED_PATHS),
-            policy_file: path(key::POLICY_FILE).filter(|path| path != Path::new("none")),
+            policy: policy(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
@@ -223,6 +223,27 @@ impl Config {
             file,
             layers,
         })
+    }
+}
+
+/// Which policy judges the calls of agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// Nobody named one: the file at its usual place if it is there, the built-in policy if not.
+    Usual(PathBuf),
+    /// This file, which must be there.
+    File(PathBuf),
+    /// None at all. `said` is where that was written.
+    Off { said: String },
+}
+
+fn policy(layers: &Layers) -> PolicyChoice {
+    let placed = layers.0.get(key::POLICY_FILE).expect("the table gives it a default");
+    let path = placed.value.to_string();
+    match &placed.source {
+        _ if path == "none" => PolicyChoice::Off { said: placed.source.to_string() },
+        Source::Default => PolicyChoice::Usual(path.into()),
+        Source::File { .. } | Source::Env(_) | Source::Flag(_) => PolicyChoice::File(path.into()),
     }
 }
 

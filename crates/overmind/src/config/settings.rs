@@ -404,7 +404,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::POLICY),
         Kind::PathOrNone,
         Some("<data>/policy.toml"),
-        "what agents may do, read again when it changes; while there is no such file, agents' own approvals alone count",
+        "what agents may do, read again when it changes; the built-in policy while there is no such file, and `none` switches it off",
     ),
     setting(
         APPROVAL_HOURS,

@@ -35,6 +35,8 @@ const ROLE: &str = "You mend failing tests. Look before you touch, run the tests
                     `sh test.sh`, change as little as possible, run them again, and end with \
                     final_answer: what was wrong and what you changed.";
 const TOOLS: &[&str] = &["list_files", "read_file", "edit_file", "run_shell"];
+/// The demo ends by itself: its policy asks nobody. Beneath it holds the built-in one.
+const POLICY: &str = include_str!("policy.toml");
 /// Longest that the agent may take; a real model needs a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -219,6 +221,9 @@ async fn tell(
         port::SandboxLevel::Microvm => "microvm: a virtual machine without network",
     };
     stage.say(&format!("sandbox {level}"))?;
+    stage.say(
+        "policy  built in, and what it would ask about is denied: nobody is here to be asked",
+    )?;
     let thinks = if mind.scripted {
         "scripted: a real agent with a model that reads from a script; no key needed".to_owned()
     } else {
@@ -276,6 +281,7 @@ fn prepare(data: &Path, mind: &Mind, project: &Path, fast: bool) -> Result<Setup
     let make = |path: &Path| std::fs::DirBuilder::new().mode(0o700).create(path);
     make(data).and_then(|()| make(&cassettes)).map_err(failed)?;
     std::fs::write(cassettes.join("demo.json"), script(fast)).map_err(failed)?;
+    std::fs::write(data.join("policy.toml"), POLICY).map_err(failed)?;
     let workspace = project.to_string_lossy().into_owned();
     let args = ["--listen", "none", "--workspace", &workspace];
     Ok(Setup { args: args.map(str::to_owned).to_vec(), env: mind.env.clone() })

@@ -6,6 +6,7 @@
 pub(crate) mod disk;
 mod host;
 
+use overmind_core::gate::PolicySource;
 use overmind_core::sandbox::SandboxError;
 use serde::Serialize;
 
@@ -15,7 +16,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::{Exit, Outcome};
 use crate::cli::remote::Remote;
 use crate::cli::{args::Format, show};
-use crate::config::{Config, DataDir};
+use crate::config::{Config, DataDir, PolicyChoice};
 use crate::output::table::Tone;
 use crate::output::{clean, paint};
 
@@ -76,6 +77,7 @@ pub(crate) async fn run(cx: &Context) -> Outcome {
     if let Some(config) = &config {
         findings.extend(listeners(config, &held));
         findings.push(store(config, &held));
+        findings.push(policy(config));
         findings.push(sandbox(config).await);
         findings.push(docker(config).await);
         findings.push(models(config));
@@ -247,6 +249,29 @@ fn store(config: &Config, held: &Holder) -> Finding {
             format!("{path}: {err}"),
             "check its owner and its mode; it must be readable and writable by you",
         ),
+    }
+}
+
+/// The policy that a server would start with now.
+fn policy(config: &Config) -> Finding {
+    const CHECK: &str = "policy";
+    let read = match app::gate::read(&config.policy) {
+        Ok(policy) => policy,
+        Err(err) => {
+            let hint = err.hint().unwrap_or_else(|| "docs/policy.md lists every key".to_owned());
+            return Finding::broken(CHECK, err.to_string(), hint);
+        }
+    };
+    match (read.source(), &config.policy) {
+        (PolicySource::Off, PolicyChoice::Off { said }) => Finding::warning(
+            CHECK,
+            format!("{} ({said})", app::gate::OFF),
+            "take `policy.file = \"none\"` (OVERMIND_POLICY) away: the built-in policy holds then",
+        ),
+        (PolicySource::File(file), _) => Finding::fine(CHECK, file.clone()),
+        (PolicySource::Builtin | PolicySource::Off, _) => {
+            Finding::fine(CHECK, "built in; `overmind policy show` prints it")
+        }
     }
 }
 

@@ -106,3 +106,87 @@ fn a_server_does_not_start_without_the_rules_that_it_was_given() {
     let refused = home.run_env(&env, &["up", "--listen", "none"]).fails(1);
     refused.says("policy.toml").says("maybe");
 }
+
+#[test]
+fn without_a_policy_file_the_built_in_policy_holds_from_the_first_start() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let harmless = run(&home, "shell: echo *; ls && rm -f build.log; pwd");
+    home.wait_for(&harmless, "succeeded");
+    assert_eq!(events(&home, &harmless, "tool.judged").len(), 1);
+    let asked = run(&home, "shell: git push origin main");
+    let waiting = home.wait_for(&asked, "awaiting_approval");
+    let prompt = waiting["prompt"].as_str().unwrap();
+    assert!(prompt.contains("git push origin main") && prompt.contains("publish"), "{prompt}");
+    let denied = run(&home, "shell: sudo ls");
+    let failed = home.wait_for(&denied, "failed");
+    assert!(failed["error"].to_string().contains("denied"), "{failed}");
+    home.run(&["replay", &denied, "--verify"]).ok();
+
+    let all = home.run(&["events", "-o", "json", "--limit", "1000"]).ok().json();
+    let loaded: Vec<&Value> =
+        all.as_array().unwrap().iter().filter(|event| event["type"] == "policy.loaded").collect();
+    assert_eq!(loaded.len(), 1, "{loaded:?}");
+    assert_eq!(loaded[0]["payload_json"]["source"], "builtin");
+    let status = home.run(&["status", "-o", "json"]).ok().json();
+    assert_eq!(status["policy"]["source"], "builtin");
+    let shown = home.run(&["policy", "show", "-o", "json"]).ok().json();
+    assert_eq!(status["policy"]["version"], shown["version"]);
+    home.run(&["doctor", "-o", "json"]).shows("built in");
+}
+
+#[test]
+fn a_policy_that_is_switched_off_says_so_everywhere_and_agents_own_approvals_still_hold() {
+    let mut home = Home::new();
+    home.start(&["--listen", "none"], &[("OVERMIND_POLICY", "none")]);
+    home.agent("sh", &[]);
+    home.agent("careful", &["--approvals", "run_shell"]);
+    let free = run(&home, "shell: git push origin main");
+    home.wait_for(&free, "failed");
+    assert!(events(&home, &free, "approval.requested").is_empty(), "it only fails by itself");
+    let judged = events(&home, &free, "tool.judged").remove(0);
+    assert_eq!(judged["payload_json"]["verdict"]["rule"]["id"], "policy-is-off");
+    let id = home.run(&["run", "careful", "shell: ls", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&id, "awaiting_approval");
+
+    assert!(home.log().contains("the policy is OFF"), "{}", home.log());
+    home.run(&["status", "-o", "table"]).ok().shows("the policy is OFF");
+    assert_eq!(home.run(&["status", "-o", "json"]).ok().json()["policy"]["source"], "off");
+    let off = [("OVERMIND_POLICY", "none")];
+    home.run_env(&off, &["doctor", "-o", "table"]).shows("the policy is OFF");
+    home.run_env(&off, &["policy", "show", "-o", "table"]).ok().says("the policy is OFF");
+    let args = ["policy", "explain", "--command", "sudo ls", "-o", "name"];
+    assert_eq!(home.run_env(&off, &args).ok().line(), "allow");
+    assert_eq!(home.run_env(&off, &[&args[..], &["--builtin"]].concat()).ok().line(), "deny");
+}
+
+#[test]
+fn a_policy_file_that_was_named_must_be_there() {
+    let home = Home::new();
+    let file = home.path().join("mistyped.toml");
+    let env = [("OVERMIND_POLICY", file.to_str().unwrap())];
+    home.run_env(&env, &["up", "--listen", "none"]).fails(1).says("mistyped.toml");
+    home.run_env(&env, &["policy", "show"]).fails(1).says("mistyped.toml");
+}
+
+#[test]
+fn a_rule_that_names_an_agent_and_a_colony_holds_in_the_server_as_it_is_explained() {
+    let policy = "version = 1\n[[rule]]\nid = \"no-interns\"\nverdict = \"deny\"\n\
+                  agents = [\"intern-*\"]\ncolonies = [\"default\"]\nprograms = [\"ls\"]\n\
+                  [[rule]]\nid = \"elsewhere\"\nverdict = \"deny\"\ncolonies = [\"other\"]\n";
+    let home = ruled(policy);
+    let file = home.path().join("policy.toml");
+    for (agent, status, kind, verdict) in [
+        ("intern-1", "failed", "tool.refused", "deny"),
+        ("senior", "succeeded", "tool.judged", "allow"),
+    ] {
+        home.agent(agent, &[]);
+        let id = home.run(&["run", agent, "shell: ls", "-o", "name"]).ok().line().to_owned();
+        home.wait_for(&id, status);
+        let judged = events(&home, &id, kind).remove(0);
+        assert_eq!(judged["payload_json"]["verdict"]["decision"], verdict, "{agent}");
+        let args = ["policy", "explain", "--command", "ls", "--agent", agent, "-o", "name"];
+        let args = [&args[..], &["--policy", file.to_str().unwrap()]].concat();
+        assert_eq!(home.run(&args).ok().line(), verdict, "{agent}");
+    }
+}

@@ -10,8 +10,8 @@ use crate::home::{Home, until};
 fn a_run_that_is_followed_tells_its_story_and_succeeds() {
     let home = Home::up();
     home.agent("sh", &[]);
-    let done = home.run(&["run", "sh", "shell: echo from the sandbox; ls /root", "--follow"]);
-    // The command fails, for there is no /root inside; the agent's one action has failed.
+    let done = home.run(&["run", "sh", "shell: echo from the sandbox; ls /opt/x", "--follow"]);
+    // The command fails, for there is no such file; the agent's one action has failed.
     let done = done.fails(10);
     done.shows("✗ run_shell echo from the sandbox")
         .shows("│ from the sandbox")

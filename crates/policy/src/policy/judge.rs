@@ -9,23 +9,30 @@ use super::Policy;
 use super::rule::Rule;
 use crate::calls::acts_of;
 use crate::glob::Fit;
-use crate::shell::expand::{is_static, shown};
+use crate::shell::expand::{is_private, is_static, shown};
 use crate::shell::path::in_workspace;
 use crate::shell::{Act, Place};
 
 const MAX_FILES: usize = 64;
 const MAX_ARGS: usize = 32;
 const MAX_ARG_CHARS: usize = 200;
+/// So many other programs of a call are named in its reason.
+const MAX_OTHERS: usize = 2;
+const LATER: &str = "a file that is only known when it runs";
 
 /// What was said about one touch, and by whom.
 struct Said<'p> {
     decision: Decision,
     rule: Option<&'p Rule>,
+    /// The rule denies, and whether this is what it denies is only known when the call runs.
+    perhaps: bool,
 }
 
 /// The harm that one touch could do.
-pub(crate) fn risk_of(kind: TouchKind, target: &str) -> Risk {
+pub(crate) fn risk_of(act: &Act, kind: TouchKind, target: &str) -> Risk {
     match kind {
+        // No worse than a write, which may empty the file.
+        TouchKind::Delete if act.single && in_workspace(target) => Risk::Medium,
         TouchKind::Read if in_workspace(target) => Risk::Low,
         TouchKind::Read => Risk::Medium,
         TouchKind::Write | TouchKind::Project if in_workspace(target) => Risk::Medium,
@@ -49,29 +56,39 @@ impl Policy {
         let place = Place::new(&request.workspace, &request.cwd);
         let acts = acts_of(request, &place);
         let mut actions = Vec::with_capacity(acts.len());
-        let mut worst: Option<(Said<'_>, usize, Option<usize>)> = None;
+        // The strictest, and of those the most harmful.
+        let mut worst: Option<(Said<'_>, Risk, usize, Option<usize>)> = None;
+        // Of each other program what is as strict, for the one who is asked.
+        let mut alike: Vec<(Decision, usize, Option<usize>)> = Vec::new();
         let mut risk = Risk::Low;
         for (n, act) in acts.iter().enumerate() {
             let mut decision = Decision::Allow;
             let mut says = Vec::new();
             if act.touches.is_empty() {
-                says.push((self.say(request, act, None, Risk::Low), None));
+                says.push((self.say(request, act, None, Risk::Low), Risk::Low, None));
             }
             for (at, (kind, target)) in act.touches.iter().enumerate() {
-                let harm = risk_of(*kind, target);
+                let harm = risk_of(act, *kind, target);
                 risk = risk.max(harm);
-                says.push((self.say(request, act, Some((*kind, target)), harm), Some(at)));
+                says.push((self.say(request, act, Some((*kind, target)), harm), harm, Some(at)));
             }
-            for (said, touch) in says {
+            let mut top: Option<(Decision, Option<usize>)> = None;
+            for (said, harm, touch) in says {
+                if touch.is_some() && top.is_none_or(|(strict, _)| said.decision > strict) {
+                    top = Some((said.decision, touch));
+                }
                 decision = decision.max(said.decision);
-                if worst.as_ref().is_none_or(|(worst, _, _)| said.decision > worst.decision) {
-                    worst = Some((said, n, touch));
+                if worst.as_ref().is_none_or(|(worst, most, _, _)| {
+                    (said.decision, harm) > (worst.decision, *most)
+                }) {
+                    worst = Some((said, harm, n, touch));
                 }
             }
+            alike.extend(top.map(|(strict, touch)| (strict, n, touch)));
             actions.push(recorded(act, decision));
         }
-        let (said, act, touch) =
-            worst.unwrap_or((Said { decision: self.default, rule: None }, 0, None));
+        let nothing = Said { decision: self.default, rule: None, perhaps: false };
+        let (said, _, act, touch) = worst.unwrap_or((nothing, Risk::Low, 0, None));
         let mut decision = said.decision;
         let mut rule = match said.rule {
             Some(rule) => RuleRef { id: rule.file.id.clone(), place: rule.place.clone() },
@@ -80,11 +97,19 @@ impl Policy {
         let what = acts.get(act).map(|act| told(act, touch)).unwrap_or_default();
         let why = match said.rule {
             Some(rule) => {
-                rule.file.reason.clone().unwrap_or_else(|| format!("rule `{}`", rule.file.id))
+                let why = rule.file.reason.clone();
+                let why = why.unwrap_or_else(|| format!("rule `{}`", rule.file.id));
+                if said.perhaps { format!("it may be one that is denied: {why}") } else { why }
             }
             None => "no rule allows it".to_owned(),
         };
-        let mut reason = format!("{what}: {why}");
+        let mut reason = format!("{what}; {why}");
+        let others = alike.iter().filter(|(strict, n, _)| {
+            *n != act && *strict == said.decision && said.decision > Decision::Allow
+        });
+        for (_, n, touch) in others.take(MAX_OTHERS) {
+            reason.push_str(&format!(". Also, {}", told(&acts[*n], *touch)));
+        }
         if let Some(way) = self.trifecta_of(request, &acts)
             && self.trifecta > decision
         {
@@ -139,19 +164,20 @@ impl Policy {
                 (Decision::Deny, Fit::Must) => Decision::Deny,
             };
             if strict.as_ref().is_none_or(|said| decision > said.decision) {
-                strict = Some(Said { decision, rule: Some(rule) });
+                let perhaps = decision < rule.file.verdict;
+                strict = Some(Said { decision, rule: Some(rule), perhaps });
             }
         }
         if let Some(said) = strict {
             return said;
         }
         if let Some(rule) = allow {
-            return Said { decision: Decision::Allow, rule: Some(rule) };
+            return Said { decision: Decision::Allow, rule: Some(rule), perhaps: false };
         }
         // What is not understood is never allowed by silence.
         let unknown = touch.is_some_and(|(kind, _)| kind == TouchKind::Unknown);
         let decision = if unknown { self.default.max(Decision::Ask) } else { self.default };
-        Said { decision, rule: None }
+        Said { decision, rule: None, perhaps: false }
     }
 
     /// The way by which data could leave, when the session holds what must not.
@@ -184,24 +210,36 @@ fn told(act: &Act, touch: Option<usize>) -> String {
     let Some((kind, target)) = touch.and_then(|n| act.touches.get(n)) else {
         return format!("{program} changes nothing");
     };
+    let known = is_static(target) || target.chars().any(|c| !is_private(c));
+    let named = !target.trim().is_empty();
     let target = clip(&shown(target));
+    let file = if known { format!("`{target}`") } else { LATER.to_owned() };
     match kind {
-        TouchKind::Read => format!("{program} would read `{target}`"),
-        TouchKind::Write => format!("{program} would write `{target}`"),
-        TouchKind::Delete => format!("{program} would delete `{target}`"),
-        TouchKind::Network => format!("{program} would reach `{target}` over the network"),
+        TouchKind::Read => format!("{program} would read {file}"),
+        TouchKind::Write => format!("{program} would write {file}"),
+        TouchKind::Delete => format!("{program} would delete {file}"),
+        TouchKind::Network if known => {
+            format!("{program} would reach `{target}` over the network")
+        }
+        TouchKind::Network => format!("{program} would reach another machine over the network"),
         TouchKind::Project => format!("{program} would run code of the workspace (`{target}`)"),
-        TouchKind::Code => {
+        TouchKind::Code if target.starts_with(['/', '~']) => {
             format!("{program} would run code from outside the workspace: `{target}`")
         }
+        TouchKind::Code if known => {
+            format!("{program} would run code that it is given: `{target}`")
+        }
+        TouchKind::Code => format!("{program} would run code that is only known when it runs"),
         TouchKind::Privilege => format!("{program} would gain privileges"),
         TouchKind::Process => format!("{program} would act on other processes"),
-        TouchKind::Install => format!("{program} would install `{target}`"),
-        TouchKind::Publish => format!("{program} would publish `{target}`"),
+        TouchKind::Install if named => format!("{program} would install `{target}`"),
+        TouchKind::Install => format!("{program} would install packages"),
+        TouchKind::Publish if named => format!("{program} would publish `{target}`"),
+        TouchKind::Publish => format!("{program} would send work away"),
         TouchKind::Environment => format!("{program} would run with `{target}` changed"),
         TouchKind::Persistence => format!("{program} would leave something behind: `{target}`"),
         TouchKind::External => format!("`{target}` is a tool of another program"),
-        TouchKind::Unknown => format!("{program} was not understood: {target}"),
+        TouchKind::Unknown => format!("{program} cannot be judged: {target}"),
     }
 }
 

@@ -9,7 +9,7 @@ mod file;
 mod judge;
 mod rule;
 
-use overmind_core::gate::{Decision, PolicyVersion};
+use overmind_core::gate::{Decision, PolicySource, PolicyVersion};
 
 pub use self::file::PolicyError;
 use self::file::{Extends, Trifecta, problem, read};
@@ -17,9 +17,12 @@ use self::rule::Rule;
 use crate::glob::Glob;
 
 const BUILTIN: &str = include_str!("builtin.toml");
+/// Allows everything, what is not understood included: it is a policy like any other, so the log
+/// says of each call that nobody judged it.
+const OFF: &str = include_str!("off.toml");
 /// Raised whenever the analyser understands a command differently: an approval given under the
 /// old reading does not hold under the new one.
-const ANALYSER: u32 = 1;
+const ANALYSER: u32 = 2;
 const MAX_RULES: usize = 1000;
 
 /// A policy that is ready to judge.
@@ -30,17 +33,25 @@ pub struct Policy {
     trifecta: Decision,
     trusted: Vec<Glob>,
     version: PolicyVersion,
+    source: PolicySource,
     text: String,
 }
 
 impl Default for Policy {
     /// The built-in policy: what holds when there is no file.
     fn default() -> Self {
-        Self::parse(BUILTIN, "built in").expect("the built-in policy is tested")
+        let parsed = Self::parse(BUILTIN, "built in").expect("the built-in policy is tested");
+        Self { source: PolicySource::Builtin, ..parsed }
     }
 }
 
 impl Policy {
+    /// No policy: everything is allowed. For whoever says so explicitly, and never a fallback.
+    pub fn off() -> Self {
+        let parsed = Self::parse(OFF, "switched off").expect("the policy that is off is tested");
+        Self { source: PolicySource::Off, ..parsed }
+    }
+
     /// Reads a policy. `name` is what errors and rules call the text, for example its path.
     ///
     /// # Errors
@@ -66,7 +77,8 @@ impl Policy {
             let at = spanned.span().start;
             let wrong = |why: String| problem(text, name, at, &why);
             let line = problem(text, name, at, "").line;
-            let place = if name == "built in" { name.to_owned() } else { format!("{name}:{line}") };
+            let ours = text == BUILTIN || text == OFF;
+            let place = if ours { name.to_owned() } else { format!("{name}:{line}") };
             let rule = Rule::new(spanned.into_inner(), place).map_err(wrong)?;
             if rules.iter().any(|other: &Rule| other.file.id == rule.file.id) {
                 return Err(wrong(format!("there are two rules `{}`", rule.file.id)));
@@ -89,6 +101,7 @@ impl Policy {
             trifecta: trifecta.verdict,
             trusted,
             version,
+            source: PolicySource::File(name.to_owned()),
             text: text.to_owned(),
         })
     }
@@ -96,6 +109,11 @@ impl Policy {
     /// The hash of what the policy means: comments, order and layout do not change it.
     pub fn version(&self) -> &PolicyVersion {
         &self.version
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> &PolicySource {
+        &self.source
     }
 
     /// The text that it was read from; the built-in policy's own when there was none.

@@ -2,7 +2,7 @@
 
 use overmind_core::gate::TouchKind;
 
-use super::expand::{HOLE, SPLIT};
+use super::expand::{HOLE, SPLIT, is_static};
 use super::path::anywhere;
 use super::run::{Call, has_option, is_option, value_of};
 
@@ -20,9 +20,21 @@ pub(super) fn date(call: &mut Call<'_, '_>) {
     {
         call.act.touch(TouchKind::Privilege, "sets the clock");
     }
+    for arg in args.iter().filter(|arg| is_option(arg)) {
+        if let Some(named) = super::run::named_in_option(arg) {
+            call.path(TouchKind::Read, named);
+        }
+    }
     if let Some(at) = args.iter().position(|arg| arg == "-f" || arg == "-r" || arg == "--file") {
         let file = args.get(at + 1).cloned().unwrap_or_default();
         call.path(TouchKind::Read, &file);
+    }
+}
+
+/// `info` shows one topic; its options write files and read settings.
+pub(super) fn info(call: &mut Call<'_, '_>) {
+    if call.any_open() || call.args().iter().any(|arg| is_option(arg)) {
+        call.unknown("an option that may write a file");
     }
 }
 
@@ -227,6 +239,16 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
     }
 }
 
+/// `rm`, `rmdir`, `unlink`.
+pub(super) fn remove(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    call.each_path(TouchKind::Delete);
+    // `find` puts what it found in the place of the directory where it began.
+    let named = args.iter().all(|arg| is_static(arg))
+        && !call.act.via.iter().any(|via| matches!(via.as_str(), "find" | "fd" | "fdfind"));
+    call.act.single = named && !has_option(&args, "rR", &["--recursive"]);
+}
+
 pub(super) fn dd(call: &mut Call<'_, '_>) {
     for arg in call.args() {
         match arg.split_once('=') {
@@ -264,6 +286,9 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         "--unlink-first",
         "--recursive-unlink",
         "--remove-files",
+        "--index-file",
+        "--volno-file",
+        "--listed-incremental",
     ];
     let old = args.first().is_some_and(|arg| !arg.starts_with('-'));
     let letters: String = args
@@ -272,7 +297,7 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
         .filter(|(n, arg)| (*n == 0 && old) || (is_option(arg) && !arg.starts_with("--")))
         .map(|(_, arg)| arg.trim_start_matches('-'))
         .collect();
-    if has_option(&args, "", RUNS) || letters.contains(['I', 'F', 'P', 'T']) {
+    if has_option(&args, "", RUNS) || letters.contains(['I', 'F', 'P', 'T', 'g']) {
         call.unknown("an option that may run a program or write anywhere");
     }
     if call.any_open() {
@@ -280,11 +305,28 @@ pub(super) fn tar(call: &mut Call<'_, '_>) {
     }
     call.wildcard_option();
     let long = |name: &str| args.iter().any(|arg| arg == name);
+    let shortened = |arg: &String| {
+        arg.len() > 4 && "--directory".starts_with(arg.split('=').next().unwrap_or_default())
+    };
+    // `xfC x.tar dir`, `-xC dir`: which name is the directory is not told apart.
+    if letters.contains('C') && !long("-C") || args.iter().any(shortened) {
+        for arg in args.iter().skip(usize::from(old)) {
+            let named = arg.split_once('=').map_or(arg.as_str(), |(_, value)| value);
+            if !is_option(named) {
+                call.path(TouchKind::Write, named);
+            }
+        }
+    }
     let extracts = letters.contains('x') || long("--extract") || long("--get");
     let lists = letters.contains('t') || long("--list");
     if !extracts {
+        // The name after the options that hold an `f`.
+        let f = args.iter().enumerate().position(|(n, arg)| {
+            ((n == 0 && old) || (is_option(arg) && !arg.starts_with("--"))) && arg.contains('f')
+        });
+        let made = f.and_then(|at| args[at + 1..].iter().find(|arg| !is_option(arg)));
         for arg in args.iter().skip(usize::from(old)).filter(|arg| !is_option(arg)) {
-            let archive = arg.contains(".tar") || arg.ends_with(".tgz");
+            let archive = arg.contains(".tar") || arg.ends_with(".tgz") || Some(arg) == made;
             call.path(if archive && !lists { TouchKind::Write } else { TouchKind::Read }, arg);
             // A remote archive: `host:file`.
             if arg.contains(':') {
@@ -335,6 +377,9 @@ pub(super) fn archive(call: &mut Call<'_, '_>) {
         call.unknown("an argument that may be an option is only known when it runs");
     }
     call.wildcard_option();
+    if name == "cpio" && !has_option(&args, "ot", &["--create", "--list"]) {
+        call.unknown("what it unpacks may lie anywhere");
+    }
     if name == "unzip" && has_option(&args, "lptZv", &[]) {
         return call.read_paths(&args, 0);
     }
@@ -349,6 +394,8 @@ pub(super) fn patch(call: &mut Call<'_, '_>) {
         call.unknown("an option that may run a program or write anywhere");
     }
     call.path(TouchKind::Write, ".");
+    // The first name is what is changed, and other options name files to write.
+    call.each_path(TouchKind::Write);
     call.read_paths(&args, 0);
     if let Some(at) = args.iter().position(|arg| arg == "-d" || arg == "--directory") {
         let to = args.get(at + 1).cloned().unwrap_or_else(anywhere);

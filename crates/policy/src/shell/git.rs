@@ -32,6 +32,7 @@ const RUNS: &[&str] = &[
     "--upload-archive",
     "--unsafe-paths",
     "--directory",
+    "--pathspec-from-file",
 ];
 
 /// Settings that only change how things look.
@@ -127,8 +128,30 @@ fn command_line_setting(call: &mut Call<'_, '_>, setting: &str) {
 
 fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     let has = |names: &[&str]| rest.iter().any(|arg| names.contains(&arg.as_str()));
+    // Git takes shortened names: for what makes a call worse. What makes it better is exact.
+    let may = |names: &[&str]| {
+        has(names)
+            || rest.iter().any(|arg| {
+                arg.len() > 3
+                    && arg.starts_with("--")
+                    && names.iter().any(|name| name.starts_with(arg.as_str()))
+            })
+    };
     let letter = |letters: &str| has_option(rest, letters, &[]);
-    if rest.iter().any(|arg| arg.contains(SPLIT) || arg.starts_with(HOLE)) {
+    let first = rest.iter().find(|arg| !is_option(arg)).map(String::as_str);
+    // What follows `-m` is a message, whatever it begins with.
+    let message = |n: usize| {
+        n > 0
+            && (rest[n - 1] == "--message"
+                || (!rest[n - 1].starts_with("--")
+                    && is_option(&rest[n - 1])
+                    && rest[n - 1].ends_with('m')))
+    };
+    if rest
+        .iter()
+        .enumerate()
+        .any(|(n, arg)| arg.contains(SPLIT) || (arg.starts_with(HOLE) && !message(n)))
+    {
         call.unknown("an argument that may be an option is only known when it runs");
     }
     let exact = !matches!(command, "commit" | "config");
@@ -137,8 +160,8 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         name.starts_with("--")
             && name.len() > 3
             && RUNS.iter().any(|run| {
-                // Shortened names count where git takes them; `--work` is no other option's name.
-                *run == name || (name.len() >= 5 && run.starts_with(name))
+                // Shortened names count: git takes them where they are of one option only.
+                *run == name || run.starts_with(name)
             })
     });
     if dangerous && exact {
@@ -185,28 +208,31 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 // A revision reads as a harmless path.
                 call.path(TouchKind::Read, arg);
             }
-            // `git show HEAD:.env` reads what the file once held.
-            for arg in rest.iter().filter(|arg| !is_option(arg)) {
-                if let Some((_, path)) = arg.split_once(':') {
-                    call.path(TouchKind::Read, path);
+            // `git show HEAD:.env`, `git show :0:.env`, `git log -L1,5:.env` read what the file held.
+            for arg in rest {
+                for (at, _) in arg.match_indices(':').filter(|_| !arg.contains(['%', ' '])) {
+                    call.path(TouchKind::Read, &arg[at + 1..]);
                 }
             }
         }
         "branch" => match () {
-            () if letter("dD") || has(&["--delete"]) => deletes(call),
+            () if letter("dD") || may(&["--delete"]) => deletes(call),
             () => writes(call),
         },
         "tag" => match () {
-            () if letter("d") || has(&["--delete"]) => deletes(call),
-            () => writes(call),
+            () if letter("d") || may(&["--delete"]) => deletes(call),
+            () => {
+                writes(call);
+                message_files(call, rest);
+            }
         },
         "reflog" => {
             if has(&["expire", "delete"]) {
                 deletes(call);
             }
         }
-        "remote" => match rest.first().map(String::as_str) {
-            None | Some("-v" | "--verbose" | "get-url") => {}
+        "remote" => match first {
+            None | Some("get-url") => {}
             Some("show" | "update" | "prune") => {
                 call.act.touch(TouchKind::Network, HOLE.to_string())
             }
@@ -215,7 +241,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 .touch(TouchKind::Environment, format!("git remote {}", shown(&rest.join(" ")))),
         },
         "config" => config(call, rest),
-        "stash" => match rest.first().map(String::as_str) {
+        "stash" => match first {
             Some("list" | "show") => {}
             Some("drop" | "clear") => deletes(call),
             Some(_) | None => writes(call),
@@ -229,15 +255,15 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
             let lost = match command {
                 "checkout" => {
                     letter("fB")
-                        || has(&["--force", ".", "--"])
+                        || may(&["--force", ".", "--"])
                         || rest.len() > 1
                             && !letter("b")
                             && !has(&["--orphan", "--detach", "--track", "-q", "-t"])
                 }
-                "restore" => !has(&["--staged", "-S"]) || has(&["--worktree", "-W"]),
-                "reset" => has(&["--hard", "--merge", "--keep"]),
+                "restore" => !has(&["--staged", "-S"]) || may(&["--worktree", "-W"]),
+                "reset" => may(&["--hard", "--merge", "--keep"]),
                 "switch" => {
-                    letter("fC") || has(&["--force", "--discard-changes", "--force-create"])
+                    letter("fC") || may(&["--force", "--discard-changes", "--force-create"])
                 }
                 "worktree" => has(&["remove", "prune"]),
                 "gc" | "prune" => true,
@@ -257,17 +283,15 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 }
                 _ => {}
             }
-            // What is staged or becomes a message is read.
-            let mut message = false;
-            for arg in rest {
-                let file = arg.strip_prefix("--file=").or_else(|| arg.strip_prefix("-F"));
-                if let Some(file) = file.filter(|file| !file.is_empty()) {
-                    call.path(TouchKind::Read, file);
-                }
-                if message || (command == "add" && !is_option(arg)) {
+            message_files(call, rest);
+            // What is staged, packed or gets another name is read.
+            for arg in rest.iter().filter(|arg| !is_option(arg)) {
+                if matches!(command, "add" | "archive" | "mv") {
                     call.path(TouchKind::Read, arg);
                 }
-                message = matches!(arg.as_str(), "-F" | "--file" | "-t" | "--template");
+                if command == "mv" {
+                    call.path(TouchKind::Write, arg);
+                }
             }
             // Hooks and filters of the repository may run.
             if matches!(
@@ -308,17 +332,16 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
         }
         "fetch" | "pull" | "clone" | "ls-remote" | "submodule" | "lfs" | "archive-remote"
         | "request-pull" => {
-            if command == "submodule"
-                && rest.first().is_none_or(|arg| arg == "status" || arg == "summary")
+            if command == "submodule" && first.is_none_or(|arg| arg == "status" || arg == "summary")
             {
                 return;
             }
             if letter("uc") && command != "pull" && command != "fetch" || dangerous {
                 call.unknown("an option of git that runs a program");
             }
-            if command == "submodule" && rest.first().is_some_and(|arg| arg == "foreach") {
+            if command == "submodule" && first == Some("foreach") {
                 let text: Vec<String> =
-                    rest[1..].iter().filter(|arg| !is_option(arg)).cloned().collect();
+                    rest.iter().filter(|arg| !is_option(arg)).skip(1).cloned().collect();
                 call.text(&text.join(" "));
             }
             writes(call);
@@ -336,23 +359,57 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
     }
 }
 
+/// Files that become a message: `-F x`, `-aFx`, `--file=x`, `-t x`.
+fn message_files(call: &mut Call<'_, '_>, rest: &[String]) {
+    let mut message = false;
+    for arg in rest {
+        if message {
+            call.path(TouchKind::Read, arg);
+        }
+        message = match arg.strip_prefix("--") {
+            Some(long) => match long.split_once('=') {
+                Some((name, file)) => {
+                    if !name.is_empty()
+                        && ("file".starts_with(name) || "template".starts_with(name))
+                    {
+                        call.path(TouchKind::Read, file);
+                    }
+                    false
+                }
+                None => {
+                    !long.is_empty() && ("file".starts_with(long) || "template".starts_with(long))
+                }
+            },
+            None => match arg.strip_prefix('-').and_then(|short| short.split_once(['F', 't'])) {
+                Some((_, file)) => {
+                    if !file.is_empty() {
+                        call.path(TouchKind::Read, file);
+                    }
+                    file.is_empty()
+                }
+                None => false,
+            },
+        };
+    }
+}
+
 fn config(call: &mut Call<'_, '_>, rest: &[String]) {
-    let named: Vec<&String> = rest.iter().filter(|arg| !is_option(arg)).collect();
-    let asks = rest.iter().any(|arg| {
-        matches!(
-            arg.as_str(),
-            "--get"
-                | "--get-all"
-                | "--get-regexp"
-                | "--list"
-                | "-l"
-                | "--show-origin"
-                | "get"
-                | "list"
-        )
-    }) && !rest
+    // After `--` come names and values, whatever they look like.
+    let options: Vec<String> = rest.iter().take_while(|arg| *arg != "--").cloned().collect();
+    let named: Vec<&String> = options
         .iter()
-        .any(|arg| arg.starts_with("--file") || arg == "-f" || arg == "-e" || arg == "--edit");
+        .filter(|arg| !is_option(arg))
+        .chain(rest.iter().skip(options.len() + 1))
+        .collect();
+    let asks = named.first().is_some_and(|word| *word == "get" || *word == "list")
+        || options.iter().any(|arg| {
+            matches!(
+                arg.as_str(),
+                "--get" | "--get-all" | "--get-regexp" | "--list" | "-l" | "--show-origin"
+            )
+        });
+    let elsewhere = has_option(&options, "f", &["--file", "--blob"]);
+    let asks = asks && !elsewhere && !has_option(&options, "e", &["--edit"]);
     if asks || (named.len() == 1 && rest.len() == 1) {
         return;
     }
@@ -360,9 +417,7 @@ fn config(call: &mut Call<'_, '_>, rest: &[String]) {
         [key, value, ..] => format!("{key}={value}"),
         _ => String::new(),
     };
-    let local = !rest.iter().any(|arg| {
-        matches!(arg.as_str(), "--global" | "--system" | "-f") || arg.starts_with("--file")
-    });
+    let local = !elsewhere && !has_option(&options, "", &["--global", "--system", "--worktree"]);
     if local && harmless_setting(&setting) {
         for path in call.walk.paths(".") {
             call.act.touch(TouchKind::Write, path);

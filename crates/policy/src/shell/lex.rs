@@ -234,6 +234,9 @@ impl Parser<'_> {
 
     /// `${ … }`, after its brace.
     fn parameter(&mut self, pieces: &mut Pieces, quoted: bool) -> Read<()> {
+        if self.peek().is_some_and(|c| c.is_whitespace() || c == '|') {
+            return Err(Misread("`${ …; }` runs commands in newer shells"));
+        }
         let length = self.peek() == Some('#') && self.peek_at(1).is_some_and(|c| c != '}');
         let indirect = self.peek() == Some('!');
         if length || indirect {
@@ -247,7 +250,7 @@ impl Parser<'_> {
         }
         let sets =
             self.peek() == Some('=') || (self.peek() == Some(':') && self.peek_at(1) == Some('='));
-        if sets && super::walk::dangerous_variable(&name) {
+        if sets && super::variables::dangerous_variable(&name) {
             return Err(Misread("it sets a variable that changes programs"));
         }
         // The rest may hold quotes and substitutions: those run, the text itself is not known.
@@ -400,5 +403,5 @@ impl Parser<'_> {
 /// Whether arithmetic may set a variable that changes programs.
 pub(super) fn sets_dangerous(arithmetic: &str) -> bool {
     let names = arithmetic.split(|c: char| c != '_' && !c.is_ascii_alphanumeric());
-    names.into_iter().any(super::walk::dangerous_variable)
+    names.into_iter().any(super::variables::dangerous_variable)
 }

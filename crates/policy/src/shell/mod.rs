@@ -11,6 +11,7 @@
 //! says, too. The sandbox is what holds then.
 
 mod ast;
+mod builtins;
 pub(crate) mod expand;
 mod files;
 mod git;
@@ -23,6 +24,7 @@ mod programs;
 mod run;
 mod scripts;
 mod tools;
+mod variables;
 mod walk;
 mod wrap;
 
@@ -59,6 +61,8 @@ pub(crate) struct Act {
     /// Where it starts: each directory that is possible.
     pub(crate) cwds: Vec<String>,
     pub(crate) touches: Vec<(TouchKind, String)>,
+    /// What it deletes are single files that the command names, and no directory with what is in it.
+    pub(crate) single: bool,
 }
 
 impl Act {
@@ -78,5 +82,17 @@ impl Act {
 pub(crate) fn analyse(text: &str, place: &Place) -> Vec<Act> {
     let mut walk = walk::Walk::new(place);
     walk.text(text);
+    walk.acts
+}
+
+/// What one program would do that no shell reads: its arguments are what they are.
+pub(crate) fn analyse_program(argv: &[String], stdin: Option<&str>, place: &Place) -> Vec<Act> {
+    let mut walk = walk::Walk::new(place);
+    let stdin = stdin.map_or(walk::Stdin::Inherited, |text| walk::Stdin::Text(text.to_owned()));
+    if argv.iter().any(|arg| arg.chars().any(expand::is_private)) {
+        walk.unknown(&argv[0], "an argument has hidden characters");
+    } else {
+        walk.run(argv, &stdin, Vec::new());
+    }
     walk.acts
 }

@@ -303,9 +303,24 @@ pub(super) fn other(call: &mut Call<'_, '_>) {
             args.first().map(String::as_str),
             Some("version" | "dgst" | "rand" | "sha256" | "md5")
         );
-        if harmless
-            && !has_option(&args, "", &["-engine", "-provider", "-out", "-config", "-writerand"])
-        {
+        // Its long options have one dash.
+        let more = args.iter().any(|arg| {
+            let name = arg.trim_start_matches('-').split('=').next().unwrap_or_default();
+            is_option(arg)
+                && matches!(
+                    name,
+                    "engine"
+                        | "engine_impl"
+                        | "provider"
+                        | "provider-path"
+                        | "propquery"
+                        | "out"
+                        | "config"
+                        | "writerand"
+                        | "rand"
+                )
+        });
+        if harmless && !more {
             return call.read_paths(&args, 1);
         }
         if !matches!(

@@ -7,7 +7,7 @@
 use overmind_core::gate::TouchKind;
 
 use super::run::Call;
-use super::{files, git, interp, net, scripts, tools, wrap};
+use super::{builtins, files, git, interp, net, scripts, tools, wrap};
 
 /// What a program does.
 #[derive(Clone, Copy)]
@@ -61,13 +61,16 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "basename" | "dirname" | "printenv" | "tty" | "locale" | "getconf" | "users" | "who"
         | "w" | "last" | "lscpu" | "lsblk" | "lsusb" | "lspci" | "ps" | "pgrep" | "pidof"
         | "tput" | "clear" | "reset" | "test" | "[" | "shift" | "exit" | "return" | "break"
-        | "continue" | "wait" | "jobs" | "umask" | "ulimit" | "which" | "whereis" | "type"
-        | "times" | "uuidgen" | "logname" | "shopt" | "fg" | "bg" | "disown" | "nl_langinfo"
-        | "tsort" | "apropos" | "whatis" | "cowsay" | "figlet" | "sync" | "vmstat" | "iostat"
-        | "numfmt" | "history" | "dirs" | "caller" | "tabs" | "help" | "top" | "htop" => Inert,
+        | "continue" | "wait" | "umask" | "ulimit" | "which" | "whereis" | "type" | "times"
+        | "uuidgen" | "logname" | "fg" | "bg" | "disown" | "nl_langinfo" | "tsort" | "apropos"
+        | "whatis" | "figlet" | "sync" | "vmstat" | "iostat" | "numfmt" | "dirs" | "caller"
+        | "tabs" | "help" | "top" | "htop" => Inert,
+        "jobs" => By(builtins::jobs),
+        "history" => By(builtins::history),
+        "shopt" => By(builtins::shopt),
         "date" => By(files::date),
         "printf" | "read" | "getopts" | "let" | "unset" | "mapfile" | "readarray" | "hash" => {
-            By(wrap::sets)
+            By(builtins::sets)
         }
 
         "cat" | "head" | "tail" | "wc" | "cut" | "tac" | "rev" | "fold" | "expand" | "unexpand"
@@ -84,7 +87,11 @@ pub(super) fn find(name: &str) -> Option<Spec> {
             "diff" | "colordiff" => Reads { skip: 0, shorts: "", longs: &["--output"] },
             "diff3" => Reads { skip: 0, shorts: "", longs: &["--diff-program"] },
             "delta" => Reads { skip: 0, shorts: "", longs: &["--pager"] },
-            "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf"] },
+            "objdump" => Reads { skip: 0, shorts: "", longs: &["--dwarf", "--plugin"] },
+            // A plugin is code that they load.
+            "nm" | "size" | "strings" | "addr2line" => {
+                Reads { skip: 0, shorts: "", longs: &["--plugin"] }
+            }
             _ => reads(0),
         },
         "file" => {
@@ -92,8 +99,16 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         }
         "less" | "more" | "bat" | "batcat" => Reads {
             skip: 0,
-            shorts: "oO",
-            longs: &["--log-file", "--pager", "--LOG-FILE", "--lesskey"],
+            shorts: "oOk",
+            longs: &[
+                "--log-file",
+                "--pager",
+                "--LOG-FILE",
+                "--lesskey",
+                "--lesskey-file",
+                "--lesskey-src",
+                "--lesskey-content",
+            ],
         },
         "grep" | "egrep" | "fgrep" | "zgrep" | "rgrep" | "ugrep" => By(files::grep),
         "rg" | "ag" => By(files::grep),
@@ -113,6 +128,11 @@ pub(super) fn find(name: &str) -> Option<Spec> {
                 "--split-exp",
                 "--shell",
                 "--noent",
+                "--xinclude",
+                "--loaddtd",
+                "--dtdattr",
+                "--valid",
+                "--postvalid",
                 "--load-trace",
                 "--catalogs",
             ],
@@ -122,8 +142,10 @@ pub(super) fn find(name: &str) -> Option<Spec> {
             "man" => Reads {
                 skip: 9,
                 shorts: "PHlCM",
-                longs: &["--pager", "--html", "--browser", "--config-file"],
+                longs: &["--pager", "--html", "--browser", "--config-file", "--local-file"],
             },
+            // It can write what it shows, and all that was typed.
+            "info" => By(files::info),
             _ => Inert,
         },
         "getent" => By(files::getent),
@@ -137,7 +159,8 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         "tee" => Writes,
         "chmod" | "chown" | "chgrp" | "setfacl" | "chattr" => By(files::chmod),
         "cp" | "mv" | "ln" | "install" | "link" | "rename" => By(files::copy),
-        "rm" | "rmdir" | "unlink" | "shred" | "srm" | "wipe" => Deletes,
+        "rm" | "rmdir" | "unlink" => By(files::remove),
+        "shred" | "srm" | "wipe" => Deletes,
         "dd" => By(files::dd),
         "find" => By(wrap::find),
         "tar" | "bsdtar" | "gtar" => By(files::tar),
@@ -160,15 +183,15 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "csh" | "tcsh" | "yash" => By(wrap::shell),
         "busybox" | "toybox" => By(wrap::busybox),
         "su" | "runuser" | "sg" | "newgrp" => By(wrap::su),
-        "eval" => By(wrap::eval),
-        "source" | "." => By(wrap::source),
-        "trap" => By(wrap::trap),
-        "alias" => By(wrap::alias),
+        "eval" => By(builtins::eval),
+        "source" | "." => By(builtins::source),
+        "trap" => By(builtins::trap),
+        "alias" => By(builtins::alias),
         "unalias" | "enable" | "bind" | "complete" | "compgen" | "fc" => Does(Unknown),
-        "export" | "declare" | "typeset" | "readonly" | "local" => By(wrap::export),
-        "set" => By(wrap::set),
-        "cd" => By(wrap::cd),
-        "pushd" | "popd" => By(wrap::cd),
+        "export" | "declare" | "typeset" | "readonly" | "local" => By(builtins::export),
+        "set" => By(builtins::set),
+        "cd" => By(builtins::cd),
+        "pushd" | "popd" => By(builtins::cd),
         "xargs" | "gxargs" => By(wrap::xargs),
         "parallel" => By(wrap::parallel),
         "watch" | "script" | "flock" | "entr" | "hyperfine" | "tmux" | "screen" | "expect"
@@ -247,7 +270,24 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "setenforce" | "semanage" | "dmesg" | "journalctl" | "mknod" | "newuidmap"
         | "newgidmap" | "gpasswd" | "debugfs" => match name {
             "hostname" | "ip" | "ifconfig" | "route" => By(net::interface),
-            "dmesg" | "journalctl" => reads(0),
+            "dmesg" => Reads {
+                skip: 0,
+                shorts: "CcDEn",
+                longs: &["--clear", "--read-clear", "--console-off", "--console-on"],
+            },
+            "journalctl" => Reads {
+                skip: 0,
+                shorts: "",
+                longs: &[
+                    "--vacuum-size",
+                    "--vacuum-time",
+                    "--vacuum-files",
+                    "--rotate",
+                    "--flush",
+                    "--setup-keys",
+                    "--update-catalog",
+                ],
+            },
             _ => Does(Privilege),
         },
         "mkfs" | "fdisk" | "sfdisk" | "parted" | "wipefs" | "mkswap" | "blkdiscard" | "hdparm"

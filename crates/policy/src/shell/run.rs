@@ -64,6 +64,34 @@ impl Call<'_, '_> {
     }
 }
 
+/// What an option's own text may name: `--from-file=.env`, `-f.env`; `@file` is what many programs
+/// read their arguments from. Only names that could be of a file: every touch is shown to people.
+pub(super) fn named_in_option(arg: &str) -> Option<&str> {
+    let looks_like_a_file = |text: &str| text.contains(['.', '/', '_', super::expand::HOME]);
+    let named = match arg.strip_prefix("--") {
+        Some(long) => {
+            let (name, value) = long.split_once('=')?;
+            let silent =
+                name.starts_with("exclude") && !name.contains("file") && name != "exclude-from"
+                    || matches!(name, "regexp" | "format" | "date" | "color" | "colour");
+            let said = ["file", "from", "source", "input"].iter().any(|word| name.contains(word));
+            (!silent && (said || looks_like_a_file(value))).then_some(value)
+        }
+        None => match arg.strip_prefix('@') {
+            Some(file) => Some(file),
+            None => arg.strip_prefix('-').and_then(|short| {
+                let value = short.get(short.chars().next()?.len_utf8()..)?;
+                (!short.starts_with('e') && looks_like_a_file(value)).then_some(value)
+            }),
+        },
+    }?;
+    let plain = !named.is_empty()
+        && is_static(named)
+        && !named.contains(['*', '[', ' ', '\n', ',', '='])
+        && !named.chars().all(|c| c.is_ascii_digit() || c == '.');
+    plain.then_some(named)
+}
+
 /// What an argument without dashes or after `=` names, if it could be a path.
 pub(super) fn value_of(arg: &str) -> &str {
     match arg.split_once('=') {
@@ -224,6 +252,28 @@ impl Call<'_, '_> {
         {
             self.unknown("a command of the pager");
         }
+        if program == "jq"
+            && args.iter().any(|arg| arg.contains("import") || arg.contains("include"))
+        {
+            self.unknown("an expression that reads modules or data from elsewhere");
+        }
+        if matches!(program.as_str(), "ls" | "dir" | "vdir" | "du" | "stat") {
+            // They show names, and nothing of what is in a file: a pattern is its directory.
+            for arg in args.iter().filter(|arg| !is_option(arg)) {
+                match arg.find([STAR, super::expand::ONE]) {
+                    Some(at) => {
+                        let dir = arg[..at].rfind('/').map_or(".", |slash| &arg[..=slash]);
+                        self.path(TouchKind::Read, dir);
+                    }
+                    None => self.path(TouchKind::Read, arg),
+                }
+            }
+            let options: Vec<String> = args.iter().filter(|arg| is_option(arg)).cloned().collect();
+            return self.read_paths(&options, 0);
+        }
+        if program == "ffprobe" && args.iter().any(|arg| arg.contains("://")) {
+            self.act.touch(TouchKind::Network, HOLE.to_string());
+        }
         if program == "yq" && args.iter().any(|arg| arg.contains("load") || arg.contains("env")) {
             self.unknown("an expression that reads files or the environment");
         }
@@ -250,6 +300,9 @@ impl Call<'_, '_> {
                 if arg.contains([HOLE, SPLIT]) {
                     self.path(TouchKind::Read, &HOLE.to_string());
                 }
+                if let Some(named) = named_in_option(arg) {
+                    self.path(TouchKind::Read, named);
+                }
             } else if skip > 0 {
                 skip -= 1;
                 if arg.contains(SPLIT) {
@@ -257,6 +310,9 @@ impl Call<'_, '_> {
                 }
             } else if arg != "-" {
                 self.path(TouchKind::Read, arg);
+                if let Some(named) = arg.strip_prefix('@').filter(|named| !named.is_empty()) {
+                    self.path(TouchKind::Read, named);
+                }
             }
         }
     }
@@ -279,6 +335,9 @@ impl Call<'_, '_> {
                     self.path(TouchKind::Read, value);
                 } else if let Some(at) = arg.find(['/', super::expand::HOME]) {
                     self.path(kind, &arg[at..]);
+                } else if let Some(named) = named_in_option(arg) {
+                    self.path(kind, named);
+                    self.path(TouchKind::Read, named);
                 }
                 continue;
             }
@@ -323,14 +382,32 @@ impl Call<'_, '_> {
             "-fuse-ld",
             "--checker",
             "-B",
+            "--run_under",
+            "--bazelrc",
+            "--workspace_status_command",
+            "--test-command",
+            "--build-and-test",
+            "--wrap",
+            "--exe-wrapper",
         ];
+        super::tools::more_than_the_project(self, &args);
         for arg in &args {
             let name = arg.split('=').next().unwrap_or_default();
             let value = value_of(arg);
             let local = value != arg.as_str() && is_static(value) && {
                 self.walk.paths(value).iter().all(|path| in_workspace(path)) && !value.contains(' ')
             };
-            if RUNS.contains(&name) && !local {
+            // `-B` is where a compiler finds its parts, and where CMake builds.
+            let parts = arg != "-B" || self.name() != "cmake";
+            let beside = || {
+                let next = args.iter().skip_while(|other| *other != arg).nth(1);
+                matches!(name, "--config" | "--rulesdir")
+                    && next.is_some_and(|next| {
+                        is_static(next)
+                            && self.walk.paths(next).iter().all(|path| in_workspace(path))
+                    })
+            };
+            if RUNS.contains(&name) && parts && !local && !(value == arg.as_str() && beside()) {
                 self.act.touch(TouchKind::Code, shown(arg));
             }
             if arg.contains("$(")
@@ -360,12 +437,37 @@ impl Call<'_, '_> {
                     }
                 }
             }
+            self.named_by_project(arg, value);
             if let Some((name, value)) = arg.split_once('=')
-                && super::walk::dangerous_variable(name)
+                && super::variables::dangerous_variable(name)
             {
                 let mut act = std::mem::take(&mut self.act);
-                super::walk::environment(&mut act, name, Some(value));
+                super::variables::environment(&mut act, name, Some(value));
                 self.act = act;
+            }
+        }
+    }
+
+    /// A file of the workspace that a build is handed is read; a hidden one may be its output.
+    fn named_by_project(&mut self, arg: &str, value: &str) {
+        let named = if is_option(arg) && value == arg { named_in_option(arg) } else { Some(value) };
+        let Some(named) = named.filter(|named| {
+            is_static(named)
+                && !named.contains([' ', '\n', '*', '$', '(', '`'])
+                && !named.contains("://")
+                && named.contains(['.', '/'])
+                && !matches!(*named, "." | ".." | "./..." | "...")
+        }) else {
+            return;
+        };
+        for path in self.walk.paths(named.trim_start_matches('@')) {
+            if !in_workspace(&path) || path == "." {
+                continue;
+            }
+            let hidden = path.split('/').any(|part| part.starts_with('.'));
+            self.act.touch(TouchKind::Read, path.clone());
+            if hidden {
+                self.act.touch(TouchKind::Write, path);
             }
         }
     }
@@ -384,6 +486,13 @@ impl Call<'_, '_> {
         let Some(name) = args.get(n) else {
             if args.iter().any(|arg| arg.chars().any(is_private)) {
                 self.unknown("an argument that may be a command is only known when it runs");
+            } else if !args.iter().all(|arg| {
+                matches!(
+                    arg.as_str(),
+                    "--version" | "-V" | "-v" | "--help" | "-h" | "--list" | "-q"
+                )
+            }) {
+                self.unknown("options without a command");
             }
             return;
         };

@@ -4,7 +4,7 @@ use overmind_core::gate::TouchKind;
 
 use super::expand::{HOLE, SPLIT, is_open, shown};
 use super::programs::Does;
-use super::run::{Call, has_option, is_option};
+use super::run::{Call, has_option, is_option, value_of};
 
 type Table = &'static [(&'static str, Does)];
 
@@ -183,7 +183,7 @@ const GO: Table = {
         ("run", Project),
         ("vet", Project),
         ("fmt", Write),
-        ("list", Nothing),
+        ("list", Project),
         ("version", Nothing),
         ("env", Nothing),
         ("doc", Nothing),
@@ -309,7 +309,12 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             if has_option(&args, "", &["--config"]) || has_option(&args, "Z", &[]) {
                 call.act.touch(TouchKind::Code, "settings on the command line");
             }
-            call.subcommand(CARGO, &["--color", "-C", "--manifest-path", "--target-dir"]);
+            let cleans = args.iter().find(|arg| !is_option(arg)).is_some_and(|arg| arg == "clean");
+            if cleans && !args.iter().any(|arg| arg.starts_with("--t") || arg.starts_with("--m")) {
+                call.path(TouchKind::Delete, "target");
+            } else {
+                call.subcommand(CARGO, &["--color", "-C", "--manifest-path", "--target-dir"]);
+            }
             call.act.args = args.clone();
             manifest(call, &args, &["-C", "--manifest-path", "--path"]);
         }
@@ -330,15 +335,26 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
         }
         "npx" | "bunx" | "pnpx" | "uvx" => package_runner(call, &args),
         "pip" | "pip3" | "pipx" => {
+            // Another Python runs it, or it writes what it does to a file.
+            if has_option(&args, "", &["--python", "--log", "--log-file"]) {
+                call.unknown("an option that runs a program or writes a file");
+            }
             if name == "pipx" && args.first().is_some_and(|arg| arg == "run") {
                 return package_runner(call, &args[1..]);
             }
-            call.subcommand(PIP, &["--python", "--log"]);
+            call.subcommand(PIP, &["--python", "--log", "--proxy", "--cert", "--timeout"]);
         }
         "poetry" | "uv" | "pdm" | "hatch" | "bundle" | "pipenv" => {
             // Options of `run` may bring packages.
             if args.get(1).is_some_and(|arg| is_option(arg)) && args[0] == "run" {
                 return call.unknown("a wrapper has an option that is not known");
+            }
+            let asks = ["info", "list", "show"];
+            if args.first().is_some_and(|arg| arg == "env")
+                && args.get(1).is_some_and(|arg| !asks.contains(&arg.as_str()))
+            {
+                // `env use /tmp/x` runs it to see which Python it is.
+                return call.act.touch(TouchKind::Code, shown(&args.join(" ")));
             }
             call.subcommand(POETRY, &[]);
         }
@@ -415,14 +431,22 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
             call.project();
             manifest(call, &args, &["-S", "-B", "-C", "--install"]);
         }
-        // Task runners: what runs stands in the workspace.
+        // Task runners: what runs stands in the workspace, unless it stands in the arguments.
         _ => {
             call.project();
+            given_to_a_runner(call, &name, &args);
             if args.iter().any(|arg| matches!(arg.as_str(), "clean" | "clobber" | "distclean")) {
                 call.act.touch(TouchKind::Delete, "what was built");
             }
-            if matches!(name.as_str(), "pre-commit") && !args.iter().any(|arg| arg == "run") {
-                call.act.touch(TouchKind::Persistence, "hooks");
+            if matches!(name.as_str(), "pre-commit") {
+                match args.iter().find(|arg| !is_option(arg)).map(String::as_str) {
+                    Some("run" | "validate-config" | "validate-manifest" | "help") => {}
+                    Some("try-repo") => {
+                        call.act.touch(TouchKind::Install, shown(&args.join(" ")));
+                        call.act.touch(TouchKind::Network, HOLE.to_string());
+                    }
+                    Some(_) | None => call.act.touch(TouchKind::Persistence, "hooks"),
+                }
             }
             manifest(
                 call,
@@ -430,6 +454,80 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
                 &["-f", "--file", "-C", "--justfile", "--rakefile", "-c", "--directory", "-t"],
             );
         }
+    }
+}
+
+/// Runners that take a whole command on their command line.
+fn given_to_a_runner(call: &mut Call<'_, '_>, name: &str, args: &[String]) {
+    let word = |at: usize| args.iter().filter(|arg| !is_option(arg)).nth(at).map(String::as_str);
+    let after = |found: &dyn Fn(&str) -> bool| args.iter().position(|arg| found(arg));
+    let inner = match name {
+        "nx" | "lerna" | "turbo" if word(0) == Some("exec") => after(&|arg| arg == "exec"),
+        "meson" if word(0) == Some("devenv") => after(&|arg| arg == "devenv"),
+        "tox" if matches!(word(0), Some("exec" | "e")) => after(&|arg| arg == "--"),
+        "just" => after(&|arg| arg == "-c" || arg == "--command"),
+        _ => None,
+    };
+    let settings = match name {
+        "tox" => has_option(args, "x", &["--override"]) || matches!(word(0), Some("exec" | "e")),
+        "rake" => has_option(args, "eEp", &["--execute", "--execute-print", "--execute-continue"]),
+        "just" => has_option(args, "", &["--shell", "--shell-arg", "--chooser"]),
+        _ => false,
+    };
+    if settings || inner.is_some() {
+        call.act.touch(TouchKind::Code, shown(&args.join(" ")));
+    }
+    if let Some(at) = inner {
+        let words: Vec<String> =
+            args[at + 1..].iter().skip_while(|arg| *arg == "--").cloned().collect();
+        if !words.is_empty() {
+            call.inner(&words);
+        }
+    }
+}
+
+/// What programs that run the project's code do beyond that, by an argument.
+pub(super) fn more_than_the_project(call: &mut Call<'_, '_>, args: &[String]) {
+    let name = call.name().to_owned();
+    let word = |at: usize| args.iter().filter(|arg| !is_option(arg)).nth(at).map(String::as_str);
+    let code = match name.as_str() {
+        "ghc" | "kotlinc" => args.iter().any(|arg| arg == "-e" || arg == "-expression"),
+        "latexmk" | "pdflatex" => args.iter().any(|arg| {
+            arg == "-e" || arg.contains('\\') || arg.contains("shell-escape") || arg.contains('%')
+        }),
+        "nim" => args.iter().any(|arg| arg == "e" || arg.starts_with("--eval")),
+        "cmake" => args.iter().any(|arg| arg.contains(';')),
+        "ctest" => has_option(args, "S", &["--script", "--test-command", "--build-and-test"]),
+        _ => false,
+    };
+    if code {
+        call.act.touch(TouchKind::Code, shown(&args.join(" ")));
+    }
+    match (name.as_str(), word(0), word(1)) {
+        ("mkdocs", Some("gh-deploy"), _)
+        | ("wasm-pack", Some("publish" | "login"), _)
+        | ("hugo", Some("deploy"), _)
+        | ("dart" | "flutter", Some("pub"), Some("publish" | "login" | "token")) => {
+            call.act.touch(TouchKind::Publish, shown(&args.join(" ")));
+        }
+        ("playwright" | "cypress", Some("install"), _)
+        | ("dart" | "flutter", Some("pub"), Some(_)) => {
+            call.act.touch(TouchKind::Install, shown(&args.join(" ")));
+        }
+        _ => {}
+    }
+    let fetches = matches!(
+        name.as_str(),
+        "ffmpeg" | "convert" | "magick" | "pandoc" | "zig" | "latexmk" | "pdflatex" | "hugo"
+    );
+    for arg in args.iter().filter(|arg| fetches && arg.contains("://")) {
+        call.act.touch(TouchKind::Network, super::net::host_of(value_of(arg)));
+    }
+    // It empties the directory before it begins.
+    for (n, arg) in args.iter().enumerate().filter(|(_, arg)| arg.starts_with("--baset")) {
+        let to = arg.split_once('=').map(|(_, to)| to.to_owned());
+        let to = to.or_else(|| args.get(n + 1).cloned()).unwrap_or_default();
+        call.path(TouchKind::Delete, &to);
     }
 }
 
@@ -442,7 +540,10 @@ fn make(call: &mut Call<'_, '_>, args: &[String]) {
     for arg in args {
         if let Some((name, value)) = arg.split_once('=').filter(|(name, _)| !name.starts_with('-'))
             && (value.contains([' ', ';', '|', '&', '`', '$'])
-                || matches!(name, "SHELL" | ".SHELLFLAGS" | "MAKE"))
+                || matches!(
+                    name.trim_end_matches([':', '+', '?', '!']),
+                    "SHELL" | ".SHELLFLAGS" | "MAKE"
+                ))
         {
             call.act.touch(TouchKind::Code, shown(arg));
         }

@@ -11,6 +11,7 @@ use super::ast::{
 use super::expand::{self, HOLE, SPLIT, expand, is_open, is_static};
 use super::parse::{MAX_DEPTH, parse};
 use super::path::{anywhere, resolve};
+use super::variables::{dangerous_variable, environment};
 use super::{Act, Place};
 
 /// Most programs that one text may run. A loop counts each of its rounds.
@@ -500,178 +501,6 @@ pub(super) fn is_sink(path: &str) -> bool {
     )
 }
 
-/// Adds the touch of a variable that changes what later programs are or do, unless the value is
-/// one of the few that are harmless.
-pub(super) fn environment(act: &mut Act, name: &str, value: Option<&str>) {
-    let harmless: &[&str] = match name {
-        "PAGER" | "GIT_PAGER" | "MANPAGER" => &["cat", "less", "more", ""],
-        "GIT_EDITOR" | "EDITOR" | "VISUAL" | "GIT_SEQUENCE_EDITOR" => {
-            &["true", ":", "vi", "vim", "nano", "cat"]
-        }
-        "GIT_OPTIONAL_LOCKS" | "GIT_TERMINAL_PROMPT" => &["0", "1"],
-        "CC" | "CXX" => &["gcc", "clang", "cc", "g++", "clang++", "c++"],
-        "RUSTFLAGS" => &["-D warnings", "-Dwarnings", "-C target-cpu=native", ""],
-        "NODE_OPTIONS" => &["--max-old-space-size=4096", "--max-old-space-size=8192", ""],
-        "PYTHONPATH" => &[".", "src", "./src", "lib"],
-        "PS1" | "PS2" => &["$ ", "> ", ""],
-        "IFS" => &["\n", ""],
-        _ => &[],
-    };
-    if !value.is_some_and(|value| harmless.contains(&value)) {
-        act.touch(TouchKind::Environment, name);
-    }
-}
-
-/// Whether the variable may change which programs run, or what they run.
-pub(super) fn dangerous_variable(name: &str) -> bool {
-    const EXACT: &[&str] = &[
-        "PATH",
-        "IFS",
-        "ENV",
-        "BASH_ENV",
-        "BASH_FUNC",
-        "SHELLOPTS",
-        "BASHOPTS",
-        "PROMPT_COMMAND",
-        "PS0",
-        "PS1",
-        "PS2",
-        "PS4",
-        "CDPATH",
-        "HOME",
-        "SHELL",
-        "PAGER",
-        "MANPAGER",
-        "MANOPT",
-        "EDITOR",
-        "VISUAL",
-        "FCEDIT",
-        "BROWSER",
-        "LESSOPEN",
-        "LESSCLOSE",
-        "LESS",
-        "LESSKEY",
-        "TAR_OPTIONS",
-        "RSYNC_RSH",
-        "MAKEFLAGS",
-        "MAKEFILES",
-        "MFLAGS",
-        "GNUMAKEFLAGS",
-        "MAKE",
-        "CC",
-        "CXX",
-        "LD",
-        "AR",
-        "AS",
-        "RUSTC",
-        "RUSTDOC",
-        "RUSTFLAGS",
-        "RUSTC_WRAPPER",
-        "RUSTC_WORKSPACE_WRAPPER",
-        "RUSTUP_HOME",
-        "CARGO_HOME",
-        "CARGO",
-        "JAVA_TOOL_OPTIONS",
-        "_JAVA_OPTIONS",
-        "JDK_JAVA_OPTIONS",
-        "MAVEN_OPTS",
-        "GRADLE_OPTS",
-        "GOFLAGS",
-        "GOPROXY",
-        "CGO_CFLAGS",
-        "CGO_LDFLAGS",
-        "PERL5OPT",
-        "PERL5LIB",
-        "PERL5DB",
-        "PERLLIB",
-        "RUBYOPT",
-        "RUBYLIB",
-        "NODE_OPTIONS",
-        "NODE_PATH",
-        "PHPRC",
-        "PHP_INI_SCAN_DIR",
-        "LUA_INIT",
-        "LUA_PATH",
-        "LUA_CPATH",
-        "SSH_ASKPASS",
-        "SUDO_ASKPASS",
-        "SSH_AUTH_SOCK",
-        "DOCKER_HOST",
-        "KUBECONFIG",
-        "INPUTRC",
-        "TERMINFO",
-        "TERMCAP",
-        "HISTFILE",
-        "GCONV_PATH",
-        "LOCPATH",
-        "NLSPATH",
-        "RES_OPTIONS",
-        "HOSTALIASES",
-        "TMPDIR",
-        "EXINIT",
-        "VIMINIT",
-        "AWKPATH",
-        "AWKLIBPATH",
-        "ZDOTDIR",
-        "OPENSSL_CONF",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "CURL_CA_BUNDLE",
-        "REQUESTS_CA_BUNDLE",
-        "WGETRC",
-        "CURL_HOME",
-        "GREP_OPTIONS",
-        "BASH_LOADABLES_PATH",
-        "QEMU_LD_PREFIX",
-        "DYLD_INSERT_LIBRARIES",
-        "PARALLEL",
-        "XDG_CONFIG_HOME",
-        "EMACSLOADPATH",
-    ];
-    const FAMILIES: &[&str] = &[
-        "LD_",
-        "DYLD_",
-        "GIT_",
-        "PYTHON",
-        "PIP_",
-        "UV_",
-        "npm_config_",
-        "NPM_CONFIG_",
-        "CARGO_TARGET_",
-        "CARGO_BUILD_",
-        "CARGO_ALIAS_",
-        "CARGO_REGISTR",
-        "CARGO_PROFILE_",
-        "BASH_FUNC_",
-        "GLIBC_",
-        "MALLOC_",
-        "BUNDLE_",
-        "GEM_",
-        "COMPOSER_",
-    ];
-    const HARMLESS: &[&str] = &[
-        "GIT_AUTHOR_NAME",
-        "GIT_AUTHOR_EMAIL",
-        "GIT_AUTHOR_DATE",
-        "GIT_COMMITTER_NAME",
-        "GIT_COMMITTER_EMAIL",
-        "GIT_COMMITTER_DATE",
-        "PYTHONUNBUFFERED",
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHASHSEED",
-        "PYTHONIOENCODING",
-        "PYTHONUTF8",
-        "CARGO_TARGET_DIR",
-        "CARGO_BUILD_JOBS",
-        "MALLOC_ARENA_MAX",
-    ];
-    let upper = name.to_ascii_lowercase();
-    let proxy = upper.ends_with("_proxy");
-    proxy
-        || EXACT.contains(&name)
-        || (FAMILIES.iter().any(|family| name.starts_with(family)) && !HARMLESS.contains(&name))
-}
-
 /// Whether a quoted text holds what arithmetic or a prompt would run.
 fn hides_code(word: &Word) -> bool {
     word.pieces.iter().any(|piece| match piece {
@@ -689,6 +518,18 @@ fn hides_code(word: &Word) -> bool {
 fn lists_names(command: &Command, given: bool) -> bool {
     let Command::Simple(simple) = command else { return false };
     let words: Vec<&str> = simple.words.iter().map_while(Word::bare).collect();
+    // What lies in a hidden directory, or outside, is not just any file of the workspace.
+    let literals: Vec<String> =
+        simple.words.iter().map(|word| word.literal().unwrap_or_default()).collect();
+    let elsewhere = literals.iter().enumerate().skip(1).any(|(n, word)| {
+        let left_out = n > 1 && matches!(literals[n - 2].as_str(), "-not" | "!")
+            || literals.get(n + 1).is_some_and(|next| next == "-prune");
+        let hidden = |part: &str| part.starts_with('.') && part != ".";
+        !left_out && (word.starts_with(['/', '~']) || word.split('/').any(hidden))
+    });
+    if elsewhere {
+        return false;
+    }
     match words.as_slice() {
         ["git", "ls-files", ..] | ["git", "diff", "--name-only", ..] => true,
         ["find", rest @ ..] => {

@@ -3,7 +3,7 @@
 
 use overmind_core::gate::TouchKind;
 
-use super::expand::{FOUND, HOLE, SPLIT, is_open, is_private, is_static, shown};
+use super::expand::{FOUND, HOLE, SPLIT, is_private, is_static, shown};
 use super::run::{Call, is_option};
 use super::walk::Stdin;
 
@@ -257,7 +257,7 @@ fn env(call: &mut Call<'_, '_>) {
             }
             arg => match arg.split_once('=') {
                 Some((name, value)) => {
-                    if super::walk::dangerous_variable(name) {
+                    if super::variables::dangerous_variable(name) {
                         call.walk.environment(name, Some(value));
                     }
                     if name.chars().any(is_private) {
@@ -298,6 +298,11 @@ pub(super) fn shell(call: &mut Call<'_, '_>) {
             break;
         }
         if arg == "-o" || arg == "+o" || arg == "-O" || arg == "+O" {
+            if arg == "-O"
+                && !args.get(n + 1).is_some_and(|name| super::builtins::tame_option(name))
+            {
+                call.unknown("a setting of the shell that changes what patterns stand for");
+            }
             n += 2;
             continue;
         }
@@ -383,94 +388,6 @@ pub(super) fn su(call: &mut Call<'_, '_>) {
     } else {
         call.unknown("it runs a shell, or a program after its own options");
     }
-}
-
-pub(super) fn eval(call: &mut Call<'_, '_>) {
-    let args = call.args();
-    let text = args.iter().filter(|arg| *arg != "--").cloned().collect::<Vec<_>>().join(" ");
-    if is_open(&text) || text.chars().any(is_private) {
-        return call.unknown("`eval` runs a text that is only known when it runs");
-    }
-    // Unlike other wrappers it works in this very shell; what it sets is not followed.
-    call.text(&text);
-    if text.contains("cd ") || text.contains("pushd") {
-        call.walk.cwds = vec![HOLE.to_string()];
-    }
-}
-
-pub(super) fn source(call: &mut Call<'_, '_>) {
-    let args = call.args();
-    match args.first() {
-        Some(file) if !is_option(file) => {
-            script_file(call, file, &args[1..]);
-            // It may have changed the directory, but a virtual environment does not.
-            if !file.ends_with("/activate") {
-                call.walk.cwds = vec![HOLE.to_string()];
-            }
-        }
-        Some(_) | None => call.unknown("a script that is not named"),
-    }
-}
-
-pub(super) fn trap(call: &mut Call<'_, '_>) {
-    let args = call.args();
-    match args.iter().find(|arg| *arg != "--") {
-        None => {}
-        Some(arg) if matches!(arg.as_str(), "-" | "-p" | "-l" | "") => {}
-        Some(text) => call.text(text),
-    }
-}
-
-pub(super) fn alias(call: &mut Call<'_, '_>) {
-    for arg in call.args() {
-        if arg.contains(SPLIT) || arg.starts_with(HOLE) {
-            call.unknown("an alias that is only known when it runs");
-        }
-        if let Some((name, text)) = arg.split_once('=') {
-            call.walk.aliases.insert(name.to_owned());
-            call.text(text);
-        }
-    }
-}
-
-pub(super) fn export(call: &mut Call<'_, '_>) {
-    for arg in call.args() {
-        let (name, value) = match arg.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (arg.as_str(), None),
-        };
-        if name.contains([HOLE, SPLIT]) {
-            call.unknown("which variable is set is only known when it runs");
-        }
-        if is_option(name) && name.contains(['i', 'n']) && call.name() != "export" {
-            call.unknown("a variable that is evaluated when it is set");
-        }
-        if super::walk::dangerous_variable(name) && (value.is_some() || call.name() == "export") {
-            let mut act = std::mem::take(&mut call.act);
-            super::walk::environment(&mut act, name, value);
-            call.act = act;
-        }
-    }
-}
-
-pub(super) fn set(call: &mut Call<'_, '_>) {
-    let harmless = call.args().iter().enumerate().all(|(n, arg)| {
-        let letters = arg.strip_prefix(['-', '+']);
-        letters.is_some_and(|letters| letters.chars().all(|c| "abefhkmnptuvxBCEHPTo".contains(c)))
-            || (n > 0
-                && matches!(arg.as_str(), "pipefail" | "errexit" | "nounset" | "xtrace" | "noglob"))
-    });
-    if !harmless {
-        call.unknown("it sets the arguments of the shell itself");
-    }
-}
-
-pub(super) fn cd(call: &mut Call<'_, '_>) {
-    let args = call.args();
-    let mut named = args.iter().filter(|arg| !matches!(arg.as_str(), "--" | "-P" | "-L"));
-    let to = named.next().map(String::as_str);
-    let strange = named.next().is_some() || call.name() != "cd";
-    call.walk.change_directory(if strange { Some("-") } else { to });
 }
 
 pub(super) fn xargs(call: &mut Call<'_, '_>) {
@@ -664,11 +581,28 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
     }
     // What is looked for by name may be read by whoever gets the names.
     let mut found = Vec::new();
-    for (at, _) in args.iter().enumerate().filter(|(_, arg)| *arg == "-name" || *arg == "-iname") {
+    for (at, test) in args.iter().enumerate() {
         let name = args.get(at + 1).map_or("", String::as_str);
-        if !name.contains(['/', HOLE, SPLIT]) && !name.is_empty() {
-            let name: String = name.chars().map(super::expand::glob).collect();
-            found.extend(roots.iter().map(|root| format!("{root}/{name}")));
+        if name.contains([HOLE, SPLIT]) || name.is_empty() {
+            continue;
+        }
+        let glob = |name: &str| name.chars().map(super::expand::glob).collect::<String>();
+        match test.as_str() {
+            "-name" | "-iname" if !name.contains('/') => {
+                found.extend(roots.iter().map(|root| format!("{root}/{}", glob(name))));
+            }
+            // Of a path that begins anywhere the end is what may matter.
+            "-path" | "-ipath" | "-wholename" | "-iwholename"
+                if at == 0 || !matches!(args[at - 1].as_str(), "-not" | "!") =>
+            {
+                let name = name.trim_start_matches(['.', '*']).trim_start_matches('/');
+                let name = if name.is_empty() { "*" } else { name };
+                found.extend(roots.iter().map(|root| format!("{root}/{}", glob(name))));
+                if !name.starts_with('.') {
+                    found.extend(roots.iter().map(|root| format!("{root}/.{}", glob(name))));
+                }
+            }
+            _ => {}
         }
     }
     found.iter().for_each(|path| call.path(TouchKind::Read, path));
@@ -683,7 +617,7 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
                 let mut inner = Vec::new();
                 for arg in &args[n..n + end] {
                     if arg == "{}" && !inner.is_empty() {
-                        inner.extend(roots.iter().cloned());
+                        inner.extend(roots.iter().chain(&found).cloned());
                     } else if arg.contains("{}") {
                         inner.push(HOLE.to_string());
                     } else {
@@ -702,41 +636,6 @@ pub(super) fn find(call: &mut Call<'_, '_>) {
             arg if ALONE.contains(&arg) => {}
             arg if VALUED.contains(&arg) => n += 1,
             _ => return call.unknown("a test or action of `find` that is not known"),
-        }
-    }
-}
-
-/// Builtins that set variables by name: `printf -v PATH …`, `read PATH`. `hash -p` gives a name to
-/// another program.
-pub(super) fn sets(call: &mut Call<'_, '_>) {
-    let args = call.args();
-    let name = call.name().to_owned();
-    if name == "hash" && args.iter().any(|arg| is_option(arg) && arg != "-r") {
-        call.unknown("a name is given to another program");
-    }
-    if matches!(name.as_str(), "mapfile" | "readarray") && super::run::has_option(&args, "C", &[]) {
-        call.unknown("an option that runs a program");
-    }
-    if name == "unset" {
-        call.walk.functions.clear();
-    }
-    if args.first().is_some_and(|arg| arg.contains(SPLIT)) {
-        call.unknown("an argument that may be an option is only known when it runs");
-    }
-    // What is printed is no variable; what follows `-v` is.
-    let from = match name.as_str() {
-        "printf" => args.iter().position(|arg| arg.starts_with("-v")).unwrap_or(args.len()),
-        _ => 0,
-    };
-    let to = if name == "printf" { from + 2 } else { args.len() };
-    for arg in args.iter().take(to).skip(from) {
-        let arg = arg.strip_prefix("-v").unwrap_or(arg.as_str());
-        let end = arg.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(arg.len());
-        if super::walk::dangerous_variable(&arg[..end]) {
-            call.act.touch(TouchKind::Environment, &arg[..end]);
-        }
-        if arg.contains([HOLE, SPLIT]) {
-            call.unknown("which variable is set is only known when it runs");
         }
     }
 }

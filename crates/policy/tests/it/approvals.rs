@@ -43,16 +43,16 @@ fn proposed(request: &GateRequest) -> (String, Policy) {
 fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
     for (command, siblings) in [
         (
-            "rm src/old.rs",
+            "rm -r src/old",
             vec![
-                "rm src/new.rs",
-                "rm -r src/old.rs",
-                "rm src/old.rs src",
-                "rm src",
-                "shred src/old.rs",
-                "sudo rm src/old.rs",
-                "rm src/*.rs",
-                "rm src/old.rs; rm x",
+                "rm -r src/new",
+                "rm -rf src/old",
+                "rm -r src/old src",
+                "rm -r src",
+                "shred src/old",
+                "sudo rm -r src/old",
+                "rm -r src/*",
+                "rm -r src/old; rm -r x",
             ],
         ),
         (
@@ -148,15 +148,15 @@ fn no_rule_is_proposed_for_what_is_not_known_denied_or_too_much() {
         Err(NoProposal::TooMuch),
         "an `ask` stands above any allow"
     );
-    let (one, other) = (from("coder", "rm a"), from("coder", "rm b"));
+    let (one, other) = (from("coder", "rm -r a"), from("coder", "rm -r b"));
     assert_eq!(propose(&policy, &[one.clone(), one.clone()], 3), Err(NoProposal::TooFew));
     assert_eq!(propose(&policy, &[one.clone(), other, one.clone()], 3), Err(NoProposal::NotEqual));
     assert_eq!(
-        propose(&policy, &[from("*", "rm a"), from("*", "rm a")], 2),
+        propose(&policy, &[from("*", "rm -r a"), from("*", "rm -r a")], 2),
         Err(NoProposal::NotKnown)
     );
     assert_eq!(
-        propose(&policy, &[shell("rm a"), shell("rm a")], 2),
+        propose(&policy, &[shell("rm -r a"), shell("rm -r a")], 2),
         Err(NoProposal::NotKnown),
         "nobody's name fits everybody"
     );

@@ -47,7 +47,7 @@ pub(crate) fn shell(command: &str) -> GateRequest {
 fn every_bypass_shows_its_effect_and_is_asked_or_denied() {
     let policy = Policy::default();
     let all = bypasses();
-    assert!(all.len() >= 200, "{} attempts", all.len());
+    assert!(all.len() >= 700, "{} attempts", all.len());
     let mut problems = Vec::new();
     for (effect, command) in all {
         let kind = TouchKind::parse(&effect).unwrap_or_else(|| panic!("{effect} is an effect"));
@@ -66,7 +66,7 @@ fn every_bypass_shows_its_effect_and_is_asked_or_denied() {
 fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
     let policy = Policy::default();
     let all = harmless();
-    assert!(all.len() >= 200, "{} commands", all.len());
+    assert!(all.len() >= 400, "{} commands", all.len());
     let mut alarms = Vec::new();
     for command in &all {
         let verdict = policy.judge(&shell(command));
@@ -74,7 +74,12 @@ fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
             alarms.push(format!("{command:?}: {}", verdict.reason));
         }
     }
-    eprintln!("{} false alarms in {} harmless commands", alarms.len(), all.len());
+    eprintln!(
+        "{} false alarms in {} harmless commands:\n{}",
+        alarms.len(),
+        all.len(),
+        alarms.join("\n")
+    );
     assert!(
         alarms.len() * 20 <= all.len(),
         "{} of {}:\n{}",

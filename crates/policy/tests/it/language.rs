@@ -86,7 +86,7 @@ fn a_rule_matches_by_tool_program_agent_colony_host_sandbox_and_risk() {
     assert_eq!(from("intern-1", "test"), Decision::Allow);
     assert_eq!(from("senior", "prod"), Decision::Allow);
     let risk = "[[rule]]\nid = \"r\"\nverdict = \"deny\"\nrisk = \"high\"\n";
-    assert_eq!(decision(risk, "rm x"), Decision::Deny);
+    assert_eq!(decision(risk, "rm -r x"), Decision::Deny);
     assert_eq!(decision(risk, "touch x"), Decision::Allow);
     let tools = policy("[[rule]]\nid = \"m\"\nverdict = \"allow\"\ntools = [\"mcp.files.*\"]\n");
     assert_eq!(

@@ -32,7 +32,13 @@ fn executed(root: &Path, strace: &str, command: &str) -> Option<BTreeSet<String>
     let setup = r#"
         set -e
         mount --make-rprivate /
-        mount --bind "$R" "$R"
+        # The machine's own temporary files are out of sight, too: what others left there must not
+        # answer to a pattern, and what a command leaves there is gone with it. The place of this
+        # test may lie beneath, so it is put back by where it is, not by its name.
+        cd "$R"
+        mount -t tmpfs -o mode=1777 tmpfs /tmp
+        mkdir -p "$R"
+        mount --no-canonicalize --bind . "$R"
         mount --bind "$R/trace" "$R/trace"
         mount -o remount,bind,ro /
         # A login shell's start files are the machine's, and no command's.

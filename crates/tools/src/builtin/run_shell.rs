@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::Fut;
+use overmind_core::gate;
 use overmind_core::sandbox::{
     Captured, Exit, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
@@ -209,7 +210,7 @@ pub(super) async fn writable(
 ) -> Result<PathBuf, Failure> {
     let (given, ours) = match subdir {
         Some(subdir) if !subdir.trim().is_empty() => (subdir.to_owned(), false),
-        Some(_) | None => (format!(".overmind_runs/{}", context.session), true),
+        Some(_) | None => (gate::scratch_of(context.session), true),
     };
     let give_away = ours && context.sandbox == SandboxLevel::Docker;
     let root = context.workspace.clone();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use overmind_core::approval::action_hash;
 use overmind_core::ids::SessionId;
 use overmind_core::row::{StepKind, StepRow};
 use serde_json::{Value, json};
@@ -207,10 +206,10 @@ pub(super) fn approvals(_: &Evidence, story: &Story, found: &mut Found) {
         return;
     }
     for event in story.tool_events().filter(|event| event.text("tool_name") == "run_shell") {
-        let action = action_hash("run_shell", event.value.get("args").unwrap_or(&Value::Null));
         let granted = story.of_kind("approval.requested").any(|asked| {
             asked.log.seq < event.log.seq
-                && asked.text("action_hash") == action
+                && asked.text("tool_name") == "run_shell"
+                && asked.value.get("args") == event.value.get("args")
                 && answers.get(asked.text("approval_id")).is_some_and(|all| all.contains(&true))
         });
         found.unless(granted, || format!("event {}: a command ran without consent", event.log.seq));
