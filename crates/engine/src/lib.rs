@@ -12,6 +12,7 @@ mod cortex;
 pub mod error;
 mod hive;
 mod keys;
+mod live;
 mod policies;
 mod replays;
 pub mod request;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
@@ -62,6 +64,8 @@ pub struct Config {
     pub token_key: [u8; 32],
     /// The admin token's BLAKE3.
     pub admin_hash: [u8; 32],
+    /// Who plants the canaries that calls are searched for; the tools must have the same one.
+    pub canaries: Option<Planter>,
 }
 
 impl Config {

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
+use overmind_core::canary::Alarm;
 use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
 use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
@@ -87,6 +88,19 @@ pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) store_errors: AtomicU64,
     pub(crate) stale: AtomicU64,
+    pub(crate) canaries_seen: AtomicU64,
+    pub(crate) canaries_tripped: AtomicU64,
+}
+
+impl Counters {
+    /// Counts what an event tells that somebody should look at.
+    pub(crate) fn of_event(&self, kind: &str) {
+        if kind == Alarm::Seen.kind() {
+            count(&self.canaries_seen);
+        } else if kind == Alarm::Tripped.kind() {
+            count(&self.canaries_tripped);
+        }
+    }
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -156,8 +170,11 @@ impl Cortex {
                 continue;
             }
             match message.body {
-                ToCortex::Report { session, epoch, effect, result, streamed } => {
-                    self.report(session, Mail::Report { epoch, effect, result, streamed });
+                ToCortex::Report { session, epoch, effect, result, streamed, live } => {
+                    self.report(session, Mail::Report { epoch, effect, result, streamed, live });
+                }
+                ToCortex::Live { session, epoch, effect, pieces } => {
+                    self.report(session, Mail::Live { epoch, effect, pieces });
                 }
                 ToCortex::Progress { session, epoch, effect, delta } => {
                     self.report(session, Mail::Progress { epoch, effect, delta });

@@ -4,6 +4,7 @@ mod api;
 mod crash;
 mod demo;
 mod docker;
+mod exfiltration;
 mod gate;
 mod help;
 mod home;
