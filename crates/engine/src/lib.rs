@@ -6,6 +6,7 @@
 
 mod admin;
 mod agents;
+mod alarms;
 pub mod bus;
 pub mod caller;
 mod cortex;
@@ -152,6 +153,7 @@ impl Engine {
             tools: Arc::clone(&tools),
             toolset: (specs, toolset),
         });
+        cortex.alarms.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
         let recovered = cortex.recover().await?;

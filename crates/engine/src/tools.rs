@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::bus::{Assignment, ToHive};
-use overmind_core::canary;
+use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::row::{Role, SessionRow};
@@ -73,9 +73,12 @@ impl Engine {
             planter.of(id).mask(&mut args);
         }
         let now = self.cortex.clock.now();
-        let mut events = Vec::new();
+        let (mut events, mut changes) = (Vec::new(), Vec::new());
         if let Some((alarm, what)) = canary::told_by(&outcome.result) {
             self.cortex.counters.of_event(alarm.kind());
+            if alarm == Alarm::Tripped {
+                changes.push(self.cortex.alarms.raise(id, now));
+            }
             events.push(NewEvent {
                 stream: StreamId::Session(id),
                 kind: alarm.kind(),
@@ -97,7 +100,7 @@ impl Engine {
         };
         events.insert(0, event);
         let guards = vec![Guard::SessionExists { session: id }];
-        self.cortex.store.commit(Commit { guards, events, changes: vec![] }).await?;
+        self.cortex.store.commit(Commit { guards, events, changes }).await?;
         Ok(outcome)
     }
 

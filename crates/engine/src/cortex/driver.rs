@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::canary::Alarm;
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
@@ -389,7 +390,12 @@ impl Driver {
         let (kind, payload) = self.session().record(input);
         commit.events.push(NewEvent { stream, kind, ts: now, payload });
         let Step { events, steps, effects, aborted } = self.step(input, now);
-        events.iter().for_each(|event| self.cortex.counters.of_event(event.kind));
+        for event in &events {
+            self.cortex.counters.of_event(event.kind);
+            if event.kind == Alarm::Tripped.kind() {
+                commit.changes.push(self.cortex.alarms.raise(self.id, now));
+            }
+        }
         commit.events.extend(events.into_iter().map(|event| NewEvent {
             stream,
             kind: event.kind,

@@ -33,6 +33,7 @@ use self::driver::Mail;
 pub(crate) use self::driver::Order;
 pub(crate) use self::watch::Watchers;
 use crate::Config;
+use crate::alarms::Alarms;
 use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::tasks::Tasks;
@@ -64,6 +65,7 @@ pub(crate) struct Cortex {
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
+    pub(crate) alarms: Alarms,
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
@@ -144,6 +146,7 @@ impl Cortex {
             toolset: Mutex::new(toolset),
             watchers,
             counters: Counters::default(),
+            alarms: Alarms::default(),
             draining: AtomicBool::new(false),
             degraded: Mutex::new(None),
             drivers: Mutex::default(),

@@ -55,7 +55,7 @@ impl Story {
 
     fn event(&mut self, event: &Event) -> String {
         let payload = event.payload_json.value();
-        if let Some(lines) = self.live.event(&event.kind, payload, self.verbose) {
+        if let Some(lines) = self.live.event(&event.kind, &payload, self.verbose) {
             let dim: Vec<String> = lines.iter().map(|line| self.dim(line)).collect();
             return dim.join("\n");
         }

@@ -15,4 +15,5 @@ mod nouns;
 mod offline;
 mod policy;
 mod runs;
+mod streaming;
 mod surface;
