@@ -75,12 +75,7 @@ fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
 /// What is certain of `bytes` in digits of `bits` bits each (6 is Base64, 5 is Base32) when they
 /// stand `before` bytes behind the beginning of something longer: the digits that no neighbour
 /// shares.
-pub(crate) fn digits_within(
-    bytes: &[u8],
-    before: usize,
-    bits: usize,
-    alphabet: &[u8],
-) -> Vec<u8> {
+pub(crate) fn digits_within(bytes: &[u8], before: usize, bits: usize, alphabet: &[u8]) -> Vec<u8> {
     let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
     let first = (before * 8).div_ceil(bits);
     let end = (before + bytes.len()) * 8 / bits;

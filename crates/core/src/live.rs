@@ -52,8 +52,19 @@ impl fmt::Debug for LiveSink {
 #[derive(Clone, Debug, PartialEq)]
 pub enum LivePiece {
     /// `offset` is where in the stream the bytes stood.
-    Output { stream: OutputStream, offset: u64, bytes: Vec<u8> },
+    Output {
+        stream: OutputStream,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
     /// The call has written more than is passed on: from now on only these counts are.
-    Capped { stdout_bytes: u64, stderr_bytes: u64 },
-    Progress { progress: f64, total: Option<f64>, message: Option<String> },
+    Capped {
+        stdout_bytes: u64,
+        stderr_bytes: u64,
+    },
+    Progress {
+        progress: f64,
+        total: Option<f64>,
+        message: Option<String>,
+    },
 }

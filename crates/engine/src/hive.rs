@@ -176,8 +176,7 @@ impl Hive {
             if let Some(Done { result, streamed, live }) = result {
                 failpoint::point("hive.before_report");
                 let effect = id;
-                let report =
-                    ToCortex::Report { session, epoch, effect, result, streamed, live };
+                let report = ToCortex::Report { session, epoch, effect, result, streamed, live };
                 hive.say(report).await;
             }
         });
@@ -197,9 +196,7 @@ impl Hive {
                 let outcome = match self.still_agreed(&context, &name, &args, bound).await {
                     Ok(()) => {
                         let call = match &definition {
-                            Some(known) => {
-                                self.tools.call_defined(&context, &name, &args, known)
-                            }
+                            Some(known) => self.tools.call_defined(&context, &name, &args, known),
                             None => self.tools.call(&context, &name, &args),
                         };
                         self.listening(assignment, effect.id, &gathered, call).await

@@ -27,11 +27,8 @@ impl Watch {
         let mut context = context.clone();
         let live = context.live.is_heard().then(|| {
             let inner = std::mem::take(&mut context.live);
-            let tap = Arc::new(Tap {
-                inner,
-                canaries: Arc::clone(&canaries),
-                lines: Mutex::default(),
-            });
+            let tap =
+                Arc::new(Tap { inner, canaries: Arc::clone(&canaries), lines: Mutex::default() });
             let hearing = Arc::clone(&tap);
             context.live = LiveSink::new(move |what| hearing.hear(what));
             tap
@@ -147,8 +144,7 @@ impl Tap {
 
     fn pass_on(&self, lines: &mut Lines, stream: OutputStream, bytes: Vec<u8>) {
         let mut text = String::from_utf8_lossy(&bytes).into_owned();
-        let bytes =
-            if self.canaries.mask_text(&mut text) { text.into_bytes() } else { bytes };
+        let bytes = if self.canaries.mask_text(&mut text) { text.into_bytes() } else { bytes };
         lines.passed = lines.passed.saturating_add(bytes.len());
         self.inner.say(Live::Output { stream, bytes: &bytes });
     }

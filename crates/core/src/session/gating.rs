@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::phase::{Call, CallState, Clearance, Phase};
 use super::{Decision, Session, Step};
-use crate::canary::{self, Alarm};
 use crate::approval::{Approval, action_hash};
+use crate::canary::{self, Alarm};
 use crate::effect::{Bound, Effect, EffectAction};
 use crate::gate::{self, GateVerdict, Labels};
 use crate::ids::ApprovalId;

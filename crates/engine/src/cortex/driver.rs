@@ -112,8 +112,14 @@ pub(super) async fn drive(
             return refuse(&cortex, id, &mut mailbox, &err);
         }
     };
-    let mut driver =
-        Driver { cortex: Arc::clone(&cortex), id, held: Some(session), streamed: None, live: Vec::new(), stop };
+    let mut driver = Driver {
+        cortex: Arc::clone(&cortex),
+        id,
+        held: Some(session),
+        streamed: None,
+        live: Vec::new(),
+        stop,
+    };
     let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
     match outcome {

@@ -16,7 +16,12 @@ use super::Cortex;
 impl Cortex {
     /// The refusal of a call that carries a canary; `None` for all others. The policy is not asked
     /// about one: nobody shall be able to agree to it.
-    pub(crate) fn alarm(&self, session: SessionId, tool: &str, args: &Value) -> Option<GateVerdict> {
+    pub(crate) fn alarm(
+        &self,
+        session: SessionId,
+        tool: &str,
+        args: &Value,
+    ) -> Option<GateVerdict> {
         let canaries = self.config.canaries.as_ref()?.of(session);
         let carried = canaries.carried(tool, args);
         let first = carried.first()?;

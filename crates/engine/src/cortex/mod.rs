@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
-use overmind_core::canary::Alarm;
 use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
+use overmind_core::canary::Alarm;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;

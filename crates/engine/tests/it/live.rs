@@ -104,7 +104,10 @@ async fn a_flood_is_cut_counted_and_costs_few_commits() {
         say(&world, &line);
     }
     let capped = logged(&world, run, "tool.output.skipped", 1).await;
-    assert_eq!((&capped[0]["why"], &capped[0]["stdout_bytes"]), (&json!("limit"), &json!(2_000_000)));
+    assert_eq!(
+        (&capped[0]["why"], &capped[0]["stdout_bytes"]),
+        (&json!("limit"), &json!(2_000_000))
+    );
     world.tools.let_go(1);
     world.ended(run).await;
     let all = payloads(&world, run, "tool.output.delta").await;
@@ -132,7 +135,11 @@ async fn progress_is_told_in_the_log() {
     let (world, run) = hanging().await;
     {
         let live = world.tools.live.lock().expect("no test panics here");
-        live[0].say(Live::Progress { progress: 1.0, total: Some(4.0), message: Some("half a way") });
+        live[0].say(Live::Progress {
+            progress: 1.0,
+            total: Some(4.0),
+            message: Some("half a way"),
+        });
     }
     let told = logged(&world, run, "tool.progress", 1).await;
     assert_eq!((&told[0]["progress"], &told[0]["total"]), (&json!(1.0), &json!(4.0)));
@@ -150,10 +157,11 @@ async fn what_is_said_after_a_cancel_is_not_written() {
     world.engine.session_cancel(&world.by, run).await.expect("it runs");
     say(&world, "after\n");
     assert_eq!(world.ended(run).await.status, SessionStatus::Canceled);
-    world.until_true("the call is dropped", || {
-        world.tools.dropped.load(std::sync::atomic::Ordering::SeqCst) == 1
-    })
-    .await;
+    world
+        .until_true("the call is dropped", || {
+            world.tools.dropped.load(std::sync::atomic::Ordering::SeqCst) == 1
+        })
+        .await;
     let all = payloads(&world, run, "tool.output.delta").await;
     assert_eq!(all.len(), 1, "{all:?}");
     world.check(&[run]).await;
@@ -187,8 +195,12 @@ async fn a_restart_in_the_middle_of_the_output_loses_and_doubles_nothing_of_it()
     tools.let_go(1);
     assert_eq!(second.ended(run).await.status, SessionStatus::Succeeded);
     let all = payloads(&second, run, "tool.output.delta").await;
-    let told: Vec<_> = all.iter().map(|d| (d["epoch"].clone(), d["offset"].clone(), d["text"].clone())).collect();
+    let told: Vec<_> =
+        all.iter().map(|d| (d["epoch"].clone(), d["offset"].clone(), d["text"].clone())).collect();
     let epoch = all[1]["epoch"].clone();
-    assert_eq!(told, [(json!(1), json!(0), json!("one\n")), (epoch, json!(0), json!("one\ntwo\n"))]);
+    assert_eq!(
+        told,
+        [(json!(1), json!(0), json!("one\n")), (epoch, json!(0), json!("one\ntwo\n"))]
+    );
     second.check(&[run]).await;
 }

@@ -57,9 +57,7 @@ async fn needs_node_everything_is_called_over_pipes_in_the_sandbox() {
     let long = bench.call("mcp.everything.trigger-long-running-operation", long).await;
     assert_eq!(long["ok"], true, "{long}");
     let reports = bench.progress.lock().unwrap().clone();
-    let of_two = |report: &LivePiece| {
-        matches!(report, LivePiece::Progress { total, .. } if *total == Some(2.0))
-    };
+    let of_two = |report: &LivePiece| matches!(report, LivePiece::Progress { total, .. } if *total == Some(2.0));
     assert!(reports.iter().any(of_two), "{reports:?}");
     let structured = json!({"location": "New York"});
     let structured = bench.call("mcp.everything.get-structured-content", structured).await;

@@ -9,6 +9,7 @@
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Condvar, Mutex};
 
 use overmind_core::canary::{Planter, VARIABLE};
@@ -20,8 +21,7 @@ use tokio::runtime::Runtime;
 use crate::home::{Home, until};
 
 /// Everything may be done: what stands in the way then is not the policy.
-const EVERYTHING: &str =
-    "version = 1\nextends = \"nothing\"\ndefault = \"allow\"\n[trifecta]\nverdict = \"allow\"\n\
+const EVERYTHING: &str = "version = 1\nextends = \"nothing\"\ndefault = \"allow\"\n[trifecta]\nverdict = \"allow\"\n\
      [[rule]]\nid = \"all\"\nverdict = \"allow\"\neffects = [\"network\", \"read\", \"write\", \
      \"delete\", \"project\", \"code\", \"privilege\", \"process\", \"install\", \"publish\", \
      \"environment\", \"persistence\", \"external\", \"unknown\"]\n";
@@ -154,7 +154,10 @@ type Call = (&'static str, Value);
 
 /// A model that calls one tool after the other and then says that it is done. The calls are made
 /// from the canary's value, which it knows.
-async fn obedient(whispered: Whispered, calls: impl Fn(&str) -> Vec<Call> + Send + 'static) -> Upstream {
+async fn obedient(
+    whispered: Whispered,
+    calls: impl Fn(&str) -> Vec<Call> + Send + 'static,
+) -> Upstream {
     let script = Script::by(move |request: &Received| {
         let messages = request.body["messages"].as_array().cloned().unwrap_or_default();
         let turn = messages.iter().filter(|message| message["role"] == "tool").count();
@@ -204,6 +207,7 @@ impl Scene {
             upstream.base_url()
         );
         std::fs::create_dir_all(home.data()).unwrap();
+        std::fs::set_permissions(home.data(), PermissionsExt::from_mode(0o700)).unwrap();
         std::fs::write(home.data().join("overmind.toml"), config).unwrap();
         let file = home.path().join("policy.toml");
         std::fs::write(&file, policy).unwrap();
@@ -376,7 +380,8 @@ fn s7_without_a_policy_a_canary_is_refused_all_the_same() {
 #[test]
 fn s7_a_session_with_a_strangers_words_and_private_data_asks_before_anything_leaves() {
     // A real secret of the workspace, which no detector knows.
-    let policy = EVERYTHING.replace("[trifecta]\nverdict = \"allow\"", "[trifecta]\nverdict = \"ask\"");
+    let policy =
+        EVERYTHING.replace("[trifecta]\nverdict = \"allow\"", "[trifecta]\nverdict = \"ask\"");
     let secret = "correct-horse-battery";
     let scene = Scene::new(&policy, move |at, _| {
         let (first, second) = secret.split_at(7);

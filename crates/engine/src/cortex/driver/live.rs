@@ -89,9 +89,7 @@ impl Driver {
         self.live.retain(|output| session.effect_number(output.effect).is_some());
         let mut output = match self.live.iter().position(|output| output.effect == effect) {
             Some(at) => self.live.remove(at),
-            None => {
-                Output { effect, stdout: Waiting::default(), stderr: Waiting::default() }
-            }
+            None => Output { effect, stdout: Waiting::default(), stderr: Waiting::default() },
         };
         let mut events = Vec::new();
         for piece in pieces {
@@ -163,13 +161,7 @@ impl Driver {
         self.about(effect, "tool.output.skipped", more, now)
     }
 
-    fn about(
-        &self,
-        effect: EffectId,
-        kind: &'static str,
-        more: Value,
-        now: Timestamp,
-    ) -> NewEvent {
+    fn about(&self, effect: EffectId, kind: &'static str, more: Value, now: Timestamp) -> NewEvent {
         let session = self.session();
         let mut payload = json!({
             "run_id": self.id, "step_id": session.step_of(effect),
