@@ -48,6 +48,10 @@ pub struct Run {
     /// US dollars so far; `null` as soon as one call had no known price.
     pub cost_usd: Option<f64>,
     pub step_count: u32,
+    /// Calls that were refused because they carried a planted secret. Only lists and single runs
+    /// that are asked for say so; elsewhere it is 0.
+    #[serde(default)]
+    pub alarms: u32,
     pub model_call_count: u32,
     pub sandbox: SandboxLevel,
     /// Absolute path on the hive.
@@ -80,6 +84,7 @@ impl From<SessionRow> for Run {
             usage: row.usage.into(),
             cost_usd: row.cost_microusd.map(dollars),
             step_count: row.steps,
+            alarms: 0,
             model_call_count: row.model_calls,
             sandbox: row.sandbox.into(),
             workspace: row.workspace,

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::Fut;
 use crate::effect::{Effect, EffectResult};
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
+use crate::live::LivePiece;
 use crate::model::ModelDelta;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
@@ -89,6 +90,8 @@ pub enum ToCortex {
         /// What a model call streamed and no [`ToCortex::Progress`] has carried yet. It comes
         /// with the result so that both are one commit.
         streamed: Vec<ModelDelta>,
+        /// The same of a tool call that [`ToCortex::Live`] was sent for.
+        live: Vec<LivePiece>,
     },
     /// Pieces of a model's reply while it streams.
     Progress {
@@ -96,6 +99,13 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         delta: ModelDelta,
+    },
+    /// What a tool call says while it is under way, gathered.
+    Live {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        pieces: Vec<LivePiece>,
     },
     /// The answer to `CallTool`.
     Called {

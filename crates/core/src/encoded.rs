@@ -72,6 +72,22 @@ fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
     out.split_off(shared.min(out.len()))
 }
 
+/// What is certain of `bytes` in digits of `bits` bits each (6 is Base64, 5 is Base32) when they
+/// stand `before` bytes behind the beginning of something longer: the digits that no neighbour
+/// shares.
+pub(crate) fn digits_within(bytes: &[u8], before: usize, bits: usize, alphabet: &[u8]) -> Vec<u8> {
+    let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
+    let first = (before * 8).div_ceil(bits);
+    let end = (before + bytes.len()) * 8 / bits;
+    (first..end)
+        .map(|digit| {
+            let from = digit * bits - before * 8;
+            let value = (from..from + bits).fold(0, |sum, at| sum << 1 | usize::from(bit(at)));
+            alphabet[value]
+        })
+        .collect()
+}
+
 /// Reads Base64 in the standard alphabet, padded or not; `None` for any other text.
 pub fn base64_decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');

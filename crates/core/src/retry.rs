@@ -57,6 +57,7 @@ const PERMANENT: &[&str] = &[
     "not_unique",
     "unknown_outcome",
     "egress_denied",
+    "canary_tripped",
     "too_many_redirects",
     "unsupported_content",
 ];

@@ -142,6 +142,15 @@ pub enum OutputStream {
     Stderr,
 }
 
+impl OutputStream {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
 /// Takes output while the command runs: raw bytes, in the order of each stream, in pieces of at
 /// most 64 KiB that may end within a character.
 ///

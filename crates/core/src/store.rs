@@ -366,6 +366,15 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// of `value`. The same rule that `commit` applies; applying it twice changes nothing more.
     fn redact(&self, value: &mut Value);
 
+    /// How many bytes at the beginning of a text that is still growing can be masked and shown by
+    /// themselves: no secret that this store knows of reaches from them into what follows. Ends
+    /// behind a line end.
+    ///
+    /// As provided it knows of no secret with a line end in it.
+    fn settled(&self, text: &str) -> usize {
+        text.rfind(['\n', '\r']).map_or(0, |at| at + 1)
+    }
+
     /// Sets who is told about commits. There is one listener; a second call replaces it.
     fn listen(&self, listener: CommitListener);
 

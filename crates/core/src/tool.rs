@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Fut;
+use crate::canary;
 use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
+use crate::live::LiveSink;
 use crate::sandbox::{SandboxLevel, SandboxLimits};
 
 /// What a second run of the same effect would do (architecture §4).
@@ -82,6 +84,8 @@ pub struct ToolContext {
     pub workspace: PathBuf,
     pub sandbox: SandboxLevel,
     pub limits: SandboxLimits,
+    /// Hears what the call says while it is under way; often nobody does.
+    pub live: LiveSink,
 }
 
 /// The gateway's answer to one call.
@@ -152,13 +156,21 @@ impl std::ops::BitOrAssign for Labels {
     }
 }
 
-/// What a model reads of one result: the envelope's text, and untrusted text within a fence.
+/// What a model reads of one result: the envelope's text, and untrusted text within a fence. Not
+/// what the envelope tells of canaries: that is for people.
 ///
 /// The fence's name comes from the effect's id, so it is the same in every replay, and whoever
 /// wrote the text does not know it. Should the text hold the name all the same, it is broken
 /// there: nothing inside can close the fence.
 pub fn shown_to_model(effect: EffectId, result: &Value) -> String {
-    let text = result.to_string();
+    let text = match result.get(canary::MEMBER) {
+        Some(_) => {
+            let mut shown = result.clone();
+            shown.as_object_mut().map(|fields| fields.remove(canary::MEMBER));
+            shown.to_string()
+        }
+        None => result.to_string(),
+    };
     if !Labels::of(result).untrusted {
         return text;
     }

@@ -283,6 +283,12 @@ impl Engine {
             ("session_commits", "Commits of sessions", read(&c.commits)),
             ("store_errors", "Commits that the store refused", read(&c.store_errors)),
             ("stale_results", "Results that nothing waited for", read(&c.stale)),
+            ("canaries_seen", "Results that held a canary", read(&c.canaries_seen)),
+            (
+                "canaries_tripped",
+                "Calls refused because they carried a canary",
+                read(&c.canaries_tripped),
+            ),
         ]
     }
 }

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::live::{LivePiece, LiveSink};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
@@ -20,6 +22,7 @@ use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
 /// How often a hive says that it lives.
@@ -38,6 +41,13 @@ pub(crate) struct Hive {
     pub(crate) gate: Option<Arc<dyn Gate>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
+}
+
+/// What came of an effect, with the end of what it said while it ran.
+struct Done {
+    result: EffectResult,
+    streamed: Vec<ModelDelta>,
+    live: Vec<LivePiece>,
 }
 
 #[derive(Debug)]
@@ -111,7 +121,7 @@ impl Hive {
             ToHive::CallTool { call, assignment, name, args } => {
                 let hive = Arc::clone(self);
                 self.tasks.spawn(|stop| async move {
-                    let context = context(&assignment, call);
+                    let context = context(&assignment, call, LiveSink::default());
                     let began = Instant::now();
                     let outcome = tokio::select! {
                         () = stop.cancelled() => return,
@@ -163,19 +173,17 @@ impl Hive {
             {
                 placed.effects.remove(&id);
             }
-            if let Some((result, streamed)) = result {
+            if let Some(Done { result, streamed, live }) = result {
                 failpoint::point("hive.before_report");
-                hive.say(ToCortex::Report { session, epoch, effect: id, result, streamed }).await;
+                let effect = id;
+                let report = ToCortex::Report { session, epoch, effect, result, streamed, live };
+                hive.say(report).await;
             }
         });
     }
 
-    /// Does one effect. With the result comes what was streamed and not sent on yet.
-    async fn act(
-        &self,
-        assignment: &Assignment,
-        effect: Effect,
-    ) -> (EffectResult, Vec<ModelDelta>) {
+    /// Does one effect.
+    async fn act(&self, assignment: &Assignment, effect: Effect) -> Done {
         if let Some(at) = effect.not_before {
             self.clock.sleep_until(at).await;
         }
@@ -183,26 +191,60 @@ impl Hive {
         let began = Instant::now();
         match effect.action {
             EffectAction::Tool { name, args, class: _, bound, definition } => {
-                let context = context(assignment, effect.id);
+                let gathered = Arc::new(LiveGathered::default());
+                let context = context(assignment, effect.id, gathered.sink());
                 let outcome = match self.still_agreed(&context, &name, &args, bound).await {
-                    Ok(()) => match definition {
-                        Some(known) => {
-                            self.tools.call_defined(&context, &name, &args, &known).await
-                        }
-                        None => self.tools.call(&context, &name, &args).await,
-                    },
+                    Ok(()) => {
+                        let call = match &definition {
+                            Some(known) => self.tools.call_defined(&context, &name, &args, known),
+                            None => self.tools.call(&context, &name, &args),
+                        };
+                        self.listening(assignment, effect.id, &gathered, call).await
+                    }
                     Err(stale) => stale,
                 };
-                (EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }, Vec::new())
+                Done {
+                    result: EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) },
+                    streamed: Vec::new(),
+                    live: gathered.rest(),
+                }
             }
             EffectAction::Model(request) => {
                 let (reply, streamed) = self.ask(assignment, effect.id, &request).await;
-                (EffectResult::Model { reply, latency_ms: millis(began.elapsed()) }, streamed)
+                let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
+                Done { result, streamed, live: Vec::new() }
             }
             EffectAction::Bind { name, args, files, policy } => {
-                let context = context(assignment, effect.id);
+                let context = context(assignment, effect.id, LiveSink::default());
                 let hash = self.tools.bind(&context, &name, &args, &files, &policy).await;
-                (EffectResult::Bound { hash }, Vec::new())
+                let result = EffectResult::Bound { hash };
+                Done { result, streamed: Vec::new(), live: Vec::new() }
+            }
+        }
+    }
+
+    /// Waits for a call, and sends on what it says meanwhile.
+    async fn listening(
+        &self,
+        assignment: &Assignment,
+        effect: EffectId,
+        gathered: &LiveGathered,
+        mut call: Fut<'_, ToolOutcome>,
+    ) -> ToolOutcome {
+        let mut tick =
+            tokio::time::interval_at(tokio::time::Instant::now() + live::TICK, live::TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (session, epoch) = (assignment.session, assignment.epoch);
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut call => return outcome,
+                _ = tick.tick() => {
+                    let pieces = gathered.due();
+                    if !pieces.is_empty() {
+                        self.say(ToCortex::Live { session, epoch, effect, pieces }).await;
+                    }
+                }
             }
         }
     }
@@ -324,7 +366,7 @@ fn at_white_space(mut text: String) -> (Option<String>, Option<String>) {
     }
 }
 
-fn context(assignment: &Assignment, effect: EffectId) -> ToolContext {
+fn context(assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolContext {
     ToolContext {
         colony: assignment.colony,
         session: assignment.session,
@@ -334,6 +376,7 @@ fn context(assignment: &Assignment, effect: EffectId) -> ToolContext {
         workspace: assignment.workspace.clone(),
         sandbox: assignment.sandbox,
         limits: SandboxLimits::default(),
+        live,
     }
 }
 

@@ -6,12 +6,14 @@
 
 mod admin;
 mod agents;
+mod alarms;
 pub mod bus;
 pub mod caller;
 mod cortex;
 pub mod error;
 mod hive;
 mod keys;
+mod live;
 mod policies;
 mod replays;
 pub mod request;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
@@ -62,6 +65,8 @@ pub struct Config {
     pub token_key: [u8; 32],
     /// The admin token's BLAKE3.
     pub admin_hash: [u8; 32],
+    /// Who plants the canaries that calls are searched for; the tools must have the same one.
+    pub canaries: Option<Planter>,
 }
 
 impl Config {
@@ -149,6 +154,7 @@ impl Engine {
             tools: Arc::clone(&tools),
             toolset: (specs, toolset),
         });
+        cortex.alarms.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
         let recovered = cortex.recover().await?;

@@ -24,6 +24,11 @@ use crate::view::Created;
 const TASK_BYTES: usize = 200_000;
 
 impl Engine {
+    /// How many alarms the session has raised; 0 for one that is not known.
+    pub fn session_alarms(&self, id: SessionId) -> u32 {
+        self.cortex.alarms.of(id)
+    }
+
     /// Makes a session and puts it in the queue.
     ///
     /// # Errors

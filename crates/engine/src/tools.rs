@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::AgentSpec;
 use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::row::{Role, SessionRow};
@@ -43,7 +44,7 @@ impl Engine {
         }
         let row = self.find_session(id).await?;
         let agent = self.agent_at(&row).await?;
-        let ToolCallDraft { tool, args } = call;
+        let ToolCallDraft { tool, mut args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
         let refused = self.refuses(&row, &agent, &tool, &args);
         let (mut outcome, latency_ms) = if let Some(refused) = refused {
@@ -68,18 +69,38 @@ impl Engine {
             answer.await.map_err(|_| shutting_down())?
         };
         self.cortex.store.redact(&mut outcome.result);
+        if let Some(planter) = &self.cortex.config.canaries {
+            planter.of(id).mask(&mut args);
+        }
+        let now = self.cortex.clock.now();
+        let (mut events, mut changes) = (Vec::new(), Vec::new());
+        if let Some((alarm, what)) = canary::told_by(&outcome.result) {
+            self.cortex.counters.of_event(alarm.kind());
+            if alarm == Alarm::Tripped {
+                changes.push(self.cortex.alarms.raise(id, now));
+            }
+            events.push(NewEvent {
+                stream: StreamId::Session(id),
+                kind: alarm.kind(),
+                ts: now,
+                payload: json!({
+                    "run_id": id, "outside": true, "by": by.name, "tool_name": tool, "what": what,
+                }),
+            });
+        }
         let event = NewEvent {
             stream: StreamId::Session(id),
             kind: if outcome.allowed { "tool.called" } else { "tool.denied" },
-            ts: self.cortex.clock.now(),
+            ts: now,
             payload: json!({
                 "run_id": id, "step_id": null, "call_id": effect, "by": by.name,
                 "tool_name": tool, "args": args, "ok": outcome.ok(), "allowed": outcome.allowed,
                 "latency_ms": latency_ms, "result": outcome.result,
             }),
         };
+        events.insert(0, event);
         let guards = vec![Guard::SessionExists { session: id }];
-        self.cortex.store.commit(Commit { guards, events: vec![event], changes: vec![] }).await?;
+        self.cortex.store.commit(Commit { guards, events, changes }).await?;
         Ok(outcome)
     }
 

@@ -34,8 +34,7 @@ pub use config::{
 };
 pub use pins::Difference;
 pub use servers::{
-    McpError, McpServers, Parts, Progress, ProgressSink, SecretLookup, ServerState, ServerView,
-    ToolState, ToolView,
+    McpError, McpServers, Parts, SecretLookup, ServerState, ServerView, ToolState, ToolView,
 };
 pub use settings::{Settings, StoreSettings};
 

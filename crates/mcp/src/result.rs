@@ -258,6 +258,7 @@ mod tests {
             workspace: dir.path().to_owned(),
             sandbox: SandboxLevel::None,
             limits: SandboxLimits::default(),
+            live: overmind_core::live::LiveSink::default(),
         };
         let secrets = ["hunter2hunter2".to_owned()];
         let wanted =

@@ -84,8 +84,7 @@ const AWS_SECRET_CHARS: usize = 40;
 /// holds is many times slower than finding where the match ends, and the kind is known from how
 /// the match begins.
 static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
-    let pem_begin = "-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
-    let pem_end = "-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
+    let (pem_begin, pem_end) = (PEM_BEGIN_SHAPE, PEM_END_SHAPE);
     // What stands inside a PEM block, real or written as a JSON string.
     let pem_body = r"[A-Za-z0-9+/=:,.\\\-\x20\t\r\n]";
     let words = [
@@ -129,6 +128,13 @@ static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
     branches.push(format!("{pem_begin}{pem_body}*"));
     Regex::new(&branches.join("|")).expect("the pattern is a constant")
 });
+
+const PEM_BEGIN_SHAPE: &str = "-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
+const PEM_END_SHAPE: &str = "-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
+static PEM_BEGIN: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(PEM_BEGIN_SHAPE).expect("the pattern is a constant"));
+static PEM_END: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(PEM_END_SHAPE).expect("the pattern is a constant"));
 
 /// The masks that we write, and no other text in brackets: a secret may look like one.
 static MASK: LazyLock<Regex> = LazyLock::new(|| {
@@ -230,6 +236,36 @@ impl Redactor {
     /// Masks in `text`; answers whether anything was masked.
     pub fn text(&self, text: &mut String) -> bool {
         redact_text(self.pattern().as_deref(), text)
+    }
+
+    /// See [`Store::settled`](overmind_core::store::Store::settled).
+    ///
+    /// Secrets with line ends in them are the ones that matter: private keys, which are held back
+    /// from their first line until the last has come, and secrets that were told.
+    pub fn settled(&self, text: &str) -> usize {
+        let text = &text[..text.rfind(['\n', '\r']).map_or(0, |at| at + 1)];
+        let mut end = text.len();
+        let mut at = 0;
+        while let Some(begin) = PEM_BEGIN.find_at(text, at) {
+            match PEM_END.find_at(text, begin.end()) {
+                Some(ended) => at = ended.end(),
+                None => {
+                    end = begin.start();
+                    break;
+                }
+            }
+        }
+        for secret in self.pattern().iter().flat_map(|known| &known.plain) {
+            if !secret.contains(['\n', '\r']) {
+                continue;
+            }
+            // The longest beginning of it that the text ends with.
+            let begun = (1..secret.len())
+                .rev()
+                .find(|n| secret.get(..*n).is_some_and(|begun| text.ends_with(begun)));
+            end = end.min(text.len() - begun.unwrap_or(0));
+        }
+        text[..end].rfind(['\n', '\r']).map_or(0, |at| at + 1)
     }
 
     /// Masks in the text, if there is one.
@@ -415,6 +451,27 @@ mod tests {
         let mut text = text.to_owned();
         Redactor::default().text(&mut text);
         text
+    }
+
+    #[test]
+    fn a_growing_text_is_settled_up_to_the_line_in_which_a_secret_may_begin() {
+        let redactor = Redactor::new(&["first line\nsecond line\nthird".to_owned()]);
+        let begin = format!("-----BEGIN {}-----", "RSA PRIVATE KEY");
+        let end = format!("-----END {}-----", "RSA PRIVATE KEY");
+        for (text, settled) in [
+            (String::new(), 0),
+            ("no end".into(), 0),
+            ("a\nb".into(), 2),
+            ("50%\r60%".into(), 4),
+            (format!("a\nkey: {begin}\nMIIE\n"), 2),
+            (format!("a\n{begin}\nMIIE\n{end}\nb\n"), 2 + begin.len() + 6 + end.len() + 3),
+            ("x\nthe first line\n".into(), 2),
+            ("x\nfirst line\nsecond line\n".into(), 2),
+            ("x\nfirst line\nother\n".into(), 19),
+            ("x\nfirst line\nsecond line\nthird\n".into(), 31),
+        ] {
+            assert_eq!(redactor.settled(&text), settled, "{text:?}");
+        }
     }
 
     #[test]

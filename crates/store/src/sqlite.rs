@@ -252,6 +252,10 @@ impl Store for Sqlite {
         self.redactor.value(value);
     }
 
+    fn settled(&self, text: &str) -> usize {
+        self.redactor.settled(text)
+    }
+
     fn listen(&self, listener: CommitListener) {
         *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) =
             Some(Arc::new(listener));

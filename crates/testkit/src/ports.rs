@@ -10,6 +10,7 @@ use overmind_core::gate::{
     Binding, Decision, Gate, GateRequest, GateVerdict, PolicySource, PolicyVersion, Risk, RuleRef,
 };
 use overmind_core::ids::MemoryId;
+use overmind_core::live::LiveSink;
 use overmind_core::memory::{
     Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
 };
@@ -32,6 +33,8 @@ pub struct FakeTools {
     answer: Answer,
     pub calls: Mutex<Vec<(String, Value)>>,
     pub dropped: AtomicUsize,
+    /// What each call may speak into while it runs.
+    pub live: Mutex<Vec<LiveSink>>,
     /// Stands for what a call would read: a change of it is a change of what a call does.
     pub surroundings: AtomicUsize,
     gate: Semaphore,
@@ -81,6 +84,7 @@ impl FakeTools {
             answer: Arc::new(answer),
             calls: Mutex::default(),
             dropped: AtomicUsize::new(0),
+            live: Mutex::default(),
             surroundings: AtomicUsize::new(0),
             gate: Semaphore::new(0),
         })
@@ -121,6 +125,7 @@ impl Toolbox for FakeTools {
                 let outcome = ToolOutcome::failure("tool_not_allowed", message);
                 return ToolOutcome { allowed: false, ..outcome };
             }
+            self.live.lock().expect("no test panics here").push(context.live.clone());
             self.calls.lock().expect("no test panics here").push((name.into(), args.clone()));
             if name == "hang" {
                 let mut guard = CountDrop(&self.dropped, true);

@@ -33,6 +33,7 @@ async fn main() {
         workspace: dir.path().to_owned(),
         sandbox: SandboxLevel::Namespace,
         limits: SandboxLimits::default(),
+        live: overmind_core::live::LiveSink::default(),
     };
     let page = "word ".repeat(20_000);
     for (what, name, args) in [

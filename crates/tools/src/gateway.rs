@@ -9,6 +9,7 @@ use std::task::Poll;
 use serde_json::Value;
 
 use overmind_core::Fut;
+use overmind_core::canary::Planter;
 use overmind_core::gate::PolicyVersion;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
@@ -18,6 +19,7 @@ use overmind_core::tool_source::ToolSource;
 
 use crate::answer::{Answer, Failure, envelope};
 use crate::binding::{self, Execution};
+use crate::canaries::Watch;
 use crate::options::Options;
 use crate::schema::Checker;
 use crate::sources::Sources;
@@ -88,6 +90,7 @@ pub struct Gateway {
     tools: BTreeMap<String, Registered>,
     specs: Arc<[ToolSpec]>,
     sources: Sources,
+    canaries: Option<Planter>,
 }
 
 impl Gateway {
@@ -121,6 +124,7 @@ impl Gateway {
         options: Options,
         more: Vec<Arc<dyn Tool>>,
     ) -> Result<Self, RegisterError> {
+        let canaries = options.canaries.clone();
         let mut tools = BTreeMap::new();
         let mut specs = Vec::new();
         for tool in builtin::all(parts, options).into_iter().chain(more) {
@@ -135,7 +139,7 @@ impl Gateway {
             specs.push(spec);
         }
         specs.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { tools, specs: specs.into(), sources: Sources::default() })
+        Ok(Self { tools, specs: specs.into(), sources: Sources::default(), canaries })
     }
 
     /// Adds tools that come and go. They are validated and allowed as all others are.
@@ -155,7 +159,25 @@ impl Gateway {
         Ok(self)
     }
 
+    /// Calls a tool, with an eye on canaries.
     async fn answer(
+        &self,
+        context: &ToolContext,
+        name: &str,
+        args: &Value,
+        definition: Option<&str>,
+    ) -> ToolOutcome {
+        let Some(planter) = &self.canaries else {
+            return self.unwatched(context, name, args, definition).await;
+        };
+        let (watch, context) = Watch::begin(planter, context);
+        if let Some(refused) = watch.refusal(name, args) {
+            return refused;
+        }
+        watch.end(self.unwatched(&context, name, args, definition).await)
+    }
+
+    async fn unwatched(
         &self,
         context: &ToolContext,
         name: &str,

@@ -26,6 +26,7 @@
 mod answer;
 mod binding;
 mod builtin;
+mod canaries;
 pub mod egress;
 mod file_labels;
 mod gateway;

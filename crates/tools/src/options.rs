@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use overmind_core::canary::Planter;
+
 use crate::egress::{Egress, Resolve, SystemResolver};
 use crate::file_labels::FileLabels;
 
@@ -16,6 +18,8 @@ pub struct Options {
     pub commands: Commands,
     /// Which files are private, and which came from outside.
     pub files: FileLabels,
+    /// Who plants canaries in commands; without one nothing is planted or looked for.
+    pub canaries: Option<Planter>,
 }
 
 impl Default for Options {
@@ -25,6 +29,7 @@ impl Default for Options {
             resolver: Arc::new(SystemResolver),
             commands: Commands::default(),
             files: FileLabels::default(),
+            canaries: None,
         }
     }
 }

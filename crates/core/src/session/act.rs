@@ -200,6 +200,7 @@ impl Session {
         let call = calls[at].clone();
         // What it has read stays with it, whatever it does next.
         self.labels |= outcome.labels();
+        self.tell_of_canary(&call, effect, outcome, out);
         if let Some(error) = outcome.result.get("error").filter(|_| !outcome.ok()) {
             if error.get("code").and_then(Value::as_str) == Some(STALE_APPROVAL) {
                 // Nothing was done: what it would do now is asked about like new.

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 use super::phase::{Call, CallState, Clearance, Phase};
 use super::{Decision, Session, Step};
 use crate::approval::{Approval, action_hash};
+use crate::canary::{self, Alarm};
 use crate::effect::{Bound, Effect, EffectAction};
 use crate::gate::{self, GateVerdict, Labels};
 use crate::ids::ApprovalId;
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
+use crate::tool::ToolOutcome;
 
 /// The error of a call whose approval was for something else by the time it began.
 pub const STALE_APPROVAL: &str = "approval_stale";
@@ -69,7 +71,8 @@ impl Session {
         let Some(at) = calls.iter().position(|call| call.state == CallState::Judging) else {
             return;
         };
-        let wanted = match self.agent_asks(&calls[at].name) {
+        let call = calls[at].clone();
+        let wanted = match self.agent_asks(&call.name) {
             true => gate::Decision::Ask,
             false => gate::Decision::Allow,
         };
@@ -82,9 +85,47 @@ impl Session {
                 let verdict = Box::new(verdict.clone());
                 self.with_call(at, |call| call.clearance = Clearance::Asked(verdict));
             }
-            gate::Decision::Deny => return self.deny(at, verdict.advice.clone(), now, out),
+            gate::Decision::Deny => {
+                if verdict.rule.place == canary::RULE_PLACE {
+                    self.alarm(Alarm::Tripped, &call, None, &verdict.reason, out);
+                }
+                return self.deny(at, verdict.advice.clone(), now, out);
+            }
         }
         self.advance(now, out);
+    }
+
+    /// Writes down what the result of a call tells of canaries.
+    pub(super) fn tell_of_canary(
+        &mut self,
+        call: &Call,
+        effect: u64,
+        outcome: &ToolOutcome,
+        out: &mut Step,
+    ) {
+        if let Some((alarm, what)) = canary::told_by(&outcome.result) {
+            self.alarm(alarm, call, Some(effect), what, out);
+        }
+    }
+
+    fn alarm(
+        &mut self,
+        alarm: Alarm,
+        call: &Call,
+        effect: Option<u64>,
+        what: &str,
+        out: &mut Step,
+    ) {
+        // Whoever has been after one secret may hold others.
+        self.labels.private = true;
+        let step = call.step.as_ref().map(|step| step.id);
+        out.events.push(Decision {
+            kind: alarm.kind(),
+            payload: json!({
+                "run_id": self.row.id, "step_id": step, "effect": effect,
+                "tool_name": call.name, "what": what,
+            }),
+        });
     }
 
     /// Asks the Hive what exactly the call at `at` would do.

@@ -2,7 +2,7 @@
 //!
 //! A session's stream holds three classes of events. *Inputs* are facts from outside: results,
 //! answers, orders. *Decisions* follow from the inputs before them and nothing else; a replay
-//! makes them again and compares. *Observations* (streamed model output, calls of tools from
+//! makes them again and compares. *Observations* (streamed output, calls of tools from
 //! outside the session) change nothing and are skipped.
 
 use serde::{Deserialize, Serialize};
@@ -208,6 +208,12 @@ struct CancelPayload {
 }
 
 #[derive(Deserialize)]
+struct CanaryPayload {
+    #[serde(default)]
+    outside: bool,
+}
+
+#[derive(Deserialize)]
 struct HandedOverPayload {
     not_begun: Vec<u64>,
 }
@@ -287,11 +293,19 @@ impl Recorded {
                 let HandedOverPayload { not_begun } = read(kind, payload)?;
                 Self::Input(Input::HandedOver { not_begun })
             }
+            // About a call from outside, as such calls are.
+            "canary.seen" | "canary.tripped" => {
+                let CanaryPayload { outside } = read(kind, payload)?;
+                if outside { Self::Observation } else { Self::Decision }
+            }
             "model.output.started"
             | "model.output.delta"
             | "model.output.completed"
             | "model.output.restarted"
-            | "memory.stored" => Self::Observation,
+            | "memory.stored"
+            | "tool.output.delta"
+            | "tool.output.skipped"
+            | "tool.progress" => Self::Observation,
             _ => Self::Decision,
         })
     }

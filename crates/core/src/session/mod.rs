@@ -208,6 +208,12 @@ impl Session {
         self.phase.running().find(|n| EffectId::derive(self.row.id, *n) == id)
     }
 
+    /// The step of the tool call that this effect is, if it is one and under way.
+    pub fn step_of(&self, id: EffectId) -> Option<StepId> {
+        let call = self.phase.call(self.effect_number(id)?)?;
+        call.step.as_ref().map(|step| step.id)
+    }
+
     /// Whether `input` means anything now.
     ///
     /// # Errors

@@ -3,14 +3,18 @@
 //! Input → redact → step (pure) → commit → effects. An effect leaves for its Hive only after
 //! the commit that says so is durable; an answer to a caller likewise.
 
+mod live;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::bus::{Assignment, ToHive};
+use overmind_core::canary::Alarm;
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
 use overmind_core::ids::{ApprovalId, EffectId, SessionId};
+use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
 use overmind_core::queue::Ticket;
 use overmind_core::row::{SessionRow, SessionStatus};
@@ -40,6 +44,14 @@ pub(crate) enum Mail {
         result: EffectResult,
         /// The end of what the model streamed.
         streamed: Vec<ModelDelta>,
+        /// The end of what a tool said.
+        live: Vec<LivePiece>,
+    },
+    /// What a tool says while it runs.
+    Live {
+        epoch: u32,
+        effect: EffectId,
+        pieces: Vec<LivePiece>,
     },
     Progress {
         epoch: u32,
@@ -77,6 +89,8 @@ struct Driver {
     held: Option<Session>,
     /// Characters streamed by the model call under way, per channel.
     streamed: Option<(EffectId, u64)>,
+    /// Output of tool calls under way that waits for its lines to end.
+    live: Vec<live::Output>,
     stop: CancellationToken,
 }
 
@@ -98,8 +112,14 @@ pub(super) async fn drive(
             return refuse(&cortex, id, &mut mailbox, &err);
         }
     };
-    let mut driver =
-        Driver { cortex: Arc::clone(&cortex), id, held: Some(session), streamed: None, stop };
+    let mut driver = Driver {
+        cortex: Arc::clone(&cortex),
+        id,
+        held: Some(session),
+        streamed: None,
+        live: Vec::new(),
+        stop,
+    };
     let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
     match outcome {
@@ -206,8 +226,17 @@ impl Driver {
                     self.input(Input::Recovered { epoch, hive }).await?;
                 }
             }
-            Mail::Report { epoch, effect, result, streamed } => {
-                self.report(epoch, effect, result, streamed).await?;
+            Mail::Report { epoch, effect, result, streamed, live } => {
+                self.report(epoch, effect, result, streamed, live).await?;
+            }
+            Mail::Live { epoch, effect, pieces } => {
+                if epoch == self.session().row().epoch
+                    && self.session().effect_number(effect).is_some()
+                {
+                    self.live(effect, pieces).await?;
+                } else {
+                    count(&self.cortex.counters.stale);
+                }
             }
             Mail::Progress { epoch, effect, delta } => {
                 if epoch == self.session().row().epoch
@@ -248,6 +277,7 @@ impl Driver {
         effect: EffectId,
         result: EffectResult,
         streamed: Vec<ModelDelta>,
+        live: Vec<LivePiece>,
     ) -> Result<(), Stop> {
         let number = self.session().effect_number(effect);
         let (Some(number), true) = (number, epoch == self.session().row().epoch) else {
@@ -273,6 +303,7 @@ impl Driver {
         for delta in streamed {
             self.streamed_events(effect, delta, now, &mut ahead);
         }
+        ahead.extend(self.last_live_events(effect, live, now));
         self.input_after(ahead, input, now).await
     }
 
@@ -289,6 +320,7 @@ impl Driver {
         mut input: Input,
         now: Timestamp,
     ) -> Result<(), Stop> {
+        self.cortex.mask_canaries(self.id, &mut input);
         self.cortex.redact(&mut input);
         // Outside values may be nested deeper than the log's reader goes.
         input.flatten();
@@ -364,6 +396,12 @@ impl Driver {
         let (kind, payload) = self.session().record(input);
         commit.events.push(NewEvent { stream, kind, ts: now, payload });
         let Step { events, steps, effects, aborted } = self.step(input, now);
+        for event in &events {
+            self.cortex.counters.of_event(event.kind);
+            if event.kind == Alarm::Tripped.kind() {
+                commit.changes.push(self.cortex.alarms.raise(self.id, now));
+            }
+        }
         commit.events.extend(events.into_iter().map(|event| NewEvent {
             stream,
             kind: event.kind,
@@ -384,6 +422,9 @@ impl Driver {
     fn verdict(&self) -> Option<GateVerdict> {
         let session = self.session();
         let call = session.to_judge()?;
+        if let Some(refused) = self.cortex.alarm(self.id, call.tool, call.args) {
+            return Some(refused);
+        }
         let mut verdict =
             self.cortex.judge(session.row(), session.agent(), call.tool, call.args, call.labels);
         if verdict.decision == gate::Decision::Allow && !session.agent_asks(call.tool) {

@@ -1,17 +1,65 @@
 //! Asking the policy.
 
 use overmind_core::agent::AgentSpec;
+use overmind_core::canary;
 use overmind_core::gate::{
     Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef, scratch_of,
 };
-use overmind_core::ids::ColonyId;
+use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::Input;
 use serde_json::Value;
 
 use super::Cortex;
 
 impl Cortex {
+    /// The refusal of a call that carries a canary; `None` for all others. The policy is not asked
+    /// about one: nobody shall be able to agree to it.
+    pub(crate) fn alarm(
+        &self,
+        session: SessionId,
+        tool: &str,
+        args: &Value,
+    ) -> Option<GateVerdict> {
+        let canaries = self.config.canaries.as_ref()?.of(session);
+        let carried = canaries.carried(tool, args);
+        let first = carried.first()?;
+        Some(GateVerdict {
+            decision: Decision::Deny,
+            rule: RuleRef { id: first.place.clone(), place: canary::RULE_PLACE.into() },
+            risk: Risk::Critical,
+            reason: canary::in_words(&carried),
+            advice: canary::ADVICE.into(),
+            actions: Vec::new(),
+            policy: match &self.gate {
+                Some(gate) => gate.version(),
+                None => PolicyVersion("none".into()),
+            },
+            files: Vec::new(),
+        })
+    }
+
+    /// Masks canaries in what a model wants. What it says is masked by their shape anyway; what it
+    /// encodes would not be, and a call that carries the mask is known as one that carried a
+    /// canary.
+    pub(crate) fn mask_canaries(&self, session: SessionId, input: &mut Input) {
+        let (Some(planter), Input::ModelDone { reply: Ok(reply), .. }) =
+            (&self.config.canaries, input)
+        else {
+            return;
+        };
+        let canaries = planter.of(session);
+        canaries.mask_text(&mut reply.text);
+        canaries.mask_text(&mut reply.reasoning);
+        for call in &mut reply.calls {
+            canaries.mask(&mut call.args);
+        }
+        if let Some(state) = &mut reply.provider_state {
+            canaries.mask(state);
+        }
+    }
+
     /// What the policy says about a call of this session, and about nothing else: what the
     /// agent's own definition asks for comes on top.
     pub(crate) fn judge(

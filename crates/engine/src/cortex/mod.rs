@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
+use overmind_core::canary::Alarm;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
@@ -32,6 +33,7 @@ use self::driver::Mail;
 pub(crate) use self::driver::Order;
 pub(crate) use self::watch::Watchers;
 use crate::Config;
+use crate::alarms::Alarms;
 use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::tasks::Tasks;
@@ -63,6 +65,7 @@ pub(crate) struct Cortex {
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
+    pub(crate) alarms: Alarms,
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
@@ -87,6 +90,19 @@ pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) store_errors: AtomicU64,
     pub(crate) stale: AtomicU64,
+    pub(crate) canaries_seen: AtomicU64,
+    pub(crate) canaries_tripped: AtomicU64,
+}
+
+impl Counters {
+    /// Counts what an event tells that somebody should look at.
+    pub(crate) fn of_event(&self, kind: &str) {
+        if kind == Alarm::Seen.kind() {
+            count(&self.canaries_seen);
+        } else if kind == Alarm::Tripped.kind() {
+            count(&self.canaries_tripped);
+        }
+    }
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -130,6 +146,7 @@ impl Cortex {
             toolset: Mutex::new(toolset),
             watchers,
             counters: Counters::default(),
+            alarms: Alarms::default(),
             draining: AtomicBool::new(false),
             degraded: Mutex::new(None),
             drivers: Mutex::default(),
@@ -156,8 +173,11 @@ impl Cortex {
                 continue;
             }
             match message.body {
-                ToCortex::Report { session, epoch, effect, result, streamed } => {
-                    self.report(session, Mail::Report { epoch, effect, result, streamed });
+                ToCortex::Report { session, epoch, effect, result, streamed, live } => {
+                    self.report(session, Mail::Report { epoch, effect, result, streamed, live });
+                }
+                ToCortex::Live { session, epoch, effect, pieces } => {
+                    self.report(session, Mail::Live { epoch, effect, pieces });
                 }
                 ToCortex::Progress { session, epoch, effect, delta } => {
                     self.report(session, Mail::Progress { epoch, effect, delta });

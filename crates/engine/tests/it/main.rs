@@ -1,7 +1,9 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
+mod canaries;
 mod gate;
 mod humans;
+mod live;
 mod orders;
 mod recovery;
 mod registry;

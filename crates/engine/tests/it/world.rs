@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
@@ -85,6 +86,7 @@ impl World {
                 workspace: dir.path().to_owned(),
                 token_key: [7; 32],
                 admin_hash: *blake3::hash(b"ova_test").as_bytes(),
+                canaries: Some(Planter::new(&[9; 32])),
             },
         })
         .await

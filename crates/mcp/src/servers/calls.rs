@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::ids::SessionId;
+use overmind_core::live::Live;
 use overmind_core::time::Timestamp;
 use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec};
 use overmind_core::tool_source::{CHANGED, ToolSource};
@@ -14,7 +15,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{McpServers, Progress, ServerState, ToolState};
+use super::{McpServers, ServerState, ToolState};
 use crate::PREFIX;
 use crate::config::{Scope, ServerConfig};
 use crate::link::{CallError, Link};
@@ -23,6 +24,8 @@ use crate::vet::clean;
 
 /// Sessions that may have a server of their own at one time, for each server.
 const MAX_OWN: usize = 64;
+/// Bytes of the message of one report of progress.
+const MAX_PROGRESS_BYTES: usize = 1024;
 const TRANSPORT: &str = "mcp_transport_error";
 
 /// A session's own connection to a server.
@@ -337,18 +340,15 @@ impl McpServers {
         args: &Value,
     ) -> Result<ToolOutcome, Not> {
         let report = |report: &ProgressNotificationParam| {
-            let Some(sink) = &self.parts.progress else { return };
+            if !context.live.is_heard() {
+                return;
+            }
             let message = report.message.as_deref().map(|text| {
                 let text = self.masked(config, clean(text).0);
-                text[..text.floor_char_boundary(1024)].to_owned()
+                text[..text.floor_char_boundary(MAX_PROGRESS_BYTES)].to_owned()
             });
-            sink(Progress {
-                session: context.session,
-                effect: context.effect,
-                progress: report.progress,
-                total: report.total,
-                message,
-            });
+            let (progress, total) = (report.progress, report.total);
+            context.live.say(Live::Progress { progress, total, message: message.as_deref() });
         };
         let called = link.call(tool, args, &config.limits, &report).await;
         let answer = called.map_err(|err| match err {

@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::piped::Launcher;
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolSpec};
@@ -31,20 +30,6 @@ use book::{Book, Server};
 /// Finds a secret's text by its name.
 pub type SecretLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// Hears what a call reports while it runs. Must not block.
-pub type ProgressSink = Arc<dyn Fn(Progress) + Send + Sync>;
-
-/// One report of a running call. All of it is the server's word: untrusted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Progress {
-    pub session: SessionId,
-    pub effect: EffectId,
-    pub progress: f64,
-    pub total: Option<f64>,
-    /// At most 1 KiB, without what hides.
-    pub message: Option<String>,
-}
-
 /// What the servers run with.
 #[derive(Clone)]
 pub struct Parts {
@@ -56,7 +41,6 @@ pub struct Parts {
     pub scratch: PathBuf,
     /// Names of the built-in tools.
     pub built_in: Vec<String>,
-    pub progress: Option<ProgressSink>,
 }
 
 impl fmt::Debug for Parts {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use overmind_core::live::LivePiece;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_mcp::{SameNames, Scope, ServerConfig, Transport, Value};
 use overmind_testkit::real::counterpart;
@@ -56,7 +57,8 @@ async fn needs_node_everything_is_called_over_pipes_in_the_sandbox() {
     let long = bench.call("mcp.everything.trigger-long-running-operation", long).await;
     assert_eq!(long["ok"], true, "{long}");
     let reports = bench.progress.lock().unwrap().clone();
-    assert!(reports.iter().any(|report| report.total == Some(2.0)), "{reports:?}");
+    let of_two = |report: &LivePiece| matches!(report, LivePiece::Progress { total, .. } if *total == Some(2.0));
+    assert!(reports.iter().any(of_two), "{reports:?}");
     let structured = json!({"location": "New York"});
     let structured = bench.call("mcp.everything.get-structured-content", structured).await;
     assert!(structured["mcp"]["result"]["structuredContent"].is_object(), "{structured}");

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::ids::{AgentId, ColonyId, EffectId, SessionId};
+use overmind_core::live::{Live, LivePiece, LiveSink};
 use overmind_core::sandbox::{SandboxLevel, SandboxLimits};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::ToolContext;
 use overmind_core::tool_source::ToolSource;
 use overmind_mcp::{
-    McpServers, Parts, Progress, ServerConfig, ServerState, ServerView, Settings, Transport, Value,
+    McpServers, Parts, ServerConfig, ServerState, ServerView, Settings, Transport, Value,
 };
 use overmind_sandbox::{Options, PipedLauncher};
 use serde_json::Value as Json;
@@ -65,7 +66,7 @@ impl Clock for Wall {
 pub(crate) struct Bench {
     pub(crate) servers: Arc<McpServers>,
     pub(crate) settings: Arc<Memory>,
-    pub(crate) progress: Arc<Mutex<Vec<Progress>>>,
+    pub(crate) progress: Arc<Mutex<Vec<LivePiece>>>,
     pub(crate) dir: tempfile::TempDir,
 }
 
@@ -78,7 +79,6 @@ impl Bench {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir(dir.path().join("ws")).unwrap();
         let progress = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&progress);
         let options = Options { init_program: helper(), ..Options::default() };
         let servers = McpServers::open(Parts {
             launcher: Arc::new(PipedLauncher::new(options)),
@@ -87,7 +87,6 @@ impl Bench {
             clock: Arc::new(Wall),
             scratch: dir.path().join("scratch"),
             built_in: ["run_shell", "ask_user"].map(str::to_owned).into(),
-            progress: Some(Arc::new(move |report| heard.lock().unwrap().push(report))),
         })
         .await
         .unwrap();
@@ -99,6 +98,14 @@ impl Bench {
     }
 
     pub(crate) fn context_of(&self, session: SessionId) -> ToolContext {
+        let heard = Arc::clone(&self.progress);
+        let live = LiveSink::new(move |said| match said {
+            Live::Progress { progress, total, message } => {
+                let message = message.map(str::to_owned);
+                heard.lock().unwrap().push(LivePiece::Progress { progress, total, message });
+            }
+            Live::Output { .. } => panic!("a server has no streams"),
+        });
         ToolContext {
             colony: ColonyId::DEFAULT,
             session,
@@ -108,6 +115,7 @@ impl Bench {
             workspace: self.dir.path().join("ws"),
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
+            live,
         }
     }
 

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -95,7 +96,8 @@ impl App {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
         };
-        let tools = tools::gateway(&config, parts)?;
+        let canaries = config.canaries.then(|| Planter::new(&token_key));
+        let tools = tools::gateway(&config, parts, canaries.clone())?;
         let gate = gate::open(&config.policy)?;
         let mcp = tools::mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
         let tools = tools
@@ -119,6 +121,7 @@ impl App {
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
+                canaries: canaries.clone(),
             },
         })
         .await?;

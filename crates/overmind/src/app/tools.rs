@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use overmind_core::canary::Planter;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::ToolSpec;
@@ -13,7 +14,11 @@ use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts};
 use super::{StartError, sandbox_options};
 use crate::config::Config;
 
-pub(super) fn gateway(config: &Config, parts: Parts) -> Result<Gateway, StartError> {
+pub(super) fn gateway(
+    config: &Config,
+    parts: Parts,
+    canaries: Option<Planter>,
+) -> Result<Gateway, StartError> {
     let usual = FileLabels::default();
     let options = Options {
         egress: Egress::allowing(&config.allow_hosts)?,
@@ -22,6 +27,7 @@ pub(super) fn gateway(config: &Config, parts: Parts) -> Result<Gateway, StartErr
             private: config.private_paths.clone().unwrap_or(usual.private),
             untrusted: config.untrusted_paths.clone().unwrap_or(usual.untrusted),
         },
+        canaries,
         ..Options::default()
     };
     let gateway = Gateway::with_options(parts, options, Vec::new());
@@ -44,7 +50,6 @@ pub(super) async fn mcp_servers(
         clock: Arc::clone(clock),
         scratch: config.data.path().join("mcp"),
         built_in: built_in.map(|spec| spec.name.clone()).collect(),
-        progress: None,
     });
     Ok(opened.await?)
 }

@@ -12,6 +12,7 @@ pub mod config_cmd;
 pub mod context;
 pub mod exit;
 pub mod ids;
+pub mod live;
 pub mod mcp;
 pub mod policy_cmd;
 pub mod progress;

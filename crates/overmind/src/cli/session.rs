@@ -81,6 +81,15 @@ pub async fn list(cx: &Context, remote: &Remote, runs: &[Run], empty: &str) -> R
     )
 }
 
+/// How a run stands, and whether it has raised alarms.
+fn status_cell(run: &Run) -> (String, Tone) {
+    match run.alarms {
+        0 => (run.status.to_string(), story::tone(run.status)),
+        1 => (format!("{}, 1 alarm", run.status), Tone::Bad),
+        n => (format!("{}, {n} alarms", run.status), Tone::Bad),
+    }
+}
+
 fn short_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone), now: Timestamp) -> Table {
     let mut table =
         Table::new(&["ID", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]).right("STEPS");
@@ -90,7 +99,7 @@ fn short_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone), now: Timesta
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
             name(run),
-            (run.status.to_string(), story::tone(run.status)),
+            status_cell(run),
             cell(run.step_count.to_string()),
             or_dash(took),
             cell(when::ago(run.created_at, now)),
@@ -125,7 +134,7 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
         table.row(vec![
             cell(run.id.to_string()),
             name(run),
-            (run.status.to_string(), story::tone(run.status)),
+            status_cell(run),
             cell(run.step_count.to_string()),
             cell(run.epoch.to_string()),
             cell(when::thousands(run.usage.input_tokens)),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use overmind_api::{Event, ModelCall, RunStatus, Step, StepType, Timeline, TimelineData, ToolCall};
 use serde_json::Value;
 
+use super::live::{Live, Told};
 use crate::output::table::Tone;
 use crate::output::{bold, clean, paint, when};
 
@@ -15,20 +16,22 @@ use crate::output::{bold, clean, paint, when};
 const HEAD: usize = 6;
 const TAIL: usize = 8;
 
-/// Tells entries one by one.
-#[derive(Clone, Copy, Debug)]
+/// Tells entries one by one, in their order.
+#[derive(Debug)]
 pub struct Story {
     colour: bool,
     verbose: bool,
+    /// What was told of calls that have not ended.
+    live: Live,
 }
 
 impl Story {
     pub fn new(colour: bool, verbose: bool) -> Self {
-        Self { colour, verbose }
+        Self { colour, verbose, live: Live::default() }
     }
 
     /// The lines for one entry, with line breaks; empty when it says nothing new.
-    pub fn tell(&self, entry: &Timeline) -> String {
+    pub fn tell(&mut self, entry: &Timeline) -> String {
         let text = match &entry.data {
             TimelineData::Event(event) => self.event(event),
             TimelineData::Step(step) => self.step(step),
@@ -50,8 +53,12 @@ impl Story {
         told
     }
 
-    fn event(&self, event: &Event) -> String {
+    fn event(&mut self, event: &Event) -> String {
         let payload = event.payload_json.value();
+        if let Some(lines) = self.live.event(&event.kind, &payload, self.verbose) {
+            let dim: Vec<String> = lines.iter().map(|line| self.dim(line)).collect();
+            return dim.join("\n");
+        }
         let text = |key: &str| payload.get(key).and_then(Value::as_str);
         match event.kind.as_str() {
             "run.started" => paint("started", Tone::Busy, self.colour),
@@ -107,6 +114,17 @@ impl Story {
                 let reason = text("reason").map(|why| format!(": {}", clean::line(why)));
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
+            "canary.tripped" => {
+                let tool = clean::line(text("tool_name").unwrap_or("a call")).into_owned();
+                let what = clean::line(text("what").unwrap_or_default()).into_owned();
+                let line = format!("ALARM: {tool} carried {what}; it was refused");
+                paint(&line, Tone::Bad, self.colour)
+            }
+            "canary.seen" => {
+                let tool = clean::line(text("tool_name").unwrap_or("a call")).into_owned();
+                let what = clean::line(text("what").unwrap_or_default()).into_owned();
+                paint(&format!("alarm: {tool} read {what}"), Tone::Waits, self.colour)
+            }
             "tool.retry" => {
                 let error = payload.get("error").unwrap_or(&Value::Null);
                 self.dim(&format!("tries again: {}", error_text(error)))
@@ -120,8 +138,14 @@ impl Story {
         }
     }
 
-    fn step(&self, step: &Step) -> String {
+    fn step(&mut self, step: &Step) -> String {
         let finished = step.finished_at.is_some();
+        if step.kind == StepType::Tool && !finished {
+            let part = |key| step.input_json.get(key).unwrap_or(&Value::Null);
+            let tool = part("tool_name").as_str().unwrap_or_default();
+            let line = format!("{} {}", clean::line(tool), action(tool, part("args")));
+            self.live.begins(step.id.to_string(), line);
+        }
         match step.kind {
             // A tool step is told by its call; here only what kept it from being called.
             StepType::Tool => match (&step.error, finished) {
@@ -148,7 +172,8 @@ impl Story {
         }
     }
 
-    fn tool(&self, call: &ToolCall) -> String {
+    fn tool(&mut self, call: &ToolCall) -> String {
+        let told_before = self.live.ended(&call.id.to_string());
         let took = self.dim(&when::precise(Duration::from_millis(call.latency_ms)));
         let result = &call.result_json;
         let ok = result.get("ok").and_then(Value::as_bool).unwrap_or(false);
@@ -172,7 +197,11 @@ impl Story {
         }
         for stream in ["stdout", "stderr"] {
             if let Some(text) = result.get(stream).and_then(Value::as_str) {
-                told.push_str(&self.excerpt(text));
+                told.push_str(&match told_before {
+                    Told::Nothing => self.excerpt(text),
+                    Told::Part => self.tail(text),
+                    Told::All => String::new(),
+                });
             }
         }
         if call.tool_name == "edit_file" {
@@ -254,6 +283,17 @@ impl Story {
             lines[lines.len() - TAIL..].iter().for_each(|text| line(text));
         }
         told
+    }
+
+    /// The last lines of an output whose first ones were told.
+    fn tail(&self, text: &str) -> String {
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let last = &lines[lines.len().saturating_sub(TAIL)..];
+        let line = |text: &&str| {
+            let text = clean::line(text).into_owned();
+            format!("\n{} {}", self.dim("│"), clean::cut(&text, 160))
+        };
+        last.iter().map(line).collect()
     }
 
     fn dim(&self, text: &str) -> String {
@@ -355,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_command_is_told_with_its_exit_and_its_output() {
-        let story = Story::new(false, false);
+        let mut story = Story::new(false, false);
         let result = json!({"ok": false, "exit_code": 1, "stdout": "a\nb\n", "stderr": ""});
         assert_eq!(
             story.tell(&call("run_shell", json!({"command": "make\ntest"}), result)),
@@ -365,7 +405,7 @@ mod tests {
 
     #[test]
     fn long_output_shows_its_ends_and_hostile_output_moves_no_cursor() {
-        let story = Story::new(false, false);
+        let mut story = Story::new(false, false);
         let lines: String = (0..40).map(|n| format!("line {n}\n")).collect();
         let told = story.tell(&call("run_shell", json!({}), json!({"ok": true, "stdout": lines})));
         assert!(told.contains("line 0\n") && told.contains("line 39\n"), "{told}");
@@ -377,7 +417,7 @@ mod tests {
 
     #[test]
     fn an_edit_is_told_as_what_went_and_what_came() {
-        let story = Story::new(false, false);
+        let mut story = Story::new(false, false);
         let args = json!({"path": "a.sh", "old": "x\ny\n", "new": "x\nz\n"});
         let told = story.tell(&call("edit_file", args, json!({"ok": true})));
         assert!(
@@ -388,8 +428,8 @@ mod tests {
 
     #[test]
     fn what_a_person_must_know_is_told_and_bookkeeping_is_not() {
-        let story = Story::new(false, false);
-        let tell = |kind, payload| story.tell(&event(kind, payload));
+        let mut story = Story::new(false, false);
+        let mut tell = |kind, payload| story.tell(&event(kind, payload));
         assert_eq!(
             tell("run.awaiting_input", json!({"prompt": "which port?"})),
             "20:19:55  asks: which port?\n"
@@ -407,8 +447,58 @@ mod tests {
         );
         assert_eq!(tell("model.output.delta", json!({"delta": "x"})), "");
         assert_eq!(tell("supervisor.decided", json!({})), "");
-        let verbose = Story::new(false, true);
+        let mut verbose = Story::new(false, true);
         assert!(verbose.tell(&event("supervisor.decided", json!({"x": 1}))).contains("{\"x\":1}"));
+    }
+
+    fn delta(epoch: u64, offset: u64, text: &str) -> Timeline {
+        let id = "eff_0190b2c4d5e67000800000000000002a";
+        let payload = json!({"call_id": id, "step_id": "s", "epoch": epoch, "stream": "stdout",
+                             "offset": offset, "text": text});
+        event("tool.output.delta", payload)
+    }
+
+    #[test]
+    fn output_that_was_told_while_it_came_is_not_told_again() {
+        let mut story = Story::new(false, false);
+        assert_eq!(
+            story.tell(&delta(1, 0, "one\r50%\rtwo\n\u{1b}[2J\n")),
+            "20:19:55  ▸ a command, while it runs\n          │ two\n          │ \\u{1b}[2J\n"
+        );
+        assert_eq!(story.tell(&delta(1, 9, "three")), "20:19:55  │ three\n");
+        let result = json!({"ok": true, "exit_code": 0, "stdout": "two\n\nthree"});
+        let told = story.tell(&call("run_shell", json!({"command": "make"}), result.clone()));
+        assert_eq!(told, "20:19:55  ✓ run_shell make  exit 0  34ms\n");
+        let told = story.tell(&call("run_shell", json!({"command": "make"}), result));
+        assert!(told.contains("│ two"), "another call is told whole: {told}");
+    }
+
+    #[test]
+    fn of_much_output_the_beginning_is_told_at_once_and_the_end_at_the_end() {
+        let mut story = Story::new(false, false);
+        let lines = |n: u32| (0..n).map(|n| format!("line {n}\n")).collect::<String>();
+        let told = story.tell(&delta(1, 0, &lines(500)));
+        assert!(told.contains("line 39\n") && !told.contains("line 40\n"), "{told}");
+        assert!(told.ends_with("… goes on …\n"), "{told}");
+        assert_eq!(story.tell(&delta(1, 5000, &lines(500))), "");
+        let result = json!({"ok": true, "exit_code": 0, "stdout": lines(1000)});
+        let told = story.tell(&call("run_shell", json!({}), result));
+        assert!(told.contains("line 999") && told.contains("line 992"), "{told}");
+        assert!(!told.contains("line 991"), "{told}");
+    }
+
+    #[test]
+    fn progress_and_alarms_are_told() {
+        let mut story = Story::new(false, false);
+        let progress = json!({"call_id": "c", "step_id": "s", "epoch": 1, "progress": 1.0,
+                              "total": 4.0, "message": "half a\nway"});
+        let told = story.tell(&event("tool.progress", progress));
+        assert!(told.ends_with("│ 25 %: half a⏎way\n"), "{told}");
+        let alarm = json!({"tool_name": "http_request", "what": "the canary of `env X` at /url"});
+        assert_eq!(
+            story.tell(&event("canary.tripped", alarm)),
+            "20:19:55  ALARM: http_request carried the canary of `env X` at /url; it was refused\n"
+        );
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
 ///
 /// What kept it from being shown, a server that stayed away among it.
 pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Outcome {
-    let story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide());
+    let mut story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide());
     watch(cx, remote, id, until, &mut |entry| {
         if cx.out.for_people() {
             cx.out.text(&story.tell(entry))?;

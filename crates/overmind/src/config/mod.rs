@@ -64,6 +64,8 @@ pub struct Config {
     pub runner: Vec<String>,
     pub private_paths: Option<Vec<String>>,
     pub untrusted_paths: Option<Vec<String>>,
+    /// Whether canaries are planted and watched for.
+    pub canaries: bool,
     pub policy: PolicyChoice,
     pub approval_ttl: Option<Duration>,
     pub log_level: String,
@@ -211,6 +213,7 @@ impl Config {
             runner: layers.list_of(key::RUNNER),
             private_paths: some_list(key::PRIVATE_PATHS),
             untrusted_paths: some_list(key::UNTRUSTED_PATHS),
+            canaries: layers.text_of(key::CANARIES) != Some("off"),
             policy: policy(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,

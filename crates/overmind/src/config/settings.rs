@@ -87,6 +87,7 @@ pub const COMMANDS: &str = "tools.commands";
 pub const RUNNER: &str = "tools.runner";
 pub const PRIVATE_PATHS: &str = "tools.private_paths";
 pub const UNTRUSTED_PATHS: &str = "tools.untrusted_paths";
+pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const LOG_LEVEL: &str = "log.level";
@@ -398,6 +399,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::List,
         None,
         "files of a workspace that came from outside, as globs; unset is what MCP servers leave behind",
+    ),
+    setting(
+        CANARIES,
+        None,
+        Kind::Choice(&["on", "off"]),
+        Some("on"),
+        "whether a secret that opens nothing is planted in commands, and watched for wherever data could leave",
     ),
     setting(
         POLICY_FILE,

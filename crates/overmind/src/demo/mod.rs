@@ -341,7 +341,7 @@ async fn follow(
     setup: &Setup,
 ) -> Result<Daemon, Failure> {
     let id = run.id.to_string();
-    let story = Story::new(cx.out.colour, cx.out.verbose);
+    let mut story = Story::new(cx.out.colour, cx.out.verbose);
     let mut place: Option<String> = None;
     let mut may_kill = !args.no_crash;
     let began = Instant::now();

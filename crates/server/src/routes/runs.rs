@@ -11,6 +11,7 @@ use overmind_api::{
     VerifyReport,
 };
 use overmind_core::ids::SessionId;
+use overmind_core::row::SessionRow;
 use overmind_engine::request::{SessionDraft, SessionQuery, ToolCallDraft};
 
 use super::agents::mark_replayed;
@@ -71,7 +72,8 @@ pub(crate) async fn run_list(
     let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent };
     let limit = window.limit;
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
-    Ok(list(&uri, limit, runs, |run| run.id.to_string(), Run::from))
+    let shown = |run: SessionRow| Run { alarms: cx.engine.session_alarms(run.id), ..run.into() };
+    Ok(list(&uri, limit, runs, |run| run.id.to_string(), shown))
 }
 
 /// Fetches one run.
@@ -82,7 +84,8 @@ pub(crate) async fn run_fetch(
     Who(caller): Who,
     RunPath(id): RunPath,
 ) -> Result<Response, Fault> {
-    Ok(json(&Run::from(cx.engine.session_fetch(&caller, id).await?)))
+    let run = cx.engine.session_fetch(&caller, id).await?;
+    Ok(json(&Run { alarms: cx.engine.session_alarms(id), ..run.into() }))
 }
 
 /// Cancels a run and stops what it is doing.

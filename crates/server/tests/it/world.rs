@@ -201,6 +201,7 @@ async fn engine(
             workspace: PathBuf::from(dir.path()),
             token_key: [7; 32],
             admin_hash: *blake3::hash(ADMIN.as_bytes()).as_bytes(),
+            canaries: None,
         },
     };
     Engine::start(parts).await.expect("an engine over a new store starts")

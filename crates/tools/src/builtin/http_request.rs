@@ -14,6 +14,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::parts;
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, cut, fields, source_of, untrusted};
 use crate::egress::{Door, Fetched, METHODS, Request, charset_of, is_text, media_type, text_of};
@@ -38,7 +39,7 @@ struct Args {
     headers: Map<String, Value>,
     #[serde(default)]
     body: Option<String>,
-    #[serde(default = "thirty", deserialize_with = "integer")]
+    #[serde(default = "parts::exchange_timeout", deserialize_with = "integer")]
     timeout_s: u64,
     #[serde(default = "all", deserialize_with = "integer")]
     max_bytes: u64,
@@ -46,10 +47,6 @@ struct Args {
 
 fn get() -> String {
     "GET".into()
-}
-
-fn thirty() -> u64 {
-    30
 }
 
 fn all() -> u64 {
@@ -75,10 +72,7 @@ impl Tool for HttpRequest {
             schema: json!({
                 "type": "object",
                 "properties": {
-                    "url": {
-                        "type": "string", "minLength": 1,
-                        "description": "http:// or https://, without credentials.",
-                    },
+                    "url": parts::url(),
                     "method": {
                         "type": "string", "default": "GET",
                         "enum": METHODS.iter().map(Method::as_str).collect::<Vec<_>>(),
@@ -92,15 +86,12 @@ impl Tool for HttpRequest {
                         "type": ["string", "null"], "default": null,
                         "description": "The body; set content-type in headers.",
                     },
-                    "timeout_s": {
-                        "type": "integer", "minimum": 1, "maximum": 120, "default": 30,
-                        "description": "Seconds for the whole exchange.",
-                    },
-                    "max_bytes": {
-                        "type": "integer", "minimum": 1, "maximum": MAX_TEXT_BYTES,
-                        "default": MAX_TEXT_BYTES,
-                        "description": "Bytes of the body to keep; the rest is cut off.",
-                    },
+                    "timeout_s": parts::for_exchange(),
+                    "max_bytes": parts::max_bytes(
+                        1,
+                        all(),
+                        "Bytes of the body to keep; the rest is cut off.",
+                    ),
                 },
                 "required": ["url"],
                 "additionalProperties": false,

@@ -9,10 +9,12 @@ use crate::egress::Door;
 use crate::gateway::{Parts, Tool};
 use crate::options::Options;
 
+mod command;
 mod edit_file;
 mod http_request;
 mod list_files;
 mod memory;
+mod parts;
 mod read_file;
 mod run_command;
 mod run_shell;
@@ -24,12 +26,13 @@ mod write_file;
 /// Every built-in tool.
 pub(crate) fn all(parts: Parts, options: Options) -> Vec<Arc<dyn Tool>> {
     let Parts { sandboxes, memory } = parts;
-    let Options { egress, resolver, commands, files } = options;
+    let Options { egress, resolver, commands, files, canaries } = options;
     let door = Arc::new(Door::new(egress, resolver));
     let labels = Arc::new(files);
+    let shell = command::Runner::new(sandboxes, labels.clone(), canaries);
     vec![
-        Arc::new(run_shell::RunShell::new(sandboxes.clone(), labels.clone())),
-        Arc::new(run_command::RunCommand::new(sandboxes, labels.clone(), commands)),
+        Arc::new(run_shell::RunShell::new(shell.clone())),
+        Arc::new(run_command::RunCommand::new(shell, commands)),
         Arc::new(read_file::ReadFile { labels: labels.clone() }),
         Arc::new(write_file::WriteFile),
         Arc::new(edit_file::EditFile { labels }),

@@ -5,7 +5,6 @@
 //! themselves are free: what a program may touch is the sandbox's business, as with `run_shell`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::Fut;
@@ -14,11 +13,11 @@ use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::command::{Runner, writable};
+use super::parts;
 use crate::answer::{Answer, Failure, brief};
 use crate::binding::Execution;
-use crate::builtin::run_shell::{driver, environment, run, writable};
-use crate::file_labels::FileLabels;
-use crate::gateway::{SandboxLookup, Tool};
+use crate::gateway::Tool;
 use crate::options::{Commands, bare};
 use crate::schema::{integer, parse};
 use crate::workspace::{PathError, Workspace, blocking};
@@ -27,16 +26,10 @@ use crate::workspace::{PathError, Workspace, blocking};
 const MAX_ARGS: usize = 64;
 const MAX_ARG_BYTES: usize = 8192;
 
+#[derive(Debug)]
 pub(crate) struct RunCommand {
-    sandboxes: SandboxLookup,
-    labels: Arc<FileLabels>,
+    runner: Runner,
     commands: Commands,
-}
-
-impl std::fmt::Debug for RunCommand {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunCommand").field("commands", &self.commands).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,7 +41,7 @@ struct Args {
     cwd: Option<String>,
     #[serde(default)]
     stdin: Option<String>,
-    #[serde(default = "twenty", deserialize_with = "integer")]
+    #[serde(default = "parts::command_timeout", deserialize_with = "integer")]
     timeout_s: u64,
     #[serde(default)]
     allow_write: bool,
@@ -56,17 +49,9 @@ struct Args {
     write_subdir: Option<String>,
 }
 
-fn twenty() -> u64 {
-    20
-}
-
 impl RunCommand {
-    pub(crate) fn new(
-        sandboxes: SandboxLookup,
-        labels: Arc<FileLabels>,
-        commands: Commands,
-    ) -> Self {
-        Self { sandboxes, labels, commands }
+    pub(super) fn new(runner: Runner, commands: Commands) -> Self {
+        Self { runner, commands }
     }
 }
 
@@ -100,19 +85,9 @@ impl Tool for RunCommand {
                         "type": ["string", "null"], "default": null,
                         "description": "What the program reads; empty without it.",
                     },
-                    "timeout_s": {
-                        "type": "integer", "minimum": 1, "maximum": 120, "default": 20,
-                        "description": "Seconds after which the program is killed.",
-                    },
-                    "allow_write": {
-                        "type": "boolean", "default": false,
-                        "description": "Let the program write to write_subdir.",
-                    },
-                    "write_subdir": {
-                        "type": ["string", "null"], "default": null,
-                        "description": "Directory to write to, relative to the workspace. Created \
-                                        if missing. Default: a directory of this session's own.",
-                    },
+                    "timeout_s": parts::timeout(parts::command_timeout(), "program"),
+                    "allow_write": parts::allow_write("program"),
+                    "write_subdir": parts::write_subdir(),
                 },
                 "required": ["program"],
                 "additionalProperties": false,
@@ -126,7 +101,7 @@ impl Tool for RunCommand {
         Box::pin(async move {
             let args: Args = parse(args)?;
             self.check(&args)?;
-            let driver = driver(&self.sandboxes, context)?;
+            let driver = self.runner.driver(context)?;
             let writable = match args.allow_write {
                 true => Some(writable(context, args.write_subdir.as_deref()).await?),
                 false => None,
@@ -140,12 +115,12 @@ impl Tool for RunCommand {
                 workspace: context.workspace.clone(),
                 writable,
                 cwd,
-                env: environment(context),
+                env: self.runner.environment(context),
                 stdin: args.stdin.unwrap_or_default().into_bytes(),
                 timeout: Duration::from_secs(args.timeout_s),
                 limits: context.limits,
             };
-            let mut done = run(&*driver, &self.labels, request).await?;
+            let mut done = self.runner.run(context, &*driver, request).await?;
             done.insert("program".into(), args.program.into());
             Ok(done)
         })
@@ -153,7 +128,7 @@ impl Tool for RunCommand {
 
     fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
         let args: Args = parse(args).ok()?;
-        let (argv, env) = (self.argv(&args), environment(context));
+        let (argv, env) = (self.argv(&args), self.runner.environment(context));
         Some(Execution { argv, cwd: args.cwd.unwrap_or_default(), env })
     }
 }

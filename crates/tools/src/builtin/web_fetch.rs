@@ -14,6 +14,7 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::parts;
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, fields, source_of, untrusted};
 use crate::egress::{Door, Fetched, Request, charset_of, is_text, media_type, text_of};
@@ -37,16 +38,12 @@ struct Args {
     start: u64,
     #[serde(default = "default_bytes", deserialize_with = "integer")]
     max_bytes: u64,
-    #[serde(default = "thirty", deserialize_with = "integer")]
+    #[serde(default = "parts::exchange_timeout", deserialize_with = "integer")]
     timeout_s: u64,
 }
 
 fn default_bytes() -> u64 {
     DEFAULT_BYTES
-}
-
-fn thirty() -> u64 {
-    30
 }
 
 impl WebFetch {
@@ -68,24 +65,18 @@ impl Tool for WebFetch {
             schema: json!({
                 "type": "object",
                 "properties": {
-                    "url": {
-                        "type": "string", "minLength": 1,
-                        "description": "http:// or https://, without credentials.",
-                    },
+                    "url": parts::url(),
                     "start": {
                         "type": "integer", "minimum": 0, "default": 0,
                         "description": "Byte of the Markdown to begin at: next_start of the call \
                                         before.",
                     },
-                    "max_bytes": {
-                        "type": "integer", "minimum": 100, "maximum": MAX_TEXT_BYTES,
-                        "default": DEFAULT_BYTES,
-                        "description": "Most bytes of Markdown in this answer.",
-                    },
-                    "timeout_s": {
-                        "type": "integer", "minimum": 1, "maximum": 120, "default": 30,
-                        "description": "Seconds for the whole exchange.",
-                    },
+                    "max_bytes": parts::max_bytes(
+                        100,
+                        DEFAULT_BYTES,
+                        "Most bytes of Markdown in this answer.",
+                    ),
+                    "timeout_s": parts::for_exchange(),
                 },
                 "required": ["url"],
                 "additionalProperties": false,

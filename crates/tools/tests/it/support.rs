@@ -66,6 +66,7 @@ impl Bench {
             workspace,
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
+            live: overmind_core::live::LiveSink::default(),
         };
         Self { gateway, context, shell, memory, outer }
     }

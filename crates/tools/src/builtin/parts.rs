@@ -1,0 +1,62 @@
+//! Arguments that several tools take, said in one place: their schemas, defaults and bounds.
+
+use serde_json::{Value, json};
+
+/// Longest that one call may take.
+const MAX_SECONDS: u64 = 120;
+
+/// Seconds of a command, and of an exchange on the network, unless the call says otherwise.
+pub(super) fn command_timeout() -> u64 {
+    20
+}
+
+pub(super) fn exchange_timeout() -> u64 {
+    30
+}
+
+/// `timeout_s` of what is killed then.
+pub(super) fn timeout(default: u64, what: &str) -> Value {
+    seconds(default, &format!("Seconds after which the {what} is killed."))
+}
+
+/// `timeout_s` of an exchange.
+pub(super) fn for_exchange() -> Value {
+    seconds(exchange_timeout(), "Seconds for the whole exchange.")
+}
+
+fn seconds(default: u64, description: &str) -> Value {
+    json!({
+        "type": "integer", "minimum": 1, "maximum": MAX_SECONDS, "default": default,
+        "description": description,
+    })
+}
+
+pub(super) fn allow_write(what: &str) -> Value {
+    json!({
+        "type": "boolean", "default": false,
+        "description": format!("Let the {what} write to write_subdir."),
+    })
+}
+
+pub(super) fn write_subdir() -> Value {
+    json!({
+        "type": ["string", "null"], "default": null,
+        "description": "Directory to write to, relative to the workspace; . is all of it. Created \
+                        if missing. Default: a directory of this session's own.",
+    })
+}
+
+pub(super) fn url() -> Value {
+    json!({
+        "type": "string", "minLength": 1,
+        "description": "http:// or https://, without credentials.",
+    })
+}
+
+/// A bound on the bytes of an answer.
+pub(super) fn max_bytes(least: u64, default: u64, description: &str) -> Value {
+    json!({
+        "type": "integer", "minimum": least, "maximum": crate::MAX_TEXT_BYTES,
+        "default": default, "description": description,
+    })
+}
