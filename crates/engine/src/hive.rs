@@ -43,6 +43,8 @@ pub(crate) struct Hive {
 #[derive(Debug)]
 struct Placed {
     assignment: Arc<Assignment>,
+    /// The measurement of its sandbox that the Cortex was told of.
+    attested: Option<String>,
     effects: HashMap<EffectId, CancellationToken>,
 }
 
@@ -156,7 +158,7 @@ impl Hive {
             let result = tokio::select! {
                 () = stop.cancelled() => None,
                 () = shutdown.cancelled() => None,
-                result = hive.act(&assignment, effect) => Some(result),
+                result = hive.act(&assignment, effect, &sessions) => Some(result),
             };
             if let Some(placed) = lock(&sessions).get_mut(&session)
                 && placed.assignment.epoch == epoch
@@ -175,6 +177,7 @@ impl Hive {
         &self,
         assignment: &Assignment,
         effect: Effect,
+        sessions: &Sessions,
     ) -> (EffectResult, Vec<ModelDelta>) {
         if let Some(at) = effect.not_before {
             self.clock.sleep_until(at).await;
@@ -185,12 +188,15 @@ impl Hive {
             EffectAction::Tool { name, args, class: _, bound, definition } => {
                 let context = context(assignment, effect.id);
                 let outcome = match self.still_agreed(&context, &name, &args, bound).await {
-                    Ok(()) => match definition {
-                        Some(known) => {
-                            self.tools.call_defined(&context, &name, &args, &known).await
+                    Ok(()) => {
+                        self.attest(assignment, &context, &name, sessions).await;
+                        match definition {
+                            Some(known) => {
+                                self.tools.call_defined(&context, &name, &args, &known).await
+                            }
+                            None => self.tools.call(&context, &name, &args).await,
                         }
-                        None => self.tools.call(&context, &name, &args).await,
-                    },
+                    }
                     Err(stale) => stale,
                 };
                 (EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) }, Vec::new())
@@ -205,6 +211,30 @@ impl Hive {
                 (EffectResult::Bound { hash }, Vec::new())
             }
         }
+    }
+
+    /// Tells the Cortex what the sandbox of this call was measured to give, before anything runs
+    /// in it, unless it knows. When the measurement is refused the call answers that itself.
+    async fn attest(
+        &self,
+        assignment: &Assignment,
+        context: &ToolContext,
+        name: &str,
+        sessions: &Sessions,
+    ) {
+        let Some(attested) = self.tools.attested(context, name).await else { return };
+        let Assignment { session, epoch, .. } = *assignment;
+        {
+            let mut sessions = lock(sessions);
+            let Some(placed) = sessions.get_mut(&session) else { return };
+            if placed.assignment.epoch != epoch
+                || placed.attested.as_deref() == Some(attested.digest.as_str())
+            {
+                return;
+            }
+            placed.attested = Some(attested.digest.clone());
+        }
+        self.say(ToCortex::Attested { session, epoch, attested }).await;
     }
 
     /// Whether a call is still what a human agreed to, right before it begins.
@@ -345,7 +375,8 @@ fn place(sessions: &Sessions, assignment: Assignment) -> bool {
         return false;
     }
     let session = assignment.session;
-    let placed = Placed { assignment: Arc::new(assignment), effects: HashMap::new() };
+    let placed =
+        Placed { assignment: Arc::new(assignment), attested: None, effects: HashMap::new() };
     if let Some(old) = sessions.insert(session, placed) {
         old.effects.values().for_each(CancellationToken::cancel);
     }

@@ -1,5 +1,6 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
+mod attested;
 mod gate;
 mod humans;
 mod orders;

@@ -40,8 +40,10 @@ struct Promise {
     guarded_process_one: bool,
     /// Every mount has `nosuid`, besides no-new-privileges.
     nosuid_everywhere: bool,
-    /// Every mount but the writable ones is read-only, besides being closed to the user.
-    read_only_everywhere: bool,
+    /// Mounts that need not be read-only besides the writable places. None of them is the host's.
+    open_mounts: &'static [&'static str],
+    /// Being user 0 inside is none of the host's business if it is somebody else outside.
+    mapped_root: bool,
     landlock: bool,
 }
 
@@ -95,7 +97,8 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: true,
             guarded_process_one: true,
             nosuid_everywhere: true,
-            read_only_everywhere: true,
+            open_mounts: &[],
+            mapped_root: false,
             landlock: true,
         }),
         SandboxLevel::Docker => Some(Promise {
@@ -108,7 +111,10 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: false,
             guarded_process_one: false,
             nosuid_everywhere: false,
-            read_only_everywhere: false,
+            // The engine mounts them anew for each container, and closes parts of `/proc` one by
+            // one.
+            open_mounts: &["/proc", "/dev", "/dev/pts", "/sys/fs/cgroup"],
+            mapped_root: true,
             landlock: false,
         }),
         // The probe runs in the namespace sandbox that stands in the guest.
@@ -120,7 +126,8 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: true,
             guarded_process_one: true,
             nosuid_everywhere: true,
-            read_only_everywhere: true,
+            open_mounts: &[],
+            mapped_root: false,
             landlock: true,
         }),
     }
@@ -148,6 +155,7 @@ pub fn judge(subject: Subject, facts: &Facts) -> Attestation {
             uname.release().to_string_lossy(),
             uname.version().to_string_lossy()
         ),
+        boot: boot_id(),
         config: subject.config,
         checks,
         bounds: subject.bounds,
@@ -176,8 +184,10 @@ fn expected(
         CheckName::Homes => hidden(&facts.homes),
         CheckName::OtherSessions => hidden(&facts.trap_file_at),
         CheckName::WriteOutside => {
-            let locked = facts.mounts_writable.is_empty() || !promise.read_only_everywhere;
-            let pass = facts.writable.is_empty() && locked;
+            let open = |place: &String| promise.open_mounts.contains(&place.as_str());
+            let locked = facts.mounts_writable.iter().all(open);
+            let shares = facts.machine.as_ref().is_none_or(|found| found.writable.is_empty());
+            let pass = facts.writable.is_empty() && locked && shares;
             ("nowhere but in the writable places".to_owned(), pass)
         }
         CheckName::Environment => {
@@ -195,9 +205,15 @@ fn expected(
         }
         CheckName::Network => {
             // No list at all would be no proof.
-            let alone = facts.interfaces.iter().any(|name| name == "lo")
-                && facts.interfaces.iter().all(|name| is_idle(name));
-            ("a loopback and no route".to_owned(), alone && facts.routes.is_empty())
+            let alone = |found: &[String]| {
+                found.iter().any(|name| name == "lo") && found.iter().all(|name| is_idle(name))
+            };
+            let machine = match &facts.machine {
+                Some(found) => alone(&found.interfaces),
+                None => !promise.own_kernel,
+            };
+            let pass = alone(&facts.interfaces) && machine && facts.routes.is_empty();
+            ("a loopback and no route".to_owned(), pass)
         }
         CheckName::HostServices => ("out of reach".to_owned(), facts.host_services.is_empty()),
         CheckName::MetadataService => ("no route".to_owned(), facts.metadata_routes.is_empty()),
@@ -236,10 +252,12 @@ fn expected(
             let words = if promise.own_kernel { "its own" } else { "the host's is used" };
             (words.to_owned(), own || !promise.own_kernel)
         }
-        CheckName::User => (
-            "not root, in no group of root".to_owned(),
-            facts.uid != 0 && facts.gid != 0 && !facts.groups.contains(&0),
-        ),
+        CheckName::User => {
+            let plain = facts.uid != 0 && facts.gid != 0 && !facts.groups.contains(&0);
+            let outside = [facts.uid_outside, facts.gid_outside];
+            let mapped = promise.mapped_root && outside.iter().all(|id| id.is_some_and(|n| n != 0));
+            ("not root, in no group of root".to_owned(), plain || mapped)
+        }
         CheckName::Capabilities => {
             let none =
                 facts.capabilities.len() == 5 && facts.capabilities.values().all(|s| *s == 0);
@@ -275,7 +293,12 @@ fn expected(
             ("none open".to_owned(), promise.own_kernel || facts.proc_escapes.is_empty())
         }
         CheckName::Devices => {
-            ("none with state".to_owned(), promise.own_kernel || facts.devices.is_empty())
+            let pass = match &facts.machine {
+                // Its own kernel's are its own; what counts is what the emulator gave it.
+                Some(found) => found.devices.is_empty(),
+                None => !promise.own_kernel && facts.devices.is_empty(),
+            };
+            ("none with state".to_owned(), pass)
         }
         CheckName::KeyRings => {
             let refused = !facts.key_rings.is_empty()
@@ -290,21 +313,32 @@ fn measured(name: CheckName, facts: &Facts) -> String {
     match name {
         CheckName::Homes => listed(&facts.homes),
         CheckName::OtherSessions => listed(&facts.trap_file_at),
-        CheckName::WriteOutside => format!(
-            "files could be made: {}; mounts that are not read-only: {}",
-            listed(&facts.writable),
-            listed(&facts.mounts_writable)
-        ),
+        CheckName::WriteOutside => {
+            let shares = match &facts.machine {
+                Some(found) => format!("; shares of the machine: {}", listed(&found.writable)),
+                None => String::new(),
+            };
+            format!(
+                "files could be made: {}; mounts that are not read-only: {}{shares}",
+                listed(&facts.writable),
+                listed(&facts.mounts_writable)
+            )
+        }
         CheckName::Environment if facts.trap_variable_in.is_empty() => listed(&facts.variables),
         CheckName::Environment => {
             format!("the daemon's in {}", listed(&facts.trap_variable_in))
         }
         CheckName::Descriptors => listed(&facts.descriptors),
-        CheckName::Network if facts.routes.is_empty() => {
-            format!("{}; no route", listed(&facts.interfaces))
-        }
         CheckName::Network => {
-            format!("{}; routes to {}", listed(&facts.interfaces), listed(&facts.routes))
+            let machine = match &facts.machine {
+                Some(found) => format!("; the machine: {}", listed(&found.interfaces)),
+                None => String::new(),
+            };
+            let routes = match facts.routes.as_slice() {
+                [] => "no route".to_owned(),
+                some => format!("routes to {}", listed(some)),
+            };
+            format!("{}{machine}; {routes}", listed(&facts.interfaces))
         }
         CheckName::HostServices => listed(&facts.host_services),
         CheckName::MetadataService => listed(&facts.metadata_routes),
@@ -328,7 +362,12 @@ fn measured(name: CheckName, facts: &Facts) -> String {
         CheckName::Kernel if facts.boot_id == boot_id() => "the host's".to_owned(),
         CheckName::Kernel => "its own".to_owned(),
         CheckName::User => {
-            format!("user {}, group {}, groups {:?}", facts.uid, facts.gid, facts.groups)
+            let outside = match (facts.uid, facts.uid_outside) {
+                (0, Some(id)) => format!(" (outside {id})"),
+                _ => String::new(),
+            };
+            let (uid, gid, groups) = (facts.uid, facts.gid, &facts.groups);
+            format!("user {uid}{outside}, group {gid}, groups {groups:?}")
         }
         CheckName::Capabilities => {
             let some: Vec<String> = facts
@@ -359,10 +398,17 @@ fn measured(name: CheckName, facts: &Facts) -> String {
         CheckName::Landlock => match (facts.landlock_abi, facts.landlock_effect) {
             (0, _) => "the kernel has none".to_owned(),
             (abi, libc::EACCES) => format!("version {abi}, in force"),
-            (abi, _) => format!("version {abi}, not in force"),
+            (abi, 0) => format!("version {abi}, not in force"),
+            (abi, errno) => format!(
+                "version {abi}, not proved to be in force: {}",
+                std::io::Error::from_raw_os_error(errno)
+            ),
         },
         CheckName::ProcEscapes => listed(&facts.proc_escapes),
-        CheckName::Devices => listed(&facts.devices),
+        CheckName::Devices => match &facts.machine {
+            Some(found) => format!("beyond the machine's own: {}", listed(&found.devices)),
+            None => listed(&facts.devices),
+        },
         CheckName::KeyRings => ends(&facts.key_rings),
     }
 }
@@ -474,6 +520,7 @@ pub fn remedy(name: CheckName) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::facts::MachineFacts;
     use super::*;
 
     /// What a good namespace sandbox answers.
@@ -514,6 +561,61 @@ mod tests {
             config: String::new(),
             bounds: Vec::new(),
         }
+    }
+
+    /// What a good virtual machine answers.
+    fn good_machine() -> Facts {
+        let machine = MachineFacts { interfaces: vec!["lo".to_owned()], ..Default::default() };
+        Facts { boot_id: "another".to_owned(), machine: Some(machine), ..good() }
+    }
+
+    /// What a good container answers.
+    fn good_container() -> Facts {
+        Facts {
+            uid: 65534,
+            gid: 65534,
+            traces: Vec::new(),
+            mounts_writable: vec!["/proc".to_owned(), "/dev".to_owned()],
+            mounts_with_suid: vec!["/".to_owned()],
+            landlock_effect: 0,
+            ..good()
+        }
+    }
+
+    #[test]
+    fn a_machine_is_judged_by_its_kernel_and_by_what_the_emulator_gave_it() {
+        let level = SandboxLevel::Microvm;
+        assert_eq!(failing(level, &good_machine()), []);
+        let with = |change: fn(&mut MachineFacts)| {
+            let mut facts = good_machine();
+            change(facts.machine.as_mut().unwrap());
+            facts
+        };
+        let broken = [
+            (CheckName::Kernel, Facts { boot_id: boot_id(), ..good_machine() }),
+            (CheckName::Network, with(|found| found.interfaces.push("eth0".to_owned()))),
+            (CheckName::Devices, with(|found| found.devices.push("8086:100e".to_owned()))),
+            (CheckName::WriteOutside, with(|found| found.writable.push("root".to_owned()))),
+            (CheckName::Homes, Facts { homes: vec!["/root".to_owned()], ..good_machine() }),
+        ];
+        for (name, facts) in broken {
+            assert_eq!(failing(level, &facts), [name], "{name}");
+        }
+        let silent = Facts { machine: None, ..good_machine() };
+        assert_eq!(failing(level, &silent), [CheckName::Network, CheckName::Devices]);
+    }
+
+    #[test]
+    fn a_container_may_have_what_the_engine_makes_anew_and_root_only_if_it_is_nobody_outside() {
+        let level = SandboxLevel::Docker;
+        assert_eq!(failing(level, &good_container()), []);
+        let root = Facts { uid: 0, gid: 0, ..good_container() };
+        let mapped = |id| Facts { uid_outside: Some(id), gid_outside: Some(id), ..root.clone() };
+        assert_eq!(failing(level, &root), [CheckName::User]);
+        assert_eq!(failing(level, &mapped(0)), [CheckName::User]);
+        assert_eq!(failing(level, &mapped(1000)), []);
+        let open = Facts { mounts_writable: vec!["/".to_owned()], ..good_container() };
+        assert_eq!(failing(level, &open), [CheckName::WriteOutside]);
     }
 
     fn failing(level: SandboxLevel, facts: &Facts) -> Vec<CheckName> {

@@ -86,6 +86,7 @@ mod tests {
             at: now(),
             took_us: 0,
             kernel: String::new(),
+            boot: String::new(),
             config: String::new(),
             checks: vec![Check {
                 name: CheckName::Network,

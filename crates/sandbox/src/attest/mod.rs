@@ -19,18 +19,20 @@
 //! one effect, not the absence of all bugs in the kernel below.
 
 mod facts;
+mod inquiry;
 mod judge;
 mod keeper;
 mod probe;
 mod program;
 mod questions;
 
-pub use facts::{Facts, Refused};
+pub use facts::{Facts, MachineFacts, Refused};
 pub use judge::{NOT_ATTESTED, Subject, judge, refuse_unless_kept, remedy};
 pub use keeper::{Keeper, now, this_kernel};
 pub use program::{Program, ProgramFile};
 pub use questions::{Questions, TRAP_VARIABLE, Traps};
 
+pub(crate) use inquiry::Inquiry;
 pub(crate) use probe::become_probe;
 
 /// The first argument that turns the program into the probe. It then reads questions from

@@ -66,6 +66,13 @@ pub(super) fn batch(
     }
     conn.prepare_cached("UPDATE retention SET events = events + ?1")?
         .execute([int(batch.pruned.events)])?;
+    // Records that no session names any more. A fresh one may be named in a moment.
+    conn.prepare_cached(
+        "DELETE FROM attestations WHERE at < ?1 AND digest NOT IN
+           (SELECT json_extract(attestation, '$.digest') FROM sessions
+            WHERE attestation IS NOT NULL)",
+    )?
+    .execute([before.as_micros()])?;
     let keys = conn
         .prepare_cached(
             "DELETE FROM idempotency WHERE id IN
