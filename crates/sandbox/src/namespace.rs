@@ -215,16 +215,24 @@ impl Namespace {
         variable: Option<(&str, &str)>,
         sink: Option<OutputSink>,
     ) -> Result<Outcome, SandboxError> {
-        let group = self.cgroups().make(&request.limits).map_err(|err| SandboxError::Failed {
-            level: SandboxLevel::Namespace.as_str(),
-            message: format!("making the command's cgroup: {err}"),
-        })?;
+        let group = match &spec.kind {
+            // Joining a group may wait for every processor, and what the probe finds is the same
+            // without: its own memory and processes are bounded by the rest.
+            Kind::Namespace { program: Program::Probe, .. } => None,
+            Kind::Namespace { program: Program::Command, .. } | Kind::Unconfined => {
+                let made = self.cgroups().make(&request.limits);
+                Some(made.map_err(|err| SandboxError::Failed {
+                    level: SandboxLevel::Namespace.as_str(),
+                    message: format!("making the command's cgroup: {err}"),
+                })?)
+            }
+        };
         launch::run(Launch {
             program: &self.options.init_program,
             run_as: self.options.run_as,
             spec,
             variable,
-            group: Some(group),
+            group,
             sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,

@@ -61,8 +61,7 @@ pub struct Facts {
     pub mounts_with_suid: Vec<String>,
     /// The kernel's version of Landlock; 0 without.
     pub landlock_abi: i32,
-    /// Making a character device without a number, which asks for no privilege and which only
-    /// Landlock refuses, with `EACCES`.
+    /// How making a block device without a number ended: only Landlock refuses it with `EACCES`.
     pub landlock_effect: i32,
     /// Of a virtual machine: what its first process found, outside of any sandbox in there.
     pub machine: Option<MachineFacts>,

@@ -398,7 +398,7 @@ fn measured(name: CheckName, facts: &Facts) -> String {
         CheckName::Landlock => match (facts.landlock_abi, facts.landlock_effect) {
             (0, _) => "the kernel has none".to_owned(),
             (abi, libc::EACCES) => format!("version {abi}, in force"),
-            (abi, 0) => format!("version {abi}, not in force"),
+            (abi, 0 | libc::EPERM) => format!("version {abi}, not in force"),
             (abi, errno) => format!(
                 "version {abi}, not proved to be in force: {}",
                 std::io::Error::from_raw_os_error(errno)

@@ -20,12 +20,8 @@ use crate::namespace::WRITABLE;
 #[cfg(feature = "mutations")]
 #[derive(Clone, Debug)]
 pub enum Mutation {
-    /// The emulator gets a network card.
-    NetworkCard,
-    /// The emulator gets a disk.
-    Disk,
-    /// The emulator shares one more directory of the host.
-    Share,
+    /// The emulator gets a network card, a disk and one more directory of the host.
+    MoreDevices,
     /// The shared root can be written.
     WritableRoot,
     /// The sandbox in the guest lacks a layer.
@@ -114,14 +110,9 @@ impl Microvm {
     fn what(&self) -> What {
         let mutation = match &self.mutation {
             Some(Mutation::Inside(mutation)) => Some(mutation.clone()),
-            Some(
-                Mutation::NetworkCard
-                | Mutation::Disk
-                | Mutation::Share
-                | Mutation::WritableRoot
-                | Mutation::Around(_),
-            )
-            | None => None,
+            Some(Mutation::MoreDevices | Mutation::WritableRoot | Mutation::Around(_)) | None => {
+                None
+            }
         };
         What::Probe { mutation }
     }
@@ -129,13 +120,11 @@ impl Microvm {
     #[cfg(feature = "mutations")]
     fn mutate(&self, words: &mut Vec<String>) {
         let more = match &self.mutation {
-            Some(Mutation::NetworkCard) => "-nic user,model=e1000,restrict=on",
-            Some(Mutation::Disk) => {
-                "-drive if=none,id=more,format=raw,file=/etc/passwd,readonly=on \
-                 -device virtio-blk-pci,drive=more"
-            }
-            Some(Mutation::Share) => {
-                "-fsdev local,id=more,path=/etc,security_model=none,readonly=on \
+            Some(Mutation::MoreDevices) => {
+                "-nic user,model=e1000,restrict=on \
+                 -drive if=none,id=more,format=raw,file=/etc/passwd,readonly=on \
+                 -device virtio-blk-pci,drive=more \
+                 -fsdev local,id=more,path=/etc,security_model=none,readonly=on \
                  -device virtio-9p-pci,fsdev=more,mount_tag=more"
             }
             Some(Mutation::WritableRoot) => {

@@ -244,9 +244,7 @@ async fn needs_qemu_a_machine_keeps_every_promise_and_its_kernel_is_its_own() {
 async fn needs_qemu_a_machine_that_lacks_a_layer_is_refused_and_runs_nothing() {
     let Some(dir) = home() else { return };
     let broken = [
-        (Mutation::NetworkCard, vec![CheckName::Devices]),
-        (Mutation::Disk, vec![CheckName::Devices]),
-        (Mutation::Share, vec![CheckName::Devices]),
+        (Mutation::MoreDevices, vec![CheckName::Devices]),
         (Mutation::WritableRoot, vec![CheckName::WriteOutside]),
         (Mutation::Inside(Missing::Without(Layer::Capabilities)), vec![CheckName::Capabilities]),
         (Mutation::Inside(Missing::Without(Layer::Refusals)), vec![CheckName::SystemCalls]),
@@ -261,8 +259,8 @@ async fn needs_qemu_a_machine_that_lacks_a_layer_is_refused_and_runs_nothing() {
         let options = Options {
             dir: PathBuf::from(&dir),
             acceleration: Acceleration::Emulation,
-            // The devices are others, so a picture does not fit.
-            pictures: false,
+            // Where the devices are others a picture does not fit.
+            pictures: !matches!(mutation, Mutation::MoreDevices),
             ..Options::default()
         };
         let outer = Outer { init_program: init_program(), ..Outer::default() };
@@ -279,6 +277,11 @@ async fn needs_qemu_a_machine_that_lacks_a_layer_is_refused_and_runs_nothing() {
                     assert!(names.contains(&name.as_str()), "{label}: no {name} in {message}");
                 }
                 assert!(!remedy.is_empty());
+                if label == "MoreDevices" {
+                    for device in ["8086:100e", "1af4:1001", "1af4:1009"] {
+                        assert!(message.contains(device), "{device} not in {message}");
+                    }
+                }
             }
             other => panic!("{label}: {other:?}"),
         }
