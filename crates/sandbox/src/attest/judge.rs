@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use overmind_core::attest::{Attestation, Bound, Check, CheckName};
-use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Timestamp;
 
 use super::facts::{Facts, Refused};
 use super::probe::{NAMESPACES, boot_id, own_namespaces};
+use super::words::{listed, measured};
 
 /// Which sandbox was measured, and how.
 #[derive(Clone, Debug)]
@@ -308,111 +309,6 @@ fn expected(
     }
 }
 
-/// What was found, in words.
-fn measured(name: CheckName, facts: &Facts) -> String {
-    match name {
-        CheckName::Homes => listed(&facts.homes),
-        CheckName::OtherSessions => listed(&facts.trap_file_at),
-        CheckName::WriteOutside => {
-            let shares = match &facts.machine {
-                Some(found) => format!("; shares of the machine: {}", listed(&found.writable)),
-                None => String::new(),
-            };
-            format!(
-                "files could be made: {}; mounts that are not read-only: {}{shares}",
-                listed(&facts.writable),
-                listed(&facts.mounts_writable)
-            )
-        }
-        CheckName::Environment if facts.trap_variable_in.is_empty() => listed(&facts.variables),
-        CheckName::Environment => {
-            format!("the daemon's in {}", listed(&facts.trap_variable_in))
-        }
-        CheckName::Descriptors => listed(&facts.descriptors),
-        CheckName::Network => {
-            let machine = match &facts.machine {
-                Some(found) => format!("; the machine: {}", listed(&found.interfaces)),
-                None => String::new(),
-            };
-            let routes = match facts.routes.as_slice() {
-                [] => "no route".to_owned(),
-                some => format!("routes to {}", listed(some)),
-            };
-            format!("{}{machine}; {routes}", listed(&facts.interfaces))
-        }
-        CheckName::HostServices => listed(&facts.host_services),
-        CheckName::MetadataService => listed(&facts.metadata_routes),
-        CheckName::EngineSockets => listed(&facts.sockets),
-        CheckName::HostProcesses => {
-            let daemon = if facts.daemon_visible { ", the daemon among them" } else { "" };
-            format!("{} to be seen{daemon}", facts.visible_processes)
-        }
-        CheckName::Trace => ends(&facts.traces),
-        CheckName::Namespaces => {
-            let host = own_namespaces();
-            let shared: Vec<String> = facts
-                .namespaces
-                .iter()
-                .filter(|(kind, inside)| host.get(*kind) == Some(inside))
-                .map(|(kind, _)| kind.clone())
-                .collect();
-            format!("shared with the host: {}", listed(&shared))
-        }
-        CheckName::Kernel if facts.boot_id.is_empty() => "not told".to_owned(),
-        CheckName::Kernel if facts.boot_id == boot_id() => "the host's".to_owned(),
-        CheckName::Kernel => "its own".to_owned(),
-        CheckName::User => {
-            let outside = match (facts.uid, facts.uid_outside) {
-                (0, Some(id)) => format!(" (outside {id})"),
-                _ => String::new(),
-            };
-            let (uid, gid, groups) = (facts.uid, facts.gid, &facts.groups);
-            format!("user {uid}{outside}, group {gid}, groups {groups:?}")
-        }
-        CheckName::Capabilities => {
-            let some: Vec<String> = facts
-                .capabilities
-                .iter()
-                .filter(|(_, set)| **set != 0)
-                .map(|(name, set)| format!("{name} {set:x}"))
-                .collect();
-            listed(&some)
-        }
-        CheckName::NoNewPrivileges => {
-            if facts.no_new_privileges { "set" } else { "not set" }.to_owned()
-        }
-        CheckName::SetUserId => format!(
-            "no-new-privileges {}, mounts without nosuid: {}",
-            if facts.no_new_privileges { "set" } else { "not set" },
-            listed(&facts.mounts_with_suid)
-        ),
-        CheckName::SystemCalls => {
-            let open: Vec<String> = facts
-                .calls
-                .iter()
-                .filter(|one| !is_refusal(one.errno))
-                .map(|one| one.what.clone())
-                .collect();
-            format!("filter mode {}, not refused: {}", facts.seccomp, listed(&open))
-        }
-        CheckName::Landlock => match (facts.landlock_abi, facts.landlock_effect) {
-            (0, _) => "the kernel has none".to_owned(),
-            (abi, libc::EACCES) => format!("version {abi}, in force"),
-            (abi, 0 | libc::EPERM) => format!("version {abi}, not in force"),
-            (abi, errno) => format!(
-                "version {abi}, not proved to be in force: {}",
-                std::io::Error::from_raw_os_error(errno)
-            ),
-        },
-        CheckName::ProcEscapes => listed(&facts.proc_escapes),
-        CheckName::Devices => match &facts.machine {
-            Some(found) => format!("beyond the machine's own: {}", listed(&found.devices)),
-            None => listed(&facts.devices),
-        },
-        CheckName::KeyRings => ends(&facts.key_rings),
-    }
-}
-
 /// Devices that a kernel makes in every new network, and that lead nowhere until set up.
 fn is_idle(name: &str) -> bool {
     const IDLE: &[&str] = &[
@@ -423,104 +319,16 @@ fn is_idle(name: &str) -> bool {
 }
 
 /// A call was turned away as such, and not for its arguments.
-fn is_refusal(errno: i32) -> bool {
+pub(super) fn is_refusal(errno: i32) -> bool {
     [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EAFNOSUPPORT].contains(&errno)
-}
-
-fn listed(found: &[String]) -> String {
-    const MOST: usize = 8;
-    match found {
-        [] => "none".to_owned(),
-        few if few.len() <= MOST => few.join(", "),
-        many => format!("{}, and {} more", many[..MOST].join(", "), many.len() - MOST),
-    }
-}
-
-fn ends(tries: &[Refused]) -> String {
-    let told: Vec<String> = tries
-        .iter()
-        .map(|one| match one.errno {
-            0 => format!("{}: allowed", one.what),
-            errno => format!("{}: {}", one.what, std::io::Error::from_raw_os_error(errno)),
-        })
-        .collect();
-    listed(&told)
-}
-
-/// The code of a refusal because of what was measured.
-pub const NOT_ATTESTED: &str = "sandbox_not_attested";
-
-/// Turns a broken promise into the refusal that `run` and `attest` answer.
-///
-/// # Errors
-///
-/// [`SandboxError::Unavailable`], naming each failed check with what was expected and found.
-pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError> {
-    let failed: Vec<&Check> = attestation.failed().collect();
-    let Some(first) = failed.first() else { return Ok(()) };
-    let told: Vec<String> = failed
-        .iter()
-        .map(|c| format!("{} (expected: {}; found: {})", c.name, c.expected, c.measured))
-        .collect();
-    let names: Vec<&str> = failed.iter().map(|check| check.name.as_str()).collect();
-    Err(SandboxError::Unavailable {
-        code: NOT_ATTESTED.to_owned(),
-        message: format!(
-            "the {} sandbox was measured and gives less than it promises here: {}",
-            attestation.driver,
-            told.join("; ")
-        ),
-        reason: format!("attestation_failed: {}", names.join(", ")),
-        remedy: remedy(first.name).to_owned(),
-    })
-}
-
-/// What a person can look at when a check fails.
-pub fn remedy(name: CheckName) -> &'static str {
-    match name {
-        CheckName::Homes | CheckName::OtherSessions => {
-            "see which directory is shown: the sandbox's read_only list, or an engine that mounts \
-             more than it is asked to"
-        }
-        CheckName::WriteOutside => {
-            "see which mount is writable in there, and report it: each is meant to be read-only"
-        }
-        CheckName::Environment => {
-            "see what stands between the daemon and the sandbox and adds variables (a wrapper \
-             around the program, a proxy setting of the engine)"
-        }
-        CheckName::Descriptors => {
-            "see what opened it in the daemon without close-on-exec (a preloaded library?)"
-        }
-        CheckName::Network | CheckName::HostServices | CheckName::MetadataService => {
-            "see whether the kernel has network namespaces, and whether the engine adds a network \
-             to every container"
-        }
-        CheckName::EngineSockets => "take the socket out of what is shown",
-        CheckName::HostProcesses | CheckName::Trace | CheckName::Namespaces => {
-            "see whether the kernel has all namespaces, and whether the engine is told to share \
-             the host's (userns-remap, pid=host)"
-        }
-        CheckName::Kernel => "see whether the machine really started a guest",
-        CheckName::User => "give a user that is not root: run_as, or the docker sandbox's user",
-        CheckName::Capabilities | CheckName::NoNewPrivileges | CheckName::SetUserId => {
-            "see whether the engine is told to add privileges to every container"
-        }
-        CheckName::SystemCalls | CheckName::KeyRings => {
-            "see whether the kernel has CONFIG_SECCOMP_FILTER and the engine its default profile"
-        }
-        CheckName::Landlock => {
-            "see whether the boot option lsm= leaves landlock out although the kernel has it"
-        }
-        CheckName::ProcEscapes | CheckName::Devices => {
-            "see whether the engine runs containers privileged or with systempaths=unconfined"
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::sandbox::SandboxError;
+
     use super::super::facts::MachineFacts;
+    use super::super::refusal::{NOT_ATTESTED, refuse_unless_kept};
     use super::*;
 
     /// What a good namespace sandbox answers.

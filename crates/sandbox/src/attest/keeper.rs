@@ -7,7 +7,7 @@ use overmind_core::sandbox::SandboxError;
 use overmind_core::time::Timestamp;
 use tokio::sync::Mutex;
 
-use super::judge::refuse_unless_kept;
+use super::refusal::refuse_unless_kept;
 
 /// Holds the newest attestation of one driver. Refusals are not kept: what a person mends takes
 /// effect with the next command.
