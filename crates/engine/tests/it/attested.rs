@@ -28,7 +28,8 @@ fn two_commands() -> Arc<FakeModels> {
 /// From now on the sandbox of this world's tools is measured, and signed for by its store.
 fn measured(world: &World) -> Arc<Attested> {
     let attested = Arc::new(Attested::new(attestation(), Some(&world.notary)));
-    *world.tools.attested.lock().unwrap() = Some(Arc::clone(&attested));
+    let mut now = world.tools.attested.lock().expect("no test panics here");
+    *now = Some(Arc::clone(&attested));
     attested
 }
 

@@ -182,13 +182,14 @@ impl App {
         &self.server_file
     }
 
-    /// Whether commands can have the default sandbox on this machine now.
+    /// Whether commands can have the default sandbox on this machine now. What is measured for
+    /// the answer is kept: the first command finds it there.
     ///
     /// # Errors
     ///
     /// Why not, and what to do.
     pub async fn check_sandbox(&self) -> Result<(), SandboxError> {
-        self.sandboxes.get(SandboxLevel::Namespace).check().await
+        self.sandboxes.get(SandboxLevel::Namespace).attest().await.map(drop)
     }
 
     /// The providers that have what they need, in words.

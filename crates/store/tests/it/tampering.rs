@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use overmind_core::attest::{AttestationRef, Attested, Seal};
 use overmind_core::ids::SessionId;
+use overmind_core::row::SessionStatus;
 use overmind_core::session::SANDBOX_ATTESTED;
 use overmind_core::store::{
-    AuditFinding, AuditReport, Change, Store, StoreError, StreamId, chain_hash,
+    AuditFinding, AuditReport, Change, Commit, Store, StoreError, StreamId, chain_hash,
 };
 use overmind_core::time::Timestamp;
 use overmind_store::{Options, Sqlite};
@@ -341,6 +342,31 @@ fn a_changed_attestation_is_named_wherever_it_was_changed() {
         };
         assert!(report.findings.iter().any(named), "{sql}: {:?}", report.findings);
     }
+}
+
+#[test]
+fn retention_takes_a_record_with_the_last_run_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap();
+    let attested = Attested::new(attestation(), Some(&store.notary()));
+    let world = World::default();
+    let mut row = world.session();
+    row.attestation = Some(AttestationRef::from(&attested));
+    row.status = SessionStatus::Succeeded;
+    row.finished_at = Some(at(20));
+    let digest = || attested.digest.clone();
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+        let changes = vec![
+            Change::AttestationPut(Arc::new(attested.clone())),
+            Change::SessionInsert(Box::new(row)),
+        ];
+        store.commit(Commit { changes, ..Commit::default() }).await.unwrap();
+        store.prune(at(10), at(30)).await.unwrap();
+        assert!(store.attestation_fetch(digest()).await.unwrap().is_some(), "a run names it");
+        assert_eq!(store.prune(at(25), at(30)).await.unwrap().sessions, 1);
+        assert_eq!(store.attestation_fetch(digest()).await.unwrap(), None);
+        assert_eq!(store.audit().await.unwrap().findings, []);
+    });
 }
 
 #[test]
