@@ -215,6 +215,9 @@ pub struct AuditReport {
     pub events: u64,
     pub streams: u64,
     pub checkpoints: u64,
+    /// Signed records of what sandboxes were measured to give.
+    #[serde(default)]
+    pub attestations: u64,
     /// Events after the newest checkpoint: chained, not yet signed for.
     pub unsigned_tail: u64,
     /// Fingerprint of the key that signs checkpoints.
@@ -226,8 +229,8 @@ pub struct AuditReport {
 /// One damage of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditFinding {
-    /// `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`, `checkpoint_mismatch` or
-    /// `unreadable`.
+    /// `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`,
+    /// `checkpoint_mismatch`, `bad_attestation` or `unreadable`.
     pub kind: String,
     /// The stream, when one is to blame.
     pub stream: Option<String>,
@@ -275,6 +278,9 @@ impl From<store::AuditFinding> for AuditFinding {
                 );
                 ("checkpoint_mismatch", Some(stream), Some(seq), message)
             }
+            F::BadAttestation { digest, why } => {
+                ("bad_attestation", None, None, format!("attestation {digest}: {why}"))
+            }
             F::Unreadable { at, why } => {
                 ("unreadable", None, None, format!("{at} cannot be read: {why}"))
             }
@@ -290,6 +296,7 @@ impl From<store::AuditReport> for AuditReport {
             events: report.events,
             streams: report.streams,
             checkpoints: report.checkpoints,
+            attestations: report.attestations,
             unsigned_tail: report.unsigned_tail,
             key: report.key,
             findings: report.findings.into_iter().map(Into::into).collect(),

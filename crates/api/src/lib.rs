@@ -44,8 +44,8 @@ pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
 pub use run::{
-    ApprovalAnswer, Diff, DiffRow, Divergence, ForkRequest, ForkedFrom, Run, RunCreate, RunInput,
-    Step, ToolCallRequest, Usage, VerifyReport,
+    ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,
+    ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vocabulary::{

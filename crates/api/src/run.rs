@@ -1,15 +1,15 @@
 //! Runs (sessions) on the wire, their steps, and what can be asked of them.
 
 use overmind_core::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
-use overmind_core::model;
 use overmind_core::row::{SessionRow, StepRow};
 use overmind_core::time::Timestamp;
+use overmind_core::{attest, model};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
-use crate::{RunStatus, SandboxLevel, StepType, Verdict};
+use crate::{RawJson, RunStatus, SandboxLevel, StepType, Verdict};
 
 /// One run: an agent at work, from placement to end. Also served as a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -54,6 +54,9 @@ pub struct Run {
     pub alarms: u32,
     pub model_call_count: u32,
     pub sandbox: SandboxLevel,
+    /// What that sandbox was measured to give; `null` until a command first runs in it.
+    #[serde(default)]
+    pub attestation: Option<Attestation>,
     /// Absolute path on the hive.
     pub workspace: String,
     pub forked_from: Option<ForkedFrom>,
@@ -87,6 +90,7 @@ impl From<SessionRow> for Run {
             alarms: 0,
             model_call_count: row.model_calls,
             sandbox: row.sandbox.into(),
+            attestation: row.attestation.map(Into::into),
             workspace: row.workspace,
             forked_from: row.forked_from.map(|(run_id, step)| ForkedFrom { run_id, step }),
             created_by: row.created_by,
@@ -100,6 +104,59 @@ impl From<SessionRow> for Run {
 #[expect(clippy::cast_precision_loss, reason = "rounding begins beyond 9e9 dollars")]
 fn dollars(microusd: u64) -> f64 {
     microusd as f64 / 1e6
+}
+
+/// What a run's sandbox was measured to give: the gist of a signed record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Attestation {
+    /// Names the record: its BLAKE3 in hexadecimal.
+    pub digest: String,
+    /// The level that was promised.
+    pub asked: SandboxLevel,
+    /// The level that was proved. `none` proves nothing, and promises nothing.
+    pub achieved: SandboxLevel,
+    /// When it was measured; one measurement serves all runs of a configuration and kernel.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Fingerprint of the key that signed the record, the one of the log's checkpoints.
+    pub signer: Option<String>,
+}
+
+impl From<attest::AttestationRef> for Attestation {
+    fn from(gist: attest::AttestationRef) -> Self {
+        let attest::AttestationRef { digest, asked, achieved, at, signer } = gist;
+        Self { digest, asked: asked.into(), achieved: achieved.into(), at, signer }
+    }
+}
+
+/// The whole record of a measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AttestationRecord {
+    pub digest: String,
+    /// What its signature is worth here and now: `holds`, `unsigned`, `unknown_key` or `broken`.
+    pub seal: String,
+    /// `driver`, `asked`, `achieved`, `at`, `took_us`, `kernel`, `config`, `checks` (each with
+    /// `name`, `expected`, `measured`, `pass`) and `bounds` (`limit`, `enforced_by`, `remark`).
+    /// The digest is made over this member's compact text as it stands here.
+    #[schema(value_type = Object)]
+    pub attestation: RawJson,
+    /// `{"signer","signature"}`: Ed25519 over `overmind attestation 1`, a zero byte and the
+    /// digest's 32 bytes.
+    #[schema(value_type = Option<Object>)]
+    pub signature: Option<Value>,
+}
+
+impl From<attest::Kept> for AttestationRecord {
+    fn from(kept: attest::Kept) -> Self {
+        let attest::Kept { attested, seal } = kept;
+        let text = |value| serde_json::to_string(value).expect("plain data has a JSON form");
+        Self {
+            digest: attested.digest,
+            seal: seal.as_str().to_owned(),
+            attestation: RawJson::from_text(&text(&attested.attestation)),
+            signature: attested.signature.and_then(|one| serde_json::to_value(one).ok()),
+        }
+    }
 }
 
 /// The run and step that a run was forked from.

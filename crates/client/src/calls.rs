@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hyper::Method;
 use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
-    Agent, AgentCreate, AgentPatch, ApprovalAnswer, AuditReport, BackupDone, BackupRequest, Diff,
-    Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin, McpServer, McpServerPut,
-    McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery, MemoryReembed,
-    MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay, ProviderKeyView,
-    PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery, Status, Step, Tool,
-    ToolCall, ToolCallRequest, VerifyReport, Version,
+    Agent, AgentCreate, AgentPatch, ApprovalAnswer, AttestationRecord, AuditReport, BackupDone,
+    BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin,
+    McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery,
+    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay,
+    ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery,
+    Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -192,6 +192,11 @@ impl Client {
     ) -> Result<Run, ClientError> {
         let path = run_path(run)?.then("/approvals").segment(filled("the approval", approval)?);
         self.post(path.as_str(), answer).await
+    }
+
+    /// What the sandbox of the run's commands was measured to give.
+    pub async fn run_attestation(&self, run: &str) -> Result<AttestationRecord, ClientError> {
+        self.get(run_path(run)?.then("/attestation").as_str()).await
     }
 
     /// By `idx`.

@@ -160,6 +160,10 @@ pub struct Attestation {
     pub took_us: u64,
     /// Release and build of the host's kernel.
     pub kernel: String,
+    /// Names this boot of the host's kernel: a measurement does not outlive it. Empty where the
+    /// kernel does not say.
+    #[serde(default)]
+    pub boot: String,
     /// Hash of the driver's configuration and of its program; another one is another sandbox.
     pub config: String,
     pub checks: Vec<Check>,
@@ -228,6 +232,24 @@ impl Attested {
         Self { attestation, digest: hex(&digest), signature }
     }
 
+    /// What the signature is worth. `known` answers whether that signer counts, and `verify`
+    /// whether that signer's key made the signature of a digest.
+    pub fn seal(
+        &self,
+        known: impl FnOnce(&str) -> bool,
+        verify: impl FnOnce(&str, &[u8; 32], &[u8]) -> bool,
+    ) -> Seal {
+        if self.digest != hex(&self.attestation.digest()) {
+            return Seal::Broken;
+        }
+        match &self.signature {
+            None => Seal::Unsigned,
+            Some(signature) if !known(&signature.signer) => Seal::UnknownKey,
+            Some(_) if self.holds(verify) => Seal::Holds,
+            Some(_) => Seal::Broken,
+        }
+    }
+
     /// Whether the record is the one that was signed. `verify` is given signer, digest and
     /// signature, and answers whether that key made it.
     pub fn holds(&self, verify: impl FnOnce(&str, &[u8; 32], &[u8]) -> bool) -> bool {
@@ -236,6 +258,60 @@ impl Attested {
         let Some(bytes) = unhex(&signature.signature) else { return false };
         self.digest == hex(&digest) && verify(&signature.signer, &digest, &bytes)
     }
+}
+
+/// What a session keeps of the measurement of its sandbox: the name of the record, and its gist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttestationRef {
+    /// [`Attested::digest`].
+    pub digest: String,
+    /// The level that was promised.
+    pub asked: SandboxLevel,
+    /// The level that was proved; [`SandboxLevel::None`] proves nothing.
+    pub achieved: SandboxLevel,
+    pub at: Timestamp,
+    /// Fingerprint of the key that signed the record; `None`: nobody did.
+    pub signer: Option<String>,
+}
+
+impl From<&Attested> for AttestationRef {
+    fn from(attested: &Attested) -> Self {
+        let Attestation { asked, achieved, at, .. } = attested.attestation;
+        let signer = attested.signature.as_ref().map(|signature| signature.signer.clone());
+        Self { digest: attested.digest.clone(), asked, achieved, at, signer }
+    }
+}
+
+/// What a look at a stored record's signature found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seal {
+    /// A key that counts here signed exactly this record.
+    Holds,
+    /// Nobody signed it.
+    Unsigned,
+    /// It is signed with a key that does not count here.
+    UnknownKey,
+    /// The record, its name or its signature was changed.
+    Broken,
+}
+
+impl Seal {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Unsigned => "unsigned",
+            Self::UnknownKey => "unknown_key",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// A record as it was read back, and what its signature is worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub attested: Attested,
+    pub seal: Seal,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -262,6 +338,7 @@ mod tests {
             at: Timestamp::from_micros(1),
             took_us: 2,
             kernel: "6.1".to_owned(),
+            boot: "b".to_owned(),
             config: "c".to_owned(),
             checks: vec![Check {
                 name: CheckName::Network,
@@ -295,6 +372,24 @@ mod tests {
         assert!(!back.holds(verify), "the digest is another one");
         back.digest = hex(&back.attestation.digest());
         assert!(!back.holds(verify), "and nobody signed that one");
+    }
+
+    #[test]
+    fn a_seal_tells_an_unknown_key_from_a_changed_record_and_both_from_no_signature() {
+        let known = |signer: &str| signer == "seven";
+        let signed = Attested::new(attestation(), Some(&notary()));
+        assert_eq!(signed.seal(known, verify), Seal::Holds);
+        assert_eq!(signed.seal(|_| false, verify), Seal::UnknownKey);
+        assert_eq!(Attested::new(attestation(), None).seal(known, verify), Seal::Unsigned);
+        let mut changed = signed.clone();
+        changed.attestation.achieved = SandboxLevel::Microvm;
+        assert_eq!(changed.seal(known, verify), Seal::Broken);
+        let mut renamed = signed.clone();
+        renamed.digest = "0".repeat(64);
+        assert_eq!(renamed.seal(known, verify), Seal::Broken);
+        let mut forged = signed;
+        forged.signature.as_mut().unwrap().signature = "00".repeat(64);
+        assert_eq!(forged.seal(known, verify), Seal::Broken);
     }
 
     #[test]

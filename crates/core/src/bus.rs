@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::Fut;
+use crate::attest::Attested;
 use crate::effect::{Effect, EffectResult};
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
 use crate::live::LivePiece;
@@ -106,6 +107,12 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         pieces: Vec<LivePiece>,
+    },
+    /// What the session's sandbox was measured to give; said before the first command runs in it.
+    Attested {
+        session: SessionId,
+        epoch: u32,
+        attested: Arc<Attested>,
     },
     /// The answer to `CallTool`.
     Called {

@@ -73,12 +73,16 @@ impl Replayer {
             .map_err(|source| ReplayError::Decode { seq, source })?;
         match (recorded, self.session.take()) {
             (Recorded::Observation, session) => self.session = session,
+            (Recorded::Attested(attestation), Some(mut session)) => {
+                session.note_attestation(*attestation);
+                self.session = Some(session);
+            }
             (Recorded::Queued(spec), None) => self.session = Some(begin(*spec, ts, toolset)?),
             (Recorded::Queued(_), Some(_)) => {
                 let why = "the session has begun already".into();
                 return Err(ReplayError::Refused { seq, kind: kind.into(), why });
             }
-            (Recorded::Input(_) | Recorded::Decision, None) => {
+            (Recorded::Input(_) | Recorded::Decision | Recorded::Attested(_), None) => {
                 return Err(ReplayError::NoBeginning { seq, kind: kind.into() });
             }
             (Recorded::Input(input), Some(session)) => {

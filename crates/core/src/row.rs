@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::attest::AttestationRef;
 use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::Usage;
 use crate::sandbox::SandboxLevel;
@@ -87,6 +88,9 @@ pub struct SessionRow {
     pub model_calls: u32,
     pub steps: u32,
     pub sandbox: SandboxLevel,
+    /// What the sandbox was measured to give when a command first ran in it. It follows from the
+    /// log like all the rest, and nothing is decided by it.
+    pub attestation: Option<AttestationRef>,
     /// Absolute path on the hive.
     pub workspace: String,
     /// The session and step that it was forked from.

@@ -6,11 +6,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::Fut;
 use crate::agent::Agent;
+use crate::attest::{Attested, Kept};
 use crate::ids::{AgentId, ApiKeyId, ColonyId, EffectId, HiveId, MemoryId, SessionId, StepId};
 use crate::memory::{MemoryFilter, MemoryItem};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
@@ -146,6 +148,8 @@ pub enum Change {
     SettingDelete {
         key: String,
     },
+    /// Keeps the record of a measurement under its digest. One that is there already stays.
+    AttestationPut(Arc<Attested>),
     HivePut {
         hive: HiveId,
         name: String,
@@ -321,6 +325,9 @@ pub enum AuditFinding {
     BadCheckpoint { number: u64, why: String },
     /// A checkpoint vouches for a head that the log does not have.
     CheckpointMismatch { number: u64, stream: String, seq: u64 },
+    /// A record of what a sandbox was measured to give is not the one that was signed, or a
+    /// session says something else than the record that it names.
+    BadAttestation { digest: String, why: String },
     /// A stored value cannot be read at all.
     Unreadable { at: String, why: String },
 }
@@ -330,6 +337,8 @@ pub struct AuditReport {
     pub events: u64,
     pub streams: u64,
     pub checkpoints: u64,
+    /// Records of what sandboxes were measured to give.
+    pub attestations: u64,
     /// Events after the newest checkpoint: chained, not yet signed for.
     pub unsigned_tail: u64,
     /// Fingerprint of the key that signs checkpoints.
@@ -472,6 +481,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn api_key_by_hash(&self, hash: [u8; 32]) -> Fut<'_, Result<Option<ApiKey>, StoreError>>;
     fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>>;
 
+    /// The record of a measurement by its digest in hexadecimal, and what its signature is worth
+    /// to this store's key and the keys that it trusts.
+    fn attestation_fetch(&self, digest: String) -> Fut<'_, Result<Option<Kept>, StoreError>>;
     fn setting_fetch(&self, key: String) -> Fut<'_, Result<Option<Value>, StoreError>>;
     fn idempotency_fetch(
         &self,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Fut;
+use crate::attest::Attested;
 use crate::canary;
 use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
@@ -267,6 +268,20 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
     ) -> Fut<'a, ToolOutcome> {
         let _ = definition;
         self.call(context, name, args)
+    }
+
+    /// What the sandbox that this tool would run in was measured to give, measured now if it was
+    /// not before. `None` for a tool that runs in none, and when the measurement is refused: the
+    /// call itself answers why.
+    ///
+    /// As provided no tool runs in a sandbox.
+    fn attested<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+    ) -> Fut<'a, Option<Arc<Attested>>> {
+        let _ = (context, name);
+        Box::pin(std::future::ready(None))
     }
 
     /// The session is over: what was kept for it alone can go. Must not block.

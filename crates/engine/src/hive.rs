@@ -53,6 +53,8 @@ struct Done {
 #[derive(Debug)]
 struct Placed {
     assignment: Arc<Assignment>,
+    /// The measurement of its sandbox that the Cortex was told of.
+    attested: Option<String>,
     effects: HashMap<EffectId, CancellationToken>,
 }
 
@@ -166,7 +168,7 @@ impl Hive {
             let result = tokio::select! {
                 () = stop.cancelled() => None,
                 () = shutdown.cancelled() => None,
-                result = hive.act(&assignment, effect) => Some(result),
+                result = hive.act(&assignment, effect, &sessions) => Some(result),
             };
             if let Some(placed) = lock(&sessions).get_mut(&session)
                 && placed.assignment.epoch == epoch
@@ -183,7 +185,7 @@ impl Hive {
     }
 
     /// Does one effect.
-    async fn act(&self, assignment: &Assignment, effect: Effect) -> Done {
+    async fn act(&self, assignment: &Assignment, effect: Effect, sessions: &Sessions) -> Done {
         if let Some(at) = effect.not_before {
             self.clock.sleep_until(at).await;
         }
@@ -195,6 +197,7 @@ impl Hive {
                 let context = context(assignment, effect.id, gathered.sink());
                 let outcome = match self.still_agreed(&context, &name, &args, bound).await {
                     Ok(()) => {
+                        self.attest(assignment, &context, &name, sessions).await;
                         let call = match &definition {
                             Some(known) => self.tools.call_defined(&context, &name, &args, known),
                             None => self.tools.call(&context, &name, &args),
@@ -247,6 +250,30 @@ impl Hive {
                 }
             }
         }
+    }
+
+    /// Tells the Cortex what the sandbox of this call was measured to give, before anything runs
+    /// in it, unless it knows. When the measurement is refused the call answers that itself.
+    async fn attest(
+        &self,
+        assignment: &Assignment,
+        context: &ToolContext,
+        name: &str,
+        sessions: &Sessions,
+    ) {
+        let Some(attested) = self.tools.attested(context, name).await else { return };
+        let Assignment { session, epoch, .. } = *assignment;
+        {
+            let mut sessions = lock(sessions);
+            let Some(placed) = sessions.get_mut(&session) else { return };
+            if placed.assignment.epoch != epoch
+                || placed.attested.as_deref() == Some(attested.digest.as_str())
+            {
+                return;
+            }
+            placed.attested = Some(attested.digest.clone());
+        }
+        self.say(ToCortex::Attested { session, epoch, attested }).await;
     }
 
     /// Whether a call is still what a human agreed to, right before it begins.
@@ -388,7 +415,8 @@ fn place(sessions: &Sessions, assignment: Assignment) -> bool {
         return false;
     }
     let session = assignment.session;
-    let placed = Placed { assignment: Arc::new(assignment), effects: HashMap::new() };
+    let placed =
+        Placed { assignment: Arc::new(assignment), attested: None, effects: HashMap::new() };
     if let Some(old) = sessions.insert(session, placed) {
         old.effects.values().for_each(CancellationToken::cancel);
     }

@@ -221,7 +221,11 @@ impl Repeat {
         match recorded {
             Recorded::Queued(spec) => self.begin(*spec)?,
             // The point where the source itself left its own source: not this fork's.
-            Recorded::Input(Input::Forked) | Recorded::Decision | Recorded::Observation => {}
+            // And what the source's commands ran in is no fact about the fork's.
+            Recorded::Input(Input::Forked)
+            | Recorded::Decision
+            | Recorded::Attested(_)
+            | Recorded::Observation => {}
             Recorded::Input(input) => return self.input(input),
         }
         Ok(true)

@@ -3,6 +3,7 @@
 use std::path::{Component, Path};
 
 use overmind_core::agent::AgentStatus;
+use overmind_core::attest::Kept;
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::queue::Ticket;
 use overmind_core::row::{Role, SessionRow, StepRow};
@@ -109,6 +110,23 @@ impl Engine {
         let ticket = Ticket { session: row.id, colony: row.colony, agent: row.agent, agent_bound };
         self.cortex.enqueue(ticket, Some(session));
         Ok(Created { value: row, replayed: false })
+    }
+
+    /// What the sandbox of a run's commands was measured to give: the whole record, and what its
+    /// signature is worth.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`] for the run, and as long as no command of it ran in a sandbox.
+    pub async fn session_attestation(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<Kept, EngineError> {
+        let row = self.session_fetch(by, id).await?;
+        let missing = || EngineError::not_found("Attestation");
+        let named = row.attestation.ok_or_else(missing)?;
+        self.cortex.store.attestation_fetch(named.digest).await?.ok_or_else(missing)
     }
 
     async fn session_made_before(

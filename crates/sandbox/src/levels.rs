@@ -79,7 +79,10 @@ pub fn text(reports: &[LevelReport]) -> String {
                 }
             }
             (None, _) if report.level == SandboxLevel::None => {
-                writeln!(out, "{level:10} yes  no isolation at all")
+                writeln!(
+                    out,
+                    "{level:10} yes  NO ISOLATION AT ALL: a command sees and changes what this user can"
+                )
             }
             (None, Some(attested)) => {
                 let checks = attested.attestation.checks.len();
@@ -124,6 +127,7 @@ mod tests {
             at: now(),
             took_us: 12_345,
             kernel: String::new(),
+            boot: String::new(),
             config: String::new(),
             checks: Vec::new(),
             bounds: vec![bound],
@@ -151,7 +155,7 @@ mod tests {
             "to do: start one\n",
             "namespace  yes  measured in 12.3 ms, 0 checks passed",
             "cpus: not bounded (no cgroup can be made: read-only)\n",
-            "none       yes  no isolation at all\n",
+            "none       yes  NO ISOLATION AT ALL: a command sees and changes what this user can\n",
             "strongest: namespace\n",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");

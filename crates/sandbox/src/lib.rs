@@ -109,6 +109,11 @@ impl Sandboxes {
         reports
     }
 
+    /// The namespace driver itself, for [`Namespace::settled`].
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// The docker driver itself, for [`Docker::sweep`] and [`Docker::settled`].
     pub fn docker(&self) -> &Docker {
         &self.docker

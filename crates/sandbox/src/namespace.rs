@@ -31,16 +31,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::attest::{Attestation, Attested, Bound, Notary};
 use overmind_core::sandbox::{
-    Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
-    SandboxResult,
+    OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
 
-use crate::attest::{self, Facts, Keeper, Subject, Traps, judge};
+use crate::attest::{self, Inquiry, Keeper};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
 use crate::init::spec::{Kind, Limits, Program, Spec};
@@ -95,14 +94,8 @@ pub struct Namespace {
     mutation: Option<crate::init::mutation::Mutation>,
 }
 
-/// How long the probe may take. A healthy machine needs some milliseconds.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A directory for the probe to start in: one that is certainly there and holds no secret.
-const PROBE_WORKSPACE: &str = "/usr";
-
 /// Where a command may write besides what its request names.
-const WRITABLE: &[&str] = &["/tmp", "/dev/shm"];
+pub(crate) const WRITABLE: &[&str] = &["/tmp", "/dev/shm"];
 
 /// How long [`Namespace::settled`] waits for the trees of dropped calls to end.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -177,7 +170,10 @@ impl Namespace {
     ///
     /// Blocks the thread: for a daemon's end.
     pub fn settled(&self) {
-        if !self.cgroups().settled(SETTLE) {
+        // Where no command ran nothing can be left.
+        if let Some(cgroups) = self.cgroups.get()
+            && !cgroups.settled(SETTLE)
+        {
             tracing::warn!("cgroups of dropped commands are still there");
         }
     }
@@ -219,16 +215,24 @@ impl Namespace {
         variable: Option<(&str, &str)>,
         sink: Option<OutputSink>,
     ) -> Result<Outcome, SandboxError> {
-        let group = self.cgroups().make(&request.limits).map_err(|err| SandboxError::Failed {
-            level: SandboxLevel::Namespace.as_str(),
-            message: format!("making the command's cgroup: {err}"),
-        })?;
+        let group = match &spec.kind {
+            // Joining a group may wait for every processor, and what the probe finds is the same
+            // without: its own memory and processes are bounded by the rest.
+            Kind::Namespace { program: Program::Probe, .. } => None,
+            Kind::Namespace { program: Program::Command, .. } | Kind::Unconfined => {
+                let made = self.cgroups().make(&request.limits);
+                Some(made.map_err(|err| SandboxError::Failed {
+                    level: SandboxLevel::Namespace.as_str(),
+                    message: format!("making the command's cgroup: {err}"),
+                })?)
+            }
+        };
         launch::run(Launch {
             program: &self.options.init_program,
             run_as: self.options.run_as,
             spec,
             variable,
-            group: Some(group),
+            group,
             sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
@@ -239,14 +243,14 @@ impl Namespace {
     }
 
     /// The attestation of this driver on this kernel, or the refusal.
-    async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
+    pub(crate) async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
         let config = self.config();
         let notary = self.options.notary.as_ref();
         self.keeper.get(&config, notary, self.measure(config.clone())).await
     }
 
     /// Names what is measured: another kernel, program or option is another sandbox.
-    fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         let Options { init_program, read_only, run_as, private, sockets, notary: _ } =
             &self.options;
         let program = std::fs::metadata(init_program)
@@ -262,49 +266,24 @@ impl Namespace {
 
     /// Runs the probe inside and judges its answer.
     async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
-        let begun = Instant::now();
-        let failed = |message: String| SandboxError::Failed {
-            level: SandboxLevel::Namespace.as_str(),
-            message: format!("measuring the sandbox: {message}"),
-        };
-        let Options { private, sockets, .. } = &self.options;
-        let writable: Vec<PathBuf> = WRITABLE.iter().map(PathBuf::from).collect();
-        let traps = Traps::set(private, sockets, &writable)
-            .map_err(|err| failed(format!("the traps cannot be set: {err}")))?
-            .except(&self.options.read_only);
-        let request = SandboxRequest {
-            argv: vec!["overmind".to_owned(), attest::ARGUMENT.to_owned()],
-            workspace: PathBuf::from(PROBE_WORKSPACE),
-            writable: None,
-            cwd: PathBuf::new(),
-            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
-            stdin: traps.stdin(),
-            timeout: PROBE_TIMEOUT,
-            limits: SandboxLimits {
-                output_bytes: attest::MAX_ANSWER_BYTES,
-                // Measured is what is let in, not how much of it.
-                cpus: 8.0,
-                ..SandboxLimits::default()
-            },
-        };
-        let spec = self.spec(&request, Program::Probe);
-        let outcome = self.launch(&request, &spec, Some(traps.variable()), None).await?;
-        let result = into_result(outcome, SandboxLevel::Namespace)?;
-        if result.exit != Exit::Code(0) {
-            let words = result.stderr.text.trim();
-            return Err(failed(format!("the probe ended with {:?}: {words}", result.exit)));
-        }
-        let facts = Facts::parse(result.stdout.text.as_bytes(), &traps.questions().nonce)
-            .map_err(failed)?;
-        let subject = Subject {
-            level: SandboxLevel::Namespace,
-            variables: request.env.into_iter().map(|(name, _)| name).collect(),
-            at: attest::now(),
-            took: begun.elapsed(),
-            config,
-            bounds: self.bounds(),
-        };
-        Ok(judge(subject, &facts))
+        let Options { private, sockets, read_only, .. } = &self.options;
+        let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, WRITABLE)?
+            .with(|traps| traps.except(read_only));
+        // Measured is what is let in, not how much of it.
+        inquiry.request.limits.cpus = 8.0;
+        let result = self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?;
+        inquiry.conclude(&result, None, config, self.bounds())
+    }
+
+    /// Runs the own program as the probe, as a command would run.
+    pub(crate) async fn probe(
+        &self,
+        request: &SandboxRequest,
+        variable: Option<(&str, &str)>,
+    ) -> Result<SandboxResult, SandboxError> {
+        let spec = self.spec(request, Program::Probe);
+        let outcome = self.launch(request, &spec, variable, None).await?;
+        into_result(outcome, SandboxLevel::Namespace)
     }
 
     fn runs_as_root(&self) -> bool {

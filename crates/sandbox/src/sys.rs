@@ -325,12 +325,13 @@ pub(crate) fn landlock_abi() -> i32 {
     i32::try_from(abi).unwrap_or(0).max(0)
 }
 
-/// Makes a character device with the number 0:0, for which the kernel asks no capability; the
-/// error number.
+/// Makes a block device with the number 0:0; the error number. Landlock is asked before the
+/// capability is, so `EACCES` is its answer and `EPERM` that of a kernel without its rules. (A
+/// character device of this number would need no capability, but Linux 6.1 lets that one pass.)
 pub(crate) fn try_numberless_device(path: &str) -> i32 {
     let Ok(path) = CString::new(path) else { return libc::EINVAL };
     // SAFETY: the path is NUL-terminated and lives through the call.
     errno_of(unsafe {
-        libc::syscall(libc::SYS_mknodat, libc::AT_FDCWD, path.as_ptr(), libc::S_IFCHR | 0o600, 0)
+        libc::syscall(libc::SYS_mknodat, libc::AT_FDCWD, path.as_ptr(), libc::S_IFBLK | 0o600, 0)
     })
 }

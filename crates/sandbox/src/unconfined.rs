@@ -7,12 +7,20 @@
 //! that is out to break things can kill its own init.
 //!
 //! A workspace is never read-only here and processes and processor time are not bounded.
+//!
+//! It is measured as all levels are, so that the record on a session says in so many words what
+//! its commands could reach. Nothing is promised, so nothing is refused; the probe asks for
+//! rights here instead of making files.
+
+use std::sync::Arc;
 
 use overmind_core::Fut;
+use overmind_core::attest::{Attested, Bound};
 use overmind_core::sandbox::{
     OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
 
+use crate::attest::{self, Inquiry, Keeper, Traps};
 use crate::init::spec::Kind;
 use crate::launch::{self, Launch};
 use crate::namespace::{Options, into_result, to_spec};
@@ -22,11 +30,29 @@ use crate::{diagnosis, request};
 #[derive(Debug)]
 pub struct Unconfined {
     options: Options,
+    keeper: Keeper,
 }
 
 impl Unconfined {
     pub fn new(options: Options) -> Self {
-        Self { options }
+        Self { options, keeper: Keeper::default() }
+    }
+
+    /// What a command at this level reaches.
+    async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
+        let Options { init_program, run_as, private, sockets, notary, .. } = &self.options;
+        let kernel = attest::this_kernel();
+        let all = format!("none {kernel:?} {init_program:?} {run_as:?} {private:?} {sockets:?}");
+        let config = blake3::hash(all.as_bytes()).to_hex()[..32].to_owned();
+        let measure = async {
+            let mut inquiry =
+                Inquiry::begin(SandboxLevel::None, private, sockets, &[])?.with(Traps::only_look);
+            // The init is the program, and starts it again.
+            inquiry.request.argv[0] = "/proc/self/exe".to_owned();
+            let result = self.run_request(inquiry.request.clone(), None).await?;
+            inquiry.conclude(&result, None, config.clone(), bounds())
+        };
+        self.keeper.get(&config, notary.as_ref(), measure).await
     }
 
     async fn run_request(
@@ -59,6 +85,30 @@ impl Unconfined {
     }
 }
 
+/// Which limits of a request are enforced.
+fn bounds() -> Vec<Bound> {
+    let by = |limit: &str, text: &str| Bound {
+        limit: limit.to_owned(),
+        enforced_by: Some(text.to_owned()),
+        remark: String::new(),
+    };
+    let not = |limit: &str| Bound {
+        limit: limit.to_owned(),
+        enforced_by: None,
+        remark: "the level none does not bound it".to_owned(),
+    };
+    vec![
+        by("memory_bytes", "rlimit, for each process"),
+        not("cpus"),
+        not("pids"),
+        not("tmp_bytes"),
+        by("file_bytes", "rlimit, for each file"),
+        by("open_files", "rlimit, for each process"),
+        by("output_bytes", "the driver"),
+        by("timeout", "the driver, for the whole tree"),
+    ]
+}
+
 impl Sandbox for Unconfined {
     fn level(&self) -> SandboxLevel {
         SandboxLevel::None
@@ -83,5 +133,9 @@ impl Sandbox for Unconfined {
                 .map(drop)
                 .map_err(|err| diagnosis::init_not_started(&self.options.init_program, &err))
         })
+    }
+
+    fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
+        Box::pin(async { self.attested().await.map(Some) })
     }
 }

@@ -26,7 +26,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         agents::agent_create, agents::agent_list, agents::agent_fetch, agents::agent_patch,
         agents::agent_disable, agents::agent_versions,
         runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
-        runs::run_decide, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
+        runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,

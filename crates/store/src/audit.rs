@@ -19,6 +19,7 @@ use std::path::Path;
 use overmind_core::store::{AuditFinding, AuditReport, StoreError, StreamId, chain_hash};
 use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
+use crate::attestations;
 use crate::error::{Fault, Outcome, closed};
 use crate::key::{fingerprint, hex, verify};
 use crate::read::rows::{Cells, int};
@@ -128,6 +129,7 @@ impl Audit<'_> {
             self.part("reading the index of the events", |audit| audit.index(in_table))?;
         }
         self.part("reading the checkpoints", Self::checkpoints)?;
+        self.part("reading the attestations", Self::attestations)?;
         self.conn.execute_batch("COMMIT")?;
         Ok(())
     }
@@ -375,6 +377,15 @@ impl Audit<'_> {
                 at: "the index of the events by stream".into(),
                 why: "it does not list what the events say of themselves".into(),
             });
+        }
+        Ok(())
+    }
+
+    fn attestations(&mut self) -> Outcome<()> {
+        let (count, wrong) = attestations::wrong(self.conn, self.trusted)?;
+        self.report.attestations = count;
+        for (digest, why) in wrong {
+            self.find(AuditFinding::BadAttestation { digest, why });
         }
         Ok(())
     }

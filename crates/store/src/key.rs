@@ -101,6 +101,12 @@ impl SigningKey {
         &self.public
     }
 
+    /// Signs the digest of an attestation. What is signed is not the digest alone, so that
+    /// whoever may ask for this cannot get a checkpoint signed.
+    pub(crate) fn sign_attestation(&self, digest: &[u8; 32]) -> Vec<u8> {
+        self.pair.sign(&attestation_message(digest)).as_ref().to_vec()
+    }
+
     pub(crate) fn sign(&self, digest: &[u8; 32]) -> Vec<u8> {
         self.pair.sign(digest).as_ref().to_vec()
     }
@@ -109,6 +115,15 @@ impl SigningKey {
 /// Whether the owner of `public` signed `digest`.
 pub(crate) fn verify(public: &[u8], digest: &[u8; 32], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(&ED25519, public).verify(digest, signature).is_ok()
+}
+
+fn attestation_message(digest: &[u8; 32]) -> Vec<u8> {
+    [b"overmind attestation 1\0".as_slice(), digest].concat()
+}
+
+/// Whether the owner of `public` signed the attestation with this digest.
+pub(crate) fn verify_attestation(public: &[u8], digest: &[u8; 32], signature: &[u8]) -> bool {
+    UnparsedPublicKey::new(&ED25519, public).verify(&attestation_message(digest), signature).is_ok()
 }
 
 /// A short name for a public key: the first 16 bytes of its BLAKE3 in hexadecimal.
@@ -139,6 +154,18 @@ mod tests {
         assert!(verify(first.public(), &digest, &signature));
         assert!(!verify(first.public(), &[8; 32], &signature));
         assert_eq!(fingerprint(first.public()).len(), 32);
+    }
+
+    #[test]
+    fn the_signature_of_an_attestation_is_not_one_of_a_checkpoint() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = SigningKey::open(&dir.path().join("k")).unwrap();
+        let digest = [7; 32];
+        let attestation = key.sign_attestation(&digest);
+        assert!(verify_attestation(key.public(), &digest, &attestation));
+        assert!(!verify_attestation(key.public(), &[8; 32], &attestation));
+        assert!(!verify(key.public(), &digest, &attestation));
+        assert!(!verify_attestation(key.public(), &digest, &key.sign(&digest)));
     }
 
     #[test]

@@ -69,6 +69,11 @@ pub(crate) enum Write {
     SettingDelete {
         key: String,
     },
+    AttestationPut {
+        digest: String,
+        at: Timestamp,
+        record: String,
+    },
     HivePut {
         hive: HiveId,
         name: String,
@@ -86,6 +91,7 @@ pub(crate) enum Write {
 pub(crate) struct Session {
     pub(crate) row: SessionRow,
     pub(crate) error: Option<String>,
+    pub(crate) attestation: Option<String>,
 }
 
 /// The name under which an answer is remembered. Lengths keep `("a", "bc")` from `("ab", "c")`.
@@ -176,6 +182,19 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
             (Write::SettingPut { key, value, at }, size)
         }
         Change::SettingDelete { key } => (Write::SettingDelete { key }, 0),
+        Change::AttestationPut(attested) => {
+            let digest = attested.digest.clone();
+            let at = attested.attestation.at;
+            // A record in which something is masked is not the one that was signed, and whoever
+            // verifies it is told so; the secret matters more.
+            let record =
+                masked(serde_json::to_value(&*attested).map_err(|err| StoreError::Other {
+                    attempt: format!("writing attestation {digest} as JSON"),
+                    detail: err.to_string(),
+                })?);
+            let size = record.len();
+            (Write::AttestationPut { digest, at, record }, size)
+        }
         Change::HivePut { hive, name, seen_at } => (Write::HivePut { hive, name, seen_at }, 0),
         Change::IdempotencyPut { scope, key, answer, at } => {
             let id = idempotency_id(&scope, &key);
@@ -192,11 +211,15 @@ fn prepare_session(mut row: SessionRow, redactor: &Redactor) -> (Box<Session>, u
         redactor.value(&mut error);
         error.to_string()
     });
+    let attestation = row
+        .attestation
+        .as_ref()
+        .map(|attestation| serde_json::to_string(attestation).expect("plain data has a JSON form"));
     let size = row.task.len()
         + len(row.prompt.as_deref())
         + len(row.final_answer.as_deref())
         + len(error.as_deref());
-    (Box::new(Session { row, error }), size)
+    (Box::new(Session { row, error, attestation }), size)
 }
 
 fn little_endian(numbers: &[f32]) -> Vec<u8> {

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use overmind_core::Fut;
 use overmind_core::agent::Agent;
+use overmind_core::attest::{Kept, Notary};
 use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, EffectId, MemoryId, SessionId, StepId};
 use overmind_core::memory::MemoryItem;
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
@@ -30,7 +31,7 @@ use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
-use crate::{audit, backup, schema, wal};
+use crate::{attestations, audit, backup, schema, wal};
 
 /// Commits that may be queued; further callers wait.
 const QUEUE: usize = 1_024;
@@ -83,6 +84,7 @@ pub struct Sqlite {
     room: Arc<Semaphore>,
     readers: Pool,
     writer: Option<JoinHandle<()>>,
+    key: Arc<SigningKey>,
     /// Public keys whose checkpoints count, the own one first.
     trusted: Arc<[[u8; 32]]>,
     /// One backup or audit at a time: each keeps the write-ahead log from starting over.
@@ -114,7 +116,7 @@ impl Sqlite {
         let explain = |fault: crate::error::Fault| fault.explain(&path, "opening the store");
         let mut conn = schema::open_writer(&path, options.max_bytes).map_err(explain)?;
         schema::migrate(&mut conn).map_err(explain)?;
-        let key = SigningKey::open(&options.key_file())?;
+        let key = Arc::new(SigningKey::open(&options.key_file())?);
         let mut trusted = vec![*key.public()];
         trusted.extend(&options.trusted_keys);
         let log = Log::load(&conn).map_err(explain)?;
@@ -129,7 +131,7 @@ impl Sqlite {
             wal: wal::Wal::start(&path).map_err(thread)?,
             conn,
             log,
-            key,
+            key: Arc::clone(&key),
             checkpoint_every: options.checkpoint_every.max(1),
             shared: Arc::clone(&shared),
             queue: jobs,
@@ -147,6 +149,7 @@ impl Sqlite {
             room: Arc::new(Semaphore::new(ROOM as usize)),
             readers,
             writer: Some(writer),
+            key,
             trusted: trusted.into(),
             long_reads: Semaphore::new(1),
             vectors: Arc::default(),
@@ -175,6 +178,14 @@ impl Sqlite {
     /// A short name of [`Sqlite::public_key`], as `audit` reports it.
     pub fn key_fingerprint(&self) -> String {
         fingerprint(&self.public_key())
+    }
+
+    /// Signs what sandboxes are measured to give, with the key that signs checkpoints. It can
+    /// sign nothing else.
+    pub fn notary(&self) -> Notary {
+        let key = Arc::clone(&self.key);
+        let sign = move |digest: &[u8; 32]| key.sign_attestation(digest);
+        Notary { signer: self.key_fingerprint(), sign: Arc::new(sign) }
     }
 
     async fn read<T: Send + 'static>(
@@ -411,6 +422,13 @@ impl Store for Sqlite {
 
     fn api_key_list(&self, page: Page<ApiKeyId>) -> Fut<'_, Result<Vec<ApiKey>, StoreError>> {
         Box::pin(self.read("listing API keys", move |conn| queries::api_key_list(conn, page)))
+    }
+
+    fn attestation_fetch(&self, digest: String) -> Fut<'_, Result<Option<Kept>, StoreError>> {
+        let trusted = Arc::clone(&self.trusted);
+        Box::pin(self.read("reading an attestation", move |conn| {
+            attestations::fetch(conn, &digest, &trusted)
+        }))
     }
 
     fn setting_fetch(&self, key: String) -> Fut<'_, Result<Option<Value>, StoreError>> {

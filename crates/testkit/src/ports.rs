@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use overmind_core::Fut;
+use overmind_core::attest::Attested;
 use overmind_core::gate::{
     Binding, Decision, Gate, GateRequest, GateVerdict, PolicySource, PolicyVersion, Risk, RuleRef,
 };
@@ -37,6 +38,8 @@ pub struct FakeTools {
     pub live: Mutex<Vec<LiveSink>>,
     /// Stands for what a call would read: a change of it is a change of what a call does.
     pub surroundings: AtomicUsize,
+    /// What the sandbox of `run_shell` and `hang` was measured to give.
+    pub attested: Mutex<Option<Arc<Attested>>>,
     gate: Semaphore,
 }
 
@@ -86,6 +89,7 @@ impl FakeTools {
             dropped: AtomicUsize::new(0),
             live: Mutex::default(),
             surroundings: AtomicUsize::new(0),
+            attested: Mutex::default(),
             gate: Semaphore::new(0),
         })
     }
@@ -134,6 +138,16 @@ impl Toolbox for FakeTools {
             }
             (self.answer)(name, args)
         })
+    }
+
+    fn attested<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        name: &'a str,
+    ) -> Fut<'a, Option<Arc<Attested>>> {
+        let attested = self.attested.lock().expect("no test panics here").clone();
+        let sandboxed = name == "run_shell" || name == "hang";
+        Box::pin(std::future::ready(attested.filter(|_| sandboxed)))
     }
 
     fn bind<'a>(

@@ -9,6 +9,7 @@ use std::task::Poll;
 use serde_json::Value;
 
 use overmind_core::Fut;
+use overmind_core::attest::Attested;
 use overmind_core::canary::Planter;
 use overmind_core::gate::PolicyVersion;
 use overmind_core::ids::SessionId;
@@ -50,6 +51,11 @@ pub trait Tool: Send + Sync + fmt::Debug {
         let _ = (context, args);
         None
     }
+
+    /// Whether it runs programs in the sandbox of the session's level.
+    fn is_sandboxed(&self) -> bool {
+        false
+    }
 }
 
 /// Finds the driver of a level; `None` when this hive has none.
@@ -85,12 +91,21 @@ struct Registered {
 }
 
 /// The tools of one hive, behind one door.
-#[derive(Debug)]
 pub struct Gateway {
     tools: BTreeMap<String, Registered>,
     specs: Arc<[ToolSpec]>,
     sources: Sources,
+    sandboxes: SandboxLookup,
     canaries: Option<Planter>,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway")
+            .field("tools", &self.tools)
+            .field("sources", &self.sources)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Gateway {
@@ -124,6 +139,7 @@ impl Gateway {
         options: Options,
         more: Vec<Arc<dyn Tool>>,
     ) -> Result<Self, RegisterError> {
+        let sandboxes = Arc::clone(&parts.sandboxes);
         let canaries = options.canaries.clone();
         let mut tools = BTreeMap::new();
         let mut specs = Vec::new();
@@ -139,7 +155,7 @@ impl Gateway {
             specs.push(spec);
         }
         specs.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { tools, specs: specs.into(), sources: Sources::default(), canaries })
+        Ok(Self { tools, specs: specs.into(), sources: Sources::default(), sandboxes, canaries })
     }
 
     /// Adds tools that come and go. They are validated and allowed as all others are.
@@ -234,6 +250,18 @@ impl Toolbox for Gateway {
         let execution = tool.and_then(|entry| entry.tool.execution(context, args));
         let execution = execution.unwrap_or_default();
         Box::pin(binding::bind(context, name, args, execution, files, policy))
+    }
+
+    fn attested<'a>(
+        &'a self,
+        context: &'a ToolContext,
+        name: &'a str,
+    ) -> Fut<'a, Option<Arc<Attested>>> {
+        Box::pin(async move {
+            let sandboxed = self.tools.get(name).is_some_and(|entry| entry.tool.is_sandboxed());
+            let driver = if sandboxed { (self.sandboxes)(context.sandbox)? } else { return None };
+            driver.attest().await.ok().flatten()
+        })
     }
 
     fn session_ended(&self, session: SessionId) {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::agent::AgentSpec;
+use crate::attest::AttestationRef;
 use crate::gate::{self, GateVerdict};
 use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
@@ -127,6 +128,8 @@ pub enum Recorded {
     Queued(Box<Spec>),
     Input(Input),
     Decision,
+    /// An observation that the row shows: what the session's sandbox was measured to give.
+    Attested(Box<AttestationRef>),
     Observation,
 }
 
@@ -205,6 +208,14 @@ struct BoundPayload {
 #[derive(Deserialize)]
 struct CancelPayload {
     by: String,
+}
+
+/// The kind of the event that names what a session's sandbox was measured to give.
+pub const SANDBOX_ATTESTED: &str = "sandbox.attested";
+
+#[derive(Deserialize)]
+struct AttestedPayload {
+    attestation: AttestationRef,
 }
 
 #[derive(Deserialize)]
@@ -297,6 +308,10 @@ impl Recorded {
             "canary.seen" | "canary.tripped" => {
                 let CanaryPayload { outside } = read(kind, payload)?;
                 if outside { Self::Observation } else { Self::Decision }
+            }
+            SANDBOX_ATTESTED => {
+                let AttestedPayload { attestation } = read(kind, payload)?;
+                Self::Attested(Box::new(attestation))
             }
             "model.output.started"
             | "model.output.delta"

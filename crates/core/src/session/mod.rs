@@ -24,12 +24,13 @@ use serde_json::{Value, json};
 use self::convo::Conversation;
 pub use self::gating::{STALE_APPROVAL, ToJudge};
 use self::input::About;
-pub use self::input::{DecodeError, ForkOf, Input, Recorded, Spec};
+pub use self::input::{DecodeError, ForkOf, Input, Recorded, SANDBOX_ATTESTED, Spec};
 use self::phase::{Phase, Question};
 use self::supervise::History;
 use self::toolset::Offer;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
+use crate::attest::AttestationRef;
 use crate::effect::Effect;
 use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, StepId};
@@ -140,6 +141,7 @@ impl Session {
             model_calls: 0,
             steps: 0,
             sandbox: agent.sandbox,
+            attestation: None,
             workspace: spec.workspace.clone(),
             forked_from: spec.fork.as_ref().map(|fork| (fork.from, fork.at)),
             created_by: spec.created_by.clone(),
@@ -172,6 +174,11 @@ impl Session {
 
     pub fn row(&self) -> &SessionRow {
         &self.row
+    }
+
+    /// Notes what its sandbox was measured to give, for whoever looks at the row.
+    pub fn note_attestation(&mut self, attestation: AttestationRef) {
+        self.row.attestation = Some(attestation);
     }
 
     pub fn spec(&self) -> &Spec {

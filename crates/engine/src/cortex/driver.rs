@@ -8,6 +8,7 @@ mod live;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
@@ -18,7 +19,7 @@ use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
 use overmind_core::queue::Ticket;
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::session::{Input, Refusal, Session, Step};
+use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -57,6 +58,11 @@ pub(crate) enum Mail {
         epoch: u32,
         effect: EffectId,
         delta: ModelDelta,
+    },
+    /// What its sandbox was measured to give.
+    Attested {
+        epoch: u32,
+        attested: Arc<Attested>,
     },
     Order {
         order: Order,
@@ -245,6 +251,7 @@ impl Driver {
                     self.progress(effect, delta).await?;
                 }
             }
+            Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::Order { order, reply } => {
                 let input = match order {
                     Order::Cancel { by } => Input::Canceled { by },
@@ -503,6 +510,29 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Writes down what the sandbox was measured to give, once for each measurement.
+    async fn attested(&mut self, epoch: u32, attested: Arc<Attested>) -> Result<(), Stop> {
+        let row = self.session().row();
+        let known = row.attestation.as_ref().is_some_and(|known| known.digest == attested.digest);
+        if known || epoch != row.epoch || row.status != SessionStatus::Running {
+            return Ok(());
+        }
+        let gist = AttestationRef::from(&*attested);
+        let event = NewEvent {
+            stream: StreamId::Session(self.id),
+            kind: SANDBOX_ATTESTED,
+            ts: self.cortex.clock.now(),
+            payload: json!({"run_id": self.id, "attestation": gist}),
+        };
+        self.held.as_mut().expect("held between steps").note_attestation(gist);
+        let guard = Guard::SessionEpoch { session: self.id, epoch };
+        let changes = vec![
+            Change::AttestationPut(attested),
+            Change::SessionUpdate(Box::new(self.session().row().clone())),
+        ];
+        self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
     }
 
     /// Writes a piece of a model's reply while it streams.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
 use overmind_core::replay::{ReplayError, Replayer};
-use overmind_core::session::{Recorded, Session, Toolset};
+use overmind_core::session::{Recorded, SANDBOX_ATTESTED, Session, Toolset};
 use overmind_core::store::{EventQuery, LogEvent, StreamId};
 
 use super::Cortex;
@@ -13,7 +13,7 @@ use crate::error::EngineError;
 /// Events read at a time.
 const PAGE: u32 = 2000;
 
-/// Every kind that a replay needs when it does not compare: the inputs.
+/// Every kind that a replay needs when it does not compare: the inputs, and what the row shows.
 const INPUTS: &[&str] = &[
     "run.queued",
     "run.started",
@@ -31,6 +31,7 @@ const INPUTS: &[&str] = &[
     "run.time_limit_reached",
     "run.forked",
     "run.handed_over",
+    SANDBOX_ATTESTED,
 ];
 
 impl Cortex {
@@ -68,9 +69,13 @@ impl Cortex {
     ) -> Result<Option<Arc<Toolset>>, EngineError> {
         match Recorded::decode(&first.kind, &first.payload) {
             Ok(Recorded::Queued(spec)) => Ok(self.toolset(&spec.toolset).await?),
-            Ok(Recorded::Input(_) | Recorded::Decision | Recorded::Observation) | Err(_) => {
-                Ok(None)
-            }
+            Ok(
+                Recorded::Input(_)
+                | Recorded::Decision
+                | Recorded::Attested(_)
+                | Recorded::Observation,
+            )
+            | Err(_) => Ok(None),
         }
     }
 }

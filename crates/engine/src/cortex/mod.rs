@@ -182,6 +182,12 @@ impl Cortex {
                 ToCortex::Progress { session, epoch, effect, delta } => {
                     self.report(session, Mail::Progress { epoch, effect, delta });
                 }
+                ToCortex::Attested { session, epoch, attested } => {
+                    // Without a driver the session is over, and its row does not change any more.
+                    if let Some(driver) = lock(&self.drivers).get(&session) {
+                        let _ = driver.send(Mail::Attested { epoch, attested });
+                    }
+                }
                 ToCortex::Acknowledge { session, epoch, accepted } => {
                     if !accepted {
                         tracing::warn!(session.id = %session, epoch, "the hive knows a newer epoch");

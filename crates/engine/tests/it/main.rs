@@ -1,5 +1,6 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
+mod attested;
 mod canaries;
 mod gate;
 mod humans;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::attest::Notary;
 use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::ids::SessionId;
@@ -24,6 +25,8 @@ pub(crate) struct World {
     pub(crate) tools: Arc<FakeTools>,
     pub(crate) models: Arc<FakeModels>,
     pub(crate) by: Caller,
+    /// Signs with the store's key.
+    pub(crate) notary: Notary,
 }
 
 /// Distinct ids for every life of a store.
@@ -64,10 +67,10 @@ impl World {
         gate: Option<Arc<dyn Gate>>,
         approval_ttl: Option<Duration>,
     ) -> Self {
-        let store: Arc<dyn Store> = Arc::new(
-            Sqlite::open(Options::new(dir.path().join("overmind.db")))
-                .expect("the world of a test works"),
-        );
+        let store = Sqlite::open(Options::new(dir.path().join("overmind.db")))
+            .expect("the world of a test works");
+        let notary = store.notary();
+        let store: Arc<dyn Store> = Arc::new(store);
         let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let engine = Engine::start(Parts {
             store: Arc::clone(&store),
@@ -91,7 +94,7 @@ impl World {
         })
         .await
         .expect("the world of a test works");
-        Self { dir, store, engine, tools, models, by: Caller::admin() }
+        Self { dir, store, engine, tools, models, by: Caller::admin(), notary }
     }
 
     /// An agent that may use every fake tool; `change` says what is special.

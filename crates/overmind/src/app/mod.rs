@@ -84,9 +84,13 @@ impl App {
         // Bound first: a port that is taken should not cost the opening of a large store.
         let listeners = listen(&config).await?;
         let store = Arc::new(open_store(&config, admin.expose())?);
+        let notary = Some(store.notary());
         let sandboxes = Sandboxes::new(
-            sandbox_options(&config),
-            docker_options(&config, lock.instance()),
+            overmind_sandbox::Options { notary: notary.clone(), ..sandbox_options(&config) },
+            overmind_sandbox::docker::Options {
+                notary,
+                ..docker_options(&config, lock.instance())
+            },
             microvm_options(&config),
         );
         let by_level = sandboxes.clone();
@@ -180,13 +184,14 @@ impl App {
         &self.server_file
     }
 
-    /// Whether commands can have the default sandbox on this machine now.
+    /// Whether commands can have the default sandbox on this machine now. What is measured for
+    /// the answer is kept: the first command finds it there.
     ///
     /// # Errors
     ///
     /// Why not, and what to do.
     pub async fn check_sandbox(&self) -> Result<(), SandboxError> {
-        self.sandboxes.get(SandboxLevel::Namespace).check().await
+        self.sandboxes.get(SandboxLevel::Namespace).attest().await.map(drop)
     }
 
     /// The providers that have what they need, in words.
@@ -234,6 +239,11 @@ impl App {
             None => engine.drain(Duration::ZERO).await,
         };
         mcp.shutdown().await;
+        // Cgroups of commands that were cut off, as far as the kernel lets go of them in time.
+        let left = sandboxes.clone();
+        if let Err(err) = tokio::task::spawn_blocking(move || left.namespace().settled()).await {
+            tracing::error!(error = %err, "waiting for the sandboxes of cut off commands");
+        }
         // Containers of commands that were cut off are removed by the next start at the latest.
         let removed = sandboxes.docker().settled();
         let _ = tokio::time::timeout(Duration::from_secs(5), removed).await;
@@ -283,6 +293,7 @@ pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::dock
         owner: blake3::hash(config.data.path().as_os_str().as_encoded_bytes()).to_hex()[..16]
             .to_owned(),
         instance: instance.to_owned(),
+        private: vec![config.data.path().to_owned()],
         ..usual
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! What it does not say: how it would be under other load, or with agents that think.
 
+mod attestation;
 mod engine;
 mod floors;
 mod http;
@@ -189,6 +190,7 @@ const GROUPS: &[Group] = &[
     ("memory-quality", MEMORY_QUALITY),
     ("memory-speed", MEMORY_SPEED),
     ("engine", &["agent steps", "single step", "replay verify"]),
+    ("attestation", &["first command", "first command p90"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
@@ -230,6 +232,7 @@ async fn measure(
                 }
             }
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,
+            "attestation" => Box::pin(attestation::measure(setting)).await?,
             "http" => Box::pin(http::measure(setting)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };

@@ -117,6 +117,7 @@ fn session() -> SessionRow {
         model_calls: 0,
         steps: 0,
         sandbox: SandboxLevel::Namespace,
+        attestation: None,
         workspace: "/tmp".into(),
         forked_from: None,
         created_by: "bench".into(),

@@ -215,6 +215,7 @@ fn report_lines(report: &AuditReport) -> Vec<(&'static str, (String, Tone))> {
         ("events", cell(when::thousands(report.events))),
         ("chains", cell(when::thousands(report.streams))),
         ("checkpoints", cell(report.checkpoints.to_string())),
+        ("attestations", cell(report.attestations.to_string())),
         ("not yet signed", cell(format!("{} events", when::thousands(report.unsigned_tail)))),
         ("signing key", cell(ids::short(&clean::line(&report.key)))),
     ]

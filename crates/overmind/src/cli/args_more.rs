@@ -322,6 +322,17 @@ Exit code 1 when the level is not given, with the reason and what to do.")]
         #[arg(default_value = "namespace")]
         level: String,
     },
+    /// Show what was measured of the sandbox that a run's commands ran in, and verify who signed it
+    #[command(after_help = "\
+Example:
+  overmind sandbox verify ses_0190b2c4
+
+Exit code 1 when the record is not the one that was signed. `overmind audit verify` looks at the
+records of all runs, with or without a server.")]
+    Verify {
+        /// The run, by its id or a unique part of it
+        run: String,
+    },
     /// Make and list what sandboxes run in
     #[command(subcommand)]
     Image(super::sandbox_image::ImageCommand),

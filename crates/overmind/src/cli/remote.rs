@@ -7,11 +7,12 @@
 use std::path::Path;
 
 use overmind_api::{
-    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AuditReport, BackupDone,
-    BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
-    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
-    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
-    RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest, VerifyReport,
+    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AttestationRecord,
+    AuditReport, BackupDone, BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated,
+    ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
+    MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run,
+    RunCreate, RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest,
+    VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, Options, Page, Replay, ReplayItem, ReplayOptions, Target,
@@ -226,6 +227,11 @@ impl Remote {
 
     pub async fn run(&self, id: &str) -> Result<Run, Failure> {
         Ok(self.client.run_fetch(id).await?)
+    }
+
+    /// What the sandbox of the run's commands was measured to give.
+    pub async fn run_attestation(&self, id: &str) -> Result<AttestationRecord, Failure> {
+        Ok(self.client.run_attestation(id).await?)
     }
 
     /// The id of a run by itself or by a unique part.

@@ -1,15 +1,17 @@
-//! `overmind sandbox …`: what this machine can give, measured here and now. Needs no server.
+//! `overmind sandbox …`: what this machine can give, measured here and now, without a server; and
+//! what was measured for a run, which the server knows.
 
-use overmind_core::attest::Attested;
-use overmind_core::sandbox::SandboxError;
+use overmind_core::attest::{Attestation, Attested, Seal};
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_sandbox::{Sandboxes, levels};
 use serde_json::{Value, json};
 
 use super::args_more::SandboxCommand;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::remote::Remote;
 use super::sandbox_image;
-use super::show::{cell, dim};
+use super::show::{self, cell, dim};
 use crate::app;
 use crate::output::table::{Table, Tone};
 
@@ -24,6 +26,7 @@ pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
         app::microvm_options(&config),
     );
     match command {
+        SandboxCommand::Verify { run } => return verify(cx, &run).await,
         SandboxCommand::Image(command) => return sandbox_image::run(cx, command).await,
         SandboxCommand::Levels => {
             let reports = all.levels().await;
@@ -51,12 +54,63 @@ pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// The record on a run, and whether it is the one that was signed.
+async fn verify(cx: &Context, run: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(run).await?;
+    let record = remote.run_attestation(&id).await?;
+    let attestation: Attestation = serde_json::from_str(record.attestation.as_str())
+        .map_err(|err| Failure::failed(format!("the record cannot be read: {err}")))?;
+    if cx.out.for_people() {
+        tables(cx, &attestation)?;
+    }
+    let holds = record.seal == Seal::Holds.as_str();
+    let signature = record.signature.as_ref();
+    let signer = signature.and_then(|one| one["signer"].as_str()).unwrap_or("nobody").to_owned();
+    show::one(&cx.out, &record, &record.digest, || {
+        vec![
+            ("run", cell(&id)),
+            ("record", cell(&record.digest)),
+            ("asked", cell(attestation.asked.as_str())),
+            ("proved", proved(attestation.achieved)),
+            ("measured at", cell(attestation.at.to_string())),
+            ("kernel", cell(&attestation.kernel)),
+            ("signed by", cell(signer)),
+            ("signature", (record.seal.clone(), if holds { Tone::Good } else { Tone::Bad })),
+        ]
+    })?;
+    if holds {
+        return Ok(Exit::Done);
+    }
+    Err(Failure::failed(format!("attestation {}: its signature is {}", record.digest, record.seal))
+        .hint("it was changed, or signed by another key: `overmind audit verify` says which"))
+}
+
+fn proved(level: SandboxLevel) -> (String, Tone) {
+    match level {
+        SandboxLevel::None => ("none: commands are NOT ISOLATED".to_owned(), Tone::Bad),
+        SandboxLevel::Namespace | SandboxLevel::Docker | SandboxLevel::Microvm => {
+            (level.as_str().to_owned(), Tone::Good)
+        }
+    }
+}
+
 fn show(cx: &Context, attested: &Attested) -> Result<(), Failure> {
     if !cx.out.for_people() {
         return Ok(cx.out.value(&json!(attested))?);
     }
+    if attested.attestation.achieved == SandboxLevel::None {
+        cx.out.note(
+            "the level `none` isolates nothing: commands run as the server's user, and see and \
+             change what it can; below is what they reach",
+        );
+    }
+    tables(cx, &attested.attestation)
+}
+
+fn tables(cx: &Context, attestation: &Attestation) -> Result<(), Failure> {
     let mut table = Table::new(&["CHECK", "PASS", "EXPECTED", "FOUND"]);
-    for check in &attested.attestation.checks {
+    for check in &attestation.checks {
         let tone = if check.pass { Tone::Plain } else { Tone::Bad };
         let pass = if check.pass { "yes" } else { "no" };
         let mut row = vec![cell(check.name.as_str()), (pass.to_owned(), tone)];
@@ -65,7 +119,7 @@ fn show(cx: &Context, attested: &Attested) -> Result<(), Failure> {
     }
     cx.out.table(&table)?;
     let mut table = Table::new(&["LIMIT", "ENFORCED BY", "REMARK"]);
-    for bound in &attested.attestation.bounds {
+    for bound in &attestation.bounds {
         let by = bound.enforced_by.as_deref().map_or_else(|| dim("nothing"), cell);
         table.row(vec![cell(&bound.limit), by, cell(&bound.remark)]);
     }

@@ -1,7 +1,8 @@
 //! Runs: `ps`, `input`, `approve`, `deny`, `cancel`, `fork`, `diff`, `replay --verify`.
 
 use overmind_api::{
-    ApprovalAnswer, Diff, ForkRequest, Run, RunStatus, Step, Timestamp, Verdict, VerifyReport,
+    ApprovalAnswer, Diff, ForkRequest, Run, RunStatus, SandboxLevel, Step, Timestamp, Verdict,
+    VerifyReport,
 };
 
 use super::args::{DecideArgs, ForkArgs, PsArgs};
@@ -120,6 +121,7 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
         "OUT",
         "COST",
         "SANDBOX",
+        "ATTESTED",
         "CREATED",
         "FINISHED",
         "BY",
@@ -141,6 +143,7 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
             cell(when::thousands(run.usage.output_tokens)),
             or_dash(cost(run)),
             cell(run.sandbox.as_str()),
+            attested(run),
             cell(run.created_at.to_string()),
             or_dash(run.finished_at.map(|at| at.to_string())),
             cell(&run.created_by),
@@ -149,6 +152,20 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
         ]);
     }
     table
+}
+
+/// What was proved about the sandbox of a run's commands, and when; a dash until one ran.
+fn attested(run: &Run) -> (String, Tone) {
+    let Some(found) = &run.attestation else { return dim("-") };
+    if found.achieved == SandboxLevel::None {
+        return ("none: NOT ISOLATED".to_owned(), Tone::Bad);
+    }
+    let mark = if found.signer.is_some() { '✓' } else { '?' };
+    let at = found.at.to_string();
+    // To the minute: the rest is in the record.
+    let minute = at.get(..16).unwrap_or(&at);
+    let tone = if found.signer.is_some() { Tone::Good } else { Tone::Waits };
+    (format!("{} {mark} {minute}", found.achieved), tone)
 }
 
 /// What a run has cost; `None` when a price is not known.

@@ -264,3 +264,50 @@ fn a_direct_tool_call_is_answered_and_recorded() {
     call("read_file", "{path}").fails(2).says("the arguments are not JSON");
     call("read_file", "[]").fails(2).says("must be an object");
 }
+
+#[test]
+fn what_a_command_ran_in_was_measured_signed_and_stands_on_the_run() {
+    let mut home = Home::up();
+    home.agent("sh", &[]);
+    home.agent("open", &["--sandbox", "none"]);
+    let run =
+        |agent: &str, task: &str| home.run(&["run", agent, task, "--wait", "-o", "json"]).json();
+    let idle = run("sh", "write: a.txt: x\n");
+    assert_eq!(idle["attestation"], json!(null), "no command ran");
+    let closed = run("sh", "shell: echo hi");
+    let found = &closed["attestation"];
+    assert_eq!((&found["asked"], &found["achieved"]), (&json!("namespace"), &json!("namespace")));
+    let open = run("open", "shell: echo hi");
+    let said = &open["attestation"];
+    assert_eq!((&said["asked"], &said["achieved"]), (&json!("none"), &json!("none")));
+
+    let wide = home.run(&["ps", "--all", "-o", "wide"]).ok();
+    wide.shows("ATTESTED").shows("namespace ✓ 20").shows("none: NOT ISOLATED");
+    let id = closed["id"].as_str().unwrap().to_owned();
+    home.run(&["sandbox", "verify", &id])
+        .ok()
+        .shows("host_processes")
+        .shows("proved       namespace")
+        .shows("signature    holds");
+    let record = home.run(&["sandbox", "verify", &id, "-o", "json"]).ok().json();
+    assert_eq!(record["digest"], found["digest"]);
+    assert_eq!(record["signature"]["signer"], found["signer"]);
+    home.run(&["sandbox", "verify", idle["id"].as_str().unwrap()]).fails(3);
+    home.run(&["logs", open["id"].as_str().unwrap()]).ok().shows("NOT ISOLATED");
+    home.run(&["audit", "verify"]).ok().shows("attestations    2");
+    home.run(&["replay", &id, "--verify"]).ok();
+
+    // Who changes the record is found out, with and without a server.
+    let change = |home: &Home, from: &str, to: &str| {
+        let conn = rusqlite::Connection::open(home.data().join("overmind.db")).unwrap();
+        conn.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        let sql = "UPDATE attestations SET record = replace(record, ?1, ?2)";
+        assert!(conn.execute(sql, [from, to]).unwrap() > 0);
+    };
+    change(&home, "lo; no route", "lo; a route");
+    home.run(&["sandbox", "verify", &id]).fails(1).shows("broken");
+    home.run(&["audit", "verify"]).fails(1).says("it is not what was signed");
+    home.kill();
+    let found = home.run(&["audit", "verify"]).fails(1);
+    found.says(record["digest"].as_str().unwrap()).says("it is not what was signed");
+}

@@ -14,6 +14,9 @@ pub struct Facts {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
+    /// Who user and group are one user namespace further out, as far as the kernel says.
+    pub uid_outside: Option<u32>,
+    pub gid_outside: Option<u32>,
     /// Inheritable, permitted, effective, bounding and ambient set, as `/proc` has them.
     pub capabilities: BTreeMap<String, u64>,
     pub no_new_privileges: bool,
@@ -58,11 +61,22 @@ pub struct Facts {
     pub mounts_with_suid: Vec<String>,
     /// The kernel's version of Landlock; 0 without.
     pub landlock_abi: i32,
-    /// Making a character device without a number, which asks for no privilege and which only
-    /// Landlock refuses, with `EACCES`.
+    /// How making a block device without a number ended: only Landlock refuses it with `EACCES`.
     pub landlock_effect: i32,
+    /// Of a virtual machine: what its first process found, outside of any sandbox in there.
+    pub machine: Option<MachineFacts>,
     /// What the probe could not look at, and why.
     pub unknown: Vec<String>,
+}
+
+/// What a virtual machine was given by its emulator, found by its root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineFacts {
+    pub interfaces: Vec<String>,
+    /// Devices on its buses, and disks, beyond those that every machine here has.
+    pub devices: Vec<String>,
+    /// Shared directories in which root of the guest could make a file.
+    pub writable: Vec<String>,
 }
 
 /// One try: its name, and the error number that it ended with; 0 is success.

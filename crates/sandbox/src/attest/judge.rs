@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use overmind_core::attest::{Attestation, Bound, Check, CheckName};
-use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Timestamp;
 
 use super::facts::{Facts, Refused};
 use super::probe::{NAMESPACES, boot_id, own_namespaces};
+use super::words::{listed, measured};
 
 /// Which sandbox was measured, and how.
 #[derive(Clone, Debug)]
@@ -40,8 +41,10 @@ struct Promise {
     guarded_process_one: bool,
     /// Every mount has `nosuid`, besides no-new-privileges.
     nosuid_everywhere: bool,
-    /// Every mount but the writable ones is read-only, besides being closed to the user.
-    read_only_everywhere: bool,
+    /// Mounts that need not be read-only besides the writable places. None of them is the host's.
+    open_mounts: &'static [&'static str],
+    /// Being user 0 inside is none of the host's business if it is somebody else outside.
+    mapped_root: bool,
     landlock: bool,
 }
 
@@ -95,7 +98,8 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: true,
             guarded_process_one: true,
             nosuid_everywhere: true,
-            read_only_everywhere: true,
+            open_mounts: &[],
+            mapped_root: false,
             landlock: true,
         }),
         SandboxLevel::Docker => Some(Promise {
@@ -108,7 +112,10 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: false,
             guarded_process_one: false,
             nosuid_everywhere: false,
-            read_only_everywhere: false,
+            // The engine mounts them anew for each container, and closes parts of `/proc` one by
+            // one.
+            open_mounts: &["/proc", "/dev", "/dev/pts", "/sys/fs/cgroup"],
+            mapped_root: true,
             landlock: false,
         }),
         // The probe runs in the namespace sandbox that stands in the guest.
@@ -120,7 +127,8 @@ fn promise(level: SandboxLevel) -> Option<Promise> {
             exact_environment: true,
             guarded_process_one: true,
             nosuid_everywhere: true,
-            read_only_everywhere: true,
+            open_mounts: &[],
+            mapped_root: false,
             landlock: true,
         }),
     }
@@ -148,6 +156,7 @@ pub fn judge(subject: Subject, facts: &Facts) -> Attestation {
             uname.release().to_string_lossy(),
             uname.version().to_string_lossy()
         ),
+        boot: boot_id(),
         config: subject.config,
         checks,
         bounds: subject.bounds,
@@ -176,8 +185,10 @@ fn expected(
         CheckName::Homes => hidden(&facts.homes),
         CheckName::OtherSessions => hidden(&facts.trap_file_at),
         CheckName::WriteOutside => {
-            let locked = facts.mounts_writable.is_empty() || !promise.read_only_everywhere;
-            let pass = facts.writable.is_empty() && locked;
+            let open = |place: &String| promise.open_mounts.contains(&place.as_str());
+            let locked = facts.mounts_writable.iter().all(open);
+            let shares = facts.machine.as_ref().is_none_or(|found| found.writable.is_empty());
+            let pass = facts.writable.is_empty() && locked && shares;
             ("nowhere but in the writable places".to_owned(), pass)
         }
         CheckName::Environment => {
@@ -195,9 +206,15 @@ fn expected(
         }
         CheckName::Network => {
             // No list at all would be no proof.
-            let alone = facts.interfaces.iter().any(|name| name == "lo")
-                && facts.interfaces.iter().all(|name| is_idle(name));
-            ("a loopback and no route".to_owned(), alone && facts.routes.is_empty())
+            let alone = |found: &[String]| {
+                found.iter().any(|name| name == "lo") && found.iter().all(|name| is_idle(name))
+            };
+            let machine = match &facts.machine {
+                Some(found) => alone(&found.interfaces),
+                None => !promise.own_kernel,
+            };
+            let pass = alone(&facts.interfaces) && machine && facts.routes.is_empty();
+            ("a loopback and no route".to_owned(), pass)
         }
         CheckName::HostServices => ("out of reach".to_owned(), facts.host_services.is_empty()),
         CheckName::MetadataService => ("no route".to_owned(), facts.metadata_routes.is_empty()),
@@ -236,10 +253,12 @@ fn expected(
             let words = if promise.own_kernel { "its own" } else { "the host's is used" };
             (words.to_owned(), own || !promise.own_kernel)
         }
-        CheckName::User => (
-            "not root, in no group of root".to_owned(),
-            facts.uid != 0 && facts.gid != 0 && !facts.groups.contains(&0),
-        ),
+        CheckName::User => {
+            let plain = facts.uid != 0 && facts.gid != 0 && !facts.groups.contains(&0);
+            let outside = [facts.uid_outside, facts.gid_outside];
+            let mapped = promise.mapped_root && outside.iter().all(|id| id.is_some_and(|n| n != 0));
+            ("not root, in no group of root".to_owned(), plain || mapped)
+        }
         CheckName::Capabilities => {
             let none =
                 facts.capabilities.len() == 5 && facts.capabilities.values().all(|s| *s == 0);
@@ -275,95 +294,18 @@ fn expected(
             ("none open".to_owned(), promise.own_kernel || facts.proc_escapes.is_empty())
         }
         CheckName::Devices => {
-            ("none with state".to_owned(), promise.own_kernel || facts.devices.is_empty())
+            let pass = match &facts.machine {
+                // Its own kernel's are its own; what counts is what the emulator gave it.
+                Some(found) => found.devices.is_empty(),
+                None => !promise.own_kernel && facts.devices.is_empty(),
+            };
+            ("none with state".to_owned(), pass)
         }
         CheckName::KeyRings => {
             let refused = !facts.key_rings.is_empty()
                 && facts.key_rings.iter().all(|one| is_refusal(one.errno));
             ("refused".to_owned(), promise.own_kernel || refused)
         }
-    }
-}
-
-/// What was found, in words.
-fn measured(name: CheckName, facts: &Facts) -> String {
-    match name {
-        CheckName::Homes => listed(&facts.homes),
-        CheckName::OtherSessions => listed(&facts.trap_file_at),
-        CheckName::WriteOutside => format!(
-            "files could be made: {}; mounts that are not read-only: {}",
-            listed(&facts.writable),
-            listed(&facts.mounts_writable)
-        ),
-        CheckName::Environment if facts.trap_variable_in.is_empty() => listed(&facts.variables),
-        CheckName::Environment => {
-            format!("the daemon's in {}", listed(&facts.trap_variable_in))
-        }
-        CheckName::Descriptors => listed(&facts.descriptors),
-        CheckName::Network if facts.routes.is_empty() => {
-            format!("{}; no route", listed(&facts.interfaces))
-        }
-        CheckName::Network => {
-            format!("{}; routes to {}", listed(&facts.interfaces), listed(&facts.routes))
-        }
-        CheckName::HostServices => listed(&facts.host_services),
-        CheckName::MetadataService => listed(&facts.metadata_routes),
-        CheckName::EngineSockets => listed(&facts.sockets),
-        CheckName::HostProcesses => {
-            let daemon = if facts.daemon_visible { ", the daemon among them" } else { "" };
-            format!("{} to be seen{daemon}", facts.visible_processes)
-        }
-        CheckName::Trace => ends(&facts.traces),
-        CheckName::Namespaces => {
-            let host = own_namespaces();
-            let shared: Vec<String> = facts
-                .namespaces
-                .iter()
-                .filter(|(kind, inside)| host.get(*kind) == Some(inside))
-                .map(|(kind, _)| kind.clone())
-                .collect();
-            format!("shared with the host: {}", listed(&shared))
-        }
-        CheckName::Kernel if facts.boot_id.is_empty() => "not told".to_owned(),
-        CheckName::Kernel if facts.boot_id == boot_id() => "the host's".to_owned(),
-        CheckName::Kernel => "its own".to_owned(),
-        CheckName::User => {
-            format!("user {}, group {}, groups {:?}", facts.uid, facts.gid, facts.groups)
-        }
-        CheckName::Capabilities => {
-            let some: Vec<String> = facts
-                .capabilities
-                .iter()
-                .filter(|(_, set)| **set != 0)
-                .map(|(name, set)| format!("{name} {set:x}"))
-                .collect();
-            listed(&some)
-        }
-        CheckName::NoNewPrivileges => {
-            if facts.no_new_privileges { "set" } else { "not set" }.to_owned()
-        }
-        CheckName::SetUserId => format!(
-            "no-new-privileges {}, mounts without nosuid: {}",
-            if facts.no_new_privileges { "set" } else { "not set" },
-            listed(&facts.mounts_with_suid)
-        ),
-        CheckName::SystemCalls => {
-            let open: Vec<String> = facts
-                .calls
-                .iter()
-                .filter(|one| !is_refusal(one.errno))
-                .map(|one| one.what.clone())
-                .collect();
-            format!("filter mode {}, not refused: {}", facts.seccomp, listed(&open))
-        }
-        CheckName::Landlock => match (facts.landlock_abi, facts.landlock_effect) {
-            (0, _) => "the kernel has none".to_owned(),
-            (abi, libc::EACCES) => format!("version {abi}, in force"),
-            (abi, _) => format!("version {abi}, not in force"),
-        },
-        CheckName::ProcEscapes => listed(&facts.proc_escapes),
-        CheckName::Devices => listed(&facts.devices),
-        CheckName::KeyRings => ends(&facts.key_rings),
     }
 }
 
@@ -377,103 +319,16 @@ fn is_idle(name: &str) -> bool {
 }
 
 /// A call was turned away as such, and not for its arguments.
-fn is_refusal(errno: i32) -> bool {
+pub(super) fn is_refusal(errno: i32) -> bool {
     [libc::EPERM, libc::EACCES, libc::ENOSYS, libc::EAFNOSUPPORT].contains(&errno)
-}
-
-fn listed(found: &[String]) -> String {
-    const MOST: usize = 8;
-    match found {
-        [] => "none".to_owned(),
-        few if few.len() <= MOST => few.join(", "),
-        many => format!("{}, and {} more", many[..MOST].join(", "), many.len() - MOST),
-    }
-}
-
-fn ends(tries: &[Refused]) -> String {
-    let told: Vec<String> = tries
-        .iter()
-        .map(|one| match one.errno {
-            0 => format!("{}: allowed", one.what),
-            errno => format!("{}: {}", one.what, std::io::Error::from_raw_os_error(errno)),
-        })
-        .collect();
-    listed(&told)
-}
-
-/// The code of a refusal because of what was measured.
-pub const NOT_ATTESTED: &str = "sandbox_not_attested";
-
-/// Turns a broken promise into the refusal that `run` and `attest` answer.
-///
-/// # Errors
-///
-/// [`SandboxError::Unavailable`], naming each failed check with what was expected and found.
-pub fn refuse_unless_kept(attestation: &Attestation) -> Result<(), SandboxError> {
-    let failed: Vec<&Check> = attestation.failed().collect();
-    let Some(first) = failed.first() else { return Ok(()) };
-    let told: Vec<String> = failed
-        .iter()
-        .map(|c| format!("{} (expected: {}; found: {})", c.name, c.expected, c.measured))
-        .collect();
-    let names: Vec<&str> = failed.iter().map(|check| check.name.as_str()).collect();
-    Err(SandboxError::Unavailable {
-        code: NOT_ATTESTED.to_owned(),
-        message: format!(
-            "the {} sandbox was measured and gives less than it promises here: {}",
-            attestation.driver,
-            told.join("; ")
-        ),
-        reason: format!("attestation_failed: {}", names.join(", ")),
-        remedy: remedy(first.name).to_owned(),
-    })
-}
-
-/// What a person can look at when a check fails.
-pub fn remedy(name: CheckName) -> &'static str {
-    match name {
-        CheckName::Homes | CheckName::OtherSessions => {
-            "see which directory is shown: the sandbox's read_only list, or an engine that mounts \
-             more than it is asked to"
-        }
-        CheckName::WriteOutside => {
-            "see which mount is writable in there, and report it: each is meant to be read-only"
-        }
-        CheckName::Environment => {
-            "see what stands between the daemon and the sandbox and adds variables (a wrapper \
-             around the program, a proxy setting of the engine)"
-        }
-        CheckName::Descriptors => {
-            "see what opened it in the daemon without close-on-exec (a preloaded library?)"
-        }
-        CheckName::Network | CheckName::HostServices | CheckName::MetadataService => {
-            "see whether the kernel has network namespaces, and whether the engine adds a network \
-             to every container"
-        }
-        CheckName::EngineSockets => "take the socket out of what is shown",
-        CheckName::HostProcesses | CheckName::Trace | CheckName::Namespaces => {
-            "see whether the kernel has all namespaces, and whether the engine is told to share \
-             the host's (userns-remap, pid=host)"
-        }
-        CheckName::Kernel => "see whether the machine really started a guest",
-        CheckName::User => "give a user that is not root: run_as, or the docker sandbox's user",
-        CheckName::Capabilities | CheckName::NoNewPrivileges | CheckName::SetUserId => {
-            "see whether the engine is told to add privileges to every container"
-        }
-        CheckName::SystemCalls | CheckName::KeyRings => {
-            "see whether the kernel has CONFIG_SECCOMP_FILTER and the engine its default profile"
-        }
-        CheckName::Landlock => {
-            "see whether the boot option lsm= leaves landlock out although the kernel has it"
-        }
-        CheckName::ProcEscapes | CheckName::Devices => {
-            "see whether the engine runs containers privileged or with systempaths=unconfined"
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::sandbox::SandboxError;
+
+    use super::super::facts::MachineFacts;
+    use super::super::refusal::{NOT_ATTESTED, refuse_unless_kept};
     use super::*;
 
     /// What a good namespace sandbox answers.
@@ -514,6 +369,61 @@ mod tests {
             config: String::new(),
             bounds: Vec::new(),
         }
+    }
+
+    /// What a good virtual machine answers.
+    fn good_machine() -> Facts {
+        let machine = MachineFacts { interfaces: vec!["lo".to_owned()], ..Default::default() };
+        Facts { boot_id: "another".to_owned(), machine: Some(machine), ..good() }
+    }
+
+    /// What a good container answers.
+    fn good_container() -> Facts {
+        Facts {
+            uid: 65534,
+            gid: 65534,
+            traces: Vec::new(),
+            mounts_writable: vec!["/proc".to_owned(), "/dev".to_owned()],
+            mounts_with_suid: vec!["/".to_owned()],
+            landlock_effect: 0,
+            ..good()
+        }
+    }
+
+    #[test]
+    fn a_machine_is_judged_by_its_kernel_and_by_what_the_emulator_gave_it() {
+        let level = SandboxLevel::Microvm;
+        assert_eq!(failing(level, &good_machine()), []);
+        let with = |change: fn(&mut MachineFacts)| {
+            let mut facts = good_machine();
+            change(facts.machine.as_mut().unwrap());
+            facts
+        };
+        let broken = [
+            (CheckName::Kernel, Facts { boot_id: boot_id(), ..good_machine() }),
+            (CheckName::Network, with(|found| found.interfaces.push("eth0".to_owned()))),
+            (CheckName::Devices, with(|found| found.devices.push("8086:100e".to_owned()))),
+            (CheckName::WriteOutside, with(|found| found.writable.push("root".to_owned()))),
+            (CheckName::Homes, Facts { homes: vec!["/root".to_owned()], ..good_machine() }),
+        ];
+        for (name, facts) in broken {
+            assert_eq!(failing(level, &facts), [name], "{name}");
+        }
+        let silent = Facts { machine: None, ..good_machine() };
+        assert_eq!(failing(level, &silent), [CheckName::Network, CheckName::Devices]);
+    }
+
+    #[test]
+    fn a_container_may_have_what_the_engine_makes_anew_and_root_only_if_it_is_nobody_outside() {
+        let level = SandboxLevel::Docker;
+        assert_eq!(failing(level, &good_container()), []);
+        let root = Facts { uid: 0, gid: 0, ..good_container() };
+        let mapped = |id| Facts { uid_outside: Some(id), gid_outside: Some(id), ..root.clone() };
+        assert_eq!(failing(level, &root), [CheckName::User]);
+        assert_eq!(failing(level, &mapped(0)), [CheckName::User]);
+        assert_eq!(failing(level, &mapped(1000)), []);
+        let open = Facts { mounts_writable: vec!["/".to_owned()], ..good_container() };
+        assert_eq!(failing(level, &open), [CheckName::WriteOutside]);
     }
 
     fn failing(level: SandboxLevel, facts: &Facts) -> Vec<CheckName> {

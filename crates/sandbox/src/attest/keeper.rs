@@ -7,7 +7,7 @@ use overmind_core::sandbox::SandboxError;
 use overmind_core::time::Timestamp;
 use tokio::sync::Mutex;
 
-use super::judge::refuse_unless_kept;
+use super::refusal::refuse_unless_kept;
 
 /// Holds the newest attestation of one driver. Refusals are not kept: what a person mends takes
 /// effect with the next command.
@@ -86,6 +86,7 @@ mod tests {
             at: now(),
             took_us: 0,
             kernel: String::new(),
+            boot: String::new(),
             config: String::new(),
             checks: vec![Check {
                 name: CheckName::Network,

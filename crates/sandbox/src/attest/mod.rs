@@ -19,18 +19,23 @@
 //! one effect, not the absence of all bugs in the kernel below.
 
 mod facts;
+mod inquiry;
 mod judge;
 mod keeper;
 mod probe;
 mod program;
 mod questions;
+mod refusal;
+mod words;
 
-pub use facts::{Facts, Refused};
-pub use judge::{NOT_ATTESTED, Subject, judge, refuse_unless_kept, remedy};
+pub use facts::{Facts, MachineFacts, Refused};
+pub use judge::{Subject, judge};
 pub use keeper::{Keeper, now, this_kernel};
 pub use program::{Program, ProgramFile};
 pub use questions::{Questions, TRAP_VARIABLE, Traps};
+pub use refusal::{NOT_ATTESTED, refuse_unless_kept, remedy};
 
+pub(crate) use inquiry::Inquiry;
 pub(crate) use probe::become_probe;
 
 /// The first argument that turns the program into the probe. It then reads questions from

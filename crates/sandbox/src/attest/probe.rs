@@ -88,6 +88,8 @@ fn identity(facts: &mut Facts) {
     facts.gid = rustix::process::getgid().as_raw();
     facts.groups =
         rustix::process::getgroups().unwrap_or_default().iter().map(|g| g.as_raw()).collect();
+    facts.uid_outside = outside("/proc/self/uid_map", facts.uid);
+    facts.gid_outside = outside("/proc/self/gid_map", facts.gid);
     let status = match std::fs::read_to_string("/proc/self/status") {
         Ok(status) => status,
         Err(err) => {
@@ -108,6 +110,18 @@ fn identity(facts: &mut Facts) {
             _ => {}
         }
     }
+}
+
+/// Who `id` is one user namespace further out.
+fn outside(map: &str, id: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(map).ok()?;
+    text.lines().find_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let (inside, outside, count) =
+            (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let at = id.checked_sub(inside).filter(|at| *at < count)?;
+        outside.checked_add(at)
+    })
 }
 
 /// The kinds whose sharing matters. Time is left out: its offset shows nothing of the host.
@@ -197,8 +211,10 @@ fn pids() -> Vec<u32> {
 
 fn files(questions: &Questions, facts: &mut Facts) {
     for home in &questions.homes {
-        let there = std::fs::metadata(&home.path)
-            .is_ok_and(|meta| (meta.dev(), meta.ino()) == (home.device, home.inode));
+        // Another kernel numbers everything anew: there the name alone counts.
+        let there = std::fs::metadata(&home.path).is_ok_and(|meta| {
+            questions.by_name || (meta.dev(), meta.ino()) == (home.device, home.inode)
+        });
         if there {
             facts.homes.push(home.path.display().to_string());
         }
@@ -240,7 +256,7 @@ fn writable(questions: &Questions, facts: &mut Facts) {
         if !nosuid {
             facts.mounts_with_suid.push(place.display().to_string());
         }
-        if !read_only && !allowed(place) {
+        if !read_only && !allowed(place) && !is_null(place) {
             facts.mounts_writable.push(place.display().to_string());
         }
     }
@@ -253,10 +269,17 @@ fn writable(questions: &Questions, facts: &mut Facts) {
     places.sort();
     places.dedup();
     for place in places {
-        if !allowed(&place) && can_write(&place, &questions.nonce) {
+        if !allowed(&place) && can_write(&place, questions) {
             facts.writable.push(place.display().to_string());
         }
     }
+}
+
+/// The null device, which engines mount over what they hide: it takes everything and keeps none.
+fn is_null(place: &Path) -> bool {
+    let null = rustix::fs::makedev(1, 3);
+    std::fs::metadata(place)
+        .is_ok_and(|meta| meta.file_type().is_char_device() && meta.rdev() == null)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -277,7 +300,11 @@ fn mount_of(line: &str) -> Option<Mount> {
 }
 
 /// Makes a file in the directory and removes it, or opens the file without changing it.
-fn can_write(place: &Path, nonce: &str) -> bool {
+fn can_write(place: &Path, questions: &Questions) -> bool {
+    if questions.only_look {
+        return rustix::fs::access(place, rustix::fs::Access::WRITE_OK).is_ok();
+    }
+    let nonce = &questions.nonce;
     let Ok(meta) = std::fs::symlink_metadata(place) else { return false };
     if meta.is_dir() {
         let path = place.join(format!(".overmind-probe-{nonce}"));

@@ -24,6 +24,10 @@ pub struct Questions {
     pub(crate) sockets: Vec<PathBuf>,
     /// Where writing is allowed, as the probe sees it.
     pub(crate) writable: Vec<PathBuf>,
+    /// A home is one that has its name, whatever it is.
+    pub(crate) by_name: bool,
+    /// Nothing stands between the probe and the host: rights are asked for, and no file is made.
+    pub(crate) only_look: bool,
 }
 
 /// A directory by what it is, for inside the same name may be another one.
@@ -113,6 +117,8 @@ impl Traps {
             abstract_name,
             sockets: SOCKETS.iter().map(PathBuf::from).chain(sockets.iter().cloned()).collect(),
             writable: writable.to_vec(),
+            by_name: false,
+            only_look: false,
             nonce,
             secret,
         };
@@ -132,6 +138,20 @@ impl Traps {
     pub fn except(mut self, shown: &[PathBuf]) -> Self {
         let homes = &mut self.questions.homes;
         homes.retain(|home| !shown.iter().any(|shown| home.path.starts_with(shown)));
+        self
+    }
+
+    /// For a probe under another kernel, where files of the host have other numbers.
+    #[must_use]
+    pub(crate) fn by_name(mut self) -> Self {
+        self.questions.by_name = true;
+        self
+    }
+
+    /// For a probe that runs on the host itself.
+    #[must_use]
+    pub(crate) fn only_look(mut self) -> Self {
+        self.questions.only_look = true;
         self
     }
 

@@ -23,6 +23,10 @@
 //!   daemon that does nothing but wait for its end. Were the keeper killed at the same moment,
 //!   they would run on, within their bounds, until the next start sweeps them.
 //!
+//! Before the first command, and again when the engine was started anew, the image or the options
+//! are others, a probe runs in such a container and looks for the host ([`crate::attest`]): what
+//! an engine's settings add to every container is found, and then no command runs.
+//!
 //! Whoever may talk to the engine's socket is root on its machine. The driver never gives the
 //! socket, or any path but the workspace, to a container.
 
@@ -39,6 +43,7 @@ use bollard::query_parameters::{
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures_util::StreamExt;
 use overmind_core::Fut;
+use overmind_core::attest::{Attested, Notary};
 use overmind_core::sandbox::{
     Exit, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
@@ -54,6 +59,7 @@ use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
 use crate::request;
 
+mod attest;
 mod errors;
 pub mod image;
 mod keeper;
@@ -62,6 +68,8 @@ mod plan;
 mod removal;
 mod tar;
 
+#[cfg(feature = "mutations")]
+pub use attest::Mutation;
 pub(crate) use keeper::{ARGUMENT as KEEPER_ARGUMENT, become_keeper};
 
 /// How the driver reaches its engine and what it runs.
@@ -85,6 +93,10 @@ pub struct Options {
     pub init_program: PathBuf,
     /// This start of the owner; never used twice. Letters, digits, `_`, `.` and `-`.
     pub instance: String,
+    /// See [`crate::Options::private`].
+    pub private: Vec<PathBuf>,
+    /// See [`crate::Options::notary`].
+    pub notary: Option<Notary>,
 }
 
 impl Default for Options {
@@ -99,6 +111,8 @@ impl Default for Options {
             owner: "default".to_owned(),
             init_program: PathBuf::from("/proc/self/exe"),
             instance: format!("pid-{}", std::process::id()),
+            private: Vec::new(),
+            notary: None,
         }
     }
 }
@@ -111,6 +125,9 @@ pub struct Docker {
     next: AtomicU64,
     outstanding: Arc<Outstanding>,
     keeper: Keeper,
+    attestations: crate::attest::Keeper,
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
 }
 
 /// How long the engine may take to say that it is there.
@@ -128,6 +145,9 @@ impl Docker {
             next: AtomicU64::new(0),
             outstanding: Outstanding::new(),
             keeper: Keeper::default(),
+            attestations: crate::attest::Keeper::default(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
         }
     }
 
@@ -217,6 +237,7 @@ impl Docker {
     async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
         self.check_image_name()?;
+        self.attested().await?;
         let Place { workspace, writable, working_dir, user } =
             Place::resolve(&request, self.options.user)?;
         let client = self.client().await?;
@@ -391,6 +412,13 @@ impl Sandbox for Docker {
             let client = self.client().await?;
             let image = client.inspect_image(&self.options.image).await;
             image.map(drop).map_err(|err| self.before_start(err))
+        })
+    }
+
+    fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
+        Box::pin(async {
+            self.check_image_name()?;
+            self.attested().await.map(Some)
         })
     }
 }

@@ -160,7 +160,7 @@ impl Plan<'_> {
 }
 
 /// Without what is mounted inside the source: the engine would leave that writable.
-fn bind(host: &str, inside: &str, read_only: bool) -> Mount {
+pub(super) fn bind(host: &str, inside: &str, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(host.to_owned()),

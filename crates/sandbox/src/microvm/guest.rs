@@ -16,11 +16,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use overmind_core::sandbox::{
-    Captured, Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest,
+    Captured, Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest, SandboxResult,
 };
 use rustix::time::{ClockId, Timespec};
 use serde::{Deserialize, Serialize};
 
+use crate::attest::MachineFacts;
+use crate::microvm::given as machine;
 use crate::namespace::{Namespace, Options};
 use crate::{RunAs, sys};
 
@@ -57,6 +59,20 @@ pub(crate) struct Order {
     now: (i64, i64),
     /// All guests of one picture would draw the same random numbers without it.
     seed: [u8; 32],
+    what: What,
+}
+
+/// What an order is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum What {
+    Command,
+    /// The own program as the probe, and what the machine itself was given.
+    Probe {
+        /// The sandbox in here lacks a layer.
+        #[cfg(feature = "mutations")]
+        #[serde(default)]
+        mutation: Option<crate::Mutation>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -73,8 +89,22 @@ struct Limits {
 /// What came of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    Ended { end: End, stdout: Stream, stderr: Stream },
-    BadConfig { code: String, message: String },
+    Ended {
+        end: End,
+        stdout: Stream,
+        stderr: Stream,
+    },
+    /// Of [`What::Probe`].
+    Probed {
+        end: End,
+        stdout: Stream,
+        stderr: Stream,
+        machine: MachineFacts,
+    },
+    BadConfig {
+        code: String,
+        message: String,
+    },
     Failed(String),
 }
 
@@ -118,7 +148,7 @@ impl From<End> for Exit {
 
 /// What the guest reads: a line that wakes it, the order's length and text, the input's length
 /// and bytes.
-pub(crate) fn message(request: &SandboxRequest) -> io::Result<Vec<u8>> {
+pub(crate) fn message(request: &SandboxRequest, what: What) -> io::Result<Vec<u8>> {
     let mut seed = [0; 32];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
     let now = rustix::time::clock_gettime(ClockId::Realtime);
@@ -141,6 +171,7 @@ pub(crate) fn message(request: &SandboxRequest) -> io::Result<Vec<u8>> {
         },
         now: (now.tv_sec, now.tv_nsec),
         seed,
+        what,
     };
     let order = serde_json::to_vec(&order)?;
     let mut message = b"go\n".to_vec();
@@ -209,10 +240,31 @@ fn serve() -> io::Result<Answer> {
             output_bytes: order.limits.output_bytes,
         },
     };
-    let driver = Namespace::new(Options { run_as: Some(USER), ..Options::default() }).unmeasured();
+    let options = Options { run_as: Some(USER), ..Options::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let What::Probe { .. } = &order.what else {
+        let driver = Namespace::new(options).unmeasured();
+        say(STARTED);
+        return Ok(ended(runtime.block_on(driver.run(request))));
+    };
+    // Before anything is mounted over.
+    let machine = machine::facts();
+    #[cfg(not(feature = "mutations"))]
+    let driver = Namespace::new(options);
+    #[cfg(feature = "mutations")]
+    let driver = match order.what {
+        What::Probe { mutation: Some(mutation) } => Namespace::broken(options, mutation),
+        What::Probe { mutation: None } | What::Command => Namespace::new(options),
+    };
     say(STARTED);
-    Ok(match runtime.block_on(driver.run(request)) {
+    Ok(match ended(runtime.block_on(driver.unmeasured().probe(&request, None))) {
+        Answer::Ended { end, stdout, stderr } => Answer::Probed { end, stdout, stderr, machine },
+        other => other,
+    })
+}
+
+fn ended(result: Result<SandboxResult, SandboxError>) -> Answer {
+    match result {
         Ok(result) => Answer::Ended {
             end: match result.exit {
                 Exit::Code(code) => End::Code(code),
@@ -226,7 +278,7 @@ fn serve() -> io::Result<Answer> {
         Err(err @ (SandboxError::Unavailable { .. } | SandboxError::Failed { .. })) => {
             Answer::Failed(format!("in the guest: {err}"))
         }
-    })
+    }
 }
 
 fn part(port: &mut File) -> io::Result<Vec<u8>> {

@@ -20,6 +20,13 @@
 //! command is in a picture: it was taken before there was one. A machine that begins from it is
 //! given the time and fresh randomness; its kernel's address layout is that of the picture.
 //!
+//! Before the first command, and again when image, emulator, kernel or options are others, a
+//! machine is started whose command is the probe ([`crate::attest`]), and whose first process tells
+//! what devices and shares it was given. The sandbox around the emulator is measured by itself.
+//!
+//! Pictures and copies of the guest's program that nobody has used for long are removed when new
+//! ones are made.
+//!
 //! Limits, named: **acceleration** is KVM; emulation is five to fifty times slower and used only
 //! if [`Options::acceleration`] says so. **Processor share** is whole processors, rounded up.
 //! **Memory** is bounded per process and, by the machine's size, in all. **Disk**: as in the
@@ -30,9 +37,11 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::Fut;
+use overmind_core::attest::Attested;
 use overmind_core::sandbox::{
     Exit, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
 };
@@ -40,16 +49,22 @@ use tokio::sync::{Mutex, OnceCell, Semaphore};
 
 use crate::init::spec::{Kind, Limits, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome};
-use crate::microvm::guest::{Answer, answer_in, message};
+use crate::microvm::guest::{Answer, What, answer_in, message};
 use crate::microvm::image::Image;
 use crate::microvm::machine::{Accelerator, Machine, Size};
 use crate::namespace::{self, into_result};
 use crate::{diagnosis, request};
 
+mod attest;
 mod cpio;
+mod given;
 pub(crate) mod guest;
 pub mod image;
 mod machine;
+mod prune;
+
+#[cfg(feature = "mutations")]
+pub use attest::Mutation;
 
 /// What may execute the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +114,11 @@ pub struct Microvm {
     options: Options,
     /// Of the sandbox around the emulator.
     outer: namespace::Options,
+    /// That sandbox by itself, to be measured.
+    around: namespace::Namespace,
+    attestations: crate::attest::Keeper,
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
     places: Semaphore,
     prepared: OnceCell<Prepared>,
     /// Pictures by name; `None` is one that could not be taken.
@@ -141,7 +161,11 @@ impl Microvm {
         Self {
             places: Semaphore::new(options.machines.max(1)),
             options,
+            around: namespace::Namespace::new(outer.clone()),
             outer,
+            attestations: crate::attest::Keeper::default(),
+            #[cfg(feature = "mutations")]
+            mutation: None,
             prepared: OnceCell::new(),
             pictures: Mutex::new(HashMap::new()),
         }
@@ -200,9 +224,21 @@ impl Microvm {
 
     async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
+        self.attested().await?;
+        let (outcome, shown) = self.run_order(&request, What::Command).await?;
+        self.judge(outcome, shown, request.limits.output_bytes)
+    }
+
+    /// Starts a machine with one order. Answers also how a person would see it.
+    async fn run_order(
+        &self,
+        request: &SandboxRequest,
+        what: What,
+    ) -> Result<(Outcome, String), SandboxError> {
         let accelerator = self.accelerator()?;
         let image = self.image()?;
         let Prepared { version, agent } = self.prepared().await?;
+        self.keep_agent(agent).await?;
         let machine = Machine {
             program: &self.options.program,
             accelerator,
@@ -215,8 +251,8 @@ impl Microvm {
             true => self.picture(&machine, version).await,
             false => None,
         };
-        let outcome = self.boot_and_run(&machine, picture.as_deref(), &request).await?;
-        self.judge(outcome, &machine, request.limits.output_bytes)
+        let outcome = self.boot_and_run(&machine, picture.as_deref(), request, what).await?;
+        Ok((outcome, machine.shown()))
     }
 
     async fn boot_and_run(
@@ -224,14 +260,15 @@ impl Microvm {
         machine: &Machine<'_>,
         picture: Option<&Path>,
         request: &SandboxRequest,
+        what: What,
     ) -> Result<Outcome, SandboxError> {
-        let message = message(request)
+        let message = message(request, what)
             .map_err(|err| failed(format!("drawing the guest's random numbers: {err}")))?;
         let mut limits = bounds(machine.size, request.limits.file_bytes);
         limits.tmp_bytes = 1 << 20;
         let spec = Spec {
             kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
-            argv: machine.run(picture, request.writable.is_some()),
+            argv: self.emulator(machine, picture, request.writable.is_some()),
             env: environment(),
             workspace: request.workspace.clone(),
             writable: request.writable.clone(),
@@ -250,7 +287,7 @@ impl Microvm {
     fn judge(
         &self,
         outcome: Outcome,
-        machine: &Machine<'_>,
+        shown: String,
         output_bytes: usize,
     ) -> Result<SandboxResult, SandboxError> {
         let result = |exit, stdout, stderr| SandboxResult {
@@ -259,7 +296,7 @@ impl Microvm {
             stderr,
             elapsed: outcome.elapsed,
             level: SandboxLevel::Microvm,
-            shown_as: Some(machine.shown()),
+            shown_as: Some(shown.clone()),
         };
         match answer_in(&outcome.stdout.text) {
             Some(Answer::Ended { end, stdout, stderr }) => {
@@ -279,6 +316,9 @@ impl Microvm {
                 Err(SandboxError::BadConfig { code, message })
             }
             Some(Answer::Failed(message)) => Err(failed(message)),
+            Some(Answer::Probed { .. }) => {
+                Err(failed("the guest answered what it was not asked".to_owned()))
+            }
             None if outcome.stdout.text.contains(guest::STARTED) => {
                 let exit = match outcome.ended {
                     Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
@@ -301,16 +341,19 @@ impl Microvm {
         let mut pictures = self.pictures.lock().await;
         if let Some(known) = pictures.get(&name) {
             // Somebody may have emptied the directory.
-            if known.as_ref().is_none_or(|path| path.exists()) {
+            if known.as_deref().is_none_or(prune::mark_used) {
                 return known.clone();
             }
         }
         let place = self.options.dir.join("pictures").join(&name).join("picture");
-        let picture = if place.exists() {
+        let picture = if prune::mark_used(&place) {
             Some(place)
         } else {
             match self.take_picture(machine, &place).await {
-                Ok(()) => Some(place),
+                Ok(()) => {
+                    self.prune().await;
+                    Some(place)
+                }
                 Err(why) => {
                     tracing::warn!(error = why, "no picture of the microvm: each call boots one");
                     None
@@ -319,6 +362,38 @@ impl Microvm {
         };
         pictures.insert(name, picture.clone());
         picture
+    }
+
+    /// Removes pictures and programs that nobody has used for long; see [`prune`].
+    async fn prune(&self) {
+        let dir = self.options.dir.clone();
+        let pruned = tokio::task::spawn_blocking(move || prune::prune(&dir)).await;
+        match pruned {
+            Ok(Ok(0)) => {}
+            Ok(Ok(count)) => tracing::info!(count, "removed unused pictures of microvms"),
+            Ok(Err(err)) => {
+                tracing::warn!(dir = %self.options.dir.display(), error = %err,
+                    "unused pictures of microvms stay");
+            }
+            Err(err) => tracing::error!(error = %err, "removing unused pictures failed"),
+        }
+    }
+
+    /// The guest's program, placed again if another server has removed it as unused.
+    async fn keep_agent(&self, agent: &Path) -> Result<(), SandboxError> {
+        if prune::mark_used(agent) {
+            return Ok(());
+        }
+        let (dir, program) = (self.options.dir.clone(), self.outer.init_program.clone());
+        let placed = tokio::task::spawn_blocking(move || image::place_agent(&dir, &program)).await;
+        match placed {
+            Ok(Ok(placed)) if placed == agent => Ok(()),
+            Ok(Ok(_)) => {
+                Err(failed("the server's program was exchanged: start it again".to_owned()))
+            }
+            Ok(Err(err)) => Err(failed(format!("placing the guest's program again: {err}"))),
+            Err(err) => Err(failed(format!("placing the guest's program again: {err}"))),
+        }
     }
 
     async fn take_picture(&self, machine: &Machine<'_>, place: &Path) -> Result<(), String> {
@@ -481,5 +556,9 @@ impl Sandbox for Microvm {
     /// is started: that takes seconds.
     fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
         Box::pin(self.check_all())
+    }
+
+    fn attest(&self) -> Fut<'_, Result<Option<Arc<Attested>>, SandboxError>> {
+        Box::pin(async { self.attested().await.map(Some) })
     }
 }

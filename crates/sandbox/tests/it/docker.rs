@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::query_parameters::ListContainersOptionsBuilder;
-use overmind_core::sandbox::{Exit, Sandbox, SandboxError};
-use overmind_sandbox::docker::{Options, image};
+use overmind_core::attest::CheckName;
+use overmind_core::sandbox::{Exit, Sandbox, SandboxError, SandboxLevel};
+use overmind_sandbox::attest::NOT_ATTESTED;
+use overmind_sandbox::docker::{Mutation, Options, image};
 use overmind_sandbox::{Docker, RunAs};
 use overmind_testkit::real::counterpart;
 
@@ -409,4 +411,97 @@ async fn stand_in_for_a_daemon() {
     request.workspace = text("workspace").into();
     request.timeout = Duration::from_secs(300);
     docker.run(request).await.unwrap();
+}
+
+/// What the probe finds in a container of this driver, and that it is what a command gets.
+#[tokio::test]
+async fn needs_docker_a_container_keeps_every_promise_and_the_record_is_made_once() {
+    let Some(socket) = engine().await else { return };
+    let options = options(&socket);
+    let docker = Docker::new(options.clone());
+    let first = docker.attest().await.unwrap().expect("this driver is measured");
+    let attestation = &first.attestation;
+    assert_eq!(attestation.failed().count(), 0);
+    assert_eq!(attestation.achieved, SandboxLevel::Docker);
+    assert_eq!(attestation.checks.len(), CheckName::ALL.len());
+    assert!(!attestation.boot.is_empty() && !attestation.bounds.is_empty());
+    let second = docker.attest().await.unwrap().unwrap();
+    assert!(Arc::ptr_eq(&first, &second), "measured once");
+    assert_eq!(docker.run(Place::new().sh("exit 3")).await.unwrap().exit, Exit::Code(3));
+    docker.settled().await;
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+
+    let other = Options { user: Some(RunAs { uid: 4321, gid: 4321 }), ..options };
+    let other = Docker::new(other).attest().await.unwrap().unwrap();
+    assert_ne!(other.attestation.config, first.attestation.config);
+}
+
+/// Each layer of a container that an engine's settings, or a change of ours, could take away.
+#[tokio::test]
+async fn needs_docker_a_container_that_lacks_a_layer_is_refused_and_runs_nothing() {
+    let Some(socket) = engine().await else { return };
+    let home = tempfile::tempdir().unwrap();
+    let broken: Vec<(Mutation, Vec<CheckName>)> = vec![
+        (
+            Mutation::Privileged,
+            vec![CheckName::Capabilities, CheckName::SystemCalls, CheckName::Devices],
+        ),
+        (Mutation::HostNetwork, vec![CheckName::Namespaces, CheckName::HostServices]),
+        (Mutation::HostProcesses, vec![CheckName::HostProcesses, CheckName::Namespaces]),
+        (Mutation::HostIpc, vec![CheckName::Namespaces]),
+        (Mutation::HostName, vec![CheckName::Namespaces]),
+        (Mutation::Root, vec![CheckName::User]),
+        (Mutation::Capability, vec![CheckName::Capabilities]),
+        (Mutation::NewPrivileges, vec![CheckName::NoNewPrivileges, CheckName::SetUserId]),
+        (Mutation::Unconfined, vec![CheckName::SystemCalls]),
+        (Mutation::WritableRoot, vec![CheckName::WriteOutside]),
+        (Mutation::Shows(PathBuf::from(&socket)), vec![CheckName::EngineSockets]),
+        (Mutation::Shows(home.path().to_owned()), vec![CheckName::Homes]),
+        (Mutation::Variable, vec![CheckName::Environment]),
+    ];
+    for (mutation, expected) in broken {
+        let label = format!("{mutation:?}");
+        let options = Options { private: vec![home.path().to_owned()], ..options(&socket) };
+        let owner = options.owner.clone();
+        let docker = Docker::broken(options, mutation);
+        let place = Place::new();
+        let mut request = place.sh("echo ran > hello");
+        request.writable = Some(".".into());
+        for answer in [docker.run(request).await.map(drop), docker.attest().await.map(drop)] {
+            match answer {
+                Err(SandboxError::Unavailable { code, reason, message, remedy }) => {
+                    assert_eq!(code, NOT_ATTESTED, "{label}: {message}");
+                    let names = reason.strip_prefix("attestation_failed: ").unwrap();
+                    let names: Vec<&str> = names.split(", ").collect();
+                    for name in &expected {
+                        assert!(names.contains(&name.as_str()), "{label}: no {name} in {message}");
+                    }
+                    assert!(!remedy.is_empty());
+                }
+                other => panic!("{label}: {other:?}"),
+            }
+        }
+        let untouched = std::fs::read_to_string(place.workspace().join("hello")).unwrap();
+        assert_eq!(untouched, "hello\n", "{label}: nothing runs in less than was asked for");
+        docker.settled().await;
+        assert_eq!(containers_of(&socket, &owner).await, [""; 0], "{label}");
+    }
+}
+
+/// A device is a layer as well, where this user has one that a container may be given.
+#[tokio::test]
+async fn needs_docker_a_device_with_state_is_refused() {
+    let Some(socket) = engine().await else { return };
+    let device = PathBuf::from("/dev/kmsg");
+    let readable = std::fs::metadata(&device)
+        .is_ok_and(|meta| std::os::unix::fs::MetadataExt::mode(&meta) & 0o004 != 0);
+    if !readable {
+        return; // Closed to others, so it is to the container's user.
+    }
+    match Docker::broken(options(&socket), Mutation::Device(device)).attest().await {
+        Err(SandboxError::Unavailable { reason, .. }) => {
+            assert!(reason.contains("devices"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
 }

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use overmind_core::sandbox::{Exit, Sandbox, SandboxError};
+use overmind_core::attest::CheckName;
+use overmind_core::sandbox::{Exit, Sandbox, SandboxError, SandboxLevel};
+use overmind_sandbox::attest::NOT_ATTESTED;
 use overmind_sandbox::microvm::image::{Sources, build, current};
-use overmind_sandbox::microvm::{Acceleration, Options};
-use overmind_sandbox::{Microvm, Options as Outer};
+use overmind_sandbox::microvm::{Acceleration, Mutation, Options};
+use overmind_sandbox::{Layer, Microvm, Mutation as Missing, Options as Outer};
 use overmind_testkit::real::counterpart;
 
 use crate::support::{MICROVM, Place, Subject, init_program, marker, processes_with, until};
@@ -216,4 +218,74 @@ async fn what_a_machine_lacks_is_named_and_emulation_is_never_silent() {
     }
     let no_emulator = without(emulated);
     assert_unavailable(no_emulator.check().await, "qemu_missing", "qemu-system-x86");
+}
+
+#[tokio::test]
+async fn needs_qemu_a_machine_keeps_every_promise_and_its_kernel_is_its_own() {
+    let Some(dir) = home() else { return };
+    let driver = driver(&dir);
+    let first = driver.attest().await.unwrap().expect("this driver is measured");
+    let attestation = &first.attestation;
+    assert_eq!(attestation.failed().count(), 0);
+    assert_eq!(attestation.achieved, SandboxLevel::Microvm);
+    let measured = |name| {
+        let mut checks = attestation.checks.iter();
+        checks.find(|check| check.name == name).unwrap().measured.as_str()
+    };
+    assert_eq!(measured(CheckName::Kernel), "its own");
+    assert_eq!(measured(CheckName::Network), "lo; the machine: lo; no route");
+    assert_eq!(measured(CheckName::Devices), "beyond the machine's own: none");
+    let second = driver.attest().await.unwrap().unwrap();
+    assert!(Arc::ptr_eq(&first, &second), "measured once");
+}
+
+/// Each layer of a machine left out, or something given to it that it must not have.
+#[tokio::test]
+async fn needs_qemu_a_machine_that_lacks_a_layer_is_refused_and_runs_nothing() {
+    let Some(dir) = home() else { return };
+    let broken = [
+        (Mutation::MoreDevices, vec![CheckName::Devices]),
+        (Mutation::WritableRoot, vec![CheckName::WriteOutside]),
+        (Mutation::Inside(Missing::Without(Layer::Capabilities)), vec![CheckName::Capabilities]),
+        (Mutation::Inside(Missing::Without(Layer::Refusals)), vec![CheckName::SystemCalls]),
+        (
+            Mutation::Around(Missing::Without(Layer::NetworkNamespace)),
+            vec![CheckName::Namespaces, CheckName::HostServices],
+        ),
+        (Mutation::Around(Missing::Without(Layer::Filter)), vec![CheckName::SystemCalls]),
+    ];
+    for (mutation, expected) in broken {
+        let label = format!("{mutation:?}");
+        let options = Options {
+            dir: PathBuf::from(&dir),
+            acceleration: Acceleration::Emulation,
+            // Where the devices are others a picture does not fit.
+            pictures: !matches!(mutation, Mutation::MoreDevices),
+            ..Options::default()
+        };
+        let outer = Outer { init_program: init_program(), ..Outer::default() };
+        let driver = Microvm::broken(options, outer, mutation);
+        let place = Place::new();
+        let mut request = place.sh("echo ran > hello");
+        request.writable = Some(".".into());
+        match driver.run(request).await {
+            Err(SandboxError::Unavailable { code, reason, message, remedy }) => {
+                assert_eq!(code, NOT_ATTESTED, "{label}: {message}");
+                let names = reason.strip_prefix("attestation_failed: ").unwrap();
+                let names: Vec<&str> = names.split(", ").collect();
+                for name in &expected {
+                    assert!(names.contains(&name.as_str()), "{label}: no {name} in {message}");
+                }
+                assert!(!remedy.is_empty());
+                if label == "MoreDevices" {
+                    for device in ["8086:100e", "1af4:1001", "1af4:1009"] {
+                        assert!(message.contains(device), "{device} not in {message}");
+                    }
+                }
+            }
+            other => panic!("{label}: {other:?}"),
+        }
+        let untouched = std::fs::read_to_string(place.workspace().join("hello")).unwrap();
+        assert_eq!(untouched, "hello\n", "{label}: nothing runs in less than was asked for");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use overmind_core::attest::CheckName;
+use overmind_core::sandbox::{Sandbox, SandboxLevel};
 use overmind_sandbox::{Options, Unconfined};
 
 use crate::conformance::suite;
@@ -14,3 +16,23 @@ async fn subject() -> Option<Subject> {
 }
 
 suite!(subject);
+
+#[tokio::test]
+async fn the_record_of_none_says_that_nothing_is_isolated_and_what_a_command_reaches() {
+    let home = tempfile::tempdir().unwrap();
+    let private = vec![home.path().to_owned()];
+    let driver =
+        Unconfined::new(Options { init_program: init_program(), private, ..Options::default() });
+    let attested = driver.attest().await.unwrap().expect("this level is measured too");
+    let attestation = &attested.attestation;
+    assert_eq!((attestation.asked, attestation.achieved), (SandboxLevel::None, SandboxLevel::None));
+    let check = |name| attestation.checks.iter().find(|check| check.name == name).unwrap();
+    assert!(check(CheckName::Homes).measured.contains(home.path().to_str().unwrap()));
+    assert!(check(CheckName::HostProcesses).measured.contains("the daemon among them"));
+    assert!(check(CheckName::HostServices).measured.contains("tcp 127.0.0.1"));
+    assert_eq!(check(CheckName::Kernel).measured, "the host's");
+    for check in &attestation.checks {
+        assert_eq!(check.expected, "nothing is promised");
+    }
+    assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is made there");
+}

@@ -73,6 +73,7 @@ routes! {
     Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
     Quick post "/api/runs/{id}/input" => runs::run_input;
     Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
+    Quick get "/api/runs/{id}/attestation" => runs::run_attestation;
     Quick get "/api/runs/{id}/steps" => runs::run_steps;
     Quick get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;
     Quick get "/api/runs/{id}/model-calls" => runs::run_model_calls;

@@ -6,9 +6,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use overmind_api::{
-    ApprovalAnswer, Diff, DiffQuery, Event, ForkRequest, ListQuery, ModelCall, ReplayQuery, Run,
-    RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline, ToolCall, ToolCallRequest,
-    VerifyReport,
+    ApprovalAnswer, AttestationRecord, Diff, DiffQuery, Event, ForkRequest, ListQuery, ModelCall,
+    ReplayQuery, Run, RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline, ToolCall,
+    ToolCallRequest, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
@@ -150,6 +150,20 @@ pub(crate) async fn run_decide(
     let engine = cx.engine.clone();
     let work = async move { engine.session_decide(&caller, id, approval, decision, reason).await };
     Ok(json(&Run::from(cx.detached(work).await?)))
+}
+
+/// What the sandbox of the run's commands was measured to give, as it was signed.
+#[utoipa::path(get, path = "/api/runs/{id}/attestation", tag = "runs", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = AttestationRecord),
+        (status = 404, description = "`Run not found`, or `Attestation not found` as long as no command of it ran in a sandbox"),
+    ))]
+pub(crate) async fn run_attestation(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+) -> Result<Response, Fault> {
+    Ok(json(&AttestationRecord::from(cx.engine.session_attestation(&caller, id).await?)))
 }
 
 /// Lists a run's steps by `idx`.

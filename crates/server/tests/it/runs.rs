@@ -48,6 +48,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             "step_count",
             "model_call_count",
             "sandbox",
+            "attestation",
             "workspace",
             "forked_from",
             "created_by",

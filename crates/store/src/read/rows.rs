@@ -162,7 +162,7 @@ pub(crate) const SESSION: &str = "id, colony, agent, agent_version, hive, epoch,
     step_limit, created_at, started_at, finished_at, approval, input_tokens, output_tokens, \
     cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls, \
     steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt, \
-    final_answer, error";
+    final_answer, error, attestation";
 
 pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
     let cells = Cells::new(row, "sessions");
@@ -202,6 +202,9 @@ pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
         prompt: cells.opt(26, Cells::text)?,
         final_answer: cells.opt(27, Cells::text)?,
         error: cells.opt(28, Cells::json)?,
+        attestation: cells.opt(29, |cells, at| {
+            serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "an attestation"))
+        })?,
     })
 }
 

@@ -183,6 +183,13 @@ fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
             conn.prepare_cached("DELETE FROM settings WHERE key = ?1")?.execute([key])?;
             Ok(())
         }
+        Write::AttestationPut { digest, at, record } => {
+            conn.prepare_cached(
+                "INSERT OR IGNORE INTO attestations (digest, at, record) VALUES (?1, ?2, ?3)",
+            )?
+            .execute(params![digest, at.as_micros(), record])?;
+            Ok(())
+        }
         Write::HivePut { hive, name, seen_at } => {
             conn.prepare_cached(
                 "INSERT OR REPLACE INTO hives (id, name, seen_at) VALUES (?1, ?2, ?3)",
@@ -217,9 +224,9 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
            created_at, started_at, finished_at, approval, input_tokens, output_tokens,
            cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls,
            steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt,
-           final_answer, error)
+           final_answer, error, attestation)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)",
+           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)",
     )?
     .execute(params![
         blob(row.id.as_u128()),
@@ -250,7 +257,8 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
         row.task,
         row.prompt,
         row.final_answer,
-        session.error
+        session.error,
+        session.attestation
     ])
     .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
     Ok(())
@@ -265,7 +273,7 @@ macro_rules! assign_session {
          cached_input_tokens = ?11, cache_write_tokens = ?12, reasoning_tokens = ?13,
          cost_microusd = ?14, model_calls = ?15, steps = ?16, sandbox = ?17, workspace = ?18,
          forked_session = ?19, forked_step = ?20, created_by = ?21, task = ?22, prompt = ?23,
-         final_answer = ?24, error = ?25"
+         final_answer = ?24, error = ?25, attestation = ?30"
     };
 }
 
@@ -305,7 +313,8 @@ fn update_session(conn: &Connection, session: &Session) -> Outcome<()> {
             row.status.as_str(),
             opt_time(row.finished_at),
             blob(row.colony.as_u128()),
-            blob(row.agent.as_u128())
+            blob(row.agent.as_u128()),
+            session.attestation
         ])?)
     };
     // Most updates change no indexed column: status, end, colony and agent stay.

@@ -70,7 +70,7 @@ pub(crate) struct CommitJob {
 pub(crate) struct Writer {
     pub(crate) conn: Connection,
     pub(crate) log: Log,
-    pub(crate) key: SigningKey,
+    pub(crate) key: Arc<SigningKey>,
     pub(crate) wal: Wal,
     pub(crate) checkpoint_every: u64,
     pub(crate) shared: Arc<Shared>,
@@ -351,7 +351,7 @@ mod tests {
         let mut writer = Writer {
             log: Log::load(&conn).unwrap(),
             conn,
-            key: SigningKey::open(&dir.path().join("checkpoint.key")).unwrap(),
+            key: Arc::new(SigningKey::open(&dir.path().join("checkpoint.key")).unwrap()),
             wal: Wal::start(&path).unwrap(),
             checkpoint_every: 100,
             shared: Arc::default(),

@@ -73,7 +73,22 @@ pub(super) fn batch(
         )?
         .execute([before.as_micros(), KEYS_PER_BATCH])?;
     batch.more |= int(keys as u64) == KEYS_PER_BATCH;
+    if !batch.more {
+        forget_attestations(conn, before)?;
+    }
     Ok(batch)
+}
+
+/// Removes records of measurements that no session names any more. A fresh one may be named in a
+/// moment. Sessions are only looked through when there is an old one.
+fn forget_attestations(conn: &Connection, before: Timestamp) -> Outcome<()> {
+    conn.prepare_cached(
+        "DELETE FROM attestations WHERE at < ?1 AND digest NOT IN
+           (SELECT json_extract(attestation, '$.digest') FROM sessions
+            WHERE attestation IS NOT NULL)",
+    )?
+    .execute([before.as_micros()])?;
+    Ok(())
 }
 
 fn ended(conn: &Connection, before: Timestamp) -> Outcome<Vec<SessionId>> {

@@ -2,12 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
+use overmind_core::attest::{AttestationRef, Attested, Seal};
 use overmind_core::ids::SessionId;
-use overmind_core::store::{AuditFinding, AuditReport, Store, StoreError, StreamId, chain_hash};
+use overmind_core::row::SessionStatus;
+use overmind_core::session::SANDBOX_ATTESTED;
+use overmind_core::store::{
+    AuditFinding, AuditReport, Change, Commit, Store, StoreError, StreamId, chain_hash,
+};
 use overmind_core::time::Timestamp;
 use overmind_store::{Options, Sqlite};
-use overmind_testkit::store_conformance::{World, at, event, one_event};
+use overmind_testkit::store_conformance::{World, at, attestation, event, one_event};
 use proptest::prelude::*;
 use rusqlite::{Connection, params};
 use serde_json::json;
@@ -262,6 +268,123 @@ fn a_record_of_retention_explains_only_what_it_names() {
     let hash =
         |finding: &AuditFinding| matches!(finding, AuditFinding::BadHash { seq: 1, global: 4, .. });
     assert!(found.iter().any(record) && found.iter().any(hash), "{found:?}");
+}
+
+/// A store with one run whose sandbox was measured, after `tamper` changed it.
+fn attested(tamper: impl FnOnce(&Connection)) -> (String, AuditReport, Option<Seal>) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let store = Sqlite::open(Options::new(&path)).unwrap();
+    let attested = Attested::new(attestation(), Some(&store.notary()));
+    let world = World::default();
+    let mut row = world.session();
+    row.attestation = Some(AttestationRef::from(&attested));
+    let payload = json!({"run_id": row.id, "attestation": row.attestation});
+    let mut commit = one_event(StreamId::Session(row.id), payload);
+    commit.events[0].kind = SANDBOX_ATTESTED;
+    commit.changes = vec![
+        Change::AttestationPut(Arc::new(attested.clone())),
+        Change::SessionInsert(Box::new(row)),
+    ];
+    runtime.block_on(async {
+        store.commit(commit).await.unwrap();
+        store.close().await.unwrap();
+    });
+    drop(store);
+    let conn = Connection::open(&path).unwrap();
+    tamper(&conn);
+    drop(conn);
+    let store = Sqlite::open(Options::new(&path)).unwrap();
+    let seal = runtime.block_on(store.attestation_fetch(attested.digest.clone())).unwrap();
+    let report = runtime.block_on(store.audit()).unwrap();
+    (attested.digest, report, seal.map(|kept| kept.seal))
+}
+
+#[test]
+fn a_changed_attestation_is_named_wherever_it_was_changed() {
+    let (_, report, seal) = attested(|_| ());
+    assert_eq!((report.attestations, report.findings, seal), (1, vec![], Some(Seal::Holds)));
+
+    let set = |what: &str| format!("UPDATE attestations SET record = json_{what}");
+    let pairs = [
+        // The record says something better than what was signed.
+        (set("set(record, '$.attestation.took_us', 4)"), Some(Seal::Broken), "not what was signed"),
+        // So does a consistent one, which nobody signed.
+        (set("set(record, '$.digest', 'x')"), Some(Seal::Broken), "not what was signed"),
+        (
+            set("set(record, '$.signature.signature', 'ab')"),
+            Some(Seal::Broken),
+            "not what was signed",
+        ),
+        (
+            set("set(record, '$.signature.signer', 'me')"),
+            Some(Seal::UnknownKey),
+            "signed with an unknown key",
+        ),
+        (set("set(record, '$.signature', null)"), Some(Seal::Unsigned), "something else than it"),
+        ("DELETE FROM attestations".to_owned(), None, "it is not there"),
+        (
+            "UPDATE sessions SET attestation = json_set(attestation, '$.achieved', 'microvm')"
+                .to_owned(),
+            Some(Seal::Holds),
+            "something else than it",
+        ),
+    ];
+    for (sql, expected, words) in pairs {
+        let (digest, report, seal) = attested(|conn| conn.execute_batch(&sql).unwrap());
+        assert_eq!(seal, expected, "{sql}");
+        let named = |finding: &AuditFinding| match finding {
+            AuditFinding::BadAttestation { digest: of, why } => {
+                *of == digest && why.contains(words)
+            }
+            _ => false,
+        };
+        assert!(report.findings.iter().any(named), "{sql}: {:?}", report.findings);
+    }
+}
+
+#[test]
+fn retention_takes_a_record_with_the_last_run_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap();
+    let attested = Attested::new(attestation(), Some(&store.notary()));
+    let world = World::default();
+    let mut row = world.session();
+    row.attestation = Some(AttestationRef::from(&attested));
+    row.status = SessionStatus::Succeeded;
+    row.finished_at = Some(at(20));
+    let digest = || attested.digest.clone();
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+        let changes = vec![
+            Change::AttestationPut(Arc::new(attested.clone())),
+            Change::SessionInsert(Box::new(row)),
+        ];
+        store.commit(Commit { changes, ..Commit::default() }).await.unwrap();
+        store.prune(at(10), at(30)).await.unwrap();
+        assert!(store.attestation_fetch(digest()).await.unwrap().is_some(), "a run names it");
+        assert_eq!(store.prune(at(25), at(30)).await.unwrap().sessions, 1);
+        assert_eq!(store.attestation_fetch(digest()).await.unwrap(), None);
+        assert_eq!(store.audit().await.unwrap().findings, []);
+    });
+}
+
+#[test]
+fn a_run_that_was_given_the_sound_record_of_another_sandbox_is_named_by_its_log() {
+    let (_, report, _) = attested(|conn| {
+        // As if the other were signed by the same key: neither record nor row is wrong alone.
+        conn.execute_batch(
+            "INSERT INTO attestations SELECT 'other', at, json_set(record, '$.signature', null)
+               FROM attestations;
+             UPDATE events SET payload = replace(payload, 'docker', 'microvm');",
+        )
+        .unwrap();
+    });
+    let named = |finding: &AuditFinding| match finding {
+        AuditFinding::BadAttestation { why, .. } => why.contains("its log names another"),
+        _ => false,
+    };
+    assert!(report.findings.iter().any(named), "{:?}", report.findings);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::task::Poll;
 
 use overmind_core::Fut;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, OnUnknown, PolicyKind};
+use overmind_core::attest::{Attestation, Check, CheckName};
 use overmind_core::ids::{AgentId, ColonyId, IdSource, MemoryId, SessionId, StepId};
 use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
@@ -31,6 +32,28 @@ mod memory_life;
 mod rows;
 mod upkeep;
 
+/// What a sandbox was measured to give.
+pub fn attestation() -> Attestation {
+    Attestation {
+        version: Attestation::VERSION,
+        driver: "docker".into(),
+        asked: SandboxLevel::Docker,
+        achieved: SandboxLevel::Docker,
+        at: at(4),
+        took_us: 5,
+        kernel: "6.1".into(),
+        boot: "b".into(),
+        config: "c".into(),
+        checks: vec![Check {
+            name: CheckName::Network,
+            expected: "a loopback and no route".into(),
+            measured: "lo; no \"route\" ☃".into(),
+            pass: true,
+        }],
+        bounds: Vec::new(),
+    }
+}
+
 type Case = for<'a> fn(&'a dyn Store, &'a World) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 macro_rules! cases {
@@ -49,6 +72,7 @@ cases! {
     log::guards_hold_or_refuse
     log::guards_see_the_commits_before_them
     rows::sessions_round_trip
+    rows::attestations_are_kept_once_under_their_digest
     rows::sessions_are_listed_newest_first_in_pages
     rows::steps_round_trip
     rows::agents_keep_their_versions
@@ -147,6 +171,7 @@ impl World {
             model_calls: 0,
             steps: 0,
             sandbox: SandboxLevel::Namespace,
+            attestation: None,
             workspace: "/workspace".into(),
             forked_from: None,
             created_by: "admin".into(),

@@ -1,6 +1,9 @@
-//! Sessions, steps, agents, keys, settings.
+//! Sessions, what their sandboxes were measured to give, steps, agents, keys, settings.
+
+use std::sync::Arc;
 
 use overmind_core::agent::{Agent, AgentStatus};
+use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
 use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use overmind_core::model::Usage;
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
@@ -8,7 +11,25 @@ use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Change, IdempotentAnswer, Page, SessionFilter, Store};
 use serde_json::{Value, json};
 
-use super::{World, at, first, missing, one_change, refused};
+use super::{World, at, attestation, first, missing, one_change, refused};
+
+/// By nobody who signs.
+fn measured() -> Attested {
+    Attested::new(attestation(), None)
+}
+
+pub(super) async fn attestations_are_kept_once_under_their_digest(store: &dyn Store, _: &World) {
+    let attested = measured();
+    assert_eq!(store.attestation_fetch(attested.digest.clone()).await.unwrap(), None);
+    let mut other = attested.clone();
+    other.attestation.took_us += 1;
+    for attested in [attested.clone(), other] {
+        // The second stands under the same name, and the first stays.
+        store.commit(one_change(Change::AttestationPut(Arc::new(attested)))).await.unwrap();
+    }
+    let kept = store.attestation_fetch(attested.digest.clone()).await.unwrap().unwrap();
+    assert_eq!(kept, Kept { attested, seal: Seal::Unsigned });
+}
 
 /// A session with a value in every place.
 fn full_session(world: &World) -> SessionRow {
@@ -36,12 +57,14 @@ fn full_session(world: &World) -> SessionRow {
     row.model_calls = 9;
     row.steps = u32::MAX;
     row.sandbox = SandboxLevel::Docker;
+    row.attestation = Some(AttestationRef::from(&measured()));
     row.forked_from = Some((world.session_id(), 4));
     row.created_by = "key one".into();
     row
 }
 
 pub(super) async fn sessions_round_trip(store: &dyn Store, world: &World) {
+    store.commit(one_change(Change::AttestationPut(Arc::new(measured())))).await.unwrap();
     let rows = [world.session(), full_session(world)];
     for row in &rows {
         store.commit(one_change(Change::SessionInsert(Box::new(row.clone())))).await.unwrap();

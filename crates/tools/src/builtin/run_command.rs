@@ -126,6 +126,10 @@ impl Tool for RunCommand {
         })
     }
 
+    fn is_sandboxed(&self) -> bool {
+        true
+    }
+
     fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
         let args: Args = parse(args).ok()?;
         let (argv, env) = (self.argv(&args), self.runner.environment(context));

@@ -89,6 +89,10 @@ impl Tool for RunShell {
         })
     }
 
+    fn is_sandboxed(&self) -> bool {
+        true
+    }
+
     fn execution(&self, context: &ToolContext, args: &Value) -> Option<Execution> {
         let args: Args = parse(args).ok()?;
         let cwd = args.allow_write.then_some(args.write_subdir).flatten().unwrap_or_default();

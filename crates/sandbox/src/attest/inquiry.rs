@@ -1,0 +1,108 @@
+//! One measurement from its traps to its record: what is the same for all drivers.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use overmind_core::attest::{Attestation, Bound};
+use overmind_core::sandbox::{
+    Exit, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
+};
+
+use super::facts::{Facts, MachineFacts};
+use super::judge::{Subject, judge};
+use super::keeper::now;
+use super::questions::Traps;
+use super::{ARGUMENT, MAX_ANSWER_BYTES};
+
+/// A directory for the probe to start in: one that is certainly there and holds no secret.
+const WORKSPACE: &str = "/usr";
+
+/// How long the probe may take. A healthy machine needs some milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A measurement under way. Dropped, its traps are gone.
+#[derive(Debug)]
+pub(crate) struct Inquiry {
+    level: SandboxLevel,
+    begun: Instant,
+    pub(crate) traps: Traps,
+    pub(crate) request: SandboxRequest,
+}
+
+impl Inquiry {
+    /// Sets the traps. `private` and `sockets` are as in [`Traps::set`].
+    ///
+    /// # Errors
+    ///
+    /// When the traps cannot be set.
+    pub(crate) fn begin(
+        level: SandboxLevel,
+        private: &[PathBuf],
+        sockets: &[PathBuf],
+        writable: &[&str],
+    ) -> Result<Self, SandboxError> {
+        let begun = Instant::now();
+        let writable: Vec<PathBuf> = writable.iter().map(PathBuf::from).collect();
+        let traps = Traps::set(private, sockets, &writable)
+            .map_err(|err| failed(level, &format!("the traps cannot be set: {err}")))?;
+        let request = SandboxRequest {
+            argv: vec!["overmind".to_owned(), ARGUMENT.to_owned()],
+            workspace: PathBuf::from(WORKSPACE),
+            writable: None,
+            cwd: PathBuf::new(),
+            env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            stdin: Vec::new(),
+            timeout: TIMEOUT,
+            limits: SandboxLimits { output_bytes: MAX_ANSWER_BYTES, ..SandboxLimits::default() },
+        };
+        Ok(Self { level, begun, traps, request }.asked())
+    }
+
+    /// Changes what is asked, and tells the probe.
+    pub(crate) fn with(mut self, change: impl FnOnce(Traps) -> Traps) -> Self {
+        self.traps = change(self.traps);
+        self.asked()
+    }
+
+    fn asked(mut self) -> Self {
+        self.request.stdin = self.traps.stdin();
+        self
+    }
+
+    /// Judges what the probe answered.
+    ///
+    /// # Errors
+    ///
+    /// When it did not answer, or not this.
+    pub(crate) fn conclude(
+        self,
+        result: &SandboxResult,
+        machine: Option<MachineFacts>,
+        config: String,
+        bounds: Vec<Bound>,
+    ) -> Result<Attestation, SandboxError> {
+        if result.exit != Exit::Code(0) {
+            let words = result.stderr.text.trim();
+            let why = format!("the probe ended with {:?}: {words}", result.exit);
+            return Err(failed(self.level, &why));
+        }
+        let nonce = &self.traps.questions().nonce;
+        let mut facts = Facts::parse(result.stdout.text.as_bytes(), nonce)
+            .map_err(|why| failed(self.level, &why))?;
+        // Only the driver may speak for the machine.
+        facts.machine = machine;
+        let subject = Subject {
+            level: self.level,
+            variables: self.request.env.into_iter().map(|(name, _)| name).collect(),
+            at: now(),
+            took: self.begun.elapsed(),
+            config,
+            bounds,
+        };
+        Ok(judge(subject, &facts))
+    }
+}
+
+pub(crate) fn failed(level: SandboxLevel, why: &str) -> SandboxError {
+    SandboxError::Failed { level: level.as_str(), message: format!("measuring the sandbox: {why}") }
+}
