@@ -1,9 +1,10 @@
 //! Memory: how good its rankings are and how fast it is at 100,000 items.
 //!
-//! Both need a static model on disk (`--embedding-model DIR`, see `docs/memory.md`); quality also
-//! needs the manual pages of a machine, which are its corpus.
+//! Both need a static model on disk (`--embedding-model DIR`, see `docs/memory.md`) and manual
+//! pages, which are the corpus (`--manual DIR`, by default those of the machine).
 
 mod corpus;
+mod floors;
 mod quality;
 mod speed;
 
@@ -38,9 +39,17 @@ fn parts(setting: &Setting, place: &str, model: &Path) -> Result<(Arc<Sqlite>, P
     Ok((store, parts))
 }
 
+/// Where the model and the pages are.
+#[derive(Clone, Debug)]
+pub(super) struct Sources<'a> {
+    pub(super) model: &'a Path,
+    pub(super) manual: &'a Path,
+}
+
 /// Reads the corpus; it starts a small program for each page, so off the runtime's threads.
-async fn corpus(quick: bool) -> Result<Corpus, Failure> {
-    let read = tokio::task::spawn_blocking(move || Corpus::read(quick)).await;
+async fn corpus(manual: &Path, quick: bool) -> Result<Corpus, Failure> {
+    let manual = manual.to_owned();
+    let read = tokio::task::spawn_blocking(move || Corpus::read(&manual, quick)).await;
     read.map_err(|err| Failure::failed(format!("reading the manual's pages: {err}")))?
         .map_err(Failure::failed)
 }
@@ -49,9 +58,9 @@ fn failed(err: MemoryError) -> Failure {
     Failure::failed(format!("measuring memory: {err}"))
 }
 
-pub(super) async fn quality(setting: &Setting, model: &Path) -> Result<Vec<Figure>, Failure> {
-    let corpus = corpus(setting.quick).await?;
-    let (store, parts) = parts(setting, "memory-quality", model)?;
+pub(super) async fn quality(setting: &Setting, from: &Sources<'_>) -> Result<Vec<Figure>, Failure> {
+    let corpus = corpus(from.manual, setting.quick).await?;
+    let (store, parts) = parts(setting, "memory-quality", from.model)?;
     let found = quality::measure(parts, &corpus).await.map_err(failed)?;
     store.close().await?;
     Ok(figures_of(&found))
@@ -86,23 +95,34 @@ fn figures_of(found: &Quality) -> Vec<Figure> {
     ]
 }
 
-pub(super) async fn speed(setting: &Setting, model: &Path) -> Result<Vec<Figure>, Failure> {
-    let corpus = corpus(setting.quick).await?;
-    let (store, parts) = parts(setting, "memory-speed", model)?;
+pub(super) async fn speed(setting: &Setting, from: &Sources<'_>) -> Result<Vec<Figure>, Failure> {
+    let corpus = corpus(from.manual, setting.quick).await?;
+    let (store, parts) = parts(setting, "memory-speed", from.model)?;
     let items = setting.count(ITEMS) as usize;
     let before = rss(std::process::id());
     let found = speed::measure(&parts, &corpus, items).await.map_err(failed)?;
     let after = rss(std::process::id());
     store.close().await?;
+    // Afterwards, for they need memory of their own.
+    let dir = setting.dir.clone();
+    let floors = tokio::task::spawn_blocking(move || {
+        floors::words(&dir, &corpus, items).map(|words| (words, floors::scan(items, found.dims)))
+    });
+    let (bare_words, bare_scan) = floors
+        .await
+        .map_err(|err| Failure::failed(format!("measuring the floors of memory: {err}")))?
+        .map_err(|err| Failure::failed(format!("measuring bare FTS5: {err}")))?;
     let at = |sorted: &[std::time::Duration], part| ms(percentile(sorted, part));
     Ok(vec![
         Figure::new("memory-speed words p50", at(&found.words, 0.5), "ms")
+            .floor("bare FTS5, bm25 of all words", ms(bare_words))
             .goal(Goal::Most(5.0))
             .note(format!("{} items of one collection, 5 results", found.items)),
         Figure::new("memory-speed words p99", at(&found.words, 0.99), "ms"),
         Figure::new("memory-speed hybrid p50", at(&found.hybrid, 0.5), "ms")
+            .floor("one pass over bare f32 vectors", ms(bare_scan))
             .goal(Goal::Most(25.0))
-            .note("with the query's own embedding by the model on disk"),
+            .note("with the query's own embedding by the model on disk; exact, not approximate"),
         Figure::new("memory-speed hybrid p99", at(&found.hybrid, 0.99), "ms"),
         Figure::new("memory-speed first search", ms(found.first), "ms")
             .note("reads all vectors and the model once"),

@@ -28,6 +28,8 @@ pub(crate) struct Speed {
     pub(crate) words: Vec<Duration>,
     /// Sorted.
     pub(crate) hybrid: Vec<Duration>,
+    /// Components of a vector.
+    pub(crate) dims: usize,
     /// The first search by vector, which reads them all.
     pub(crate) first: Duration,
 }
@@ -42,15 +44,12 @@ pub(crate) async fn measure(
     corpus: &Corpus,
     items: usize,
 ) -> Result<Speed, MemoryError> {
-    let words: Vec<&str> =
-        corpus.pages.iter().flat_map(|(_, text)| text.split_whitespace()).collect();
     let model = parts.embedder.model().await.map_err(embedding)?;
-    for first in (0..items).step_by(BULK) {
+    let dims = parts.embedder.embed("some text").await.map_err(embedding)?.len();
+    let mut texts = texts(corpus, items).peekable();
+    while texts.peek().is_some() {
         let mut changes = Vec::with_capacity(BULK);
-        for n in first..items.min(first + BULK) {
-            // Running text from one place of the manual, another for each item.
-            let at = n.wrapping_mul(0x9e37_79b9) % words.len().saturating_sub(WORDS).max(1);
-            let text = words.get(at..at + WORDS).unwrap_or(&words).join(" ");
+        for text in texts.by_ref().take(BULK) {
             let item = item(parts, &model, text).await?;
             changes.push(Change::MemoryInsert { item: Box::new(item), key: None });
         }
@@ -70,7 +69,7 @@ pub(crate) async fn measure(
     let (by_words, both) = (memory(None), memory(Some(Arc::clone(&parts.embedder))));
     let start = Instant::now();
     both.search(query("warm up")).await?;
-    let mut speed = Speed { items, first: start.elapsed(), ..Speed::default() };
+    let mut speed = Speed { items, dims, first: start.elapsed(), ..Speed::default() };
     // Once round for the caches of the store's threads.
     for round in 0..2 {
         for question in &corpus.questions {
@@ -88,6 +87,16 @@ pub(crate) async fn measure(
     speed.words.sort_unstable();
     speed.hybrid.sort_unstable();
     Ok(speed)
+}
+
+/// Running text, of each item from another place of the manual.
+pub(super) fn texts(corpus: &Corpus, items: usize) -> impl Iterator<Item = String> {
+    let words: Vec<&str> =
+        corpus.pages.iter().flat_map(|(_, text)| text.split_whitespace()).collect();
+    (0..items).map(move |n| {
+        let at = n.wrapping_mul(0x9e37_79b9) % words.len().saturating_sub(WORDS).max(1);
+        words.get(at..at + WORDS).unwrap_or(&words).join(" ")
+    })
 }
 
 fn query(text: &str) -> MemoryQuery {
