@@ -204,7 +204,8 @@ impl MemoryService {
             }
             return Ok(hits);
         };
-        let limit = (20 * top_k).max(50);
+        // What stands behind that in both lists cannot come to the front.
+        let limit = (4 * top_k).max(50);
         let near = async || -> Result<Vec<MemoryMatch>, MemoryError> {
             let vector = self.vector(&**embedder, &self.masked(query.clone())).await?;
             if vector.is_empty() {

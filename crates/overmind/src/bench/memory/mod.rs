@@ -130,3 +130,35 @@ pub(super) async fn speed(setting: &Setting, from: &Sources<'_>) -> Result<Vec<F
             .note("growth: the model, the vectors, the readers' caches, storing included"),
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    use overmind_testkit::real::counterpart;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn needs_embedding_model_both_rankings_together_are_no_worse_than_either() {
+        let (Some(model), Some(manual)) = (counterpart("EMBEDDING_MODEL"), counterpart("MANUAL"))
+        else {
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let setting = Setting { dir: dir.path().to_owned(), quick: true };
+        let mut corpus = Corpus::read(Path::new(&manual), true).unwrap();
+        let by_hand = corpus.questions.iter().filter(|question| !question.known_item).count();
+        assert!(by_hand >= 200, "{by_hand} questions by hand find their pages");
+        // The half by which the weights were chosen proves nothing.
+        corpus.questions.retain(|question| !question.tuning);
+        let (store, parts) = parts(&setting, "quality", Path::new(&model)).unwrap();
+        let found = quality::measure(parts, &corpus).await.unwrap();
+        store.close().await.unwrap();
+        let [all, _, by_hand] = found.held_out;
+        // Both must be worth joining, and a model or pages of another version may move a little.
+        for scores in [all, by_hand] {
+            assert!(scores.questions >= 100, "{scores:?}");
+            assert!(scores.words > 0.3 && scores.vectors > 0.2, "{scores:?}");
+            assert!(scores.hybrid > scores.words.max(scores.vectors) - 0.01, "{scores:?}");
+        }
+    }
+}

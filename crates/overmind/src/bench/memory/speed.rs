@@ -44,24 +44,8 @@ pub(crate) async fn measure(
     corpus: &Corpus,
     items: usize,
 ) -> Result<Speed, MemoryError> {
-    let model = parts.embedder.model().await.map_err(embedding)?;
     let dims = parts.embedder.embed("some text").await.map_err(embedding)?.len();
-    let mut texts = texts(corpus, items).peekable();
-    while texts.peek().is_some() {
-        let mut changes = Vec::with_capacity(BULK);
-        for text in texts.by_ref().take(BULK) {
-            let item = item(parts, &model, text).await?;
-            changes.push(Change::MemoryInsert { item: Box::new(item), key: None });
-        }
-        let payload = json!({"items": changes.len()});
-        let event = NewEvent {
-            stream: StreamId::System,
-            kind: "memory.stored",
-            ts: parts.clock.now(),
-            payload,
-        };
-        parts.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
-    }
+    fill(parts, COLLECTION, texts(corpus, items)).await?;
     let memory = |embedder: Option<Arc<dyn Embedder>>| {
         let Parts { store, clock, ids, .. } = parts;
         MemoryService::new(Arc::clone(store), Arc::clone(clock), Arc::clone(ids), embedder)
@@ -89,6 +73,36 @@ pub(crate) async fn measure(
     Ok(speed)
 }
 
+/// Stores texts with their vectors, many in one commit.
+///
+/// # Errors
+///
+/// [`MemoryError`].
+pub(super) async fn fill(
+    parts: &Parts,
+    collection: &str,
+    texts: impl Iterator<Item = String>,
+) -> Result<(), MemoryError> {
+    let model = parts.embedder.model().await.map_err(embedding)?;
+    let mut texts = texts.peekable();
+    while texts.peek().is_some() {
+        let mut changes = Vec::with_capacity(BULK);
+        for text in texts.by_ref().take(BULK) {
+            let item = item(parts, &model, collection, text).await?;
+            changes.push(Change::MemoryInsert { item: Box::new(item), key: None });
+        }
+        let payload = json!({"items": changes.len()});
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "memory.stored",
+            ts: parts.clock.now(),
+            payload,
+        };
+        parts.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
+    }
+    Ok(())
+}
+
 /// Running text, of each item from another place of the manual.
 pub(super) fn texts(corpus: &Corpus, items: usize) -> impl Iterator<Item = String> {
     let words: Vec<&str> =
@@ -107,14 +121,21 @@ fn embedding(err: overmind_memory::EmbedError) -> MemoryError {
     MemoryError::Embedding { message: err.message, transient: err.transient }
 }
 
-async fn item(parts: &Parts, model: &str, text: String) -> Result<MemoryItem, MemoryError> {
+async fn item(
+    parts: &Parts,
+    model: &str,
+    collection: &str,
+    text: String,
+) -> Result<MemoryItem, MemoryError> {
     let mut embedding = parts.embedder.embed(&text).await.map_err(embedding)?;
     let length = embedding.iter().map(|part| part * part).sum::<f32>().sqrt();
-    embedding.iter_mut().for_each(|part| *part /= length);
+    if length > 0.0 {
+        embedding.iter_mut().for_each(|part| *part /= length);
+    }
     Ok(MemoryItem {
         id: MemoryId::mint(&*parts.ids),
         colony: ColonyId::DEFAULT,
-        collection: COLLECTION.into(),
+        collection: collection.into(),
         text,
         embedding,
         embedding_model: model.to_owned(),
