@@ -29,6 +29,8 @@ pub struct Host {
     pub mcp_python: Option<String>,
     /// Directory with a static embedding model.
     pub embedding_model: Option<String>,
+    /// A directory with sections of manual pages, instead of those of some packages.
+    pub manual: Option<String>,
     /// A directory with a kernel package that the person brought along.
     pub microvm: Option<String>,
 }
@@ -69,6 +71,7 @@ impl Host {
             mcp_node: var("OVERMIND_TEST_MCP_NODE"),
             mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),
+            manual: var("OVERMIND_TEST_MANUAL"),
             microvm: var("OVERMIND_TEST_MICROVM"),
         })
     }

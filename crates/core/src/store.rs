@@ -124,8 +124,8 @@ pub enum Change {
     SessionUpdate(Box<SessionRow>),
     /// Inserts or replaces a step by its id.
     StepPut(Box<StepRow>),
-    /// A new memory item. With a `key` seen before, this change does nothing. What it
-    /// supersedes must be in the same collection and not superseded yet, otherwise the commit is
+    /// A new memory item. With a `key` seen before, this change does nothing; a key whose item
+    /// had expired when this one was created is free again. What it supersedes must be in the same collection and not superseded yet, otherwise the commit is
     /// refused with [`StoreError::Conflict`]; the old item gets its `superseded_by`.
     MemoryInsert {
         item: Box<MemoryItem>,
@@ -291,8 +291,14 @@ pub type ExpiredMemory = (MemoryId, ColonyId, String);
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryMatch {
     pub item: MemoryItem,
-    /// BM25, higher is better (SQLite's sign turned round).
+    /// BM25, higher is better (SQLite's sign turned round). Always above 0 for a match.
     pub bm25: f64,
+}
+
+impl MemoryMatch {
+    /// The score of an item that holds only words which say nothing, because most items hold
+    /// them. Below every other score of a match.
+    pub const IDLE: f64 = f64::MIN_POSITIVE;
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -435,11 +441,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// The item whatever its age; the caller looks at `expires_at`.
     fn memory_fetch(&self, id: MemoryId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
-    /// The item that was stored with this idempotency key, whatever its age.
+    /// The item that was last stored with this idempotency key, whatever its age.
     fn memory_by_key(&self, key: EffectId) -> Fut<'_, Result<Option<MemoryItem>, StoreError>>;
     /// Items that contain any of `terms`, best BM25 first. Terms are words, not syntax: whatever
-    /// they contain is matched as text. In a large store the most common of them may be left
-    /// out, for as long as rarer ones are there.
+    /// they contain is matched as text. However common a word is, items that hold only that are
+    /// found where there is room; in a large store those that hold nothing else than words of
+    /// more than half of all items come last, with [`MemoryMatch::IDLE`].
     fn memory_match(
         &self,
         scope: MemoryScope,

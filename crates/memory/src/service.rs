@@ -158,18 +158,19 @@ impl MemoryService {
         match key {
             // The store ignores a key that it has seen, and it has seen this one if its item was
             // deleted since: then nothing was stored now, and nothing may be claimed.
-            Some(_) => self.seen(key).await?.ok_or_else(|| {
+            Some(key) => self.store.memory_by_key(key).await?.ok_or_else(|| {
                 invalid("this call stored its text before, and the item was deleted since".into())
             }),
             None => Ok(item),
         }
     }
 
+    /// The item that holds the key; none when it has expired, for then the key is free again.
     async fn seen(&self, key: Option<EffectId>) -> Result<Option<MemoryItem>, MemoryError> {
-        match key {
-            Some(key) => Ok(self.store.memory_by_key(key).await?),
-            None => Ok(None),
-        }
+        let Some(key) = key else { return Ok(None) };
+        let now = self.clock.now();
+        let held = self.store.memory_by_key(key).await?;
+        Ok(held.filter(|item| item.expires_at.is_none_or(|at| at > now)))
     }
 
     async fn find(&self, query: MemoryQuery) -> Result<Vec<MemoryHit>, MemoryError> {
@@ -203,7 +204,8 @@ impl MemoryService {
             }
             return Ok(hits);
         };
-        let limit = (20 * top_k).max(50);
+        // What stands behind that in both lists cannot come to the front.
+        let limit = (4 * top_k).max(50);
         let near = async || -> Result<Vec<MemoryMatch>, MemoryError> {
             let vector = self.vector(&**embedder, &self.masked(query.clone())).await?;
             if vector.is_empty() {
@@ -214,8 +216,7 @@ impl MemoryService {
         };
         // Each on a thread of the store's own.
         let (by_words, by_meaning) = tokio::try_join!(matches(limit), near())?;
-        let items = |list: Vec<MemoryMatch>| list.into_iter().map(|m| m.item).collect();
-        Ok(self.fusion.fuse(items(by_words), items(by_meaning), top_k))
+        Ok(self.fusion.fuse(by_words, by_meaning, top_k))
     }
 
     async fn embed_again(&self, limit: u32) -> Result<Reembedded, MemoryError> {

@@ -28,6 +28,7 @@ mod recent;
 pub mod redact;
 mod schema;
 mod sqlite;
+mod sys;
 mod vectors;
 mod wal;
 mod writer;

@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_memory.sql"),
     include_str!("../migrations/0003_attestation.sql"),
+    include_str!("../migrations/0005_memory_keys.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

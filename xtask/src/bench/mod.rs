@@ -23,6 +23,7 @@ use serde::Deserialize;
 
 use self::machine::Machine;
 use self::report::{Figure, Report};
+use crate::counterparts;
 use crate::host::Host;
 use crate::say;
 use crate::steps::{output, succeed};
@@ -67,10 +68,11 @@ fn from_product(host: &Host, binary: &std::path::Path) -> Result<Vec<Figure>> {
     struct Printed {
         figures: Vec<Figure>,
     }
+    let (model, manual) = counterparts::of_memory(host)?;
     let json = output(
         std::process::Command::new(binary)
             .current_dir(&host.root)
-            .args(["bench", "-o", "json"])
+            .args(["bench", "-o", "json", "--embedding-model", &model, "--manual", &manual])
             .stdin(Stdio::null()),
     )?;
     let printed: Printed =

@@ -1,11 +1,12 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
-//! servers, a static embedding model on disk, a kernel package for the microvm's guest,
-//! and strace.
+//! servers, a static embedding model on disk, manual pages to search in, a kernel package for
+//! the microvm's guest, and strace.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
-//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL` and `OVERMIND_TEST_MICROVM`; and
+//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
+//! `OVERMIND_TEST_MICROVM`; and
 //! `OVERMIND_TEST_STRACE` (a program).
 //! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
@@ -17,6 +18,7 @@ mod daemon;
 mod docker;
 mod embedding;
 mod llama;
+mod manual;
 mod mcp;
 mod microvm;
 mod packages;
@@ -66,12 +68,13 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 7] = [
+        let all: [(&'static str, Start); 8] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
+            ("OVERMIND_TEST_MANUAL", manual::start),
             ("OVERMIND_TEST_MICROVM", microvm::start),
             ("OVERMIND_TEST_STRACE", strace),
         ];
@@ -95,6 +98,17 @@ pub fn start(host: &Host) -> Counterparts {
         drop(daemons);
     });
     Counterparts { ready, stop: Some(stop), thread: Some(thread) }
+}
+
+/// What the figures of memory are measured with: a model's directory, and one of manual pages.
+///
+/// # Errors
+///
+/// When one is not there and cannot be fetched.
+pub fn of_memory(host: &Host) -> Result<(String, String)> {
+    let model = embedding::start(host).context("preparing the embedding model")?;
+    let manual = manual::start(host).context("preparing the manual pages")?;
+    Ok((model.address, manual.address))
 }
 
 /// The path of `strace`. The test that uses it makes namespaces of its own, which takes root.

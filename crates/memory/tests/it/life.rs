@@ -126,6 +126,29 @@ async fn a_named_key_stores_once_in_its_collection() {
 }
 
 #[tokio::test]
+async fn a_named_key_is_free_again_when_its_item_has_expired() {
+    let bench = Bench::local();
+    let named = |text: &str, lives: Option<u64>| {
+        let draft = draft(text);
+        let key = Some(named_key(draft.colony, &draft.collection, "weather"));
+        let expires_at = lives.map(|secs| bench.clock.now().after(Duration::from_secs(secs)));
+        MemoryDraft { key, expires_at, ..draft }
+    };
+    let first = bench.memory.store(named("rain", Some(60))).await.unwrap();
+    bench.clock.advance(Duration::from_secs(59));
+    assert_eq!(bench.memory.store(named("sun", None)).await.unwrap(), first);
+    bench.clock.advance(Duration::from_secs(1));
+    let second = bench.memory.store(named("snow", Some(60))).await.unwrap();
+    assert_eq!(second.text, "snow");
+    // The same after it was removed for good.
+    bench.clock.advance(Duration::from_secs(60));
+    assert_eq!(bench.memory.collect(9).await.unwrap(), 2);
+    let third = bench.memory.store(named("fog", None)).await.unwrap();
+    assert_eq!(bench.memory.store(named("hail", None)).await.unwrap(), third);
+    assert_eq!(bench.texts("", 5).await, ["fog"]);
+}
+
+#[tokio::test]
 async fn items_of_another_model_get_new_vectors_and_a_crash_between_batches_loses_nothing() {
     let bench = Bench::local();
     for text in ["our kitten", "a boat", "flour and an oven"] {

@@ -164,7 +164,10 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
         cx,
         &setting,
         args.only.as_deref(),
-        args.embedding_model.as_deref(),
+        args.embedding_model
+            .as_deref()
+            .map(|model| memory::Sources { model, manual: &args.manual })
+            .as_ref(),
     )))?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     show(cx, &figures, home.path())
@@ -199,7 +202,7 @@ async fn measure(
     cx: &Context,
     setting: &Setting,
     only: Option<&str>,
-    model: Option<&Path>,
+    memory_from: Option<&memory::Sources<'_>>,
 ) -> Result<Vec<Figure>, Failure> {
     let wanted = |name: &&str| only.is_none_or(|only| name.contains(only));
     let groups: Vec<Group> =
@@ -221,14 +224,14 @@ async fn measure(
             "store" => Box::pin(store::measure(setting, &floors)).await?,
             "memory" => Box::pin(store::listing(setting)).await?,
             "memory-quality" | "memory-speed" => {
-                let Some(model) = model else {
+                let Some(from) = memory_from else {
                     cx.out.note(&format!("{group} left out: it needs --embedding-model DIR"));
                     continue;
                 };
                 if group == "memory-quality" {
-                    Box::pin(memory::quality(setting, model)).await?
+                    Box::pin(memory::quality(setting, from)).await?
                 } else {
-                    Box::pin(memory::speed(setting, model)).await?
+                    Box::pin(memory::speed(setting, from)).await?
                 }
             }
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,

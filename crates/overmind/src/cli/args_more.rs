@@ -352,6 +352,14 @@ pub struct BenchArgs {
     /// Directory with a static embedding model, for the figures of memory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub embedding_model: Option<PathBuf>,
+    /// Directory of manual pages, which the figures of memory are measured on
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        default_value = "/usr/share/man"
+    )]
+    pub manual: PathBuf,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{Outcome, closed};
 use crate::schema::open_reader;
+use crate::sys;
 
 type Job = Box<dyn FnOnce(Result<&mut Connection, StoreError>) + Send>;
 
@@ -99,6 +100,12 @@ fn in_transaction<T>(
     Ok(done)
 }
 
+fn open(path: &Path) -> Outcome<Connection> {
+    let conn = open_reader(path)?;
+    sys::register(&conn)?;
+    Ok(conn)
+}
+
 fn serve(path: &Path, queue: &Mutex<mpsc::Receiver<Job>>) {
     let mut conn: Option<Connection> = None;
     loop {
@@ -108,7 +115,7 @@ fn serve(path: &Path, queue: &Mutex<mpsc::Receiver<Job>>) {
         let Some(job) = job else { return };
         let opened = match &mut conn {
             Some(conn) => Ok(conn),
-            None => match open_reader(path) {
+            None => match open(path) {
                 Ok(new) => Ok(conn.insert(new)),
                 Err(fault) => Err(fault.explain(path, "opening the store for reading")),
             },

@@ -140,9 +140,17 @@ fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
             if let Some(key) = key {
                 let new = conn
                     .prepare_cached(
-                        "INSERT OR IGNORE INTO memory_keys (key, item) VALUES (?1, ?2)",
+                        "INSERT INTO memory_keys (key, item, expires_at) VALUES (?1, ?2, ?3)
+                         ON CONFLICT (key) DO UPDATE
+                           SET item = excluded.item, expires_at = excluded.expires_at
+                           WHERE memory_keys.expires_at <= ?4",
                     )?
-                    .execute(params![blob(key.as_u128()), blob(item.id.as_u128())])?;
+                    .execute(params![
+                        blob(key.as_u128()),
+                        blob(item.id.as_u128()),
+                        opt_time(item.expires_at),
+                        item.created_at.as_micros()
+                    ])?;
                 if new == 0 {
                     return Ok(());
                 }

@@ -1,8 +1,8 @@
 //! The life of memory items: replaced, expired, filtered, embedded again.
 
-use overmind_core::ids::{ColonyId, MemoryId};
+use overmind_core::ids::{ColonyId, EffectId, MemoryId};
 use overmind_core::memory::{MemoryFilter, MemoryItem, Provenance, Trust};
-use overmind_core::store::{Change, MemoryScope, Store, StoreError};
+use overmind_core::store::{Change, Commit, MemoryScope, Store, StoreError};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -276,4 +276,80 @@ pub(super) async fn common_words_hide_no_rare_ones(store: &dyn Store, world: &Wo
     assert_eq!(found[0], "the common text 17");
     assert!(found.iter().all(|text| text.starts_with("the common")), "{found:?}");
     assert_eq!(words(store, "small", &["the", "common"], 9).await, ["the zeppelin"]);
+}
+
+pub(super) async fn items_of_only_common_words_are_found(store: &dyn Store, world: &World) {
+    // More than a search may score one by one: the words of most items say nothing here.
+    const ITEMS: usize = 10_600;
+    let mut texts: Vec<String> = (0..ITEMS)
+        .map(|n| {
+            let often = if n % 3 == 0 { " often" } else { "" };
+            let much = if n % 4 < 2 { " much" } else { "" };
+            let rare = if n % 5_000 == 7 { " rare" } else { "" };
+            format!("the{often}{much}{rare}")
+        })
+        .collect();
+    texts.push("a last word and the".into());
+    for part in texts.chunks(1_000) {
+        let changes = part.iter().map(|text| {
+            let item = Box::new(world.memory("large", text));
+            Change::MemoryInsert { item, key: None }
+        });
+        let commit = Commit { changes: changes.collect(), ..Commit::default() };
+        store.commit(commit).await.unwrap();
+    }
+    for (terms, limit) in [
+        (&["the"][..], 20),
+        (&["rare", "the"], 20),
+        (&["the", "much", "rare", "often"], 50),
+        (&["much", "often"], 20),
+        (&["last", "the"], 2),
+        (&["nowhere", "the"], 1),
+    ] {
+        let found = words(store, "large", terms, limit).await;
+        assert_eq!(found.len(), limit as usize, "{terms:?}");
+        let holds = |text: &String| text.split(' ').any(|word| terms.contains(&word));
+        assert!(found.iter().all(holds), "{terms:?}: {found:?}");
+        if terms.contains(&"rare") {
+            assert!(found[..3].iter().all(|text| text.ends_with(" rare")), "{found:?}");
+            assert!(!found[3..].iter().any(|text| text.ends_with(" rare")), "each of them once");
+        }
+        if terms == ["last", "the"] {
+            assert_eq!(found[0], "a last word and the");
+        }
+    }
+}
+
+pub(super) async fn a_key_is_free_again_when_its_item_has_expired(
+    store: &dyn Store,
+    world: &World,
+) {
+    let key = EffectId::derive(world.session_id(), 1);
+    let put = |item: &MemoryItem| {
+        one_change(Change::MemoryInsert { item: Box::new(item.clone()), key: Some(key) })
+    };
+    let item = |text: &str, created: i64, expires: Option<i64>| MemoryItem {
+        created_at: at(created),
+        expires_at: expires.map(at),
+        ..world.memory("c", text)
+    };
+    let held = async || store.memory_by_key(key).await.unwrap().map(|item| item.text);
+    store.commit(put(&item("first", 1, Some(10)))).await.unwrap();
+    store.commit(put(&item("too early", 9, None))).await.unwrap();
+    assert_eq!(held().await.as_deref(), Some("first"));
+    // It is still there, and no longer counts.
+    let second = item("second", 10, Some(20));
+    store.commit(put(&second)).await.unwrap();
+    assert_eq!(held().await.as_deref(), Some("second"));
+    // Removed before its time: the key waits for that time.
+    store.commit(one_change(Change::MemoryDelete(second.id))).await.unwrap();
+    store.commit(put(&item("too early", 19, None))).await.unwrap();
+    assert_eq!(held().await, None);
+    // Removed and its time is over; the next one has no end, and neither has its key.
+    store.commit(put(&item("third", 20, None))).await.unwrap();
+    store.commit(put(&item("never", 1_000_000, None))).await.unwrap();
+    assert_eq!(held().await.as_deref(), Some("third"));
+    let all = MemoryScope { now: at(0), ..within(Some("c")) };
+    let all = store.memory_list(all, first(9)).await.unwrap();
+    assert_eq!(texts(&all), ["third", "first"]);
 }

@@ -89,6 +89,8 @@ cases! {
     memory_life::the_nearest_are_exactly_the_nearest
     memory_life::items_of_another_model_are_listed_until_they_are_embedded_again
     memory_life::common_words_hide_no_rare_ones
+    memory_life::items_of_only_common_words_are_found
+    memory_life::a_key_is_free_again_when_its_item_has_expired
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once

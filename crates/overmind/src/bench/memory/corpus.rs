@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where pages are, by section.
-const ROOT: &str = "/usr/share/man";
 const QUESTIONS: &str = include_str!("questions.txt");
 /// One program with thousands of pages would be most of the corpus: so many of a family at most.
 const FAMILY: usize = 200;
@@ -38,12 +36,12 @@ pub(crate) struct Question {
 }
 
 impl Corpus {
-    /// Reads the pages of this machine, a tenth of them when `quick`.
+    /// Reads the pages below `root`, where sections are directories; a tenth of them when `quick`.
     ///
     /// # Errors
     ///
     /// A text when there are too few pages to say anything.
-    pub(crate) fn read(quick: bool) -> Result<Self, String> {
+    pub(crate) fn read(root: &Path, quick: bool) -> Result<Self, String> {
         let questions: Vec<(HashSet<String>, &str)> = QUESTIONS
             .lines()
             .filter(|line| !line.starts_with('#'))
@@ -53,7 +51,7 @@ impl Corpus {
         let asked: HashSet<&String> = questions.iter().flat_map(|(pages, _)| pages).collect();
         let mut families: BTreeMap<String, usize> = BTreeMap::new();
         let (mut pages, mut known) = (Vec::new(), Vec::new());
-        for (name, path) in files() {
+        for (name, path) in files(root) {
             let asked = asked.contains(&name);
             let family = name.split(['-', '_', '.']).next().unwrap_or_default().to_owned();
             let count = families.entry(family).or_default();
@@ -73,8 +71,9 @@ impl Corpus {
         if pages.len() < 200 {
             let found = pages.len();
             return Err(format!(
-                "there are {found} readable pages in {ROOT} and 200 are needed; install the \
-                 package man-db and the pages of what is installed"
+                "there are {found} readable pages in {} and 200 are needed; install what Debian \
+                 calls manpages and manpages-dev, or name another directory with --manual",
+                root.display()
             ));
         }
         let there: HashSet<&String> = pages.iter().map(|(name, _)| name).collect();
@@ -98,8 +97,8 @@ impl Corpus {
 }
 
 /// Pages of sections 1 to 8 that are files of their own, in the order of their names.
-fn files() -> BTreeMap<String, PathBuf> {
-    let sections = (1..=8).filter_map(|n| std::fs::read_dir(format!("{ROOT}/man{n}")).ok());
+fn files(root: &Path) -> BTreeMap<String, PathBuf> {
+    let sections = (1..=8).filter_map(|n| std::fs::read_dir(root.join(format!("man{n}"))).ok());
     sections
         .flatten()
         .filter_map(Result::ok)

@@ -4,16 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use overmind_core::ids::{ColonyId, IdSource};
-use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryQuery};
+use overmind_core::memory::{Memory, MemoryError, MemoryQuery};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_memory::{Embedder, Fusion, MemoryService};
 
 use super::corpus::{Corpus, Question};
+use super::speed::fill;
 
 const COLLECTION: &str = "manual";
 /// Places of a list that the search for weights looks at.
-const DEPTH: usize = 50;
+const DEPTH: usize = 25;
 
 /// nDCG@10 of the three rankings over some questions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,17 +58,15 @@ pub(crate) async fn measure(parts: Parts, corpus: &Corpus) -> Result<Quality, Me
     let words = memory(None);
     let only = Fusion { words: 0.0, ..Fusion::default() };
     let vectors = memory(Some(Arc::clone(&parts.embedder))).with_fusion(only);
-    for (name, text) in &corpus.pages {
-        let text = format!("{name}\n{text}");
-        both.store(MemoryDraft::new(ColonyId::DEFAULT, COLLECTION.into(), text)).await?;
-    }
+    let texts = corpus.pages.iter().map(|(name, text)| format!("{name}\n{text}"));
+    fill(&parts, COLLECTION, texts).await?;
     let mut asked = Vec::with_capacity(corpus.questions.len());
     for question in &corpus.questions {
         asked.push(Asked {
             question,
-            words: ask(&words, question).await?,
-            vectors: ask(&vectors, question).await?,
-            hybrid: ask(&both, question).await?,
+            words: ask(&words, question, DEPTH).await?,
+            vectors: ask(&vectors, question, DEPTH).await?,
+            hybrid: ask(&both, question, 10).await?,
         });
     }
     let tuning: Vec<&Asked<'_>> = asked.iter().filter(|asked| asked.question.tuning).collect();
@@ -95,9 +94,13 @@ struct Asked<'a> {
 }
 
 /// The names of the pages found. What only fills up a list counts for nothing.
-async fn ask(memory: &MemoryService, question: &Question) -> Result<Vec<String>, MemoryError> {
+async fn ask(
+    memory: &MemoryService,
+    question: &Question,
+    top_k: usize,
+) -> Result<Vec<String>, MemoryError> {
     let text = question.text.clone();
-    let query = MemoryQuery::new(ColonyId::DEFAULT, COLLECTION.into(), text, DEPTH);
+    let query = MemoryQuery::new(ColonyId::DEFAULT, COLLECTION.into(), text, top_k);
     let hits = memory.search(query).await?;
     let found = hits.iter().filter(|hit| hit.score > 0.0);
     let name = |text: &str| text.lines().next().unwrap_or_default().to_owned();

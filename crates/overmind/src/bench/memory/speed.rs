@@ -28,6 +28,8 @@ pub(crate) struct Speed {
     pub(crate) words: Vec<Duration>,
     /// Sorted.
     pub(crate) hybrid: Vec<Duration>,
+    /// Components of a vector.
+    pub(crate) dims: usize,
     /// The first search by vector, which reads them all.
     pub(crate) first: Duration,
 }
@@ -42,27 +44,8 @@ pub(crate) async fn measure(
     corpus: &Corpus,
     items: usize,
 ) -> Result<Speed, MemoryError> {
-    let words: Vec<&str> =
-        corpus.pages.iter().flat_map(|(_, text)| text.split_whitespace()).collect();
-    let model = parts.embedder.model().await.map_err(embedding)?;
-    for first in (0..items).step_by(BULK) {
-        let mut changes = Vec::with_capacity(BULK);
-        for n in first..items.min(first + BULK) {
-            // Running text from one place of the manual, another for each item.
-            let at = n.wrapping_mul(0x9e37_79b9) % words.len().saturating_sub(WORDS).max(1);
-            let text = words.get(at..at + WORDS).unwrap_or(&words).join(" ");
-            let item = item(parts, &model, text).await?;
-            changes.push(Change::MemoryInsert { item: Box::new(item), key: None });
-        }
-        let payload = json!({"items": changes.len()});
-        let event = NewEvent {
-            stream: StreamId::System,
-            kind: "memory.stored",
-            ts: parts.clock.now(),
-            payload,
-        };
-        parts.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
-    }
+    let dims = parts.embedder.embed("some text").await.map_err(embedding)?.len();
+    fill(parts, COLLECTION, texts(corpus, items)).await?;
     let memory = |embedder: Option<Arc<dyn Embedder>>| {
         let Parts { store, clock, ids, .. } = parts;
         MemoryService::new(Arc::clone(store), Arc::clone(clock), Arc::clone(ids), embedder)
@@ -70,7 +53,7 @@ pub(crate) async fn measure(
     let (by_words, both) = (memory(None), memory(Some(Arc::clone(&parts.embedder))));
     let start = Instant::now();
     both.search(query("warm up")).await?;
-    let mut speed = Speed { items, first: start.elapsed(), ..Speed::default() };
+    let mut speed = Speed { items, dims, first: start.elapsed(), ..Speed::default() };
     // Once round for the caches of the store's threads.
     for round in 0..2 {
         for question in &corpus.questions {
@@ -90,6 +73,46 @@ pub(crate) async fn measure(
     Ok(speed)
 }
 
+/// Stores texts with their vectors, many in one commit.
+///
+/// # Errors
+///
+/// [`MemoryError`].
+pub(super) async fn fill(
+    parts: &Parts,
+    collection: &str,
+    texts: impl Iterator<Item = String>,
+) -> Result<(), MemoryError> {
+    let model = parts.embedder.model().await.map_err(embedding)?;
+    let mut texts = texts.peekable();
+    while texts.peek().is_some() {
+        let mut changes = Vec::with_capacity(BULK);
+        for text in texts.by_ref().take(BULK) {
+            let item = item(parts, &model, collection, text).await?;
+            changes.push(Change::MemoryInsert { item: Box::new(item), key: None });
+        }
+        let payload = json!({"items": changes.len()});
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "memory.stored",
+            ts: parts.clock.now(),
+            payload,
+        };
+        parts.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
+    }
+    Ok(())
+}
+
+/// Running text, of each item from another place of the manual.
+pub(super) fn texts(corpus: &Corpus, items: usize) -> impl Iterator<Item = String> {
+    let words: Vec<&str> =
+        corpus.pages.iter().flat_map(|(_, text)| text.split_whitespace()).collect();
+    (0..items).map(move |n| {
+        let at = n.wrapping_mul(0x9e37_79b9) % words.len().saturating_sub(WORDS).max(1);
+        words.get(at..at + WORDS).unwrap_or(&words).join(" ")
+    })
+}
+
 fn query(text: &str) -> MemoryQuery {
     MemoryQuery::new(ColonyId::DEFAULT, COLLECTION.into(), text.into(), 5)
 }
@@ -98,14 +121,21 @@ fn embedding(err: overmind_memory::EmbedError) -> MemoryError {
     MemoryError::Embedding { message: err.message, transient: err.transient }
 }
 
-async fn item(parts: &Parts, model: &str, text: String) -> Result<MemoryItem, MemoryError> {
+async fn item(
+    parts: &Parts,
+    model: &str,
+    collection: &str,
+    text: String,
+) -> Result<MemoryItem, MemoryError> {
     let mut embedding = parts.embedder.embed(&text).await.map_err(embedding)?;
     let length = embedding.iter().map(|part| part * part).sum::<f32>().sqrt();
-    embedding.iter_mut().for_each(|part| *part /= length);
+    if length > 0.0 {
+        embedding.iter_mut().for_each(|part| *part /= length);
+    }
     Ok(MemoryItem {
         id: MemoryId::mint(&*parts.ids),
         colony: ColonyId::DEFAULT,
-        collection: COLLECTION.into(),
+        collection: collection.into(),
         text,
         embedding,
         embedding_model: model.to_owned(),
