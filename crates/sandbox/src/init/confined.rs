@@ -22,11 +22,11 @@ use rustix::thread::UnshareFlags;
 use crate::init::command::{Confinement, Prepared};
 use crate::init::landlock::Rules;
 use crate::init::mutation::{Layer, skips};
-use crate::init::report;
 use crate::init::root;
 use crate::init::seccomp;
-use crate::init::spec::{Doing, Program, Report, Spec, Step, Stop};
+use crate::init::spec::{Doing, Ground, Program, Report, Step, Stop};
 use crate::init::watch::{Happened, as_report, watch};
+use crate::init::{self, Order, report};
 use crate::kernel;
 use crate::sys::{self, Fork};
 
@@ -34,13 +34,7 @@ use crate::sys::{self, Fork};
 pub(crate) const INSIDE_ID: u32 = 1000;
 
 /// The launcher.
-pub(crate) fn run(
-    spec: &Spec,
-    read_only: &[PathBuf],
-    program: Program,
-    stdin: OwnedFd,
-    cgroups: &[OwnedFd],
-) -> Result<(), Stop> {
+pub(crate) fn run(ground: &Ground, read_only: &[PathBuf], program: Program) -> Result<(), Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     if user == 0 {
@@ -58,7 +52,7 @@ pub(crate) fn run(
 
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
-            if let Err(stop) = process_one(spec, read_only, inside.as_ref(), stdin, cgroups) {
+            if let Err(stop) = process_one(ground, read_only, inside.as_ref()) {
                 report(&stop.into_report());
             }
             sys::exit_now(0)
@@ -110,33 +104,36 @@ fn wait_for(first: Pid) -> io::Result<()> {
 }
 
 fn process_one(
-    spec: &Spec,
+    ground: &Ground,
     read_only: &[PathBuf],
     program: Option<&OwnedFd>,
-    stdin: OwnedFd,
-    cgroups: &[OwnedFd],
 ) -> Result<(), Stop> {
     // Should the launcher be killed alone. The control socket covers the daemon's end.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
 
-    let cwd = root::build(spec, read_only)?;
+    let site = root::prepare(read_only)?;
     if !skips(Layer::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
     }
     if !skips(Layer::NetworkNamespace) {
         network()?;
     }
+    let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
+    let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
+
+    // Here a kept init waits. Nothing runs inside, and nothing of any session is known.
+    let Some(order) = init::order(ground)? else { return Ok(()) };
+    let Order { spec, stdin, cgroups } = order;
+    let cwd = site.finish(&spec)?;
     // After all that needs /proc/self, which belongs to nobody from here on.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .doing(Step::Privileges, "dumpable")?;
 
-    let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
-    let rules = Rules::new(spec, program)?;
-    let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
-    let confinement = Confinement { filters, rules, cgroups };
+    let rules = Rules::new(&spec, program)?;
+    let confinement = Confinement { filters, rules, cgroups: &cgroups };
     let command =
-        Prepared::new(spec, program, stdin)?.start(&cwd, &spec.limits, Some(confinement))?;
+        Prepared::new(&spec, program, stdin)?.start(&cwd, &spec.limits, Some(confinement))?;
     report(&Report::Started);
     match watch(command, &signals).doing(Step::Start, "waiting")? {
         Happened::Ended(status) => report(&as_report(status)),

@@ -46,6 +46,7 @@ async fn subject() -> Option<Subject> {
         gives: MICROVM,
         inside: Some("/workspace"),
         _keep: None,
+        close: None,
     })
 }
 
