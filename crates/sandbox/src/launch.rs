@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream};
+use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream, SandboxLimits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -41,6 +41,7 @@ pub(crate) struct Launch<'a> {
     /// What the init itself gets besides nothing: for a probe, which must not find it.
     pub(crate) variable: Option<(&'a str, &'a str)>,
     /// Groups that the command's process puts itself in. They outlive the call by themselves.
+    /// Of a new init; one that waits has its own.
     pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
@@ -89,22 +90,23 @@ const MAX_REST_BYTES: usize = 4 << 20;
 /// # Cancel safety
 ///
 /// Dropped, it closes the control socket: the init ends and takes the whole tree along.
-pub(crate) async fn run(launch: Launch<'_>) -> io::Result<Outcome> {
+pub(crate) async fn run(mut launch: Launch<'_>) -> io::Result<Outcome> {
     let started = Instant::now();
+    let group = launch.group.take();
     let Launch { program, run_as, spec, variable, .. } = &launch;
-    let init = Init::start(program, *run_as, &Ground::of(spec), *variable)?;
+    let init = Init::start(program, *run_as, &Ground::of(spec), *variable, group)?;
     // One that is none may have ended already; what it did say decides, as always.
     let (ordered, _) = init.order(&launch)?;
     to_the_end(ordered, &launch, started).await
 }
 
-/// As [`run`], with an init that waits already, if it still does.
-pub(crate) async fn run_in(init: Init, launch: Launch<'_>) -> io::Result<Outcome> {
+/// As [`run`], with an init that waits already; `None` when it does no longer.
+pub(crate) async fn run_in(init: Init, launch: &Launch<'_>) -> io::Result<Option<Outcome>> {
     let started = Instant::now();
-    match init.order(&launch) {
-        Ok((ordered, true)) => to_the_end(ordered, &launch, started).await,
+    match init.order(launch) {
+        Ok((ordered, true)) => to_the_end(ordered, launch, started).await.map(Some),
         // It has ended meanwhile, without its order.
-        Ok((_, false)) | Err(_) => run(launch).await,
+        Ok((_, false)) | Err(_) => Ok(None),
     }
 }
 
@@ -113,7 +115,8 @@ async fn to_the_end(
     launch: &Launch<'_>,
     started: Instant,
 ) -> io::Result<Outcome> {
-    let Ordered { mut child, mut control, mut stdout, mut stderr } = ordered;
+    let Ordered { mut child, mut control, mut stdout, mut stderr, group: _empty_at_the_end } =
+        ordered;
 
     let mut reports = Vec::new();
     let in_time = {
@@ -182,6 +185,7 @@ struct Ordered {
     control: UnixStream,
     stdout: Stream,
     stderr: Stream,
+    group: Option<Group>,
 }
 
 /// An init that has the ground and no order yet.
@@ -193,6 +197,7 @@ pub(crate) struct Init {
     control: StdUnixStream,
     stdout: OwnedFd,
     stderr: OwnedFd,
+    group: Option<Group>,
 }
 
 impl Init {
@@ -206,12 +211,14 @@ impl Init {
         run_as: Option<RunAs>,
         ground: &Ground,
         variable: Option<(&str, &str)>,
+        group: Option<Group>,
     ) -> io::Result<Self> {
+        let procs = group.as_ref().map(Group::procs).unwrap_or_default();
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (child, control) =
-            spawn(program, run_as, ground, variable, their_stdout, their_stderr)?;
-        Ok(Self { child, control, stdout, stderr })
+        let streams = (their_stdout, their_stderr);
+        let (child, control) = spawn(program, run_as, ground, procs, variable, streams)?;
+        Ok(Self { child, control, stdout, stderr, group })
     }
 
     /// Whether it waits, or is on the way there: it has neither ended nor complained.
@@ -220,23 +227,28 @@ impl Init {
         matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
     }
 
+    /// Sets the bounds of its group, which was made without.
+    pub(crate) fn bound(&self, limits: &SandboxLimits) -> io::Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.bound(limits))
+    }
+
     /// Also tells whether the order could be given.
     fn order(self, launch: &Launch<'_>) -> io::Result<(Ordered, bool)> {
-        let Self { child, control, stdout, stderr } = self;
+        let Self { child, control, stdout, stderr, group } = self;
         let order = sealed(&serde_json::to_vec(launch.spec)?)?;
         let stdin = if launch.stdin.is_empty() {
             File::open("/dev/null")?.into()
         } else {
             sealed(launch.stdin)?
         };
-        let groups = launch.group.as_ref().map(Group::procs).unwrap_or_default();
-        let given = send_order(&control, &order, &stdin, groups).is_ok();
+        let given = send(&control, &[order.as_fd(), stdin.as_fd()]).is_ok();
         control.set_nonblocking(true)?;
         let ordered = Ordered {
             child,
             control: UnixStream::from_std(control)?,
             stdout: Stream::new(launch, stdout, OutputStream::Stdout)?,
             stderr: Stream::new(launch, stderr, OutputStream::Stderr)?,
+            group,
         };
         Ok((ordered, given))
     }
@@ -247,13 +259,15 @@ pub(crate) fn spawn(
     program: &Path,
     run_as: Option<RunAs>,
     ground: &Ground,
+    groups: &[OwnedFd],
     variable: Option<(&str, &str)>,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
+    (stdout, stderr): (OwnedFd, OwnedFd),
 ) -> io::Result<(Child, StdUnixStream)> {
     let (ours, theirs) = StdUnixStream::pair()?;
     let text = sealed(&serde_json::to_vec(ground)?)?;
-    send(&ours, &[text.as_fd()])?;
+    let first: Vec<BorrowedFd<'_>> =
+        std::iter::once(&text).chain(groups).map(AsFd::as_fd).collect();
+    send(&ours, &first)?;
     let mut command = Command::new(program);
     command
         .arg(init::ARGUMENT)
@@ -285,18 +299,8 @@ pub(crate) fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-pub(crate) fn send_order(
-    control: &StdUnixStream,
-    order: &OwnedFd,
-    stdin: &OwnedFd,
-    groups: &[OwnedFd],
-) -> io::Result<()> {
-    let mut descriptors = vec![order.as_fd(), stdin.as_fd()];
-    descriptors.extend(groups.iter().map(AsFd::as_fd));
-    send(control, &descriptors)
-}
-
-fn send(control: &StdUnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// Sends one message with descriptors and nothing else.
+pub(crate) fn send(control: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(init::MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(

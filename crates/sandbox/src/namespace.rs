@@ -91,7 +91,7 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Namespace {
     options: Options,
-    cgroups: OnceLock<Cgroups>,
+    cgroups: OnceLock<Arc<Cgroups>>,
     keeper: Keeper,
     /// Set where another sandbox stands around this one.
     unmeasured: bool,
@@ -196,8 +196,8 @@ impl Namespace {
         self.pool.warmth()
     }
 
-    fn cgroups(&self) -> &Cgroups {
-        self.cgroups.get_or_init(Cgroups::discover)
+    fn cgroups(&self) -> &Arc<Cgroups> {
+        self.cgroups.get_or_init(|| Arc::new(Cgroups::discover()))
     }
 
     async fn run_request(
@@ -237,27 +237,37 @@ impl Namespace {
         // Never for a probe: its init bears a variable that others must not.
         let config = (*waiting > 0 && variable.is_none()).then(|| self.config());
         let kept = config.as_ref().and_then(|config| self.pool.take(config, &Ground::of(spec)));
-        let group = self.cgroups().make(&request.limits).map_err(|err| SandboxError::Failed {
-            level: SandboxLevel::Namespace.as_str(),
-            message: format!("making the command's cgroup: {err}"),
-        })?;
-        let launch = Launch {
+        let mut launch = Launch {
             program: init_program,
             run_as: *run_as,
             spec,
             variable,
-            group: Some(group),
+            group: None,
             sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,
         };
         let outcome = match kept {
-            Some(init) => launch::run_in(init, launch).await,
-            None => launch::run(launch).await,
+            // Else it is no place for a command; the group of a new init says why.
+            Some(init) if init.bound(&request.limits).is_ok() => {
+                launch::run_in(init, &launch).await.transpose()
+            }
+            Some(_) | None => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                let group = self.cgroups().make(Some(&request.limits));
+                launch.group = Some(group.map_err(|err| SandboxError::Failed {
+                    level: SandboxLevel::Namespace.as_str(),
+                    message: format!("making the command's cgroup: {err}"),
+                })?);
+                launch::run(launch).await
+            }
         };
         if let Some(config) = config {
-            self.pool.refill(&self.options, config, Ground::of(spec));
+            self.pool.refill(&self.options, self.cgroups(), config, Ground::of(spec));
         }
         outcome.map_err(|err| diagnosis::init_not_started(init_program, &err))
     }

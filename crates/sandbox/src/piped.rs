@@ -7,7 +7,7 @@
 //! engine's, and its pipes on an HTTP connection.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use overmind_core::Fut;
@@ -99,10 +99,11 @@ impl PipedLauncher {
         }
         let Options { init_program, run_as, .. } = &self.options;
         let ground = Ground::of(spec);
+        let streams = (their_stdout, their_stderr);
         let (child, ours) =
-            launch::spawn(init_program, *run_as, &ground, None, their_stdout, their_stderr)?;
+            launch::spawn(init_program, *run_as, &ground, &[], None, streams)?;
         // An init that has ended already is noticed where its answer is awaited.
-        let _ = launch::send_order(&ours, &order, &their_stdin, &[]);
+        let _ = launch::send(&ours, &[order.as_fd(), their_stdin.as_fd()]);
         ours.set_nonblocking(true)?;
         let control = UnixStream::from_std(ours)?;
         Ok((InitTree { control, child, reports: Vec::new() }, stdin, stdout, stderr))

@@ -15,6 +15,7 @@
 //! [`IDLE`] after the last call.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::runtime::{Handle, Id};
 
+use crate::cgroup::Cgroups;
 use crate::init::root;
 use crate::init::spec::{Ground, Kind};
 use crate::launch::Init;
@@ -65,10 +67,16 @@ struct Kept {
 }
 
 impl Kept {
-    fn start(options: &Options, config: String, ground: &Ground) -> std::io::Result<Self> {
+    fn start(
+        options: &Options,
+        cgroups: &Cgroups,
+        config: String,
+        ground: &Ground,
+    ) -> io::Result<Self> {
         // Looked at before the init looks: what changes in between makes it stale.
         let (table, system) = (Table::look()?, fingerprint(ground));
-        let init = Init::start(&options.init_program, options.run_as, ground, None)?;
+        let group = Some(cgroups.make(None)?);
+        let init = Init::start(&options.init_program, options.run_as, ground, None, group)?;
         Ok(Self { init, config, table, system, runtime: Handle::current().id() })
     }
 }
@@ -95,14 +103,21 @@ impl Pool {
     }
 
     /// Starts inits until as many wait as the options say, after the caller has gone on.
-    pub(crate) fn refill(&self, options: &Options, config: String, ground: Ground) {
+    pub(crate) fn refill(
+        &self,
+        options: &Options,
+        cgroups: &Arc<Cgroups>,
+        config: String,
+        ground: Ground,
+    ) {
         if lock(&self.0).waiting.len() >= options.waiting {
             return;
         }
         let (pool, options) = (Arc::clone(&self.0), options.clone());
+        let cgroups = Arc::clone(cgroups);
         Handle::current().spawn(async move {
             while missing(&pool, options.waiting) {
-                match Kept::start(&options, config.clone(), &ground) {
+                match Kept::start(&options, &cgroups, config.clone(), &ground) {
                     Ok(kept) => keep(&pool, kept, options.waiting),
                     // The next call says what is wrong.
                     Err(_) => return,
@@ -179,7 +194,7 @@ fn fingerprint(ground: &Ground) -> u64 {
 struct Table(File);
 
 impl Table {
-    fn look() -> std::io::Result<Self> {
+    fn look() -> io::Result<Self> {
         let mut options = std::fs::OpenOptions::new();
         let file = options.read(true).custom_flags(libc::O_CLOEXEC).open("/proc/self/mountinfo")?;
         Ok(Self(file))

@@ -12,9 +12,9 @@
 //! closes, by choice or because the daemon was killed, the init ends and takes every process below
 //! it along, also while it waits.
 //!
-//! `confined` builds the sandbox in this order, one function per step: namespaces, root, network;
-//! with the order the workspace, then in the command's own process cgroup, limits, privileges,
-//! Landlock and filter.
+//! `confined` builds the sandbox in this order, one function per step: namespaces, the command's
+//! own process and its cgroup (`seat`), root, network; with the order the workspace, then in the
+//! command's process limits, privileges, Landlock and filter.
 //! Further means of confinement become one more step there and one more field of the order.
 //! `unconfined` only watches over the tree. [`crate::attest`] is how it is proven.
 
@@ -32,6 +32,7 @@ pub(crate) mod confined;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
 pub(crate) mod root;
+pub(crate) mod seat;
 pub(crate) mod seccomp;
 pub(crate) mod spec;
 pub(crate) mod unconfined;
@@ -72,38 +73,37 @@ pub fn main_if_requested() {
 
 fn run() -> Result<(), Stop> {
     sys::close_inherited().doing(Step::Handshake, "close_range")?;
-    let Some(ground) = ground().doing(Step::Handshake, "the ground")? else { return Ok(()) };
+    let Some((ground, cgroups)) = ground().doing(Step::Handshake, "the ground")? else {
+        return Ok(());
+    };
     #[cfg(feature = "mutations")]
     mutation::obey(ground.mutation.as_ref());
     match &ground.kind {
-        Kind::Namespace { read_only, program } => confined::run(&ground, read_only, *program),
+        Kind::Namespace { read_only, program } => confined::run(&ground, read_only, *program, cgroups),
         Kind::Unconfined => match order(&ground)? {
-            Some(Order { spec, stdin, cgroups: _ }) => unconfined::run(&spec, stdin),
+            Some(Order { spec, text: _, stdin }) => unconfined::run(&spec, stdin),
             None => Ok(()),
         },
     }
 }
 
-/// More descriptors than this never come with an order: itself, the input, and one group for
-/// each controller.
-pub(crate) const MAX_DESCRIPTORS: usize = 5;
+/// More descriptors than this never come at once: the ground, and one group for each controller.
+pub(crate) const MAX_DESCRIPTORS: usize = 4;
 
 pub(crate) struct Order {
     pub(crate) spec: Spec,
+    /// The same, as it came.
+    pub(crate) text: OwnedFd,
     pub(crate) stdin: OwnedFd,
-    /// Where the command's process puts itself in.
-    pub(crate) cgroups: Vec<OwnedFd>,
 }
 
-/// Takes the ground; `None` when the daemon has gone away instead.
-fn ground() -> io::Result<Option<Ground>> {
-    match receive()?.map(Vec::into_iter) {
-        None => Ok(None),
-        Some(mut with) => {
-            let text = with.next().ok_or_else(|| io::Error::other("no ground came"))?;
-            Ok(Some(serde_json::from_slice(&read(text)?)?))
-        }
-    }
+/// Takes the ground, and the groups that the command's process puts itself in; `None` when the
+/// daemon has gone away instead.
+fn ground() -> io::Result<Option<(Ground, Vec<OwnedFd>)>> {
+    let Some(received) = message(io::stdin())? else { return Ok(None) };
+    let mut received = received.into_iter();
+    let text = received.next().ok_or_else(|| io::Error::other("no ground came"))?;
+    Ok(Some((serde_json::from_slice(&read(text)?)?, received.collect())))
 }
 
 /// Waits for the order; `None` when the daemon has gone away, or needs no command of it.
@@ -113,34 +113,34 @@ fn ground() -> io::Result<Option<Ground>> {
 /// Also when it is an order for another ground: what is built already would not be what it asks.
 pub(crate) fn order(ground: &Ground) -> Result<Option<Order>, Stop> {
     let take = || -> io::Result<Option<Order>> {
-        let Some(received) = receive()? else { return Ok(None) };
+        let Some(received) = message(io::stdin())? else { return Ok(None) };
         let mut received = received.into_iter();
-        let (Some(order), Some(stdin)) = (received.next(), received.next()) else {
+        let (Some(text), Some(stdin)) = (received.next(), received.next()) else {
             return Err(io::Error::other("no order came with the second message"));
         };
-        let spec: Spec = serde_json::from_slice(&read(order)?)?;
+        let spec: Spec = serde_json::from_slice(&read(text.try_clone()?)?)?;
         if Ground::of(&spec) != *ground {
             return Err(io::Error::other("the order is for another ground"));
         }
-        Ok(Some(Order { spec, stdin, cgroups: received.collect() }))
+        Ok(Some(Order { spec, text, stdin }))
     };
     take().doing(Step::Handshake, "the order")
 }
 
-fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
+pub(crate) fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     std::fs::File::from(file).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// Takes the descriptors of one message from the control socket; `None` at its end.
-fn receive() -> io::Result<Option<Vec<OwnedFd>>> {
+/// Takes the descriptors of one message from a socket; `None` at its end.
+pub(crate) fn message(socket: impl AsFd) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
     let message = rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(
-            io::stdin().as_fd(),
+            &socket,
             &mut [IoSliceMut::new(&mut byte)],
             &mut ancillary,
             RecvFlags::CMSG_CLOEXEC,

@@ -17,7 +17,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -89,7 +89,7 @@ const ROOT_BYTES: u64 = 8 << 20;
 
 /// Changes when what [`prepare`] copies or shows is another file now: a link, a directory, or the
 /// content of a file of `/etc` that was copied.
-pub(crate) fn fingerprint(read_only: &[std::path::PathBuf]) -> u64 {
+pub(crate) fn fingerprint(read_only: &[PathBuf]) -> u64 {
     let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
     let mut hasher = DefaultHasher::new();
@@ -119,7 +119,7 @@ pub(crate) struct Site {
 pub(crate) struct Prepared(Option<Site>);
 
 /// Builds all that needs no order.
-pub(crate) fn prepare(read_only: &[std::path::PathBuf]) -> Result<Prepared, Stop> {
+pub(crate) fn prepare(read_only: &[PathBuf]) -> Result<Prepared, Stop> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .doing(Step::Mount, "making the mounts private")?;
     if skips(Layer::OwnRoot) {
@@ -155,12 +155,10 @@ pub(crate) fn prepare(read_only: &[std::path::PathBuf]) -> Result<Prepared, Stop
 }
 
 impl Prepared {
-    /// Sets the order's bounds, shows its workspace, moves into the new root, lets go of the old
-    /// one, and opens the command's directory.
-    pub(crate) fn finish(self, spec: &Spec) -> Result<OwnedFd, Stop> {
-        let Some(Site { root, proc, temporary }) = self.0 else {
-            return open_directory(&spec.workspace);
-        };
+    /// Sets the order's bounds, shows its workspace, moves into the new root and lets go of the
+    /// old one: this process, and all that share its mounts and its root.
+    pub(crate) fn finish(self, spec: &Spec) -> Result<(), Stop> {
+        let Some(Site { root, proc, temporary }) = self.0 else { return Ok(()) };
         bound_temporary(&temporary, spec.limits.tmp_bytes)?;
         if let Some(proc) = proc {
             bound_processes(&proc, spec.limits.pids).doing(Step::Limits, "pid_max")?;
@@ -174,10 +172,13 @@ impl Prepared {
         if let Some(path) = crate::init::mutation::shown() {
             show_for_a_test(&root, path)?;
         }
-        enter(&root)?;
-        let workspace = open_directory(Path::new("/workspace"))?;
-        open_working_directory(&workspace, &spec.cwd)
+        enter(&root)
     }
+}
+
+/// Where the command finds its workspace.
+pub(crate) fn workspace_inside(spec: &Spec) -> PathBuf {
+    if skips(Layer::OwnRoot) { spec.workspace.clone() } else { PathBuf::from("/workspace") }
 }
 
 fn enter(root: &OwnedFd) -> Result<(), Stop> {
@@ -465,7 +466,7 @@ fn open_path(path: &str) -> Result<OwnedFd, Stop> {
 
 /// Makes a directory of the new root, and those above it.
 fn make_directory(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
-    let mut so_far = std::path::PathBuf::new();
+    let mut so_far = PathBuf::new();
     for component in inside.components() {
         let Component::Normal(name) = component else { continue };
         so_far.push(name);
