@@ -100,8 +100,7 @@ impl PipedLauncher {
         let Options { init_program, run_as, .. } = &self.options;
         let ground = Ground::of(spec);
         let streams = (their_stdout, their_stderr);
-        let (child, ours) =
-            launch::spawn(init_program, *run_as, &ground, &[], None, streams)?;
+        let (child, ours) = launch::spawn(init_program, *run_as, &ground, &[], None, streams)?;
         // An init that has ended already is noticed where its answer is awaited.
         let _ = launch::send(&ours, &[order.as_fd(), their_stdin.as_fd()]);
         ours.set_nonblocking(true)?;

@@ -9,9 +9,11 @@
 
 mod engine;
 mod floors;
+mod gateway;
 mod http;
 mod memory;
 mod process;
+mod sandbox;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +63,9 @@ enum Goal {
     /// At least this part of the floor.
     #[serde(rename = "ratio_at_least")]
     PartOfFloor(f64),
+    /// At most this many times the floor.
+    #[serde(rename = "ratio_at_most")]
+    TimesFloor(f64),
     /// At most the floor and this.
     #[serde(rename = "floor_plus_at_most")]
     OverFloor(f64),
@@ -99,6 +104,7 @@ impl Figure {
             Goal::Least(least) => Some(self.value >= least),
             Goal::Most(most) => Some(self.value <= most),
             Goal::PartOfFloor(part) => Some(self.value >= part * floor?),
+            Goal::TimesFloor(times) => Some(self.value <= times * floor?),
             Goal::OverFloor(more) => Some(self.value <= floor? + more),
         }
     }
@@ -110,6 +116,7 @@ impl Goal {
             Self::Least(least) => format!("≥ {}", number(least)),
             Self::Most(most) => format!("≤ {}", number(most)),
             Self::PartOfFloor(part) => format!("≥ {part} × floor"),
+            Self::TimesFloor(times) => format!("≤ {times} × floor"),
             Self::OverFloor(more) => format!("≤ floor + {}", number(more)),
         }
     }
@@ -183,6 +190,20 @@ const MEMORY_SPEED: &[&str] = &[
     "memory-speed rss",
 ];
 
+const GATEWAY: &[&str] =
+    &["gateway overhead p50", "gateway overhead, 100 kB", "read_file call p50"];
+const SANDBOX: &[&str] = &[
+    "namespace call p50",
+    "namespace call p50, by floor",
+    "namespace call p99",
+    "namespace call without waiting",
+    "namespace attestation",
+    "docker call p50",
+    "docker call without waiting",
+    "microvm call p50",
+    "microvm call that boots",
+];
+
 const GROUPS: &[Group] = &[
     ("store", &["durable events", "commit p50", "commit p99"]),
     ("memory", &["memory of listing", "listing events"]),
@@ -190,6 +211,8 @@ const GROUPS: &[Group] = &[
     ("memory-speed", MEMORY_SPEED),
     ("engine", &["agent steps", "single step", "replay verify"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
+    ("gateway", GATEWAY),
+    ("sandbox", SANDBOX),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -231,6 +254,17 @@ async fn measure(
             }
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,
             "http" => Box::pin(http::measure(setting)).await?,
+            "gateway" => Box::pin(gateway::measure(setting)).await?,
+            "sandbox" => {
+                let config = cx.config(None)?;
+                let drivers = sandbox::Drivers {
+                    namespace: crate::app::sandbox_options(&config),
+                    docker: crate::app::docker_options(&config, "bench"),
+                    microvm: crate::app::microvm_options(&config),
+                };
+                let left_out = |text: &str| cx.out.note(text);
+                Box::pin(sandbox::measure(setting, drivers, left_out)).await?
+            }
             _ => Box::pin(process::measure(setting)).await?,
         };
         figures.extend(more);
@@ -346,6 +380,8 @@ mod tests {
         assert_eq!(met(3.1, Goal::OverFloor(1.0)), Some(false));
         assert_eq!(met(1.5, Goal::PartOfFloor(0.8)), Some(false));
         assert_eq!(met(1.6, Goal::PartOfFloor(0.8)), Some(true));
+        assert_eq!(met(6.0, Goal::TimesFloor(3.0)), Some(true));
+        assert_eq!(met(6.1, Goal::TimesFloor(3.0)), Some(false));
         let bare = Figure::new("x", 3.0, "ms");
         assert_eq!((bare.met(), bare.ratio()), (None, None));
         assert_eq!(bare.clone().goal(Goal::OverFloor(1.0)).met(), None, "there is no floor");

@@ -57,6 +57,7 @@ use crate::docker::waiter::Order;
 use crate::docker::warm::{Key, Pool, Warm};
 use crate::{RunAs, Warmth, request};
 
+mod bare;
 mod errors;
 pub mod image;
 mod keeper;
@@ -321,7 +322,7 @@ impl Docker {
         let mut ran = Ran::new(request);
         ran.stdout.push(&left_over);
         let attached = AttachContainerResults { output, input };
-        ran.to_the_end(client, removal.name(), request, attached).await;
+        ran.follow(client, removal.name(), request, attached).await;
         removal.now().await;
         Some(ran)
     }
@@ -366,7 +367,7 @@ impl Docker {
             .map_err(|err| self.before_start(err))?;
         client.start_container(name, None).await.map_err(|err| self.before_start(err))?;
         let mut ran = Ran::new(request);
-        ran.to_the_end(client, name, request, attached).await;
+        ran.follow(client, name, request, attached).await;
         Ok(ran)
     }
 }
@@ -385,7 +386,7 @@ impl Ran {
     }
 
     /// Feeds a command that runs, and collects its output and its end.
-    async fn to_the_end(
+    async fn follow(
         &mut self,
         client: &Client,
         name: &str,

@@ -121,7 +121,8 @@ fn exec(order: Order) -> Failure {
     let places: Vec<String> = if name.contains('/') {
         vec![name.clone()]
     } else {
-        let beneath = |dir| if dir == "" { format!("./{name}") } else { format!("{dir}/{name}") };
+        let beneath =
+            |dir: &str| if dir.is_empty() { format!("./{name}") } else { format!("{dir}/{name}") };
         path.split(':').map(beneath).collect()
     };
     let env = CStrings::new(env.into_iter().map(|(name, value)| format!("{name}={value}")));

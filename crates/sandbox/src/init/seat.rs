@@ -75,11 +75,7 @@ impl Seat {
 }
 
 /// Returns when there is no order, or the reason why the command does not run.
-fn sit(
-    orders: &OwnedFd,
-    cgroups: Vec<OwnedFd>,
-    program: Option<&OwnedFd>,
-) -> Result<(), Stop> {
+fn sit(orders: &OwnedFd, cgroups: Vec<OwnedFd>, program: Option<&OwnedFd>) -> Result<(), Stop> {
     for group in &cgroups {
         cgroup::join(group).doing(Step::Limits, "joining the cgroup")?;
     }
@@ -92,7 +88,8 @@ fn sit(
     let mut received = received.into_iter();
     let (Some(text), Some(stdin)) = (received.next(), received.next()) else { return Ok(()) };
     let text = read(text).doing(Step::Start, "the order")?;
-    let spec: Spec = serde_json::from_slice(&text).map_err(io::Error::from).doing(Step::Start, "")?;
+    let spec: Spec =
+        serde_json::from_slice(&text).map_err(io::Error::from).doing(Step::Start, "")?;
 
     let workspace = root::open_directory(&root::workspace_inside(&spec))?;
     let cwd = root::open_working_directory(&workspace, &spec.cwd)?;
