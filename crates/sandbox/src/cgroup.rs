@@ -2,9 +2,9 @@
 //! one.
 //!
 //! Version 1 (one hierarchy for each controller) and version 2 (one for all). The daemon makes
-//! the group below its own and hands the init a descriptor through which the command's process
-//! puts itself in, just before it becomes the command. So a command never runs outside, and the
-//! init's own processes are not counted.
+//! the group below its own and hands the init a descriptor through which the process that becomes
+//! the command puts itself in before it does. So a command never runs outside, and the init's own
+//! processes are not counted. The group of an init that waits is bounded when its order comes.
 //!
 //! With version 2 a group that has processes of its own gives its children no controllers, so
 //! the daemon must be in a leaf (systemd: `Delegate=yes` and `DelegateSubgroup=daemon`); the
@@ -116,36 +116,39 @@ impl Cgroups {
     }
 
     fn try_out(&self, base: &Base) -> io::Result<()> {
-        let directory = self.make_in(base, &SandboxLimits::default())?;
+        let directory = self.make_in(base, Some(&SandboxLimits::default()))?;
         let opened = open_procs(&directory);
         std::fs::remove_dir(&directory)?;
         opened.map(drop)
     }
 
-    /// Makes the groups for one command.
+    /// Makes the groups for one command; without limits they bound nothing until
+    /// [`Group::bound`].
     ///
     /// # Errors
     ///
     /// When a directory that could be made at the start can no longer be.
-    pub(crate) fn make(&self, limits: &SandboxLimits) -> io::Result<Group> {
+    pub(crate) fn make(&self, limits: Option<&SandboxLimits>) -> io::Result<Group> {
         let mut group = Group {
             directories: Vec::with_capacity(self.bases.len()),
+            bases: Vec::with_capacity(self.bases.len()),
             procs: Vec::with_capacity(self.bases.len()),
             reaper: Arc::clone(&self.reaper),
         };
         for base in &self.bases {
             let directory = self.make_in(base, limits)?;
             group.directories.push(directory.clone());
+            group.bases.push(base.clone());
             group.procs.push(open_procs(&directory)?);
         }
         Ok(group)
     }
 
-    fn make_in(&self, base: &Base, limits: &SandboxLimits) -> io::Result<PathBuf> {
+    fn make_in(&self, base: &Base, limits: Option<&SandboxLimits>) -> io::Result<PathBuf> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let directory = base.directory.join(format!("{}-{number}", self.name));
         std::fs::create_dir(&directory).map_err(|err| named(&err, &directory))?;
-        match bound(base, &directory, limits) {
+        match limits.map_or(Ok(()), |limits| bound(base, &directory, limits)) {
             Ok(()) => Ok(directory),
             Err(err) => {
                 let _ = std::fs::remove_dir(&directory);
@@ -372,11 +375,23 @@ fn started(pid: u32) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Group {
     directories: Vec<PathBuf>,
+    /// Of each directory.
+    bases: Vec<Base>,
     procs: Vec<OwnedFd>,
     reaper: Arc<Reaper>,
 }
 
 impl Group {
+    /// Sets the bounds of groups that were made without.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be set; then no command may run in it.
+    pub(crate) fn bound(&self, limits: &SandboxLimits) -> io::Result<()> {
+        let mut all = self.bases.iter().zip(&self.directories);
+        all.try_for_each(|(base, directory)| bound(base, directory, limits))
+    }
+
     /// For the init: who writes `0` to each is in.
     pub(crate) fn procs(&self) -> &[OwnedFd] {
         &self.procs
@@ -565,7 +580,7 @@ mod tests {
         assert!(why.contains("closed"), "{why}");
         let why = groups.enforced(Controller::Cpu).unwrap_err();
         assert!(why.contains("no cgroup hierarchy offers `cpu`"), "{why}");
-        assert!(groups.make(&SandboxLimits::default()).unwrap().procs().is_empty());
+        assert!(groups.make(Some(&SandboxLimits::default())).unwrap().procs().is_empty());
     }
 
     #[test]
@@ -590,6 +605,7 @@ mod tests {
         let reaper: Arc<Reaper> = Arc::default();
         drop(Group {
             directories: vec![busy.clone()],
+            bases: Vec::new(),
             procs: Vec::new(),
             reaper: Arc::clone(&reaper),
         });

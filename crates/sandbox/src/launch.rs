@@ -5,15 +5,17 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream};
+use overmind_core::sandbox::{Captured, Exit, OutputSink, OutputStream, SandboxLimits};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -22,7 +24,7 @@ use tokio::process::{Child, Command};
 use crate::capture::Capture;
 use crate::cgroup::Group;
 use crate::init;
-use crate::init::spec::{Report, Spec, Step};
+use crate::init::spec::{Ground, Report, Spec, Step};
 
 /// A user and a group by number, for a daemon that runs as root and does not want its
 /// commands to.
@@ -39,6 +41,7 @@ pub(crate) struct Launch<'a> {
     /// What the init itself gets besides nothing: for a probe, which must not find it.
     pub(crate) variable: Option<(&'a str, &'a str)>,
     /// Groups that the command's process puts itself in. They outlive the call by themselves.
+    /// Of a new init; one that waits has its own.
     pub(crate) group: Option<Group>,
     pub(crate) stdin: &'a [u8],
     pub(crate) output_bytes: usize,
@@ -78,7 +81,7 @@ const MAX_REPORT_BYTES: u64 = 256 << 10;
 /// Room for what the pipes still hold when all writers are dead.
 const MAX_REST_BYTES: usize = 4 << 20;
 
-/// Runs the init to its end.
+/// Starts an init and runs it to its end.
 ///
 /// # Errors
 ///
@@ -87,9 +90,33 @@ const MAX_REST_BYTES: usize = 4 << 20;
 /// # Cancel safety
 ///
 /// Dropped, it closes the control socket: the init ends and takes the whole tree along.
-pub(crate) async fn run(launch: Launch<'_>) -> io::Result<Outcome> {
+pub(crate) async fn run(mut launch: Launch<'_>) -> io::Result<Outcome> {
     let started = Instant::now();
-    let Started { mut child, mut control, mut stdout, mut stderr } = start(&launch)?;
+    let group = launch.group.take();
+    let Launch { program, run_as, spec, variable, .. } = &launch;
+    let init = Init::start(program, *run_as, &Ground::of(spec), *variable, group)?;
+    // One that is none may have ended already; what it did say decides, as always.
+    let (ordered, _) = init.order(&launch)?;
+    to_the_end(ordered, &launch, started).await
+}
+
+/// As [`run`], with an init that waits already; `None` when it does no longer.
+pub(crate) async fn run_in(init: Init, launch: &Launch<'_>) -> io::Result<Option<Outcome>> {
+    let started = Instant::now();
+    match init.order(launch) {
+        Ok((ordered, true)) => to_the_end(ordered, launch, started).await.map(Some),
+        // It has ended meanwhile, without its order.
+        Ok((_, false)) | Err(_) => Ok(None),
+    }
+}
+
+async fn to_the_end(
+    ordered: Ordered,
+    launch: &Launch<'_>,
+    started: Instant,
+) -> io::Result<Outcome> {
+    let Ordered { mut child, mut control, mut stdout, mut stderr, group: _empty_at_the_end } =
+        ordered;
 
     let mut reports = Vec::new();
     let in_time = {
@@ -153,45 +180,110 @@ pub(crate) fn judge(reports: &[u8], in_time: bool) -> Ended {
     }
 }
 
-struct Started {
+struct Ordered {
     child: Child,
     control: UnixStream,
     stdout: Stream,
     stderr: Stream,
+    group: Option<Group>,
 }
 
-fn start(launch: &Launch<'_>) -> io::Result<Started> {
-    let order = sealed(&serde_json::to_vec(launch.spec)?)?;
-    let stdin = if launch.stdin.is_empty() {
-        File::open("/dev/null")?.into()
-    } else {
-        sealed(launch.stdin)?
-    };
-    let (ours, theirs) = StdUnixStream::pair()?;
-    let groups = launch.group.as_ref().map(Group::procs).unwrap_or_default();
-    send_order(&ours, &order, &stdin, groups)?;
-    let (stdout, their_stdout) = Stream::new(launch, OutputStream::Stdout)?;
-    let (stderr, their_stderr) = Stream::new(launch, OutputStream::Stderr)?;
+/// An init that has the ground and no order yet.
+///
+/// Dropped, it ends: its socket closes.
+#[derive(Debug)]
+pub(crate) struct Init {
+    child: Child,
+    control: StdUnixStream,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    group: Option<Group>,
+}
 
-    let mut command = Command::new(launch.program);
+impl Init {
+    /// Starts one. It builds what the ground allows and then waits.
+    ///
+    /// # Errors
+    ///
+    /// When the program cannot be started. What a machine refuses it is told with the order.
+    pub(crate) fn start(
+        program: &Path,
+        run_as: Option<RunAs>,
+        ground: &Ground,
+        variable: Option<(&str, &str)>,
+        group: Option<Group>,
+    ) -> io::Result<Self> {
+        let procs = group.as_ref().map(Group::procs).unwrap_or_default();
+        let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let streams = (their_stdout, their_stderr);
+        let (child, control) = spawn(program, run_as, ground, procs, variable, streams)?;
+        Ok(Self { child, control, stdout, stderr, group })
+    }
+
+    /// Whether it waits, or is on the way there: it has neither ended nor complained.
+    pub(crate) fn waits(&self) -> bool {
+        let mut asked = [PollFd::new(&self.control, PollFlags::IN)];
+        matches!(poll(&mut asked, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Sets the bounds of its group, which was made without.
+    pub(crate) fn bound(&self, limits: &SandboxLimits) -> io::Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.bound(limits))
+    }
+
+    /// Also tells whether the order could be given.
+    fn order(self, launch: &Launch<'_>) -> io::Result<(Ordered, bool)> {
+        let Self { child, control, stdout, stderr, group } = self;
+        let order = sealed(&serde_json::to_vec(launch.spec)?)?;
+        let stdin = if launch.stdin.is_empty() {
+            File::open("/dev/null")?.into()
+        } else {
+            sealed(launch.stdin)?
+        };
+        let given = send(&control, &[order.as_fd(), stdin.as_fd()]).is_ok();
+        control.set_nonblocking(true)?;
+        let ordered = Ordered {
+            child,
+            control: UnixStream::from_std(control)?,
+            stdout: Stream::new(launch, stdout, OutputStream::Stdout)?,
+            stderr: Stream::new(launch, stderr, OutputStream::Stderr)?,
+            group,
+        };
+        Ok((ordered, given))
+    }
+}
+
+/// Starts the init's program and gives it the ground.
+pub(crate) fn spawn(
+    program: &Path,
+    run_as: Option<RunAs>,
+    ground: &Ground,
+    groups: &[OwnedFd],
+    variable: Option<(&str, &str)>,
+    (stdout, stderr): (OwnedFd, OwnedFd),
+) -> io::Result<(Child, StdUnixStream)> {
+    let (ours, theirs) = StdUnixStream::pair()?;
+    let text = sealed(&serde_json::to_vec(ground)?)?;
+    let first: Vec<BorrowedFd<'_>> =
+        std::iter::once(&text).chain(groups).map(AsFd::as_fd).collect();
+    send(&ours, &first)?;
+    let mut command = Command::new(program);
     command
         .arg(init::ARGUMENT)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::from(their_stdout))
-        .stderr(Stdio::from(their_stderr));
-    if let Some((name, value)) = launch.variable {
+        .stdout(Stdio::from(stdout))
+        .stderr(Stdio::from(stderr));
+    if let Some((name, value)) = variable {
         command.env(name, value);
     }
-    if let Some(RunAs { uid, gid }) = launch.run_as {
+    if let Some(RunAs { uid, gid }) = run_as {
         command.uid(uid).gid(gid);
     }
-    let child = command.spawn()?;
     // `command` holds the other ends; dropped here, only the init has them.
-    drop(command);
-    ours.set_nonblocking(true)?;
-    Ok(Started { child, control: UnixStream::from_std(ours)?, stdout, stderr })
+    Ok((command.spawn()?, ours))
 }
 
 /// A file in memory that nobody can change any more, positioned at its beginning.
@@ -207,21 +299,15 @@ pub(crate) fn sealed(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-pub(crate) fn send_order(
-    control: &StdUnixStream,
-    order: &OwnedFd,
-    stdin: &OwnedFd,
-    groups: &[OwnedFd],
-) -> io::Result<()> {
-    let mut descriptors = vec![order.as_fd(), stdin.as_fd()];
-    descriptors.extend(groups.iter().map(AsFd::as_fd));
+/// Sends one message with descriptors and nothing else.
+pub(crate) fn send(control: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(init::MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors)),
         "there is one group for each controller at most"
     );
-    rustix::net::sendmsg(control, &[IoSlice::new(b"!")], &mut ancillary, SendFlags::empty())?;
+    rustix::net::sendmsg(control, &[IoSlice::new(b"!")], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -238,16 +324,14 @@ struct Stream {
 enum Never {}
 
 impl Stream {
-    fn new(launch: &Launch<'_>, which: OutputStream) -> io::Result<(Self, OwnedFd)> {
-        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let stream = Self {
-            pipe: pipe::Receiver::from_owned_fd(reader)?,
+    fn new(launch: &Launch<'_>, pipe: OwnedFd, which: OutputStream) -> io::Result<Self> {
+        Ok(Self {
+            pipe: pipe::Receiver::from_owned_fd(pipe)?,
             capture: Capture::new(launch.output_bytes),
             sink: launch.sink.clone().map(|sink| (sink, which)),
             buffer: vec![0; 64 << 10],
             open: true,
-        };
-        Ok((stream, writer))
+        })
     }
 
     /// Reads for as long as it is polled. Cancel safe: what was read is in the capture.

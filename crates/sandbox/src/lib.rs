@@ -34,6 +34,7 @@ mod piped;
 mod request;
 mod sys;
 mod unconfined;
+mod warm;
 
 pub use docker::Docker;
 #[cfg(feature = "mutations")]
@@ -43,6 +44,7 @@ pub use microvm::Microvm;
 pub use namespace::{Namespace, Options};
 pub use piped::PipedLauncher;
 pub use unconfined::Unconfined;
+pub use warm::Warmth;
 
 /// One driver for each level.
 #[derive(Clone, Debug)]

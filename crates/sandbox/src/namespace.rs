@@ -42,8 +42,9 @@ use overmind_core::sandbox::{
 use crate::attest::{self, Inquiry, Keeper};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
-use crate::init::spec::{Kind, Limits, Program, Spec};
+use crate::init::spec::{Ground, Kind, Limits, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome, RunAs};
+use crate::warm::{Pool, Warmth};
 use crate::{kernel, request};
 
 /// How the `namespace` and the `none` driver start their init, and what they show.
@@ -64,6 +65,9 @@ pub struct Options {
     pub private: Vec<PathBuf>,
     /// Sockets that no sandbox may show, besides the usual ones of engines.
     pub sockets: Vec<PathBuf>,
+    /// How many inits of the `namespace` driver wait for a command, between calls and for half a
+    /// minute after the last one; see [`Namespace::settled`]. 0: each call starts its own.
+    pub waiting: usize,
     /// Who signs attestations. `None`: they are made all the same, without a signature.
     pub notary: Option<Notary>,
 }
@@ -76,6 +80,7 @@ impl Default for Options {
             run_as: None,
             private: Vec::new(),
             sockets: Vec::new(),
+            waiting: 0,
             notary: None,
         }
     }
@@ -85,11 +90,12 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Namespace {
     options: Options,
-    cgroups: OnceLock<Cgroups>,
+    cgroups: OnceLock<Arc<Cgroups>>,
     keeper: Keeper,
     /// Set where another sandbox stands around this one.
     unmeasured: bool,
     warned: AtomicBool,
+    pool: Pool,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::init::mutation::Mutation>,
 }
@@ -108,6 +114,7 @@ impl Namespace {
             keeper: Keeper::default(),
             unmeasured: false,
             warned: AtomicBool::new(false),
+            pool: Pool::default(),
             #[cfg(feature = "mutations")]
             mutation: None,
         }
@@ -166,10 +173,12 @@ impl Namespace {
         [memory, cpus, pids].into_iter().chain(always).collect()
     }
 
-    /// Waits until nothing is left of dropped calls; after some seconds gives up and warns.
+    /// Ends the inits that wait, keeps no new ones, and waits until nothing is left of dropped
+    /// calls; after some seconds gives up and warns.
     ///
     /// Blocks the thread: for a daemon's end.
     pub fn settled(&self) {
+        self.pool.close();
         // Where no command ran nothing can be left.
         if let Some(cgroups) = self.cgroups.get()
             && !cgroups.settled(SETTLE)
@@ -178,8 +187,13 @@ impl Namespace {
         }
     }
 
-    fn cgroups(&self) -> &Cgroups {
-        self.cgroups.get_or_init(Cgroups::discover)
+    /// What is kept between calls ([`Options::waiting`]).
+    pub fn warmth(&self) -> Warmth {
+        self.pool.warmth()
+    }
+
+    fn cgroups(&self) -> &Arc<Cgroups> {
+        self.cgroups.get_or_init(|| Arc::new(Cgroups::discover()))
     }
 
     async fn run_request(
@@ -215,31 +229,50 @@ impl Namespace {
         variable: Option<(&str, &str)>,
         sink: Option<OutputSink>,
     ) -> Result<Outcome, SandboxError> {
-        let group = match &spec.kind {
-            // Joining a group may wait for every processor, and what the probe finds is the same
-            // without: its own memory and processes are bounded by the rest.
-            Kind::Namespace { program: Program::Probe, .. } => None,
-            Kind::Namespace { program: Program::Command, .. } | Kind::Unconfined => {
-                let made = self.cgroups().make(&request.limits);
-                Some(made.map_err(|err| SandboxError::Failed {
-                    level: SandboxLevel::Namespace.as_str(),
-                    message: format!("making the command's cgroup: {err}"),
-                })?)
-            }
-        };
-        launch::run(Launch {
-            program: &self.options.init_program,
-            run_as: self.options.run_as,
+        let Options { init_program, run_as, waiting, .. } = &self.options;
+        // Never for a probe: its init bears a variable that others must not.
+        let config = (*waiting > 0 && variable.is_none()).then(|| self.config());
+        let kept = config.as_ref().and_then(|config| self.pool.take(config, &Ground::of(spec)));
+        let mut launch = Launch {
+            program: init_program,
+            run_as: *run_as,
             spec,
             variable,
-            group,
+            group: None,
             sink,
             stdin: &request.stdin,
             output_bytes: request.limits.output_bytes,
             timeout: request.timeout,
-        })
-        .await
-        .map_err(|err| diagnosis::init_not_started(&self.options.init_program, &err))
+        };
+        let outcome = match kept {
+            // Else it is no place for a command; the group of a new init says why.
+            Some(init) if init.bound(&request.limits).is_ok() => {
+                launch::run_in(init, &launch).await.transpose()
+            }
+            Some(_) | None => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                launch.group = match &spec.kind {
+                    // Joining a group may wait for every processor, and what the probe finds is
+                    // the same without: its own memory and processes are bounded by the rest.
+                    Kind::Namespace { program: Program::Probe, .. } => None,
+                    Kind::Namespace { program: Program::Command, .. } | Kind::Unconfined => {
+                        let made = self.cgroups().make(Some(&request.limits));
+                        Some(made.map_err(|err| SandboxError::Failed {
+                            level: SandboxLevel::Namespace.as_str(),
+                            message: format!("making the command's cgroup: {err}"),
+                        })?)
+                    }
+                };
+                launch::run(launch).await
+            }
+        };
+        if let Some(config) = config {
+            self.pool.refill(&self.options, self.cgroups(), config, Ground::of(spec));
+        }
+        outcome.map_err(|err| diagnosis::init_not_started(init_program, &err))
     }
 
     /// The attestation of this driver on this kernel, or the refusal.
@@ -251,7 +284,7 @@ impl Namespace {
 
     /// Names what is measured: another kernel, program or option is another sandbox.
     pub(crate) fn config(&self) -> String {
-        let Options { init_program, read_only, run_as, private, sockets, notary: _ } =
+        let Options { init_program, read_only, run_as, private, sockets, waiting: _, notary: _ } =
             &self.options;
         let program = std::fs::metadata(init_program)
             .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))

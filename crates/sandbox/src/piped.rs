@@ -7,9 +7,7 @@
 //! engine's, and its pipes on an HTTP connection.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::process::Stdio;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use overmind_core::Fut;
@@ -19,11 +17,10 @@ use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
-use crate::init;
-use crate::init::spec::{Kind, Program};
-use crate::launch::{self, Ended, Outcome, RunAs};
+use crate::init::spec::{Ground, Kind, Program, Report, Spec};
+use crate::launch::{self, Ended, Outcome};
 use crate::namespace::{Options, into_result, to_spec};
 use crate::{diagnosis, request};
 
@@ -77,9 +74,8 @@ impl PipedLauncher {
         request::check(&command)?;
         let spec = to_spec(&command, kind);
         let program = &self.options.init_program;
-        let text = serde_json::to_vec(&spec).expect("an order is plain data");
         let (mut tree, stdin, stdout, stderr) =
-            self.spawn(&text).map_err(|err| diagnosis::init_not_started(program, &err))?;
+            self.spawn(&spec).map_err(|err| diagnosis::init_not_started(program, &err))?;
         let in_time = tokio::time::timeout(START_TIMEOUT, tree.started()).await;
         match in_time {
             Ok(true) => Ok(Piped { stdin, stdout, stderr, tree: Box::new(tree) }),
@@ -91,8 +87,8 @@ impl PipedLauncher {
         }
     }
 
-    fn spawn(&self, order: &[u8]) -> io::Result<(InitTree, OwnedFd, OwnedFd, OwnedFd)> {
-        let order = launch::sealed(order)?;
+    fn spawn(&self, spec: &Spec) -> io::Result<(InitTree, OwnedFd, OwnedFd, OwnedFd)> {
+        let order = launch::sealed(&serde_json::to_vec(spec)?)?;
         let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -101,22 +97,12 @@ impl PipedLauncher {
             let flags = rustix::fs::fcntl_getfl(end)?;
             rustix::fs::fcntl_setfl(end, flags | OFlags::NONBLOCK)?;
         }
-        let (ours, theirs) = StdUnixStream::pair()?;
-        launch::send_order(&ours, &order, &their_stdin, &[])?;
-        let mut command = Command::new(&self.options.init_program);
-        command
-            .arg(init::ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::from(their_stdout))
-            .stderr(Stdio::from(their_stderr));
-        if let Some(RunAs { uid, gid }) = self.options.run_as {
-            command.uid(uid).gid(gid);
-        }
-        let child = command.spawn()?;
-        // `command` holds the other ends; dropped here, only the init has them.
-        drop(command);
+        let Options { init_program, run_as, .. } = &self.options;
+        let ground = Ground::of(spec);
+        let streams = (their_stdout, their_stderr);
+        let (child, ours) = launch::spawn(init_program, *run_as, &ground, &[], None, streams)?;
+        // An init that has ended already is noticed where its answer is awaited.
+        let _ = launch::send(&ours, &[order.as_fd(), their_stdin.as_fd()]);
         ours.set_nonblocking(true)?;
         let control = UnixStream::from_std(ours)?;
         Ok((InitTree { control, child, reports: Vec::new() }, stdin, stdout, stderr))
@@ -159,9 +145,7 @@ impl InitTree {
     async fn started(&mut self) -> bool {
         loop {
             let lines = self.reports.split(|byte| *byte == b'\n');
-            let said = |line: &[u8]| {
-                matches!(serde_json::from_slice(line), Ok(init::spec::Report::Started))
-            };
+            let said = |line: &[u8]| matches!(serde_json::from_slice(line), Ok(Report::Started));
             if lines.into_iter().any(said) {
                 return true;
             }

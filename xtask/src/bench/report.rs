@@ -42,6 +42,8 @@ pub enum Goal {
     AtMost(f64),
     /// The figure over its floor; needs a floor.
     RatioAtLeast(f64),
+    /// At most this many times the floor.
+    RatioAtMost(f64),
     /// The floor plus this much; needs a floor.
     FloorPlusAtMost(f64),
 }
@@ -60,6 +62,7 @@ impl Figure {
             Goal::AtLeast(goal) => Some(self.value >= goal),
             Goal::AtMost(goal) => Some(self.value <= goal),
             Goal::RatioAtLeast(goal) => Some(self.ratio()? >= goal),
+            Goal::RatioAtMost(goal) => Some(self.ratio()? <= goal),
             Goal::FloorPlusAtMost(extra) => Some(self.value <= floor? + extra),
         }
     }
@@ -106,6 +109,7 @@ impl Report {
                 Goal::AtLeast(goal) => format!("≥ {} {unit}", number(goal)),
                 Goal::AtMost(goal) => format!("≤ {} {unit}", number(goal)),
                 Goal::RatioAtLeast(goal) => format!("≥ {} × floor", number(goal)),
+                Goal::RatioAtMost(goal) => format!("≤ {} × floor", number(goal)),
                 Goal::FloorPlusAtMost(extra) => format!("≤ floor + {} {unit}", number(extra)),
             });
             let met = figure.met().map_or("–", |met| if met { "yes" } else { "**no**" });
@@ -173,6 +177,8 @@ mod tests {
             (figure(8.0, Some(10.0), Goal::RatioAtLeast(0.8)), Some(true)),
             (figure(7.9, Some(10.0), Goal::RatioAtLeast(0.8)), Some(false)),
             (figure(7.9, None, Goal::RatioAtLeast(0.8)), None),
+            (figure(6.0, Some(2.0), Goal::RatioAtMost(3.0)), Some(true)),
+            (figure(6.1, Some(2.0), Goal::RatioAtMost(3.0)), Some(false)),
             (figure(3.0, Some(2.0), Goal::FloorPlusAtMost(1.0)), Some(true)),
             (figure(3.1, Some(2.0), Goal::FloorPlusAtMost(1.0)), Some(false)),
         ] {

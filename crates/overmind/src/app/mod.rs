@@ -252,6 +252,10 @@ impl App {
     }
 }
 
+/// How many sandboxes wait for a command between calls, of each kind. See docs/sandbox.md for
+/// what one costs and saves.
+const KEPT: usize = 2;
+
 /// How the namespace and the `none` driver are set up.
 pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
     overmind_sandbox::Options {
@@ -260,6 +264,7 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
         // No sandbox may show these; the attestation looks for them.
         private: vec![config.data.path().to_owned()],
         sockets: vec![docker_options(config, "looked-for").socket],
+        waiting: KEPT,
         ..overmind_sandbox::Options::default()
     }
 }
@@ -282,6 +287,7 @@ pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::dock
     let usual = overmind_sandbox::docker::Options::default();
     let host = config.docker_host.as_deref();
     overmind_sandbox::docker::Options {
+        waiting: KEPT,
         socket: match host.map(|host| host.strip_prefix("unix://").unwrap_or(host)) {
             Some(path) => PathBuf::from(path),
             None => usual.socket,

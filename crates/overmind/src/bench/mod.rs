@@ -10,9 +10,11 @@
 mod attestation;
 mod engine;
 mod floors;
+mod gateway;
 mod http;
 mod memory;
 mod process;
+mod sandbox;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -62,6 +64,9 @@ enum Goal {
     /// At least this part of the floor.
     #[serde(rename = "ratio_at_least")]
     PartOfFloor(f64),
+    /// At most this many times the floor.
+    #[serde(rename = "ratio_at_most")]
+    TimesFloor(f64),
     /// At most the floor and this.
     #[serde(rename = "floor_plus_at_most")]
     OverFloor(f64),
@@ -100,6 +105,7 @@ impl Figure {
             Goal::Least(least) => Some(self.value >= least),
             Goal::Most(most) => Some(self.value <= most),
             Goal::PartOfFloor(part) => Some(self.value >= part * floor?),
+            Goal::TimesFloor(times) => Some(self.value <= times * floor?),
             Goal::OverFloor(more) => Some(self.value <= floor? + more),
         }
     }
@@ -111,6 +117,7 @@ impl Goal {
             Self::Least(least) => format!("≥ {}", number(least)),
             Self::Most(most) => format!("≤ {}", number(most)),
             Self::PartOfFloor(part) => format!("≥ {part} × floor"),
+            Self::TimesFloor(times) => format!("≤ {times} × floor"),
             Self::OverFloor(more) => format!("≤ floor + {}", number(more)),
         }
     }
@@ -187,6 +194,20 @@ const MEMORY_SPEED: &[&str] = &[
     "memory-speed rss",
 ];
 
+const GATEWAY: &[&str] =
+    &["gateway overhead p50", "gateway overhead, 100 kB", "read_file call p50"];
+const SANDBOX: &[&str] = &[
+    "namespace call p50",
+    "namespace call p50, by floor",
+    "namespace call p99",
+    "namespace call without waiting",
+    "namespace attestation",
+    "docker call p50",
+    "docker call without waiting",
+    "microvm call p50",
+    "microvm call that boots",
+];
+
 const GROUPS: &[Group] = &[
     ("store", &["durable events", "commit p50", "commit p99"]),
     ("memory", &["memory of listing", "listing events"]),
@@ -195,6 +216,8 @@ const GROUPS: &[Group] = &[
     ("engine", &["agent steps", "single step", "replay verify"]),
     ("attestation", &["first command", "first command p90"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
+    ("gateway", GATEWAY),
+    ("sandbox", SANDBOX),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -237,6 +260,17 @@ async fn measure(
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,
             "attestation" => Box::pin(attestation::measure(setting)).await?,
             "http" => Box::pin(http::measure(setting)).await?,
+            "gateway" => Box::pin(gateway::measure(setting)).await?,
+            "sandbox" => {
+                let config = cx.config(None)?;
+                let drivers = sandbox::Drivers {
+                    namespace: crate::app::sandbox_options(&config),
+                    docker: crate::app::docker_options(&config, "bench"),
+                    microvm: crate::app::microvm_options(&config),
+                };
+                let left_out = |text: &str| cx.out.note(text);
+                Box::pin(sandbox::measure(setting, drivers, left_out)).await?
+            }
             _ => Box::pin(process::measure(setting)).await?,
         };
         figures.extend(more);
@@ -352,6 +386,8 @@ mod tests {
         assert_eq!(met(3.1, Goal::OverFloor(1.0)), Some(false));
         assert_eq!(met(1.5, Goal::PartOfFloor(0.8)), Some(false));
         assert_eq!(met(1.6, Goal::PartOfFloor(0.8)), Some(true));
+        assert_eq!(met(6.0, Goal::TimesFloor(3.0)), Some(true));
+        assert_eq!(met(6.1, Goal::TimesFloor(3.0)), Some(false));
         let bare = Figure::new("x", 3.0, "ms");
         assert_eq!((bare.met(), bare.ratio()), (None, None));
         assert_eq!(bare.clone().goal(Goal::OverFloor(1.0)).met(), None, "there is no floor");

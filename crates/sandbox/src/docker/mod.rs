@@ -35,7 +35,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bollard::container::LogOutput;
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, ListContainersOptionsBuilder,
     WaitContainerOptionsBuilder,
@@ -50,16 +51,19 @@ use overmind_core::sandbox::{
 use tokio::io::AsyncWriteExt;
 use tokio::sync::OnceCell;
 
-use crate::RunAs;
+use crate::attest::Program;
 use crate::capture::Capture;
 use crate::docker::errors::{Reason, after_start, before_start, unavailable};
 use crate::docker::keeper::Keeper;
 use crate::docker::place::Place;
 use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
-use crate::request;
+use crate::docker::waiter::Order;
+use crate::docker::warm::{Key, Pool, Warm};
+use crate::{RunAs, Warmth, request};
 
 mod attest;
+mod bare;
 mod errors;
 pub mod image;
 mod keeper;
@@ -67,10 +71,13 @@ mod place;
 mod plan;
 mod removal;
 mod tar;
+mod waiter;
+mod warm;
 
 #[cfg(feature = "mutations")]
 pub use attest::Mutation;
 pub(crate) use keeper::{ARGUMENT as KEEPER_ARGUMENT, become_keeper};
+pub(crate) use waiter::{ARGUMENT as WAITER_ARGUMENT, become_waiter};
 
 /// How the driver reaches its engine and what it runs.
 #[derive(Clone, Debug)]
@@ -91,6 +98,10 @@ pub struct Options {
     pub owner: String,
     /// The program that becomes the keeper; see [`crate::Options::init_program`].
     pub init_program: PathBuf,
+    /// How many containers wait for a command at most, each for at most a minute after a call of
+    /// the same configuration (so of the same workspace). 0: each call makes its own. Only with
+    /// [`init`](Self::init), which tells ends as usual whoever is process 2.
+    pub waiting: usize,
     /// This start of the owner; never used twice. Letters, digits, `_`, `.` and `-`.
     pub instance: String,
     /// See [`crate::Options::private`].
@@ -110,6 +121,7 @@ impl Default for Options {
             init: true,
             owner: "default".to_owned(),
             init_program: PathBuf::from("/proc/self/exe"),
+            waiting: 0,
             instance: format!("pid-{}", std::process::id()),
             private: Vec::new(),
             notary: None,
@@ -128,6 +140,9 @@ pub struct Docker {
     attestations: crate::attest::Keeper,
     #[cfg(feature = "mutations")]
     mutation: Option<Mutation>,
+    pool: Pool,
+    /// What shows the waiter in a container; found once.
+    waiter: OnceCell<Program>,
 }
 
 /// How long the engine may take to say that it is there.
@@ -148,6 +163,8 @@ impl Docker {
             attestations: crate::attest::Keeper::default(),
             #[cfg(feature = "mutations")]
             mutation: None,
+            pool: Pool::default(),
+            waiter: OnceCell::new(),
         }
     }
 
@@ -183,8 +200,15 @@ impl Docker {
         Ok(swept)
     }
 
-    /// Waits until the containers of dropped calls are removed.
+    /// What is kept between calls ([`Options::waiting`]).
+    pub fn warmth(&self) -> Warmth {
+        self.pool.warmth()
+    }
+
+    /// Ends the containers that wait, keeps no new ones, and waits until they and those of
+    /// dropped calls are removed.
     pub async fn settled(&self) {
+        self.pool.close();
         self.outstanding.none_left().await;
     }
 
@@ -259,20 +283,16 @@ impl Docker {
                 self.options.init_program.display()
             ),
         })?;
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = format!("overmind-{}-{next}", self.options.instance);
-        let removal = Removal::armed(client.clone(), name, Arc::clone(&self.outstanding));
-        let options = CreateContainerOptionsBuilder::default().name(removal.name()).build();
-        if let Err(err) = client.create_container(Some(options), plan.container()).await {
-            if matches!(err, bollard::errors::Error::DockerResponseServerError { .. }) {
-                removal.disarm();
-            }
-            return Err(self.before_start(err));
+        let key = self.key(&client, &plan).await;
+        let ran = match self.run_kept(&client, key.as_ref(), &request).await {
+            Some(ran) => ran,
+            None => self.run_new(&client, plan.container(), &request).await?,
+        };
+        if let Some(key) = key {
+            let (pool, most) = (&self.pool, self.options.waiting);
+            pool.refill(&client, self.next_name(), &self.outstanding, key, most);
         }
-        let ran = self.run_created(&client, removal.name(), &request).await;
-        // In every case, and before the answer: nothing of it is left when this returns.
-        removal.now().await;
-        let Ran { exit, stdout, stderr } = ran?;
+        let Ran { exit, stdout, stderr } = ran;
         Ok(SandboxResult {
             exit,
             stdout: stdout.finish(),
@@ -281,6 +301,72 @@ impl Docker {
             level: SandboxLevel::Docker,
             shown_as: Some(plan.shown()),
         })
+    }
+
+    fn next_name(&self) -> String {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        format!("overmind-{}-{next}", self.options.instance)
+    }
+
+    /// What a waiting container must be for this command; `None` when none shall be used.
+    async fn key(&self, client: &Client, plan: &Plan<'_>) -> Option<Key> {
+        if self.options.waiting == 0 || !self.options.init {
+            return None;
+        }
+        let program = &self.options.init_program;
+        // A failure is told once, and each call makes its own container.
+        let found = self.waiter.get_or_try_init(|| Program::find(program)).await;
+        let waiter =
+            found.inspect_err(|err| tracing::debug!(error = %err, "no container can wait")).ok()?;
+        let image = client.inspect_image(&self.options.image).await.ok()?.id?;
+        Key::new(plan.waiting(waiter), image)
+    }
+
+    /// Runs in a container that waits; `None` when there is none, or it did not begin.
+    async fn run_kept(
+        &self,
+        client: &Client,
+        key: Option<&Key>,
+        request: &SandboxRequest,
+    ) -> Option<Ran> {
+        let warm = self.pool.take(key?)?;
+        let order = Order {
+            argv: request.argv.clone(),
+            env: request.env.clone(),
+            stdin: !request.stdin.is_empty(),
+        };
+        let Warm { removal, output, input, left_over } = warm
+            .begin(&order)
+            .await
+            .inspect_err(|why| tracing::debug!(why, "a container that waited did not begin"))
+            .ok()?;
+        let mut ran = Ran::new(request);
+        ran.stdout.push(&left_over);
+        let attached = AttachContainerResults { output, input };
+        ran.follow(client, removal.name(), request, attached).await;
+        removal.now().await;
+        Some(ran)
+    }
+
+    async fn run_new(
+        &self,
+        client: &Client,
+        body: ContainerCreateBody,
+        request: &SandboxRequest,
+    ) -> Result<Ran, SandboxError> {
+        let (name, outstanding) = (self.next_name(), Arc::clone(&self.outstanding));
+        let removal = Removal::armed(client.clone(), name, outstanding);
+        let options = CreateContainerOptionsBuilder::default().name(removal.name()).build();
+        if let Err(err) = client.create_container(Some(options), body).await {
+            if matches!(err, bollard::errors::Error::DockerResponseServerError { .. }) {
+                removal.disarm();
+            }
+            return Err(self.before_start(err));
+        }
+        let ran = self.run_created(client, removal.name(), request).await;
+        // In every case, and before the answer: nothing of it is left when this returns.
+        removal.now().await;
+        ran
     }
 
     async fn run_created(
@@ -296,17 +382,38 @@ impl Docker {
             .stdout(true)
             .stderr(true)
             .build();
-        let mut attached = client
+        let attached = client
             .attach_container(name, Some(options))
             .await
             .map_err(|err| self.before_start(err))?;
         client.start_container(name, None).await.map_err(|err| self.before_start(err))?;
+        let mut ran = Ran::new(request);
+        ran.follow(client, name, request, attached).await;
+        Ok(ran)
+    }
+}
 
-        let mut ran = Ran {
-            exit: Exit::TimedOut,
-            stdout: Capture::new(request.limits.output_bytes),
-            stderr: Capture::new(request.limits.output_bytes),
-        };
+struct Ran {
+    exit: Exit,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl Ran {
+    fn new(request: &SandboxRequest) -> Self {
+        let limit = request.limits.output_bytes;
+        let (stdout, stderr) = (Capture::new(limit), Capture::new(limit));
+        Self { exit: Exit::TimedOut, stdout, stderr }
+    }
+
+    /// Feeds a command that runs, and collects its output and its end.
+    async fn follow(
+        &mut self,
+        client: &Client,
+        name: &str,
+        request: &SandboxRequest,
+        mut attached: AttachContainerResults,
+    ) {
         let mut feed = std::pin::pin!(async {
             let given = attached.input.write_all(&request.stdin).await;
             // A command that ends without reading is no failure.
@@ -316,7 +423,7 @@ impl Docker {
             std::future::pending::<std::convert::Infallible>().await
         });
         let end = {
-            let output = pump(&mut attached.output, &mut ran.stdout, &mut ran.stderr);
+            let output = pump(&mut attached.output, &mut self.stdout, &mut self.stderr);
             let mut both = std::pin::pin!(async {
                 tokio::select! {
                     () = output => std::future::pending().await,
@@ -330,7 +437,7 @@ impl Docker {
             }
         };
         match end {
-            Ok(exit) => ran.exit = exit,
+            Ok(exit) => self.exit = exit,
             // Killed here and not only by the removal, so that the output comes to an end.
             Err(_elapsed) => {
                 if let Err(err) = client.kill_container(name, None).await {
@@ -338,18 +445,11 @@ impl Docker {
                 }
             }
         }
-        let rest = pump(&mut attached.output, &mut ran.stdout, &mut ran.stderr);
+        let rest = pump(&mut attached.output, &mut self.stdout, &mut self.stderr);
         if tokio::time::timeout(DRAIN_TIMEOUT, rest).await.is_err() {
             tracing::warn!(container = name, "the engine did not end the output");
         }
-        Ok(ran)
     }
-}
-
-struct Ran {
-    exit: Exit,
-    stdout: Capture,
-    stderr: Capture,
 }
 
 /// Takes output until it ends. Cancel safe: what came is in the captures.

@@ -10,7 +10,8 @@ use bollard::models::{
 use overmind_core::sandbox::{SandboxLimits, SandboxRequest};
 
 use crate::RunAs;
-use crate::docker::Options;
+use crate::attest::Program;
+use crate::docker::{Options, waiter};
 
 /// On every container of this program.
 pub(crate) const LABEL_MANAGED: &str = "overmind.managed";
@@ -89,6 +90,25 @@ impl Plan<'_> {
             }),
             ..ContainerCreateBody::default()
         }
+    }
+
+    /// The same container with the waiter instead of the command, and nothing of the request but
+    /// its place and its bounds.
+    pub(crate) fn waiting(&self, waiter: &Program) -> ContainerCreateBody {
+        let mut body = self.container();
+        let mut argv = waiter.argv.clone();
+        // Named last there: what the program is to become.
+        argv.pop();
+        argv.push(waiter::ARGUMENT.to_owned());
+        body.entrypoint = Some(argv);
+        body.env = Some(Vec::new());
+        (body.attach_stdin, body.open_stdin, body.stdin_once) =
+            (Some(true), Some(true), Some(true));
+        let mounts = body.host_config.as_mut().and_then(|host| host.mounts.as_mut());
+        let files = waiter.files.iter();
+        let files = files.map(|file| bind(&file.host.to_string_lossy(), &file.inside, true));
+        mounts.expect("every container has the workspace").extend(files);
+        body
     }
 
     fn user(&self) -> String {

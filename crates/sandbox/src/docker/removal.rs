@@ -18,9 +18,24 @@ impl Outstanding {
         Arc::new(Self(watch::Sender::new(0)))
     }
 
+    /// Counts something that may still make a container, for as long as the answer lives.
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
+        self.0.send_modify(|count| *count += 1);
+        Counted(Arc::clone(self))
+    }
+
     pub(crate) async fn none_left(&self) {
         // The sender is `self`, so waiting can only end with the count.
         let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+/// One of [`Outstanding`].
+pub(crate) struct Counted(Arc<Outstanding>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -74,14 +89,13 @@ impl Drop for Removal {
             return;
         };
         let (client, name) = (self.client.clone(), std::mem::take(&mut self.name));
-        let outstanding = Arc::clone(&self.outstanding);
-        outstanding.0.send_modify(|count| *count += 1);
+        let counted = self.outstanding.count();
         // A task of its own, because a destructor cannot wait; counted, so that the daemon can.
         runtime.spawn(async move {
             if let Err(err) = persist(&client, &name).await {
                 tracing::warn!(container = name, error = %err, "container not removed");
             }
-            outstanding.0.send_modify(|count| *count -= 1);
+            drop(counted);
         });
     }
 }

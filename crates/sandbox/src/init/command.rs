@@ -8,10 +8,9 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 use seccompiler::BpfProgram;
 
-use crate::cgroup;
 use crate::init::landlock::Rules;
 use crate::init::mutation::{Layer, skips};
-use crate::init::spec::{Doing, Limits, Spec, Step, Stop};
+use crate::init::spec::{Doing, Limits, Report, Spec, Step, Stop};
 use crate::sys::{self, CStrings, Fork};
 
 /// A command, ready to be started: all that can fail on the request's account has been done.
@@ -29,10 +28,9 @@ pub(crate) struct Prepared<'a> {
 }
 
 /// What the command's process gives up before it becomes the command.
-pub(crate) struct Confinement<'a> {
+pub(crate) struct Confinement {
     pub(crate) filters: [BpfProgram; 2],
     pub(crate) rules: Rules,
-    pub(crate) cgroups: &'a [OwnedFd],
 }
 
 /// Where programs are looked for when the request's environment has no `PATH`.
@@ -80,18 +78,13 @@ impl<'a> Prepared<'a> {
     ///
     /// [`Stop::BadConfig`] when there is no such program; [`Stop::Refused`] when the machine
     /// refuses a step. No process is left then.
-    pub(crate) fn start(
-        self,
-        cwd: &OwnedFd,
-        limits: &Limits,
-        confinement: Option<Confinement<'_>>,
-    ) -> Result<Pid, Stop> {
+    pub(crate) fn start(self, cwd: &OwnedFd, limits: &Limits) -> Result<Pid, Stop> {
         // Closed by a successful `execve`; carries the reason otherwise.
         let (failed, fail) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).doing(Step::Start, "")?;
         match sys::fork().doing(Step::Start, "")? {
             Fork::Child => {
-                let stop = self.become_command(cwd, limits, confinement);
+                let stop = self.become_command(cwd, limits, None);
                 let text = serde_json::to_vec(&stop.into_report()).expect("plain data");
                 let _ = std::fs::File::from(fail).write_all(&text);
                 sys::exit_now(127)
@@ -100,33 +93,17 @@ impl<'a> Prepared<'a> {
                 drop(fail);
                 let mut text = Vec::new();
                 std::fs::File::from(failed).read_to_end(&mut text).doing(Step::Start, "")?;
-                if text.is_empty() {
-                    return Ok(pid);
-                }
-                use crate::init::spec::Report;
-                Err(match serde_json::from_slice(&text) {
-                    Ok(Report::BadConfig(message)) => Stop::BadConfig(message),
-                    Ok(Report::Refused { step, detail, errno }) => {
-                        Stop::Refused { step, detail, errno }
-                    }
-                    Ok(Report::Started | Report::Exited(_) | Report::Signaled(_)) | Err(_) => {
-                        Stop::Refused {
-                            step: Step::Start,
-                            detail: "its process ended during the set-up".to_owned(),
-                            errno: 0,
-                        }
-                    }
-                })
+                if text.is_empty() { Ok(pid) } else { Err(failure(&text)) }
             }
         }
     }
 
     /// Runs in the child; returns only the reason why the command does not run.
-    fn become_command(
+    pub(crate) fn become_command(
         &self,
         cwd: &OwnedFd,
         limits: &Limits,
-        confinement: Option<Confinement<'_>>,
+        confinement: Option<Confinement>,
     ) -> Stop {
         match self.try_become(cwd, limits, confinement) {
             Ok(never) => match never {},
@@ -138,7 +115,7 @@ impl<'a> Prepared<'a> {
         &self,
         cwd: &OwnedFd,
         limits: &Limits,
-        confinement: Option<Confinement<'_>>,
+        confinement: Option<Confinement>,
     ) -> Result<std::convert::Infallible, Stop> {
         rustix::process::setsid().doing(Step::Start, "setsid")?;
         sys::replace_standard_stream(self.stdin.as_fd(), 0).doing(Step::Start, "stdin")?;
@@ -150,11 +127,6 @@ impl<'a> Prepared<'a> {
             let flags = rustix::fs::OFlags::RDONLY;
             let left = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty());
             std::mem::forget(left.doing(Step::Start, "a descriptor that stays open")?);
-        }
-        if let Some(confinement) = &confinement {
-            for group in confinement.cgroups {
-                cgroup::join(group).doing(Step::Limits, "joining the cgroup")?;
-            }
         }
         apply(limits, confinement.is_some())?;
         sys::reset_signals();
@@ -196,6 +168,19 @@ impl<'a> Prepared<'a> {
     }
 }
 
+/// What the process that should have become the command wrote instead.
+pub(crate) fn failure(text: &[u8]) -> Stop {
+    match serde_json::from_slice(text) {
+        Ok(Report::BadConfig(message)) => Stop::BadConfig(message),
+        Ok(Report::Refused { step, detail, errno }) => Stop::Refused { step, detail, errno },
+        Ok(Report::Started | Report::Exited(_) | Report::Signaled(_)) | Err(_) => Stop::Refused {
+            step: Step::Start,
+            detail: "its process ended during the set-up".to_owned(),
+            errno: 0,
+        },
+    }
+}
+
 /// Bounds what the command may take. A bound above the one that already holds keeps the latter.
 fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
     let mut bounds = vec![
@@ -220,7 +205,7 @@ fn apply(limits: &Limits, confined: bool) -> Result<(), Stop> {
 }
 
 /// Gives up everything, in the order in which each step still may.
-fn confine(confinement: Confinement<'_>) -> Result<(), Stop> {
+fn confine(confinement: Confinement) -> Result<(), Stop> {
     if !skips(Layer::Capabilities) {
         drop_privileges()?;
     }

@@ -19,14 +19,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, waitpid};
 use rustix::thread::UnshareFlags;
 
-use crate::init::command::{Confinement, Prepared};
-use crate::init::landlock::Rules;
 use crate::init::mutation::{Layer, skips};
-use crate::init::report;
 use crate::init::root;
-use crate::init::seccomp;
-use crate::init::spec::{Doing, Program, Report, Spec, Step, Stop};
+use crate::init::seat::Seat;
+use crate::init::spec::{Doing, Ground, Program, Report, Step, Stop};
 use crate::init::watch::{Happened, as_report, watch};
+use crate::init::{self, Order, report};
 use crate::kernel;
 use crate::sys::{self, Fork};
 
@@ -35,11 +33,10 @@ pub(crate) const INSIDE_ID: u32 = 1000;
 
 /// The launcher.
 pub(crate) fn run(
-    spec: &Spec,
+    ground: &Ground,
     read_only: &[PathBuf],
     program: Program,
-    stdin: OwnedFd,
-    cgroups: &[OwnedFd],
+    cgroups: Vec<OwnedFd>,
 ) -> Result<(), Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
@@ -58,7 +55,7 @@ pub(crate) fn run(
 
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
-            if let Err(stop) = process_one(spec, read_only, inside.as_ref(), stdin, cgroups) {
+            if let Err(stop) = process_one(ground, read_only, inside.as_ref(), cgroups) {
                 report(&stop.into_report());
             }
             sys::exit_now(0)
@@ -110,33 +107,34 @@ fn wait_for(first: Pid) -> io::Result<()> {
 }
 
 fn process_one(
-    spec: &Spec,
+    ground: &Ground,
     read_only: &[PathBuf],
     program: Option<&OwnedFd>,
-    stdin: OwnedFd,
-    cgroups: &[OwnedFd],
+    cgroups: Vec<OwnedFd>,
 ) -> Result<(), Stop> {
     // Should the launcher be killed alone. The control socket covers the daemon's end.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
 
-    let cwd = root::build(spec, read_only)?;
+    // First, so that what is slow in there goes on meanwhile.
+    let seat = Seat::start(cgroups, program)?;
+    let site = root::prepare(read_only)?;
     if !skips(Layer::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
     }
     if !skips(Layer::NetworkNamespace) {
         network()?;
     }
+    let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
+
+    // Here a kept init waits. Nothing of the agent's runs, and nothing of any session is known.
+    let Some(Order { spec, text, stdin }) = init::order(ground)? else { return Ok(()) };
+    site.finish(&spec)?;
     // After all that needs /proc/self, which belongs to nobody from here on.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .doing(Step::Privileges, "dumpable")?;
-
-    let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
-    let rules = Rules::new(spec, program)?;
-    let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
-    let confinement = Confinement { filters, rules, cgroups };
-    let command =
-        Prepared::new(spec, program, stdin)?.start(&cwd, &spec.limits, Some(confinement))?;
+    let command = seat.order(&text, &stdin)?;
+    drop((text, stdin));
     report(&Report::Started);
     match watch(command, &signals).doing(Step::Start, "waiting")? {
         Happened::Ended(status) => report(&as_report(status)),
@@ -161,6 +159,8 @@ fn network() -> Result<(), Stop> {
 /// Bounds the number of processes by the process namespace's own `pid_max`, which holds for
 /// root as well (root is exempt from RLIMIT_NPROC).
 ///
+/// The command's own number was given out before.
+///
 /// Only for kernels where `pid_max` belongs to the namespace. On older ones it is the machine's,
 /// and a root caller would change it for everybody.
 pub(crate) fn bound_processes(proc: &OwnedFd, pids: u32) -> io::Result<()> {
@@ -172,7 +172,7 @@ pub(crate) fn bound_processes(proc: &OwnedFd, pids: u32) -> io::Result<()> {
     // Where the counter cannot be set, up to RESERVED processes more are possible.
     const RESERVED: u32 = 300;
     let _ = write_below(proc, "sys/kernel/ns_last_pid", RESERVED);
-    write_below(proc, "sys/kernel/pid_max", RESERVED.saturating_add(pids.max(2)))
+    write_below(proc, "sys/kernel/pid_max", RESERVED.saturating_add(pids.max(2) - 1))
 }
 
 fn write_below(proc: &OwnedFd, path: &str, value: u32) -> io::Result<()> {

@@ -4,13 +4,17 @@
 //! So the daemon starts its own binary again with `ARGUMENT` as first argument; the binary's
 //! `main` calls [`main_if_requested`] before anything else, and this module takes over.
 //!
-//! The order (`spec::Spec`) comes over the unix socket that is standard input, as a sealed
-//! memory file, with the command's own standard input. The same socket carries the answers
-//! (`spec::Report`) back, and is the life line: when the daemon's end closes, by choice or
-//! because the daemon was killed, the init ends and takes every process below it along.
+//! It is told in two halves, over the unix socket that is standard input, each a sealed memory
+//! file: first the ground (`spec::Ground`), which is the same for every command of a driver, then
+//! the order (`spec::Spec`) with the command's own standard input. Between the two it may wait: a
+//! driver keeps inits that have got the ground already ([`crate::Options::waiting`]). The same
+//! socket carries the answers (`spec::Report`) back, and is the life line: when the daemon's end
+//! closes, by choice or because the daemon was killed, the init ends and takes every process below
+//! it along, also while it waits.
 //!
-//! `confined` builds the sandbox in this order, one function per step: namespaces, root,
-//! network, then in the command's own process cgroup, limits, privileges, Landlock and filter.
+//! `confined` builds the sandbox in this order, one function per step: namespaces, the command's
+//! own process and its cgroup (`seat`), root, network; with the order the workspace, then in the
+//! command's process limits, privileges, Landlock and filter.
 //! Further means of confinement become one more step there and one more field of the order.
 //! `unconfined` only watches over the tree. [`crate::attest`] is how it is proven.
 
@@ -20,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::init::spec::{Doing, Kind, Report, Spec, Step, Stop};
+use crate::init::spec::{Doing, Ground, Kind, Report, Spec, Step, Stop};
 use crate::sys;
 
 pub(crate) mod command;
@@ -28,6 +32,7 @@ pub(crate) mod confined;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
 pub(crate) mod root;
+pub(crate) mod seat;
 pub(crate) mod seccomp;
 pub(crate) mod spec;
 pub(crate) mod unconfined;
@@ -48,6 +53,9 @@ pub fn main_if_requested() {
     if first == crate::docker::KEEPER_ARGUMENT {
         crate::docker::become_keeper(arguments);
     }
+    if first == crate::docker::WAITER_ARGUMENT {
+        crate::docker::become_waiter();
+    }
     if first == crate::microvm::guest::ARGUMENT {
         crate::microvm::guest::become_guest();
     }
@@ -65,49 +73,89 @@ pub fn main_if_requested() {
 
 fn run() -> Result<(), Stop> {
     sys::close_inherited().doing(Step::Handshake, "close_range")?;
-    let Order { spec, stdin, cgroups } = receive().doing(Step::Handshake, "")?;
+    let Some((ground, cgroups)) = ground().doing(Step::Handshake, "the ground")? else {
+        return Ok(());
+    };
     #[cfg(feature = "mutations")]
-    mutation::obey(spec.mutation.as_ref());
-    match &spec.kind {
+    mutation::obey(ground.mutation.as_ref());
+    match &ground.kind {
         Kind::Namespace { read_only, program } => {
-            confined::run(&spec, read_only, *program, stdin, &cgroups)
+            confined::run(&ground, read_only, *program, cgroups)
         }
-        Kind::Unconfined => unconfined::run(&spec, stdin),
+        Kind::Unconfined => match order(&ground)? {
+            Some(Order { spec, text: _, stdin }) => unconfined::run(&spec, stdin),
+            None => Ok(()),
+        },
     }
 }
 
-/// More descriptors than this never come with an order: itself, the input, and one group for
-/// each controller.
-pub(crate) const MAX_DESCRIPTORS: usize = 5;
+/// More descriptors than this never come at once: the ground, and one group for each controller.
+pub(crate) const MAX_DESCRIPTORS: usize = 4;
 
-struct Order {
-    spec: Spec,
-    stdin: OwnedFd,
-    /// Where the command's process puts itself in.
-    cgroups: Vec<OwnedFd>,
+pub(crate) struct Order {
+    pub(crate) spec: Spec,
+    /// The same, as it came.
+    pub(crate) text: OwnedFd,
+    pub(crate) stdin: OwnedFd,
 }
 
-/// Takes the order and what comes with it from the control socket.
-fn receive() -> io::Result<Order> {
+/// Takes the ground, and the groups that the command's process puts itself in; `None` when the
+/// daemon has gone away instead.
+fn ground() -> io::Result<Option<(Ground, Vec<OwnedFd>)>> {
+    let Some(received) = message(io::stdin())? else { return Ok(None) };
+    let mut received = received.into_iter();
+    let text = received.next().ok_or_else(|| io::Error::other("no ground came"))?;
+    Ok(Some((serde_json::from_slice(&read(text)?)?, received.collect())))
+}
+
+/// Waits for the order; `None` when the daemon has gone away, or needs no command of it.
+///
+/// # Errors
+///
+/// Also when it is an order for another ground: what is built already would not be what it asks.
+pub(crate) fn order(ground: &Ground) -> Result<Option<Order>, Stop> {
+    let take = || -> io::Result<Option<Order>> {
+        let Some(received) = message(io::stdin())? else { return Ok(None) };
+        let mut received = received.into_iter();
+        let (Some(text), Some(stdin)) = (received.next(), received.next()) else {
+            return Err(io::Error::other("no order came with the second message"));
+        };
+        let spec: Spec = serde_json::from_slice(&read(text.try_clone()?)?)?;
+        if Ground::of(&spec) != *ground {
+            return Err(io::Error::other("the order is for another ground"));
+        }
+        Ok(Some(Order { spec, text, stdin }))
+    };
+    take().doing(Step::Handshake, "the order")
+}
+
+pub(crate) fn read(file: OwnedFd) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    std::fs::File::from(file).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Takes the descriptors of one message from a socket; `None` at its end.
+pub(crate) fn message(socket: impl AsFd) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
-    rustix::net::recvmsg(
-        io::stdin().as_fd(),
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let mut received = ancillary.drain().flat_map(|message| match message {
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut ancillary,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let received = ancillary.drain().flat_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let (Some(order), Some(stdin)) = (received.next(), received.next()) else {
-        return Err(io::Error::other("no order came with the first message"));
-    };
-    let mut text = Vec::new();
-    std::fs::File::from(order).read_to_end(&mut text)?;
-    Ok(Order { spec: serde_json::from_slice(&text)?, stdin, cgroups: received.collect() })
+    Ok(Some(received.collect()))
 }
 
 /// Sends one answer to the daemon. If the daemon is gone, nobody needs it.

@@ -51,7 +51,7 @@ pub enum Layer {
 
 /// What is wrong with a sandbox that a test makes.
 #[cfg(feature = "mutations")]
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mutation {
     Without(Layer),
     /// Shows this path of the host inside, at the same place.

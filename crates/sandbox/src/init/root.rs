@@ -14,14 +14,15 @@
 //! what gets mounted. Directories of the host that are not listed do not exist inside: no home,
 //! no `/root`, no `/var`, no `/run` and no socket in it, no data directory of the daemon.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags,
 };
 
@@ -86,12 +87,43 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 /// Bytes for the root's own directories and copied files.
 const ROOT_BYTES: u64 = 8 << 20;
 
-/// Builds the root, moves into it, lets go of the old one, and opens the command's directory.
-pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<OwnedFd, Stop> {
+/// Changes when what [`prepare`] copies or shows is another file now: a link, a directory, or the
+/// content of a file of `/etc` that was copied.
+pub(crate) fn fingerprint(read_only: &[PathBuf]) -> u64 {
+    let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
+    let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
+    let mut hasher = DefaultHasher::new();
+    for path in system.chain(etc).chain(read_only.iter().cloned()) {
+        let found = rustix::fs::lstat(&path).ok().map(|found| {
+            let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+            // What happens in a directory is seen through the mount.
+            let changed = if directory { (0, 0) } else { (found.st_ctime, found.st_ctime_nsec) };
+            (found.st_dev, found.st_ino, found.st_mode, changed)
+        });
+        found.hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// A root that is complete but for what an order says: the workspace, and how much is allowed.
+/// This process still stands in the old one.
+pub(crate) struct Site {
+    root: OwnedFd,
+    /// `/proc`, still to be written; `None` where it is the host's.
+    proc: Option<OwnedFd>,
+    /// The file system of `/tmp` and `/dev/shm`.
+    temporary: OwnedFd,
+}
+
+/// Where a test leaves the root out there is no site.
+pub(crate) struct Prepared(Option<Site>);
+
+/// Builds all that needs no order.
+pub(crate) fn prepare(read_only: &[PathBuf]) -> Result<Prepared, Stop> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .doing(Step::Mount, "making the mounts private")?;
     if skips(Layer::OwnRoot) {
-        return open_directory(&spec.workspace);
+        return Ok(Prepared(None));
     }
 
     let root = tmpfs(&[("size", &ROOT_BYTES.to_string()), ("mode", "0755")])?;
@@ -107,7 +139,7 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
     system(&root)?;
     etc(&root)?;
     devices(&root)?;
-    temporary(&root, spec.limits.tmp_bytes)?;
+    let temporary = temporary(&root)?;
     // After what would cover them: a data directory may lie in the host's /tmp.
     for extra in read_only {
         // Only a driver of this crate asks for a device (the microvm's hypervisor).
@@ -117,14 +149,40 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
             show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
         }
     }
-    proc(&root, spec.limits.pids, hosts_proc.as_ref())?;
-    workspace(&root, spec)?;
-    #[cfg(feature = "mutations")]
-    if let Some(path) = crate::init::mutation::shown() {
-        show_for_a_test(&root, path)?;
-    }
+    let proc = proc(&root, hosts_proc.as_ref())?;
+    make_directory(&root, Path::new("workspace"))?;
+    Ok(Prepared(Some(Site { root, proc, temporary })))
+}
 
-    rustix::process::fchdir(&root).doing(Step::PivotRoot, "chdir")?;
+impl Prepared {
+    /// Sets the order's bounds, shows its workspace, moves into the new root and lets go of the
+    /// old one: this process, and all that share its mounts and its root.
+    pub(crate) fn finish(self, spec: &Spec) -> Result<(), Stop> {
+        let Some(Site { root, proc, temporary }) = self.0 else { return Ok(()) };
+        bound_temporary(&temporary, spec.limits.tmp_bytes)?;
+        if let Some(proc) = proc {
+            bound_processes(&proc, spec.limits.pids).doing(Step::Limits, "pid_max")?;
+            if !skips(Layer::ReadOnlyProc) {
+                sys::mount_setattr(proc.as_fd(), Depth::This, MOUNT_RDONLY)
+                    .doing(Step::MountAttributes, "/proc")?;
+            }
+        }
+        workspace(&root, spec)?;
+        #[cfg(feature = "mutations")]
+        if let Some(path) = crate::init::mutation::shown() {
+            show_for_a_test(&root, path)?;
+        }
+        enter(&root)
+    }
+}
+
+/// Where the command finds its workspace.
+pub(crate) fn workspace_inside(spec: &Spec) -> PathBuf {
+    if skips(Layer::OwnRoot) { spec.workspace.clone() } else { PathBuf::from("/workspace") }
+}
+
+fn enter(root: &OwnedFd) -> Result<(), Stop> {
+    rustix::process::fchdir(root).doing(Step::PivotRoot, "chdir")?;
     // New and old root on the same place: the old one then lies on top and can be let go of
     // without a directory to put it in.
     rustix::process::pivot_root(".", ".").doing(Step::PivotRoot, "pivot_root")?;
@@ -134,9 +192,7 @@ pub(crate) fn build(spec: &Spec, read_only: &[std::path::PathBuf]) -> Result<Own
         sys::mount_setattr(root.as_fd(), Depth::This, MOUNT_RDONLY)
             .doing(Step::MountAttributes, "/")?;
     }
-
-    let workspace = open_directory(Path::new("/workspace"))?;
-    open_working_directory(&workspace, &spec.cwd)
+    Ok(())
 }
 
 fn system(root: &OwnedFd) -> Result<(), Stop> {
@@ -213,13 +269,19 @@ fn device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
     put(root, &node, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, inside)
 }
 
+/// Bytes of `/tmp` and `/dev/shm` until the order says how many.
+const TEMPORARY_BYTES: u64 = 1 << 20;
+
+/// A file's entry costs the kernel about a kilobyte, whatever is in the file.
+fn inodes(bytes: u64) -> u64 {
+    (bytes / 1024).max(1024)
+}
+
 /// `/tmp` and `/dev/shm` share one file system, so that the bound holds for both together.
-fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
-    // A file's entry costs the kernel about a kilobyte, whatever is in the file.
-    let inodes = (bytes / 1024).max(1024);
+fn temporary(root: &OwnedFd) -> Result<OwnedFd, Stop> {
     let both = tmpfs(&[
-        ("size", &bytes.to_string()),
-        ("nr_inodes", &inodes.to_string()),
+        ("size", &TEMPORARY_BYTES.to_string()),
+        ("nr_inodes", &inodes(TEMPORARY_BYTES).to_string()),
         ("mode", "0755"),
     ])?;
     // Before Linux 6.15 only what hangs somewhere can be cloned; the clone of its `tmp` covers it.
@@ -235,17 +297,33 @@ fn temporary(root: &OwnedFd, bytes: u64) -> Result<(), Stop> {
         put(root, &tree, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, Path::new(inside))?;
     }
     make_directory(root, Path::new("var"))?;
-    rustix::fs::symlinkat("/tmp", root, "var/tmp").doing(Step::Mount, "var/tmp")
+    rustix::fs::symlinkat("/tmp", root, "var/tmp").doing(Step::Mount, "var/tmp")?;
+    Ok(both)
+}
+
+/// Gives the file system of `/tmp` the size that the order asks for.
+fn bound_temporary(both: &OwnedFd, bytes: u64) -> Result<(), Stop> {
+    let change = || -> io::Result<()> {
+        let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+        let context = rustix::mount::fspick(both, "", flags)?;
+        rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string())?;
+        rustix::mount::fsconfig_set_string(&context, "nr_inodes", inodes(bytes).to_string())?;
+        Ok(rustix::mount::fsconfig_reconfigure(&context)?)
+    };
+    change().doing(Step::Mount, "the size of /tmp")
 }
 
 /// A fresh `/proc`, read-only as a whole: some of its files outside the processes' directories
 /// act on the machine, and ask only whether the writer is the host's root, which a caller that
 /// is root still is in there.
-fn proc(root: &OwnedFd, pids: u32, hosts: Option<&OwnedFd>) -> Result<(), Stop> {
+///
+/// Read-only it becomes with the order, which is written into it.
+fn proc(root: &OwnedFd, hosts: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Stop> {
     let step = Step::MountProc;
+    make_directory(root, Path::new("proc"))?;
     if let Some(hosts) = hosts {
-        make_directory(root, Path::new("proc"))?;
-        return put(root, hosts, Depth::Recursive, MOUNT_NOSUID | MOUNT_NODEV, Path::new("proc"));
+        put(root, hosts, Depth::Recursive, MOUNT_NOSUID | MOUNT_NODEV, Path::new("proc"))?;
+        return Ok(None);
     }
     let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).doing(step, "")?;
     rustix::mount::fsconfig_create(&context).doing(step, "")?;
@@ -257,10 +335,7 @@ fn proc(root: &OwnedFd, pids: u32, hosts: Option<&OwnedFd>) -> Result<(), Stop> 
             | MountAttrFlags::MOUNT_ATTR_NOEXEC,
     )
     .doing(step, "")?;
-    bound_processes(&tree, pids).doing(Step::Limits, "pid_max")?;
-    make_directory(root, Path::new("proc"))?;
-    let read_only = if skips(Layer::ReadOnlyProc) { 0 } else { MOUNT_RDONLY };
-    put(root, &tree, Depth::This, read_only, Path::new("proc"))?;
+    put(root, &tree, Depth::This, 0, Path::new("proc"))?;
     for name in MASKED {
         let inside = Path::new("proc").join(name);
         if rustix::fs::statat(root, &inside, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok() {
@@ -268,7 +343,7 @@ fn proc(root: &OwnedFd, pids: u32, hosts: Option<&OwnedFd>) -> Result<(), Stop> 
             put(root, &null, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, &inside)?;
         }
     }
-    Ok(())
+    Ok(Some(tree))
 }
 
 fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
@@ -277,7 +352,6 @@ fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
         Some(path) => Some((path, open_writable(&workspace, path)?)),
         None => None,
     };
-    make_directory(root, Path::new("workspace"))?;
     let harmless = MOUNT_NOSUID | MOUNT_NODEV;
     let tree = clone_tree(&workspace, Path::new(""))?;
     put(root, &tree, Depth::Recursive, harmless | MOUNT_RDONLY, Path::new("workspace"))?;
@@ -392,7 +466,7 @@ fn open_path(path: &str) -> Result<OwnedFd, Stop> {
 
 /// Makes a directory of the new root, and those above it.
 fn make_directory(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
-    let mut so_far = std::path::PathBuf::new();
+    let mut so_far = PathBuf::new();
     for component in inside.components() {
         let Component::Normal(name) = component else { continue };
         so_far.push(name);
@@ -425,8 +499,6 @@ fn link_as_on_host(root: &OwnedFd, host: &Path, inside: &Path) -> Result<(), Sto
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::FileType;
-
     use super::*;
 
     #[test]

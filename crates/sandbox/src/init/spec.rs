@@ -6,9 +6,32 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything the init needs; it reads no environment and no file of its own.
+/// What is the same for every command of a driver, and comes first: with it the sandbox is built
+/// as far as possible while there is no command yet. It names nothing of any session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ground {
+    pub(crate) kind: Kind,
+    /// See [`super::mutation`].
+    #[cfg(feature = "mutations")]
+    #[serde(default)]
+    pub(crate) mutation: Option<super::mutation::Mutation>,
+}
+
+impl Ground {
+    pub(crate) fn of(spec: &Spec) -> Self {
+        Self {
+            kind: spec.kind.clone(),
+            #[cfg(feature = "mutations")]
+            mutation: spec.mutation.clone(),
+        }
+    }
+}
+
+/// The order: everything else that the init needs; it reads no environment and no file of its
+/// own.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
+    /// That of the [`Ground`].
     pub(crate) kind: Kind,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -22,7 +45,7 @@ pub(crate) struct Spec {
     pub(crate) mutation: Option<super::mutation::Mutation>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Full isolation; see [`super::confined`].
     Namespace { read_only: Vec<PathBuf>, program: Program },

@@ -33,7 +33,7 @@ pub(crate) fn run(spec: &Spec, stdin: OwnedFd) -> Result<(), Stop> {
     let cwd = open_working_directory(&workspace, &spec.cwd)?;
 
     let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
-    let command = Prepared::new(spec, None, stdin)?.start(&cwd, &spec.limits, None)?;
+    let command = Prepared::new(spec, None, stdin)?.start(&cwd, &spec.limits)?;
     report(&Report::Started);
     let happened = watch(command, &signals);
     kill_children();

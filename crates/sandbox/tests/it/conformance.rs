@@ -585,6 +585,7 @@ pub(crate) async fn many_runs_leave_nothing_behind(subject: &Subject) {
     for _ in 0..rounds {
         tokio::join!(one(), one(), one(), one());
     }
+    subject.close().await;
     // A connection of the first run may still have been closing when it was counted, so fewer
     // is as good; a leak would be one per run.
     until("no more descriptors, mounts or children than before", || {
@@ -645,6 +646,7 @@ pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subj
     }
     assert!(dropped > calls / 10, "{dropped} dropped, {ended} ended");
     until("no process is left", || processes_with(&marker).is_empty()).await;
+    subject.close().await;
     let gone = || Holdings::now().within(&before);
     let started = Instant::now();
     while !gone() {

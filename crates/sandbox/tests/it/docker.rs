@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::query_parameters::ListContainersOptionsBuilder;
+use overmind_core::Fut;
 use overmind_core::attest::CheckName;
 use overmind_core::sandbox::{Exit, Sandbox, SandboxError, SandboxLevel};
 use overmind_sandbox::attest::NOT_ATTESTED;
@@ -15,7 +16,7 @@ use overmind_testkit::real::counterpart;
 
 use crate::image::{IMAGE, client, ensure_test_image};
 use crate::support::{
-    DOCKER, Place, Subject, host_has, init_program, marker, processes_with, until,
+    DOCKER, Place, Subject, Warmed, host_has, init_program, marker, processes_with, until,
 };
 
 /// Options for the engine under test, with an owner that no other test has.
@@ -47,11 +48,33 @@ async fn containers_of(socket: &str, owner: &str) -> Vec<String> {
 async fn subject() -> Option<Subject> {
     let socket = engine().await?;
     let sandbox = Arc::new(Docker::new(options(&socket)));
-    Some(Subject { sandbox, gives: DOCKER, inside: Some("/workspace"), _keep: None })
+    Some(Subject { sandbox, gives: DOCKER, inside: Some("/workspace"), _keep: None, close: None })
 }
 
 mod needs_docker_conformance {
     crate::conformance::suite!(super::subject);
+}
+
+/// A driver whose containers wait: from its second call on, each case runs in one that did.
+async fn warm_subject() -> Option<Subject> {
+    let socket = engine().await?;
+    let docker = Arc::new(Docker::new(Options { waiting: 4, ..options(&socket) }));
+    let closing = Arc::clone(&docker);
+    let close = Box::new(move || -> Fut<'static, ()> {
+        let docker = Arc::clone(&closing);
+        Box::pin(async move { docker.settled().await })
+    });
+    Some(Subject {
+        sandbox: Arc::new(Warmed { driver: docker, warmth: Docker::warmth }),
+        gives: DOCKER,
+        inside: Some("/workspace"),
+        _keep: None,
+        close: Some(close),
+    })
+}
+
+mod needs_docker_conformance_of_containers_that_waited {
+    crate::conformance::suite!(super::warm_subject);
 }
 
 #[tokio::test]
@@ -360,6 +383,89 @@ async fn needs_docker_an_image_of_the_hosts_packages_has_python_and_git() {
     assert_eq!(result.stdout.text, "42\n/tmp/r/.git\nawk\nbash\n", "{result:?}");
 }
 
+#[tokio::test]
+async fn needs_docker_a_container_that_waits_is_what_the_call_would_have_made() {
+    let Some(socket) = engine().await else { return };
+    let options = Options { waiting: 1, ..options(&socket) };
+    let docker = Docker::new(options.clone());
+    let place = Place::new();
+    // What the kernel holds for the command, and all that it can see of its place.
+    let look = "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Sig|Umask)' /proc/self/status;                 cat /proc/self/limits /proc/self/oom_score_adj; pwd; env | sort; ls -a / /dev;                 cut -d' ' -f3- /proc/self/mountinfo | grep -v /overmind-probe/ | cut -d' ' -f3- |                 sed 's/ - .*//; s/ master:.*//; s/[a-z]*=.*//' | sort; ls /proc/self/fd | wc -l";
+    let mut request = place.sh(look);
+    request.writable = Some("out".into());
+    request.env.push(("NAME".to_owned(), "two\nlines".to_owned()));
+    let cold = docker.run(request.clone()).await.unwrap();
+    assert_eq!(docker.warmth().served, 0);
+    until("a container waits", || docker.warmth().waiting == 1).await;
+    assert_eq!(containers_of(&socket, &options.owner).await.len(), 1, "and no other is there");
+    let warm = docker.run(request).await.unwrap();
+    assert_eq!(docker.warmth().served, 1);
+    let without_host_name = |text: &str| -> Vec<String> {
+        let own =
+            |line: &&str| !line.starts_with("overmind-probe") && !line.starts_with("HOSTNAME");
+        text.lines().filter(own).map(str::to_owned).collect()
+    };
+    assert_eq!(cold.exit, Exit::Code(0), "{cold:?}");
+    assert_eq!(without_host_name(&warm.stdout.text), without_host_name(&cold.stdout.text));
+    assert_eq!(
+        (warm.exit, &warm.stderr, &warm.shown_as),
+        (cold.exit, &cold.stderr, &cold.shown_as)
+    );
+    docker.settled().await;
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn needs_docker_a_container_serves_one_call_and_one_configuration() {
+    let Some(socket) = engine().await else { return };
+    let docker = Docker::new(Options { waiting: 2, ..options(&socket) });
+    let (one, other) = (Place::new(), Place::new());
+    let mark = |place: &Place| {
+        let mut request = place.sh("cat /tmp/mark 2>/dev/null; echo $$ > /tmp/mark; cat hello");
+        request.limits.tmp_bytes = 1 << 20;
+        request
+    };
+    std::fs::write(other.workspace().join("hello"), "other\n").unwrap();
+    for _ in 0..3 {
+        for (place, says) in [(&one, "hello\n"), (&other, "other\n")] {
+            let result = docker.run(mark(place)).await.unwrap();
+            assert_eq!(result.stdout.text, says, "nothing of an earlier call, and its own place");
+        }
+        until("both wait again", || docker.warmth().waiting == 2).await;
+    }
+    assert_eq!(docker.warmth().served, 4);
+    // Other bounds, and another directory of the same name, are other containers.
+    let mut bounded = mark(&one);
+    bounded.limits.memory_bytes /= 2;
+    docker.run(bounded).await.unwrap();
+    let workspace = other.workspace();
+    std::fs::rename(&workspace, workspace.with_extension("old")).unwrap();
+    std::fs::create_dir(&workspace).unwrap();
+    crate::support::open_to_all(&workspace);
+    std::fs::write(workspace.join("hello"), "new\n").unwrap();
+    assert_eq!(docker.run(mark(&other)).await.unwrap().stdout.text, "new\n");
+    assert_eq!(docker.warmth().served, 4);
+    docker.settled().await;
+}
+
+#[tokio::test]
+async fn needs_docker_a_waiting_container_that_is_gone_is_not_missed() {
+    let Some(socket) = engine().await else { return };
+    let options = Options { waiting: 1, ..options(&socket) };
+    let docker = Docker::new(options.clone());
+    let place = Place::new();
+    docker.run(place.sh("true")).await.unwrap();
+    until("a container waits", || docker.warmth().waiting == 1).await;
+    let names = containers_of(&socket, &options.owner).await;
+    let how = bollard::query_parameters::RemoveContainerOptionsBuilder::default().force(true);
+    let name = names[0].trim_start_matches('/');
+    client(&socket).await.remove_container(name, Some(how.build())).await.unwrap();
+    let result = docker.run(place.sh("echo ran")).await.unwrap();
+    assert_eq!((result.exit, result.stdout.text.as_str()), (Exit::Code(0), "ran\n"));
+    docker.settled().await;
+    assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
+}
+
 /// A stand-in for a daemon: starts a container and is killed while it runs.
 #[tokio::test]
 async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
@@ -382,6 +488,9 @@ async fn needs_docker_no_container_outlives_a_daemon_that_is_killed() {
         .spawn()
         .unwrap();
     until("its container runs", || !processes_with(&marker).is_empty()).await;
+    while containers_of(&socket, &options.owner).await.len() < 2 {
+        crate::support::pause(Duration::from_millis(20)).await;
+    }
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     until("its command is gone", || processes_with(&marker).is_empty()).await;
@@ -405,11 +514,19 @@ async fn stand_in_for_a_daemon() {
     let docker = Docker::new(Options {
         owner: text("owner"),
         instance: text("instance"),
+        waiting: 1,
         ..options(&text("socket"))
     });
     let mut request = Place::new().sh(&text("script"));
     request.workspace = text("workspace").into();
     request.timeout = Duration::from_secs(300);
+    let first = overmind_core::sandbox::SandboxRequest {
+        argv: vec!["true".to_owned()],
+        limits: overmind_core::sandbox::SandboxLimits { pids: 99, ..request.limits },
+        ..request.clone()
+    };
+    // Leaves one that waits, besides the one that runs when this is killed.
+    docker.run(first).await.unwrap();
     docker.run(request).await.unwrap();
 }
 

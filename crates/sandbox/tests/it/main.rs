@@ -11,3 +11,4 @@ mod namespace;
 mod piped;
 mod support;
 mod unconfined;
+mod warm;

@@ -48,6 +48,7 @@ async fn subject() -> Option<Subject> {
         gives: MICROVM,
         inside: Some("/workspace"),
         _keep: None,
+        close: None,
     })
 }
 

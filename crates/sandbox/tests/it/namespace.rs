@@ -19,7 +19,7 @@ fn options() -> Options {
 
 fn with(options: Options) -> Subject {
     let sandbox = Arc::new(Namespace::new(options));
-    Subject { sandbox, gives: NAMESPACE, inside: Some("/workspace"), _keep: None }
+    Subject { sandbox, gives: NAMESPACE, inside: Some("/workspace"), _keep: None, close: None }
 }
 
 async fn subject() -> Option<Subject> {
@@ -27,6 +27,28 @@ async fn subject() -> Option<Subject> {
 }
 
 suite!(subject);
+
+/// Each case in an init that has waited.
+mod in_an_init_that_waited {
+    use overmind_core::Fut;
+
+    use super::*;
+    use crate::support::Warmed;
+
+    async fn subject() -> Option<Subject> {
+        let driver = Arc::new(Namespace::new(Options { waiting: 2, ..options() }));
+        let closing = Arc::clone(&driver);
+        let close = Box::new(move || -> Fut<'static, ()> {
+            closing.settled();
+            Box::pin(std::future::ready(()))
+        });
+        let sandbox = Arc::new(Warmed { driver, warmth: Namespace::warmth });
+        let inside = Some("/workspace");
+        Some(Subject { sandbox, gives: NAMESPACE, inside, _keep: None, close: Some(close) })
+    }
+
+    suite!(subject);
+}
 
 /// A test that runs as root covers the plain user too; one that does not is one.
 mod as_a_plain_user {

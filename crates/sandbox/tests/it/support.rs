@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use overmind_core::Fut;
 use overmind_core::sandbox::{
-    Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest, SandboxResult,
+    Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
+    SandboxResult,
 };
+use overmind_sandbox::Warmth;
 use tempfile::TempDir;
 
 /// The init that the drivers under test start.
@@ -25,7 +28,11 @@ pub(crate) struct Subject {
     pub(crate) inside: Option<&'static str>,
     /// What must outlive the driver.
     pub(crate) _keep: Option<TempDir>,
+    /// Ends what a driver keeps between calls.
+    pub(crate) close: Option<Close>,
 }
+
+pub(crate) type Close = Box<dyn Fn() -> Fut<'static, ()> + Send + Sync>;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Gives {
@@ -122,6 +129,13 @@ pub(crate) fn open_to_all(path: &Path) {
 }
 
 impl Subject {
+    /// When all calls have ended: nothing that waits for the next one is a leak.
+    pub(crate) async fn close(&self) {
+        if let Some(close) = &self.close {
+            close().await;
+        }
+    }
+
     #[track_caller]
     pub(crate) fn run(&self, request: SandboxRequest) -> impl Future<Output = SandboxResult> + '_ {
         let at = std::panic::Location::caller();
@@ -153,6 +167,58 @@ impl Subject {
             }
             other => panic!("not refused as bad_config: {other:?}"),
         }
+    }
+}
+
+/// A driver that keeps something between calls, with something kept when a call comes.
+#[derive(Debug)]
+pub(crate) struct Warmed<D> {
+    pub(crate) driver: Arc<D>,
+    pub(crate) warmth: fn(&D) -> Warmth,
+}
+
+impl<D: Sandbox> Warmed<D> {
+    /// Unless something waits already: one call, and then until something does. What refuses
+    /// that call refuses the next as well, and in its own words.
+    async fn prime(&self, request: &SandboxRequest) {
+        let waits = || (self.warmth)(&self.driver).waiting > 0;
+        let first = SandboxRequest {
+            argv: vec!["true".to_owned()],
+            stdin: Vec::new(),
+            timeout: Duration::from_secs(30),
+            ..request.clone()
+        };
+        if !waits() && self.driver.run(first).await.is_ok() {
+            until("something waits for a command", waits).await;
+        }
+    }
+}
+
+impl<D: Sandbox> Sandbox for Warmed<D> {
+    fn level(&self) -> SandboxLevel {
+        self.driver.level()
+    }
+
+    fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(async {
+            self.prime(&request).await;
+            self.driver.run(request).await
+        })
+    }
+
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(async {
+            self.prime(&request).await;
+            self.driver.run_streaming(request, sink).await
+        })
+    }
+
+    fn check(&self) -> Fut<'_, Result<(), SandboxError>> {
+        self.driver.check()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::support::{NONE, Subject, init_program};
 async fn subject() -> Option<Subject> {
     let options = Options { init_program: init_program(), ..Options::default() };
     let sandbox = Arc::new(Unconfined::new(options));
-    Some(Subject { sandbox, gives: NONE, inside: None, _keep: None })
+    Some(Subject { sandbox, gives: NONE, inside: None, _keep: None, close: None })
 }
 
 suite!(subject);

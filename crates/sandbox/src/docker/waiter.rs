@@ -1,0 +1,194 @@
+//! The process inside a container that waits for its command, and becomes it.
+//!
+//! It is the daemon's own program, shown read-only in the container ([`crate::attest::Program`])
+//! and started with the container's user, bounds and filter already in force: it holds no
+//! privilege that the command will not have, and no descriptor but the standard streams.
+//!
+//! It says [`READY`], reads one [`Order`] from standard input, says [`BEGUN`], and calls `execve`.
+//! What follows the order on standard input is the command's. At the end of standard input before
+//! an order it ends: that is what happens when the daemon goes away.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys::{self, CStrings};
+
+/// The first argument that makes the program a waiter.
+pub(crate) const ARGUMENT: &str = "__docker-waiter";
+
+/// The first that comes from standard output: the container is complete.
+pub(crate) const READY: &[u8] = b"overmind: waiting for a command\n";
+/// The next: from here on the streams are the command's.
+pub(crate) const BEGUN: &[u8] = b"overmind: begun\n";
+
+/// What is searched for a program without a `PATH`, as the C library does.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// An order is arguments and variables, which the kernel bounds to less.
+const MAX_ORDER_BYTES: u64 = 32 << 20;
+
+/// What the container's command is.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) argv: Vec<String>,
+    /// On top of what the engine and the image give.
+    pub(crate) env: Vec<(String, String)>,
+    /// Whether the rest of standard input is the command's; else it gets none.
+    pub(crate) stdin: bool,
+}
+
+impl Order {
+    /// As [`read`] takes it.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let text = serde_json::to_vec(self).expect("an order is plain data");
+        let length = u64::try_from(text.len()).expect("memory is counted in 64 bits");
+        [&length.to_le_bytes(), text.as_slice()].concat()
+    }
+}
+
+/// Never returns.
+pub(crate) fn become_waiter() -> ! {
+    let code = match wait() {
+        Ok(None) => 0,
+        Ok(Some(failure)) => {
+            let _ = writeln!(io::stderr(), "{}", failure.message);
+            failure.code
+        }
+        Err(err) => {
+            let _ = writeln!(io::stderr(), "waiting for a command: {err}");
+            125
+        }
+    };
+    sys::exit_now(code)
+}
+
+/// Why the command did not start, in the words and with the code of the engine's own init.
+struct Failure {
+    message: String,
+    code: i32,
+}
+
+/// Returns without a failure when no order came.
+fn wait() -> io::Result<Option<Failure>> {
+    say(READY)?;
+    // Not through the buffer of `Stdin`: what follows the order belongs to the command.
+    let mut input = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let Some(order) = read(&mut input)? else { return Ok(None) };
+    if !order.stdin {
+        let nothing = std::fs::File::open("/dev/null")?;
+        sys::replace_standard_stream(nothing.as_fd(), 0)?;
+    }
+    say(BEGUN)?;
+    sys::close_all_on_exec()?;
+    sys::reset_signals();
+    Ok(Some(exec(order)))
+}
+
+fn say(what: &[u8]) -> io::Result<()> {
+    let mut out = std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    out.write_all(what)
+}
+
+/// `None` when the input ends before an order is whole.
+fn read(input: &mut impl Read) -> io::Result<Option<Order>> {
+    let mut length = [0; 8];
+    if let Err(err) = input.read_exact(&mut length) {
+        return if err.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(err) };
+    }
+    let length = u64::from_le_bytes(length);
+    if length > MAX_ORDER_BYTES {
+        return Err(io::Error::other(format!("an order of {length} bytes is none")));
+    }
+    let mut text = Vec::new();
+    input.take(length).read_to_end(&mut text)?;
+    if text.len() as u64 != length {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&text)?))
+}
+
+/// As the C library's `execvp`. Returns only when nothing could be started.
+fn exec(order: Order) -> Failure {
+    let name = order.argv.first().cloned().unwrap_or_default();
+    let mut env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    env.extend(order.env);
+    let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+    let places: Vec<String> = if name.contains('/') {
+        vec![name.clone()]
+    } else {
+        let beneath =
+            |dir: &str| if dir.is_empty() { format!("./{name}") } else { format!("{dir}/{name}") };
+        path.split(':').map(beneath).collect()
+    };
+    let env = CStrings::new(env.into_iter().map(|(name, value)| format!("{name}={value}")));
+    let (Some(argv), Some(env)) = (CStrings::new(order.argv.clone()), env) else {
+        let message = "an argument or variable contains a NUL byte".to_owned();
+        return Failure { message, code: 127 };
+    };
+    let mut reason = io::Error::from_raw_os_error(libc::ENOENT);
+    for place in places {
+        let Ok(program) = CString::new(place.as_str()) else { continue };
+        let err = sys::exec(&program, &argv, &env);
+        match err.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => {}
+            Some(libc::EACCES) => reason = err,
+            // A script without a first line that says whose it is.
+            Some(libc::ENOEXEC) => {
+                let script = ["/bin/sh".to_owned(), place].into_iter();
+                let words = script.chain(order.argv.iter().skip(1).cloned());
+                let Some(argv) = CStrings::new(words) else { break };
+                reason = sys::exec(c"/bin/sh", &argv, &env);
+                break;
+            }
+            _ => {
+                reason = err;
+                break;
+            }
+        }
+    }
+    let missing = reason.raw_os_error() == Some(libc::ENOENT);
+    Failure {
+        message: format!("exec {name} failed: {reason}"),
+        code: if missing { 127 } else { 126 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            argv: vec!["sh".to_owned(), "-c".to_owned(), "cat".to_owned()],
+            env: vec![("A".to_owned(), "b\nc".to_owned())],
+            stdin: true,
+        }
+    }
+
+    #[test]
+    fn what_follows_an_order_stays_for_the_command() {
+        let all = [order().to_bytes(), b"the command's".to_vec()].concat();
+        let mut input = all.as_slice();
+        assert_eq!(read(&mut input).unwrap(), Some(order()));
+        assert_eq!(input, b"the command's");
+    }
+
+    #[test]
+    fn an_order_that_is_cut_off_is_none() {
+        let whole = order().to_bytes();
+        for length in 0..whole.len() {
+            assert_eq!(read(&mut &whole[..length]).unwrap(), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_an_order_is_an_error() {
+        assert!(read(&mut u64::MAX.to_le_bytes().as_slice()).is_err());
+        assert!(read(&mut [1, 0, 0, 0, 0, 0, 0, 0, b'x'].as_slice()).is_err());
+    }
+}

@@ -1,0 +1,283 @@
+//! Containers that wait for their command.
+//!
+//! Making and starting a container is most of what a command costs at this level. So after a
+//! call the driver makes the next container of the very same configuration (image, user, mounts,
+//! bounds, flags, working directory; all but the command, its variables and its input) and keeps
+//! it, with a [waiter](super::waiter) inside. A container serves one call and no second one.
+//!
+//! What is kept is bounded ([`Options::waiting`]), ends [`IDLE`] after it was made, bears the
+//! labels that the sweep and the keeper look for, and is let go of when the image's name or a
+//! mounted path has come to mean something else.
+
+use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bollard::Docker as Client;
+use bollard::container::{AttachContainerResults, LogOutput};
+use bollard::errors::Error;
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{AttachContainerOptionsBuilder, CreateContainerOptionsBuilder};
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::runtime::{Handle, Id};
+
+use crate::Warmth;
+use crate::docker::removal::{Outstanding, Removal};
+use crate::docker::waiter::{BEGUN, Order, READY};
+
+/// How long a container waits at most.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long one may take until it waits. An engine under load takes seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long it may take to begin its command.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+pub(crate) type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
+/// What a container must be, to be as good as one that is made for the call.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Key {
+    /// What the engine is asked for.
+    pub(crate) body: ContainerCreateBody,
+    /// What the image's name means.
+    pub(crate) image: String,
+    /// The mounted directories: a path may come to mean another one.
+    sources: Vec<(u64, u64)>,
+}
+
+impl Key {
+    /// `None` when a directory cannot be looked at, which the engine will say better.
+    pub(crate) fn new(body: ContainerCreateBody, image: String) -> Option<Self> {
+        let mounts = body.host_config.as_ref()?.mounts.iter().flatten();
+        let sources = mounts
+            .map(|mount| {
+                let found = std::fs::metadata(mount.source.as_deref()?).ok()?;
+                Some((found.dev(), found.ino()))
+            })
+            .collect::<Option<_>>()?;
+        Some(Self { body, image, sources })
+    }
+}
+
+/// A container that waits, or one whose command has begun.
+pub(crate) struct Warm {
+    pub(crate) removal: Removal,
+    pub(crate) output: Output,
+    pub(crate) input: Input,
+    /// Of the output, read and not yet the command's or already its.
+    pub(crate) left_over: Vec<u8>,
+}
+
+impl Warm {
+    /// Makes one and returns when it waits. Dropped at any moment, nothing of it stays.
+    async fn make(client: &Client, removal: Removal, key: &Key) -> Result<Self, String> {
+        let named = CreateContainerOptionsBuilder::default().name(removal.name()).build();
+        if let Err(err) = client.create_container(Some(named), key.body.clone()).await {
+            if matches!(err, Error::DockerResponseServerError { .. }) {
+                removal.disarm();
+            }
+            return Err(err.to_string());
+        }
+        let options = AttachContainerOptionsBuilder::default()
+            .stream(true)
+            .stdin(true)
+            .stdout(true)
+            .stderr(true)
+            .build();
+        let attached = client.attach_container(removal.name(), Some(options)).await;
+        let AttachContainerResults { output, input } = attached.map_err(|err| err.to_string())?;
+        let mut warm = Self { removal, output, input, left_over: Vec::new() };
+        let started = client.start_container(warm.removal.name(), None).await;
+        started.map_err(|err| err.to_string())?;
+        warm.hears(READY).await?;
+        Ok(warm)
+    }
+
+    /// Gives the command; returns when it has begun.
+    ///
+    /// # Errors
+    ///
+    /// The command has not begun and never will: the container is gone when this returns one.
+    pub(crate) async fn begin(mut self, order: &Order) -> Result<Self, String> {
+        let begun = async {
+            self.input.write_all(&order.to_bytes()).await.map_err(|err| err.to_string())?;
+            self.input.flush().await.map_err(|err| err.to_string())?;
+            self.hears(BEGUN).await
+        };
+        let begun = tokio::time::timeout(BEGIN_TIMEOUT, begun).await;
+        match begun.unwrap_or_else(|_elapsed| Err("it did not begin in time".to_owned())) {
+            Ok(()) => Ok(self),
+            Err(why) => {
+                self.removal.now().await;
+                Err(why)
+            }
+        }
+    }
+
+    /// Reads `words` from standard output, and nothing else.
+    async fn hears(&mut self, words: &[u8]) -> Result<(), String> {
+        while self.left_over.len() < words.len() {
+            match self.output.next().await {
+                Some(Ok(LogOutput::StdOut { message })) => self.left_over.extend(message),
+                Some(Ok(other)) => return Err(format!("it said: {other}")),
+                Some(Err(err)) => return Err(err.to_string()),
+                None => return Err("it has ended".to_owned()),
+            }
+        }
+        if !self.left_over.starts_with(words) {
+            return Err(format!("it said: {}", String::from_utf8_lossy(&self.left_over)));
+        }
+        self.left_over.drain(..words.len());
+        Ok(())
+    }
+
+    /// Whether it is silent, as one that waits is. What it says instead is lost.
+    fn waits(&mut self) -> bool {
+        self.output.next().now_or_never().is_none()
+    }
+}
+
+/// The containers of one driver that wait, the longest first.
+#[derive(Clone, Default)]
+pub(crate) struct Pool(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    waiting: VecDeque<Kept>,
+    served: u64,
+    /// What is being made.
+    coming: Vec<Key>,
+    /// A task ends them when they have waited long.
+    watched: bool,
+    closed: bool,
+}
+
+struct Kept {
+    key: Key,
+    warm: Warm,
+    since: Instant,
+    /// Its connection belongs to this runtime's reactor.
+    runtime: Id,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("waiting", &self.lock().waiting.len()).finish()
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        // Nothing panics while it is held, and a list is as good after a panic elsewhere.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that waits and is what `key` says.
+    pub(crate) fn take(&self, key: &Key) -> Option<Warm> {
+        let runtime = Handle::current().id();
+        loop {
+            let found = {
+                let mut inner = self.lock();
+                let at = inner.waiting.iter().position(|kept| kept.key == *key)?;
+                inner.waiting.remove(at)?
+            };
+            let Kept { mut warm, runtime: of, .. } = found;
+            if of == runtime && warm.waits() {
+                self.lock().served += 1;
+                return Some(warm);
+            }
+        }
+    }
+
+    /// Makes one more of `key`, unless one waits or comes, after the caller has gone on.
+    pub(crate) fn refill(
+        &self,
+        client: &Client,
+        name: String,
+        outstanding: &Arc<Outstanding>,
+        key: Key,
+        most: usize,
+    ) {
+        {
+            let mut inner = self.lock();
+            let there = inner.waiting.iter().any(|kept| kept.key == key);
+            if inner.closed || most == 0 || there || inner.coming.contains(&key) {
+                return;
+            }
+            inner.coming.push(key.clone());
+        }
+        let (pool, client) = (self.clone(), client.clone());
+        let removal = Removal::armed(client.clone(), name, Arc::clone(outstanding));
+        let counted = outstanding.count();
+        Handle::current().spawn(async move {
+            let made = Warm::make(&client, removal, &key);
+            let made = tokio::time::timeout(START_TIMEOUT, made).await;
+            pool.lock().coming.retain(|coming| *coming != key);
+            match made {
+                Ok(Ok(warm)) => pool.keep(key, warm, most),
+                // The next call makes its own, and says what is wrong.
+                Ok(Err(why)) => tracing::debug!(why, "no container waits"),
+                Err(_elapsed) => tracing::debug!("a container that shall wait came too late"),
+            }
+            drop(counted);
+        });
+    }
+
+    fn keep(&self, key: Key, warm: Warm, most: usize) {
+        let mut inner = self.lock();
+        if inner.closed {
+            return;
+        }
+        let (since, runtime) = (Instant::now(), Handle::current().id());
+        inner.waiting.push_back(Kept { key, warm, since, runtime });
+        while inner.waiting.len() > most {
+            inner.waiting.pop_front();
+        }
+        if !inner.watched {
+            inner.watched = true;
+            Handle::current().spawn(end_the_old(Arc::downgrade(&self.0)));
+        }
+    }
+
+    pub(crate) fn warmth(&self) -> Warmth {
+        let inner = self.lock();
+        Warmth { waiting: inner.waiting.len(), served: inner.served }
+    }
+
+    /// Ends what waits and keeps nothing any more. The removal is counted as outstanding.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut inner = self.lock();
+            inner.closed = true;
+            std::mem::take(&mut inner.waiting)
+        };
+        drop(waiting);
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "drivers have no clock, and nothing is decided by it"
+)]
+async fn end_the_old(pool: Weak<Mutex<Inner>>) {
+    loop {
+        let Some(strong) = pool.upgrade().map(Pool) else { return };
+        let rest = {
+            let mut inner = strong.lock();
+            inner.waiting.retain(|kept| kept.since.elapsed() < IDLE);
+            match inner.waiting.front() {
+                Some(oldest) => IDLE.saturating_sub(oldest.since.elapsed()),
+                None => {
+                    inner.watched = false;
+                    return;
+                }
+            }
+        };
+        drop(strong);
+        tokio::time::sleep(rest).await;
+    }
+}
