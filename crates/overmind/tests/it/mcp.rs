@@ -69,6 +69,10 @@ fn needs_python_a_run_calls_a_tool_of_a_server_and_servers_outlive_a_kill() {
     ]);
     home.scripted("sums", &call, &["--tools", "mcp.small.add"]);
     let id = home.run(&["run", "sums", "add up", "-o", "name"]).ok().line().to_owned();
+    // What a tool of another program does is not known here, so the built-in policy asks.
+    let asks = home.wait_for(&id, "awaiting_approval");
+    assert!(asks["prompt"].as_str().unwrap().contains("mcp.small.add"), "{asks}");
+    home.run(&["approve", &id]).ok();
     home.wait_for(&id, "succeeded");
     let events = home.run(&["events", &id, "-o", "json"]).ok().json();
     let called = events.as_array().unwrap().iter().find(|e| e["type"] == "tool.called").unwrap();
