@@ -425,7 +425,6 @@ fn holds(value: &Value, wanted: &str) -> bool {
 const FILTER_WORDS: usize = 256;
 
 /// Where a window stands in the filter.
-#[expect(clippy::cast_possible_truncation, reason = "a shift leaves 14 bits")]
 fn bit(window: u64) -> usize {
     (window.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize
 }

@@ -23,7 +23,9 @@ pub enum Live<'a> {
 
 /// Hears what a call says. It is called where output is read, so it must not block.
 #[derive(Clone, Default)]
-pub struct LiveSink(Option<Arc<dyn Fn(Live<'_>) + Send + Sync>>);
+pub struct LiveSink(Option<Arc<Hear>>);
+
+type Hear = dyn Fn(Live<'_>) + Send + Sync;
 
 impl LiveSink {
     pub fn new(hear: impl Fn(Live<'_>) + Send + Sync + 'static) -> Self {

@@ -259,7 +259,6 @@ fn daemon(directory: &Path, mark: &str) {
             clock: Arc::new(Wall),
             scratch: directory.to_owned(),
             built_in: Vec::new(),
-            progress: None,
         })
         .await
         .expect("nothing was saved");
