@@ -14,6 +14,7 @@ use crate::files::{Header, read_header};
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_memory.sql"),
+    include_str!("../migrations/0003_inbox.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn every_resource_has_its_colony_and_every_session_its_hive() {
         let (_dir, conn) = fresh();
-        for table in ["agents", "agent_versions", "sessions", "memory_items", "api_keys"] {
+        for table in ["agents", "agent_versions", "sessions", "inbox", "memory_items", "api_keys"] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");
         }

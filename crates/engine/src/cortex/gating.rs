@@ -4,6 +4,7 @@ use overmind_core::agent::AgentSpec;
 use overmind_core::gate::{
     Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef,
 };
+use overmind_core::ids::ColonyId;
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use super::Cortex;
 
 impl Cortex {
     /// What the policy says about a call of this session, and about nothing else: what the
-    /// agent's own definition asks for comes on top.
+    /// agent's own definition asks for comes on top; `asks` says that it wants a human here.
     pub(crate) fn judge(
         &self,
         row: &SessionRow,
@@ -20,21 +21,41 @@ impl Cortex {
         tool: &str,
         args: &Value,
         labels: Labels,
+        asks: bool,
     ) -> GateVerdict {
         // A session that began under a policy is never let go without one.
         let Some(gate) = &self.gate else { return no_policy() };
-        let inside = agent.sandbox != SandboxLevel::None;
-        gate.judge(&GateRequest {
-            colony: row.colony.to_string(),
-            agent: agent.name.clone(),
-            tool: tool.to_owned(),
-            args: args.clone(),
-            // As the command sees it.
-            workspace: if inside { "/workspace".into() } else { row.workspace.clone() },
-            cwd: String::new(),
-            sandbox: agent.sandbox,
-            labels,
-        })
+        let (sandbox, workspace) = (agent.sandbox, &row.workspace);
+        let request = gate_request(row.colony, &agent.name, sandbox, workspace, tool, args);
+        let request = GateRequest { labels, ..request };
+        let mut verdict = gate.judge(&request);
+        if verdict.decision == Decision::Ask || asks {
+            verdict.group = gate.group(&request, &verdict);
+        }
+        verdict
+    }
+}
+
+/// A call as policies see it, of a session that has read nothing yet.
+pub(crate) fn gate_request(
+    colony: ColonyId,
+    agent: &str,
+    sandbox: SandboxLevel,
+    workspace: &str,
+    tool: &str,
+    args: &Value,
+) -> GateRequest {
+    let inside = sandbox != SandboxLevel::None;
+    GateRequest {
+        colony: colony.to_string(),
+        agent: agent.to_owned(),
+        tool: tool.to_owned(),
+        args: args.clone(),
+        // As the command sees it.
+        workspace: if inside { "/workspace".into() } else { workspace.to_owned() },
+        cwd: String::new(),
+        sandbox,
+        labels: Labels::default(),
     }
 }
 
@@ -49,5 +70,6 @@ fn no_policy() -> GateVerdict {
         actions: Vec::new(),
         policy: PolicyVersion("none".into()),
         files: Vec::new(),
+        group: None,
     }
 }

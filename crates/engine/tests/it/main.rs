@@ -2,6 +2,7 @@
 
 mod gate;
 mod humans;
+mod inbox;
 mod orders;
 mod recovery;
 mod registry;

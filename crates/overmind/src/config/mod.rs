@@ -66,6 +66,7 @@ pub struct Config {
     pub untrusted_paths: Option<Vec<String>>,
     pub policy_file: Option<PathBuf>,
     pub approval_ttl: Option<Duration>,
+    pub propose_after: u32,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Secrets by name, from `OVERMIND_CRED_…`.
@@ -216,6 +217,7 @@ impl Config {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
             },
+            propose_after: count(key::PROPOSE_AFTER),
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             credentials: BTreeMap::new(),

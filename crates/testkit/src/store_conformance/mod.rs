@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::ids::SeededIds;
 
+mod inbox;
 mod log;
 mod memory;
 mod memory_life;
@@ -65,6 +66,12 @@ cases! {
     memory_life::the_nearest_are_exactly_the_nearest
     memory_life::items_of_another_model_are_listed_until_they_are_embedded_again
     memory_life::common_words_hide_no_rare_ones
+    inbox::items_round_trip
+    inbox::items_are_listed_newest_first_in_pages
+    inbox::changes_are_told_in_order_and_commits_stay_whole
+    inbox::sessions_that_wait_without_an_item_are_found
+    inbox::retention_takes_the_items_of_a_session_along
+    inbox::secrets_never_come_to_rest_in_the_inbox
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once
