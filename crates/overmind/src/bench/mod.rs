@@ -7,6 +7,7 @@
 //!
 //! What it does not say: how it would be under other load, or with agents that think.
 
+mod approval;
 mod engine;
 mod floors;
 mod http;
@@ -188,7 +189,7 @@ const GROUPS: &[Group] = &[
     ("memory", &["memory of listing", "listing events"]),
     ("memory-quality", MEMORY_QUALITY),
     ("memory-speed", MEMORY_SPEED),
-    ("engine", &["agent steps", "single step", "replay verify"]),
+    ("engine", &["agent steps", "single step", "replay verify", "approval to resumed session"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];

@@ -7,6 +7,7 @@ mod docker;
 mod gate;
 mod help;
 mod home;
+mod inbox;
 mod kills;
 mod life;
 mod mcp;
