@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod inbox;
 mod mcp;
 mod memory;
 mod problem;
@@ -35,6 +36,10 @@ pub use admin::{
     StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use inbox::{
+    InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,
+    InboxProposal, InboxResult, InboxSnapshot, MAX_INBOX_BATCH,
+};
 pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};
 pub use memory::{
     MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,
@@ -49,12 +54,14 @@ pub use run::{
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vocabulary::{
-    AgentStatus, EffectClass, OnUnknown, Policy, Role, RunStatus, SandboxLevel, StepType, Verdict,
+    AgentStatus, EffectClass, InboxKind, InboxState, OnUnknown, Policy, Role, RunStatus,
+    SandboxLevel, StepType, Verdict,
 };
 
 // The ground's ids and times stand in the rows, so a user of this crate needs no other.
 pub use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, InboxId, MemoryId,
+    SessionId, StepId,
 };
 pub use overmind_core::time::{Timestamp, TimestampError};
 

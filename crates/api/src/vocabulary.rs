@@ -3,7 +3,7 @@
 //! They are separate types because core's own spelling belongs to the log: renaming a word there
 //! must be a compile error here, not a silent change of the public contract.
 
-use overmind_core::{agent, row, sandbox, tool};
+use overmind_core::{agent, inbox, row, sandbox, tool};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -66,6 +66,28 @@ words! {
         Idempotent = "idempotent",
         /// Never repeated blindly.
         Once = "once",
+    }
+
+    /// What is wanted of a human.
+    InboxKind = inbox::InboxKind {
+        /// Consent to one action.
+        Approval = "approval",
+        /// Words.
+        Question = "question",
+        /// More of a limit. Nothing asks for raises yet.
+        Raise = "raise",
+    }
+
+    /// Where an item of the inbox stands; only open ones can be answered.
+    InboxState = inbox::InboxState {
+        Open = "open",
+        Approved = "approved",
+        Denied = "denied",
+        Answered = "answered",
+        /// Approved when it was too late: the same is asked anew, as another item.
+        Expired = "expired",
+        /// What asked has ended.
+        Withdrawn = "withdrawn",
     }
 
     /// What to do about an effect whose outcome a crash has hidden.
@@ -154,6 +176,12 @@ mod tests {
         for status in row::SessionStatus::ALL {
             assert_eq!(RunStatus::from(status).as_str(), status.as_str());
             assert_eq!(row::SessionStatus::from(RunStatus::from(status)), status);
+        }
+        for state in inbox::InboxState::ALL {
+            assert_eq!(InboxState::from(state).as_str(), state.as_str());
+        }
+        for kind in inbox::InboxKind::ALL {
+            assert_eq!(InboxKind::from(kind).as_str(), kind.as_str());
         }
         for role in [row::Role::Viewer, row::Role::Operator, row::Role::Admin] {
             assert_eq!(Role::from(role).as_str(), role.as_str());

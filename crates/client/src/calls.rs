@@ -6,7 +6,8 @@ use hyper::Method;
 use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
     Agent, AgentCreate, AgentPatch, ApprovalAnswer, AttestationRecord, AuditReport, BackupDone,
-    BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated, ListQuery, McpPin,
+    BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxGroup,
+    InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, McpPin,
     McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery,
     MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay,
     ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery,
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 use crate::connection::{Answer, Call, Connections, Options, Patience};
 use crate::error::ClientError;
+use crate::inbox::InboxWatch;
 use crate::page::{Page, TargetPath, next_of};
 use crate::replay::{Replay, ReplayOptions};
 use crate::target::Target;
@@ -267,6 +269,61 @@ impl Client {
         self.get_long(path.as_str()).await
     }
 
+    // --- the inbox
+
+    /// Asked last first.
+    pub async fn inbox_list(&self, query: &InboxListQuery) -> Result<Page<InboxItem>, ClientError> {
+        let path = TargetPath::new("/api/inbox")
+            .query("limit", query.limit)
+            .query("cursor", query.cursor.as_ref())
+            .query("state", query.state.as_ref())
+            .query("kind", query.kind)
+            .query("run_id", query.run_id.as_ref())
+            .query("group", query.group.as_ref());
+        self.page(path).await
+    }
+
+    pub async fn inbox_fetch(&self, item: &str) -> Result<InboxItem, ClientError> {
+        self.get(inbox_path(item)?.as_str()).await
+    }
+
+    /// The first answer counts; a second one is a conflict that names the first.
+    pub async fn inbox_answer(
+        &self,
+        item: &str,
+        answer: &InboxAnswer,
+    ) -> Result<InboxItem, ClientError> {
+        self.post(inbox_path(item)?.then("/answer").as_str(), answer).await
+    }
+
+    /// What became of each is in the answer, not in an error.
+    pub async fn inbox_answer_all(
+        &self,
+        batch: &InboxBatch,
+    ) -> Result<InboxBatchDone, ClientError> {
+        self.post("/api/inbox/answer", batch).await
+    }
+
+    /// Open items that are alike, the largest group first.
+    pub async fn inbox_groups(&self) -> Result<Vec<InboxGroup>, ClientError> {
+        self.get("/api/inbox/groups").await
+    }
+
+    /// Rules for what was approved often enough.
+    pub async fn inbox_proposals(&self) -> Result<Vec<InboxProposal>, ClientError> {
+        self.get("/api/inbox/proposals").await
+    }
+
+    /// The inbox as it changes: what is open first, or what changed `after` that place. Resumes
+    /// by itself, up to `max_resumes` times in a row.
+    pub async fn inbox_watch(
+        &self,
+        after: Option<String>,
+        max_resumes: u32,
+    ) -> Result<InboxWatch, ClientError> {
+        InboxWatch::open(self.clone(), after, max_resumes).await
+    }
+
     // --- memory
 
     pub async fn memory_store(&self, item: &MemoryStore) -> Result<MemoryStored, ClientError> {
@@ -490,6 +547,10 @@ fn agent_path(agent: &str) -> Result<TargetPath, ClientError> {
 
 fn run_path(run: &str) -> Result<TargetPath, ClientError> {
     Ok(TargetPath::new("/api/runs").segment(filled("the run", run)?))
+}
+
+fn inbox_path(item: &str) -> Result<TargetPath, ClientError> {
+    Ok(TargetPath::new("/api/inbox").segment(filled("the inbox item", item)?))
 }
 
 fn mcp_path(id: &str) -> Result<TargetPath, ClientError> {

@@ -12,6 +12,7 @@
 mod calls;
 mod connection;
 mod error;
+mod inbox;
 mod page;
 mod replay;
 mod sse;
@@ -21,6 +22,7 @@ mod tls;
 pub use calls::Client;
 pub use connection::Options;
 pub use error::ClientError;
+pub use inbox::{InboxNews, InboxWatch};
 pub use page::Page;
 pub use replay::{Replay, ReplayItem, ReplayOptions};
 pub use target::{Target, TargetError};

@@ -303,6 +303,10 @@ pub struct GateVerdict {
     /// Files that the call names and whose content an approval is bound to: scripts it runs and
     /// files it reads. Sorted, each once, at most 64, without patterns.
     pub files: Vec<String>,
+    /// What a human is asked about this call may be shown with others of the same key: see
+    /// [`Gate::group`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// Judges calls. Pure: the same request under the same version gets the same verdict, and no
@@ -315,6 +319,22 @@ pub trait Gate: Send + Sync + fmt::Debug {
 
     /// Where the policy of that version comes from.
     fn source(&self) -> PolicySource;
+
+    /// What calls have in common that a human may be shown, and may answer, together. Asked for
+    /// only when a human is. `None`: each stands alone.
+    fn group(&self, _request: &GateRequest, _verdict: &GateVerdict) -> Option<String> {
+        None
+    }
+
+    /// The text of the narrowest rules that would have allowed these calls, all of which a human
+    /// has approved. Proposed only: a human puts it into the policy, or does not.
+    ///
+    /// # Errors
+    ///
+    /// In words, why no rule stands for them.
+    fn propose(&self, _approved: &[GateRequest]) -> Result<String, String> {
+        Err("this policy proposes no rules".to_owned())
+    }
 }
 
 /// Everything that an approval is bound to. If any of it differs when the call begins, the human

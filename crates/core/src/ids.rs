@@ -106,6 +106,8 @@ ids! {
     EffectId = "eff";
     /// A machine that runs sessions (node).
     HiveId = "hive";
+    /// Something that waits for a human. That of an approval has the approval's digits.
+    InboxId = "inb";
     /// One remembered text.
     MemoryId = "mem";
     /// One agent at work, from placement to end. Never reused.
@@ -129,7 +131,7 @@ macro_rules! derived {
         }
     )*};
 }
-derived!(StepId b"step", EffectId b"effect", ApprovalId b"approval");
+derived!(StepId b"step", EffectId b"effect", ApprovalId b"approval", InboxId b"question");
 
 impl ColonyId {
     /// The colony of everything that names none.

@@ -17,6 +17,7 @@ pub mod encoded;
 pub mod failpoint;
 pub mod gate;
 pub mod ids;
+pub mod inbox;
 pub mod live;
 pub mod memory;
 pub mod model;

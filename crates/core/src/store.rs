@@ -13,7 +13,10 @@ use serde_json::Value;
 use crate::Fut;
 use crate::agent::Agent;
 use crate::attest::{Attested, Kept};
-use crate::ids::{AgentId, ApiKeyId, ColonyId, EffectId, HiveId, MemoryId, SessionId, StepId};
+use crate::ids::{
+    AgentId, ApiKeyId, ColonyId, EffectId, HiveId, InboxId, MemoryId, SessionId, StepId,
+};
+use crate::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use crate::memory::{MemoryFilter, MemoryItem};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
@@ -124,8 +127,12 @@ pub enum Change {
     SessionUpdate(Box<SessionRow>),
     /// Inserts or replaces a step by its id.
     StepPut(Box<StepRow>),
+    /// Inserts or replaces an item of the inbox by its id. Its `changed` becomes the global
+    /// number of the commit's last event.
+    InboxPut(Box<InboxItem>),
     /// A new memory item. With a `key` seen before, this change does nothing; a key whose item
-    /// had expired when this one was created is free again. What it supersedes must be in the same collection and not superseded yet, otherwise the commit is
+    /// had expired when this one was created is free again. What it
+    /// supersedes must be in the same collection and not superseded yet, otherwise the commit is
     /// refused with [`StoreError::Conflict`]; the old item gets its `superseded_by`.
     MemoryInsert {
         item: Box<MemoryItem>,
@@ -430,6 +437,32 @@ pub trait Store: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Fut<'_, Result<Vec<StepRow>, StoreError>>;
     fn step_fetch(&self, id: StepId) -> Fut<'_, Result<Option<StepRow>, StoreError>>;
+
+    fn inbox_fetch(&self, id: InboxId) -> Fut<'_, Result<Option<InboxItem>, StoreError>>;
+    /// Items that fit, those asked last first.
+    fn inbox_list(
+        &self,
+        filter: InboxFilter,
+        page: Page<InboxCursor>,
+    ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>>;
+    /// Items that changed after `after`, as they stand now, in the order of their last change.
+    /// Items of one commit have the same number; they never come apart, so a page may have some
+    /// more than `limit`.
+    fn inbox_changes(
+        &self,
+        colony: ColonyId,
+        after: u64,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>>;
+    /// How many are open, and the number of the last change of any item, read at one moment.
+    fn inbox_counts(&self, colony: ColonyId) -> Fut<'_, Result<(InboxCounts, u64), StoreError>>;
+    /// Sessions that wait for a human and have no open item, oldest first: they began to wait
+    /// before there was an inbox.
+    fn inbox_missing(
+        &self,
+        after: Option<SessionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<SessionId>, StoreError>>;
 
     fn events(&self, query: EventQuery) -> Fut<'_, Result<Vec<LogEvent>, StoreError>>;
     /// The newest events of all streams or of one, newest first; `after` means "older than".

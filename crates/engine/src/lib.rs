@@ -12,6 +12,7 @@ pub mod caller;
 mod cortex;
 pub mod error;
 mod hive;
+mod inbox;
 mod keys;
 mod live;
 mod policies;
@@ -45,6 +46,7 @@ pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, keep_toolset};
 pub use self::error::EngineError;
 use self::hive::Hive;
+pub use self::inbox::MAX_BATCH;
 pub use self::tasks::{Drained, Tasks};
 
 /// What an operator sets.
@@ -58,6 +60,8 @@ pub struct Config {
     /// How long a human may take over an approval before it has to be asked for anew; `None` is
     /// for ever.
     pub approval_ttl: Option<Duration>,
+    /// After so many equal approvals a rule is proposed; at least 2.
+    pub propose_after: u32,
     /// Where sessions work that name no workspace. Callers below admin may name only
     /// directories beneath it.
     pub workspace: PathBuf,
@@ -86,6 +90,7 @@ impl std::fmt::Debug for Config {
             .field("max_running", &self.max_running)
             .field("max_running_per_agent", &self.max_running_per_agent)
             .field("max_running_per_colony", &self.max_running_per_colony)
+            .field("propose_after", &self.propose_after)
             .field("workspace", &self.workspace)
             .finish_non_exhaustive()
     }

@@ -128,6 +128,9 @@ impl Engine {
         }
         let (session, commit) = repeat.finish()?;
         self.cortex.store.commit(commit).await?;
+        if session.waiting().is_some() {
+            self.cortex.inbox_moved();
+        }
         count(&self.cortex.counters.created);
         let row = session.row().clone();
         if row.status == SessionStatus::Queued {
@@ -310,6 +313,8 @@ impl Repeat {
         }
         let mut changes = vec![Change::SessionInsert(Box::new(session.row().clone()))];
         changes.extend(self.steps.into_values().map(|step| Change::StepPut(Box::new(step))));
+        // A fork at a question waits for its own answer.
+        changes.extend(session.inbox_item().map(|item| Change::InboxPut(Box::new(item))));
         Ok((session, Commit { guards: Vec::new(), events: self.events, changes }))
     }
 }

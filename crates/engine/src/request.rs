@@ -1,7 +1,8 @@
 //! What callers ask for, already parsed and not yet checked.
 
 use overmind_core::agent::{AgentLimits, AgentStatus, OnUnknown, PolicyKind};
-use overmind_core::ids::AgentId;
+use overmind_core::ids::{AgentId, InboxId, SessionId};
+use overmind_core::inbox::{InboxKind, InboxState};
 use overmind_core::row::SessionStatus;
 use overmind_core::sandbox::SandboxLevel;
 use serde_json::Value;
@@ -77,6 +78,36 @@ pub struct ForkDraft {
 pub enum Decision {
     Approve,
     Deny,
+}
+
+/// Which items of the inbox; all that is given must fit.
+#[derive(Clone, Debug, Default)]
+pub struct InboxQuery {
+    pub state: Option<InboxState>,
+    pub kind: Option<InboxKind>,
+    pub session: Option<SessionId>,
+    pub group: Option<String>,
+}
+
+/// What a human says to an item of the inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InboxAnswer {
+    /// To an approval.
+    Approve { reason: Option<String> },
+    /// To an approval; the model hears the reason.
+    Deny { reason: Option<String> },
+    /// To a question.
+    Words { message: String },
+}
+
+/// One answer to several items.
+#[derive(Clone, Debug)]
+pub struct InboxBatch {
+    /// What the human has seen: nothing else is answered.
+    pub ids: Vec<InboxId>,
+    /// Refuse items that are not of this group.
+    pub group: Option<String>,
+    pub answer: InboxAnswer,
 }
 
 /// A direct call of a tool in a run's name.

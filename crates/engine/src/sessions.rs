@@ -222,14 +222,8 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
         self.find_session(id).await?;
-        if message.trim().is_empty() {
-            return Err(EngineError::invalid("message", "message must be a non-empty string"));
-        }
-        if message.len() > TASK_BYTES {
-            let text = format!("message must have at most {TASK_BYTES} bytes");
-            return Err(EngineError::invalid("message", text));
-        }
-        self.cortex.order(id, Order::Answer { message, by: by.name.clone() }).await
+        check_message(&message)?;
+        self.cortex.order(id, Order::Answer { item: None, message, by: by.name.clone() }).await
     }
 
     /// Decides about an approval. The first decision counts.
@@ -291,4 +285,16 @@ impl Engine {
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
+}
+
+/// Whether `message` can be an answer to a question.
+pub(crate) fn check_message(message: &str) -> Result<(), EngineError> {
+    if message.trim().is_empty() {
+        return Err(EngineError::invalid("message", "message must be a non-empty string"));
+    }
+    if message.len() > TASK_BYTES {
+        let text = format!("message must have at most {TASK_BYTES} bytes");
+        return Err(EngineError::invalid("message", text));
+    }
+    Ok(())
 }

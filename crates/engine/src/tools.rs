@@ -120,7 +120,7 @@ impl Engine {
         let asks = agent.approvals.iter().any(|name| name == "*" || *name == tool);
         let decision = match &self.cortex.gate {
             Some(_) if outside => {
-                let verdict = self.cortex.judge(row, agent, tool, args, Labels::default());
+                let verdict = self.cortex.judge(row, agent, tool, args, Labels::default(), false);
                 if verdict.decision == gate::Decision::Deny {
                     return refused("denied", verdict.advice);
                 }

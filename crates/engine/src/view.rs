@@ -3,6 +3,7 @@
 use overmind_core::agent::Agent;
 use overmind_core::gate::{PolicySource, PolicyVersion};
 use overmind_core::ids::{EffectId, SessionId, StepId};
+use overmind_core::inbox::InboxItem;
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{LogEvent, StoreStats};
 use overmind_core::time::Timestamp;
@@ -66,6 +67,23 @@ pub struct TimelinePage {
     pub more: bool,
     /// The status at the time of reading; terminal and `!more` means that nothing will follow.
     pub status: SessionStatus,
+}
+
+/// Open items of the inbox that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InboxGroup {
+    pub key: String,
+    /// At least one, newest first.
+    pub items: Vec<InboxItem>,
+}
+
+/// A rule that would have answered these.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InboxProposal {
+    /// As it stands in a policy file.
+    pub rule: String,
+    /// The approvals that it rests on, newest first.
+    pub items: Vec<InboxItem>,
 }
 
 /// What `replay --verify` found.

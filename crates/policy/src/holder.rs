@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use overmind_core::gate::{Gate, GateRequest, GateVerdict, PolicySource, PolicyVersion};
 
+use crate::approvals::{group_key, propose};
 use crate::policy::{Policy, PolicyError};
 
 /// A [`Policy`] that can be replaced while others judge by it.
@@ -48,6 +49,15 @@ impl Default for PolicyGate {
 impl Gate for PolicyGate {
     fn judge(&self, request: &GateRequest) -> GateVerdict {
         self.current().judge(request)
+    }
+
+    fn group(&self, request: &GateRequest, verdict: &GateVerdict) -> Option<String> {
+        Some(group_key(request, verdict))
+    }
+
+    fn propose(&self, approved: &[GateRequest]) -> Result<String, String> {
+        // How many are enough was decided by whoever gathered them.
+        propose(&self.current(), approved, 2).map_err(|err| err.to_string())
     }
 
     fn version(&self) -> PolicyVersion {

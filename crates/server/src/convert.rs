@@ -2,10 +2,10 @@
 
 use overmind_api as api;
 use overmind_core::ids::AgentId;
-use overmind_engine::request::{AgentDraft, AgentPatch, Decision, ForkDraft};
+use overmind_engine::request::{AgentDraft, AgentPatch, Decision, ForkDraft, InboxAnswer};
 use overmind_engine::view::{
-    AgentView, DiffReport, DiffRow, Divergence, ModelCallView, NewKey, Readiness, Status,
-    TimelineData, TimelineItem, ToolCallView, VerifyReport,
+    AgentView, DiffReport, DiffRow, Divergence, InboxGroup, InboxProposal, ModelCallView, NewKey,
+    Readiness, Status, TimelineData, TimelineItem, ToolCallView, VerifyReport,
 };
 
 pub(crate) fn agent_draft(body: api::AgentCreate) -> AgentDraft {
@@ -55,6 +55,42 @@ pub(crate) fn decision(verdict: api::Verdict) -> Decision {
         api::Verdict::Approve => Decision::Approve,
         api::Verdict::Deny => Decision::Deny,
     }
+}
+
+/// `message` is there for an answer: the request was checked.
+pub(crate) fn inbox_answer(
+    decision: api::InboxDecision,
+    message: Option<String>,
+    reason: Option<String>,
+) -> InboxAnswer {
+    match decision {
+        api::InboxDecision::Approve => InboxAnswer::Approve { reason },
+        api::InboxDecision::Deny => InboxAnswer::Deny { reason },
+        api::InboxDecision::Answer => InboxAnswer::Words { message: message.unwrap_or_default() },
+    }
+}
+
+/// `None` for a group of nothing, of which there is none.
+pub(crate) fn inbox_group(group: InboxGroup) -> Option<api::InboxGroup> {
+    let InboxGroup { key, items } = group;
+    Some(api::InboxGroup {
+        group: key,
+        count: u32::try_from(items.len()).unwrap_or(u32::MAX),
+        ids: items.iter().map(|item| item.id).collect(),
+        oldest_at: items.last()?.asked_at,
+        sample: items.into_iter().next()?.into(),
+    })
+}
+
+/// `None` for a proposal that rests on nothing, of which there is none.
+pub(crate) fn inbox_proposal(proposal: InboxProposal) -> Option<api::InboxProposal> {
+    let InboxProposal { rule, items } = proposal;
+    Some(api::InboxProposal {
+        rule,
+        count: u32::try_from(items.len()).unwrap_or(u32::MAX),
+        ids: items.iter().map(|item| item.id).collect(),
+        sample: items.into_iter().next()?.into(),
+    })
 }
 
 pub(crate) fn tool_call(view: ToolCallView) -> api::ToolCall {

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use overmind_api::{Problem, ProblemKind};
-use overmind_core::ids::{ApiKeyId, ApprovalId, MemoryId, SessionId};
+use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, MemoryId, SessionId};
 use overmind_engine::Caller;
 use serde::de::DeserializeOwned;
 
@@ -64,6 +64,8 @@ path_ids! {
     AgentPath(String) = "id" "Agent";
     /// `{approval_id}`.
     ApprovalPath(ApprovalId) = "approval_id" "Approval";
+    /// `{id}` of an item of the inbox.
+    InboxPath(InboxId) = "id" "Inbox item";
     /// `{id}` of a memory item.
     MemoryPath(MemoryId) = "id" "Memory item";
     /// `{id}` of a key.

@@ -25,6 +25,7 @@ mod extract;
 mod fault;
 mod front;
 mod host;
+mod inbox_stream;
 mod listen;
 mod metrics;
 mod openapi;

@@ -1,11 +1,11 @@
 //! The OpenAPI document, made from the handlers and the wire types.
 
-use overmind_api::Problem;
+use overmind_api::{InboxSnapshot, Problem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, health, mcp, memory, runs};
+use crate::routes::{admin, agents, health, inbox, mcp, memory, runs};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -29,6 +29,8 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
+        inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
+        inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
         memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
         memory::memory_fetch, memory::memory_reembed,
@@ -36,7 +38,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,
         admin::backup, admin::prune, admin::openapi,
     ),
-    components(schemas(Problem)),
+    components(schemas(Problem, InboxSnapshot)),
     modifiers(&Common),
 )]
 struct Document;

@@ -5,6 +5,7 @@
 
 use overmind_core::agent::Agent;
 use overmind_core::ids::{EffectId, HiveId, MemoryId};
+use overmind_core::inbox::InboxItem;
 use overmind_core::memory::MemoryItem;
 use overmind_core::row::{ApiKey, SessionRow, StepRow};
 use overmind_core::store::{
@@ -46,6 +47,11 @@ pub(crate) enum Write {
         row: Box<StepRow>,
         input: String,
         output: Option<String>,
+    },
+    /// The details are in `details`, as they are written; the item's own are empty.
+    InboxPut {
+        item: Box<InboxItem>,
+        details: String,
     },
     /// The embedding is in `vector`, as it is written; the item's own is empty.
     MemoryInsert {
@@ -159,6 +165,15 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
             let output = row.output.take().map(masked);
             let size = input.len() + len(output.as_deref()) + len(row.error.as_deref());
             (Write::StepPut { row, input, output }, size)
+        }
+        Change::InboxPut(mut item) => {
+            redactor.text(&mut item.title);
+            redactor.text(&mut item.agent_name);
+            redactor.option(&mut item.answered_by);
+            redactor.option(&mut item.answer);
+            let details = masked(item.details.take());
+            let size = item.title.len() + details.len() + len(item.answer.as_deref());
+            (Write::InboxPut { item, details }, size)
         }
         Change::MemoryInsert { mut item, key } => {
             redactor.text(&mut item.text);

@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_memory.sql"),
     include_str!("../migrations/0003_attestation.sql"),
+    include_str!("../migrations/0004_inbox.sql"),
     include_str!("../migrations/0005_memory_keys.sql"),
 ];
 
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn every_resource_has_its_colony_and_every_session_its_hive() {
         let (_dir, conn) = fresh();
-        for table in ["agents", "agent_versions", "sessions", "memory_items", "api_keys"] {
+        for table in ["agents", "agent_versions", "sessions", "inbox", "memory_items", "api_keys"] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");
         }

@@ -8,7 +8,10 @@ use std::thread::JoinHandle;
 use overmind_core::Fut;
 use overmind_core::agent::Agent;
 use overmind_core::attest::{Kept, Notary};
-use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, EffectId, MemoryId, SessionId, StepId};
+use overmind_core::ids::{
+    AgentId, ApiKeyId, ColonyId, EffectId, InboxId, MemoryId, SessionId, StepId,
+};
+use overmind_core::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use overmind_core::memory::MemoryItem;
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
@@ -26,7 +29,7 @@ use crate::options::Options;
 use crate::prepare::prepare;
 use crate::read::pool::Pool;
 use crate::read::words::CommonWords;
-use crate::read::{memory, queries, words};
+use crate::read::{inbox, memory, queries, words};
 use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
@@ -338,6 +341,45 @@ impl Store for Sqlite {
 
     fn step_fetch(&self, id: StepId) -> Fut<'_, Result<Option<StepRow>, StoreError>> {
         Box::pin(self.read("reading a step", move |conn| queries::step_fetch(conn, id)))
+    }
+
+    fn inbox_fetch(&self, id: InboxId) -> Fut<'_, Result<Option<InboxItem>, StoreError>> {
+        Box::pin(self.read("reading the inbox", move |conn| inbox::fetch(conn, id)))
+    }
+
+    fn inbox_list(
+        &self,
+        filter: InboxFilter,
+        page: Page<InboxCursor>,
+    ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>> {
+        Box::pin(self.read("listing the inbox", move |conn| inbox::list(conn, &filter, page)))
+    }
+
+    fn inbox_changes(
+        &self,
+        colony: ColonyId,
+        after: u64,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<InboxItem>, StoreError>> {
+        Box::pin(
+            self.read("reading the inbox", move |conn| inbox::changes(conn, colony, after, limit)),
+        )
+    }
+
+    fn inbox_counts(&self, colony: ColonyId) -> Fut<'_, Result<(InboxCounts, u64), StoreError>> {
+        Box::pin(self.read("counting the inbox", move |conn| inbox::counts(conn, colony)))
+    }
+
+    fn inbox_missing(
+        &self,
+        after: Option<SessionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<SessionId>, StoreError>> {
+        Box::pin(
+            self.read("looking for sessions that wait", move |conn| {
+                inbox::missing(conn, after, limit)
+            }),
+        )
     }
 
     fn events(&self, query: EventQuery) -> Fut<'_, Result<Vec<LogEvent>, StoreError>> {

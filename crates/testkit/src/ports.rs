@@ -202,6 +202,20 @@ impl Gate for FakeGate {
             actions: Vec::new(),
             policy: self.version(),
             files: vec!["deploy.sh".into()],
+            group: None,
+        }
+    }
+
+    fn group(&self, request: &GateRequest, verdict: &GateVerdict) -> Option<String> {
+        Some(format!("{}-{}", request.tool, verdict.risk))
+    }
+
+    fn propose(&self, approved: &[GateRequest]) -> Result<String, String> {
+        let first = approved.first().ok_or("there are none")?;
+        // As a policy does: what is not asked about any more needs no rule.
+        match (self.decide)(first) {
+            Decision::Ask => Ok(format!("allow {} {}", first.tool, first.args)),
+            Decision::Allow | Decision::Deny => Err("it is not asked about".into()),
         }
     }
 

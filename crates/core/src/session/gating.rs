@@ -12,7 +12,8 @@ use crate::approval::{Approval, action_hash};
 use crate::canary::{self, Alarm};
 use crate::effect::{Bound, Effect, EffectAction};
 use crate::gate::{self, GateVerdict, Labels};
-use crate::ids::ApprovalId;
+use crate::ids::{ApprovalId, InboxId};
+use crate::inbox::{InboxKind, Waiting, shown_args, title};
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
@@ -172,6 +173,7 @@ impl Session {
             "policy": verdict.policy, "actions": verdict.actions, "files": verdict.files,
             "expires_at": expires_at,
         });
+        let group = verdict.group.clone();
         let what = super::model_turn::preview(&shown(&call.args));
         let prompt = format!(
             "May it {} `{what}`? {} ({} risk)",
@@ -179,7 +181,7 @@ impl Session {
             verdict.reason,
             verdict.risk
         );
-        self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, now, out);
+        self.ask_consent(&call, hash.to_owned(), expires_at, prompt, about, group, now, out);
     }
 
     /// Asks a human on behalf of a session without a policy: see [`Next::Ask`].
@@ -190,7 +192,7 @@ impl Session {
             call.name,
             super::model_turn::preview(&call.args.to_string())
         );
-        self.ask_consent(call, action, None, prompt, Value::Null, now, out);
+        self.ask_consent(call, action, None, prompt, Value::Null, None, now, out);
     }
 
     #[expect(clippy::too_many_arguments, reason = "each is a part of one question")]
@@ -201,6 +203,7 @@ impl Session {
         expires_at: Option<Timestamp>,
         prompt: String,
         about: Value,
+        group: Option<String>,
         now: Timestamp,
         out: &mut Step,
     ) {
@@ -213,7 +216,28 @@ impl Session {
         if let (Some(payload), Value::Object(about)) = (payload.as_object_mut(), about) {
             payload.extend(about);
         }
+        if let Some(group) = &group {
+            payload["group"] = json!(group);
+        }
+        let mut details = payload.clone();
+        let (args, cut) = shown_args(&call.args);
+        details["args"] = args;
+        if cut {
+            details["args_cut"] = json!(true);
+        }
+        details["prompt"] = json!(prompt);
+        details["sandbox"] = json!(self.agent.sandbox);
+        details["workspace"] = json!(self.row.workspace);
         out.events.push(Decision { kind: "approval.requested", payload });
+        self.waiting = Some(Box::new(Waiting {
+            id: InboxId::from_u128(id.as_u128()),
+            kind: InboxKind::Approval,
+            title: title(&format!("{}: {}", call.name, shown(&call.args))),
+            details,
+            group,
+            asked_at: now,
+            expires_at,
+        }));
         self.stop_clock(now);
         self.row.status = SessionStatus::AwaitingApproval;
         self.row.approval = Some(id);

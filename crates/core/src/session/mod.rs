@@ -33,7 +33,8 @@ use crate::agent::{AgentSpec, PolicyKind};
 use crate::attest::AttestationRef;
 use crate::effect::Effect;
 use crate::gate::Labels;
-use crate::ids::{ApprovalId, EffectId, StepId};
+use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
+use crate::inbox::{InboxItem, InboxKind, InboxState, Waiting, title};
 use crate::model::Usage;
 use crate::policy::prompt;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
@@ -95,6 +96,9 @@ pub struct Session {
     history: History,
     next_effect: u64,
     next_approval: u64,
+    next_question: u64,
+    /// There while it waits for a human, and only then.
+    waiting: Option<Box<Waiting>>,
     turn: u32,
     failures: u32,
     /// Some call of the model's present decision failed.
@@ -158,6 +162,8 @@ impl Session {
             history: History::default(),
             next_effect: 0,
             next_approval: 0,
+            next_question: 0,
+            waiting: None,
             turn: 0,
             failures: 0,
             turn_failed: false,
@@ -192,6 +198,36 @@ impl Session {
 
     pub fn status(&self) -> SessionStatus {
         self.row.status
+    }
+
+    /// What it waits for a human to say, while it does.
+    pub fn waiting(&self) -> Option<&Waiting> {
+        self.waiting.as_deref()
+    }
+
+    /// The open item that stands in the inbox while it waits.
+    pub fn inbox_item(&self) -> Option<InboxItem> {
+        let waiting = self.waiting()?.clone();
+        let Waiting { id, kind, title, details, group, asked_at, expires_at } = waiting;
+        Some(InboxItem {
+            id,
+            colony: self.row.colony,
+            session: Some(self.row.id),
+            agent: Some(self.row.agent),
+            agent_name: self.agent.name.clone(),
+            epoch: self.row.epoch,
+            kind,
+            state: InboxState::Open,
+            title,
+            details,
+            group,
+            asked_at,
+            expires_at,
+            answered_at: None,
+            answered_by: None,
+            answer: None,
+            changed: 0,
+        })
     }
 
     /// When [`Input::TimeLimit`] is due, if it is running and has a limit.
@@ -420,6 +456,7 @@ impl Session {
         self.row.status = SessionStatus::Running;
         self.row.prompt = None;
         self.row.approval = None;
+        self.waiting = None;
         self.row.started_at.get_or_insert(now);
         // After a crash the time since the last commit is not known; it counts as not run.
         self.running_since = Some(now);
@@ -587,6 +624,7 @@ impl Session {
         self.row.finished_at = Some(now);
         self.row.prompt = None;
         self.row.approval = None;
+        self.waiting = None;
         let run = self.row.id;
         let event = match status {
             SessionStatus::Succeeded => Some(Decision {
@@ -624,6 +662,17 @@ impl Session {
                 "reason": question.reason(),
             }),
         });
+        let id = InboxId::derive(self.row.id, self.next_question);
+        self.next_question += 1;
+        self.waiting = Some(Box::new(Waiting {
+            id,
+            kind: InboxKind::Question,
+            title: title(&prompt),
+            details: json!({"prompt": prompt, "reason": question.reason(), "step_id": step}),
+            group: None,
+            asked_at: now,
+            expires_at: None,
+        }));
         self.row.status = SessionStatus::AwaitingInput;
         self.row.prompt = Some(prompt);
         self.phase = Phase::Asking { question };

@@ -14,7 +14,7 @@ use overmind_core::canary::Alarm;
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
-use overmind_core::ids::{ApprovalId, EffectId, SessionId};
+use overmind_core::ids::{ApprovalId, EffectId, InboxId, SessionId};
 use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
 use overmind_core::queue::Ticket;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{Cortex, count, lock, shutting_down};
+use super::{Cortex, count, inbox, lock, shutting_down};
 use crate::error::EngineError;
 
 /// How long to wait before a commit that the disk refused is tried again.
@@ -75,9 +75,21 @@ pub(crate) enum Mail {
 /// What a caller asks of a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
-    Cancel { by: String },
-    Answer { message: String, by: String },
-    Decide { approval: ApprovalId, approve: bool, reason: Option<String>, by: String },
+    Cancel {
+        by: String,
+    },
+    /// To the question `item`; without one, to whatever it asks now.
+    Answer {
+        item: Option<InboxId>,
+        message: String,
+        by: String,
+    },
+    Decide {
+        approval: ApprovalId,
+        approve: bool,
+        reason: Option<String>,
+        by: String,
+    },
 }
 
 /// Why a driver stops before its session does.
@@ -253,9 +265,23 @@ impl Driver {
             }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::Order { order, reply } => {
+                let another = match &order {
+                    Order::Answer { item: Some(item), .. } => {
+                        self.session().waiting().is_none_or(|waiting| waiting.id != *item)
+                    }
+                    Order::Answer { item: None, .. }
+                    | Order::Cancel { .. }
+                    | Order::Decide { .. } => false,
+                };
+                if another {
+                    let _ = reply.send(Err(EngineError::conflict("Run waits for another answer")));
+                    return Ok(());
+                }
                 let input = match order {
                     Order::Cancel { by } => Input::Canceled { by },
-                    Order::Answer { message, by } => Input::Answered { message, by, epoch, hive },
+                    Order::Answer { item: _, message, by } => {
+                        Input::Answered { message, by, epoch, hive }
+                    }
                     Order::Decide { approval, approve, reason, by } => {
                         Input::Decided { approval, approve, reason, by, epoch, hive }
                     }
@@ -349,6 +375,7 @@ impl Driver {
             });
         }
         let before = self.session().row().clone();
+        let waited = self.session().inbox_item();
         // What of these is done again was begun in an earlier life.
         let begun = self.session().effects_under_way();
         let (mut effects, mut aborted) = self.fed(&input, now, &mut commit);
@@ -369,9 +396,13 @@ impl Driver {
         if *self.session().row() != before {
             commit.changes.push(Change::SessionUpdate(Box::new(self.session().row().clone())));
         }
+        let inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
         failpoint::point("driver.before_commit");
         self.commit(commit).await?;
         failpoint::point("driver.after_commit");
+        if inbox_moves {
+            self.cortex.inbox_moved();
+        }
         self.moved(&before).await;
         let epoch = self.session().row().epoch;
         let old = before.epoch;
@@ -432,9 +463,10 @@ impl Driver {
         if let Some(refused) = self.cortex.alarm(self.id, call.tool, call.args) {
             return Some(refused);
         }
-        let mut verdict =
-            self.cortex.judge(session.row(), session.agent(), call.tool, call.args, call.labels);
-        if verdict.decision == gate::Decision::Allow && !session.agent_asks(call.tool) {
+        let asks = session.agent_asks(call.tool);
+        let (row, agent) = (session.row(), session.agent());
+        let mut verdict = self.cortex.judge(row, agent, call.tool, call.args, call.labels, asks);
+        if verdict.decision == gate::Decision::Allow && !asks {
             // The log keeps who allowed it and under which policy; nobody has to be told why.
             verdict.actions = Vec::new();
             verdict.files = Vec::new();

@@ -37,6 +37,7 @@ impl Cortex {
                 None => PolicyVersion("none".into()),
             },
             files: Vec::new(),
+            group: None,
         })
     }
 
@@ -61,7 +62,7 @@ impl Cortex {
     }
 
     /// What the policy says about a call of this session, and about nothing else: what the
-    /// agent's own definition asks for comes on top.
+    /// agent's own definition asks for comes on top; `asks` says that it wants a human here.
     pub(crate) fn judge(
         &self,
         row: &SessionRow,
@@ -69,23 +70,44 @@ impl Cortex {
         tool: &str,
         args: &Value,
         labels: Labels,
+        asks: bool,
     ) -> GateVerdict {
         // A session that began under a policy is never let go by an engine that has none. The
         // server always has one: switched off, it is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
-        let inside = agent.sandbox != SandboxLevel::None;
-        gate.judge(&GateRequest {
-            colony: colony_name(row.colony),
-            agent: agent.name.clone(),
-            tool: tool.to_owned(),
-            args: args.clone(),
-            // As the command sees it.
-            workspace: if inside { "/workspace".into() } else { row.workspace.clone() },
-            cwd: String::new(),
-            scratch: scratch_of(row.id),
-            sandbox: agent.sandbox,
-            labels,
-        })
+        let (sandbox, workspace) = (agent.sandbox, &row.workspace);
+        let request = gate_request(row.id, row.colony, &agent.name, sandbox, workspace, tool, args);
+        let request = GateRequest { labels, ..request };
+        let mut verdict = gate.judge(&request);
+        if verdict.decision == Decision::Ask || asks {
+            verdict.group = gate.group(&request, &verdict);
+        }
+        verdict
+    }
+}
+
+/// A call as policies see it, of a session that has read nothing yet.
+pub(crate) fn gate_request(
+    session: SessionId,
+    colony: ColonyId,
+    agent: &str,
+    sandbox: SandboxLevel,
+    workspace: &str,
+    tool: &str,
+    args: &Value,
+) -> GateRequest {
+    let inside = sandbox != SandboxLevel::None;
+    GateRequest {
+        colony: colony_name(colony),
+        agent: agent.to_owned(),
+        tool: tool.to_owned(),
+        args: args.clone(),
+        // As the command sees it.
+        workspace: if inside { "/workspace".into() } else { workspace.to_owned() },
+        cwd: String::new(),
+        scratch: scratch_of(session),
+        sandbox,
+        labels: Labels::default(),
     }
 }
 
@@ -108,5 +130,6 @@ fn no_policy() -> GateVerdict {
         actions: Vec::new(),
         policy: PolicyVersion("none".into()),
         files: Vec::new(),
+        group: None,
     }
 }

@@ -6,6 +6,7 @@
 
 mod driver;
 mod gating;
+mod inbox;
 mod load;
 mod watch;
 
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::driver::Mail;
 pub(crate) use self::driver::Order;
+pub(crate) use self::gating::gate_request;
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
@@ -63,6 +65,8 @@ pub(crate) struct Cortex {
     toolset: Mutex<(Arc<[ToolSpec]>, Arc<Toolset>)>,
     tools: Arc<dyn Toolbox>,
     pub(crate) watchers: Arc<Watchers>,
+    /// Counts the commits of this process that changed the inbox.
+    pub(crate) inbox: tokio::sync::watch::Sender<u64>,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
     pub(crate) alarms: Alarms,
@@ -145,6 +149,7 @@ impl Cortex {
             tools,
             toolset: Mutex::new(toolset),
             watchers,
+            inbox: tokio::sync::watch::Sender::new(0),
             counters: Counters::default(),
             alarms: Alarms::default(),
             draining: AtomicBool::new(false),
@@ -299,6 +304,7 @@ impl Cortex {
 
     /// Puts back to work what a crash or a shutdown left.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<u64, StoreError> {
+        self.fill_inbox().await?;
         let mut recovered = 0;
         for status in [SessionStatus::Running, SessionStatus::Queued] {
             let mut after = None;

@@ -4,6 +4,7 @@ mod attested;
 mod canaries;
 mod gate;
 mod humans;
+mod inbox;
 mod live;
 mod orders;
 mod recovery;

@@ -86,6 +86,7 @@ impl World {
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,
                 approval_ttl,
+                propose_after: 3,
                 workspace: dir.path().to_owned(),
                 token_key: [7; 32],
                 admin_hash: *blake3::hash(b"ova_test").as_bytes(),

@@ -122,6 +122,7 @@ impl App {
                 max_running_per_agent: config.max_running_per_agent,
                 max_running_per_colony: config.max_running_per_colony,
                 approval_ttl: config.approval_ttl,
+                propose_after: config.propose_after,
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),

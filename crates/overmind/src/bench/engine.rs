@@ -11,6 +11,7 @@ use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_engine::request::{AgentDraft, SessionDraft};
 use overmind_engine::{Caller, Engine, EngineError};
 
+use super::approval;
 use super::floors::Floors;
 use super::{Figure, Goal, Setting, ms, rate};
 use crate::app::App;
@@ -65,6 +66,7 @@ pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Fi
     let commits = (commits(engine) - before).max(1.0);
     let dependent = f64::from((alone.steps + alone.model_calls).max(1));
     let verify = verify(engine, alone.id, setting.time(Duration::from_secs(3))).await?;
+    let approval = approval::measure(setting, floors, &dir, engine).await?;
     let _ = app.stop(std::future::pending()).await;
     Ok(vec![
         Figure::new("agent steps", rate(steps, elapsed), "steps/s")
@@ -84,6 +86,7 @@ pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Fi
                 commits / dependent
             )),
         verify,
+        approval,
     ])
 }
 

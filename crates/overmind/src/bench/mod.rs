@@ -7,6 +7,7 @@
 //!
 //! What it does not say: how it would be under other load, or with agents that think.
 
+mod approval;
 mod attestation;
 mod engine;
 mod floors;
@@ -213,7 +214,7 @@ const GROUPS: &[Group] = &[
     ("memory", &["memory of listing", "listing events"]),
     ("memory-quality", MEMORY_QUALITY),
     ("memory-speed", MEMORY_SPEED),
-    ("engine", &["agent steps", "single step", "replay verify"]),
+    ("engine", &["agent steps", "single step", "replay verify", "approval to resumed session"]),
     ("attestation", &["first command", "first command p90"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
     ("gateway", GATEWAY),

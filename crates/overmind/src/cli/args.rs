@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
+use super::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
 use super::args_mcp::McpCommand;
 use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
@@ -135,6 +136,10 @@ Examples:
   overmind events 019a -f                     one run's events as they happen
   overmind events 019a -o json | jq .type")]
     Events(EventsArgs),
+    /// List what waits for a human: approvals, questions and raises
+    Inbox(InboxArgs),
+    /// Answer a question
+    Answer(AnswerArgs),
     /// Answer a run that waits for input
     #[command(after_help = "\
 Example:
@@ -145,10 +150,10 @@ Example:
         /// The answer
         message: String,
     },
-    /// Allow the action that a run waits for approval of
-    Approve(DecideArgs),
-    /// Refuse the action that a run waits for approval of
-    Deny(DecideArgs),
+    /// Allow actions that wait for approval
+    Approve(ApproveArgs),
+    /// Refuse actions that wait for approval
+    Deny(DenyArgs),
     /// Stop runs for good
     #[command(after_help = "\
 Example:
@@ -390,18 +395,6 @@ pub struct EventsArgs {
     /// At most this many (without --follow)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(after_help = "\
-Example:
-  overmind approve 019a --reason \"looked at the command\"")]
-pub struct DecideArgs {
-    /// The run: an id, or a unique beginning or end of one
-    pub id: String,
-    /// Why; the agent and the audit log see it
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -42,8 +42,7 @@ pub fn only(
     list: &str,
 ) -> Result<String, Failure> {
     match found.len() {
-        0 => Err(Failure::new(Exit::NotFound, format!("there is no {what} `{given}`"))
-            .hint(format!("`{list}` lists them"))),
+        0 => Err(none(what, given, list)),
         1 => Ok(found.remove(0)),
         several => {
             let shown: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
@@ -51,6 +50,12 @@ pub fn only(
                 .hint(format!("give more of the id: {}", shown.join(", "))))
         }
     }
+}
+
+/// Why there is no such thing; `list` is the command that shows those that there are.
+pub fn none(what: &str, given: &str, list: &str) -> Failure {
+    Failure::new(Exit::NotFound, format!("there is no {what} `{given}`"))
+        .hint(format!("`{list}` lists them"))
 }
 
 #[cfg(test)]

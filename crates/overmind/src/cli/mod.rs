@@ -6,12 +6,15 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
 pub mod config_cmd;
 pub mod context;
 pub mod exit;
 pub mod ids;
+pub mod inbox;
+pub mod inbox_answer;
 pub mod live;
 pub mod mcp;
 pub mod policy_cmd;
@@ -30,7 +33,6 @@ pub mod watch;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use overmind_api::Verdict;
 
 use crate::config::Env;
 use args::{Cli, Command};
@@ -93,8 +95,10 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
         Command::Events(args) => Box::pin(watch::events(cx, &args)).await,
         Command::Input { id, message } => session::input(cx, &id, &message).await,
-        Command::Approve(args) => session::decide(cx, args, Verdict::Approve).await,
-        Command::Deny(args) => session::decide(cx, args, Verdict::Deny).await,
+        Command::Inbox(args) => Box::pin(inbox::run(cx, args)).await,
+        Command::Approve(args) => Box::pin(inbox_answer::approve(cx, args)).await,
+        Command::Deny(args) => Box::pin(inbox_answer::deny(cx, args)).await,
+        Command::Answer(args) => Box::pin(inbox_answer::answer(cx, args)).await,
         Command::Cancel { ids } => session::cancel(cx, &ids).await,
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,

@@ -7,15 +7,15 @@
 use std::path::Path;
 
 use overmind_api::{
-    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, ApprovalAnswer, AttestationRecord,
-    AuditReport, BackupDone, BackupRequest, Diff, Event, ForkRequest, Key, KeyCreate, KeyCreated,
-    ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
-    MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run,
-    RunCreate, RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest,
-    VerifyReport,
+    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttestationRecord, AuditReport, BackupDone,
+    BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxItem,
+    InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
+    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
+    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
+    RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
-    Client, ClientError, Options, Page, Replay, ReplayItem, ReplayOptions, Target,
+    Client, ClientError, InboxWatch, Options, Page, Replay, ReplayItem, ReplayOptions, Target,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -283,13 +283,48 @@ impl Remote {
         Ok(self.client.run_input(id, message).await?)
     }
 
-    pub async fn run_decide(
+    /// What waits for a human, or with `all` ever did: at most `limit`, asked last first.
+    pub async fn inbox(
         &self,
-        id: &str,
-        approval: &str,
-        answer: &ApprovalAnswer,
-    ) -> Result<Run, Failure> {
-        Ok(self.client.run_decide(id, approval, answer).await?)
+        all: bool,
+        kind: Option<InboxKind>,
+        group: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<InboxItem>, Failure> {
+        let query = InboxListQuery {
+            limit: Some(limit.min(MAX_LIMIT)),
+            state: all.then(|| "all".to_owned()),
+            kind,
+            group: group.map(str::to_owned),
+            ..InboxListQuery::default()
+        };
+        let first = self.client.inbox_list(&query).await?;
+        self.rest(first, limit).await
+    }
+
+    pub async fn inbox_fetch(&self, item: &str) -> Result<InboxItem, Failure> {
+        Ok(self.client.inbox_fetch(item).await?)
+    }
+
+    pub async fn inbox_answer(
+        &self,
+        item: &str,
+        answer: &InboxAnswer,
+    ) -> Result<InboxItem, Failure> {
+        Ok(self.client.inbox_answer(item, answer).await?)
+    }
+
+    pub async fn inbox_answer_all(&self, batch: &InboxBatch) -> Result<InboxBatchDone, Failure> {
+        Ok(self.client.inbox_answer_all(batch).await?)
+    }
+
+    pub async fn inbox_proposals(&self) -> Result<Vec<InboxProposal>, Failure> {
+        Ok(self.client.inbox_proposals().await?)
+    }
+
+    /// The inbox as it changes, from what is open now on.
+    pub async fn inbox_watch(&self) -> Result<InboxWatch, Failure> {
+        Ok(self.client.inbox_watch(None, 10).await?)
     }
 
     pub async fn run_fork(&self, id: &str, fork: &ForkRequest) -> Result<Run, Failure> {

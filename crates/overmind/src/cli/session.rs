@@ -1,11 +1,10 @@
-//! Runs: `ps`, `input`, `approve`, `deny`, `cancel`, `fork`, `diff`, `replay --verify`.
+//! Runs: `ps`, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
 
 use overmind_api::{
-    ApprovalAnswer, Diff, ForkRequest, Run, RunStatus, SandboxLevel, Step, Timestamp, Verdict,
-    VerifyReport,
+    Diff, ForkRequest, Run, RunStatus, SandboxLevel, Step, Timestamp, VerifyReport,
 };
 
-use super::args::{DecideArgs, ForkArgs, PsArgs};
+use super::args::{ForkArgs, PsArgs};
 use super::args_more::spelled;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
@@ -177,7 +176,11 @@ pub fn cost(run: &Run) -> Option<String> {
 }
 
 /// A single run after a change of it.
-fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
+///
+/// # Errors
+///
+/// When the result cannot be written.
+pub fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
     show::one(&cx.out, run, &run.id.to_string(), || {
         vec![
             ("run", cell(run.id.to_string())),
@@ -193,26 +196,6 @@ pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(id).await?;
     let run = remote.run_input(&id, message).await?;
-    show_run(cx, &run)?;
-    Ok(Exit::Done)
-}
-
-/// # Errors
-///
-/// What kept the decision from being taken.
-pub async fn decide(cx: &Context, args: DecideArgs, decision: Verdict) -> Outcome {
-    let remote = Remote::connect(cx)?;
-    let id = remote.find_run(&args.id).await?;
-    let run = remote.run(&id).await?;
-    let Some(approval) = run.approval_id else {
-        return Err(Failure::new(
-            Exit::Conflict,
-            format!("run {id} does not wait for approval: it is {}", run.status),
-        )
-        .hint("`overmind ps --status awaiting_approval` lists those that do"));
-    };
-    let answer = ApprovalAnswer { decision, reason: args.reason };
-    let run = remote.run_decide(&id, &approval.to_string(), &answer).await?;
     show_run(cx, &run)?;
     Ok(Exit::Done)
 }

@@ -68,6 +68,7 @@ pub struct Config {
     pub canaries: bool,
     pub policy: PolicyChoice,
     pub approval_ttl: Option<Duration>,
+    pub propose_after: u32,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Secrets by name, from `OVERMIND_CRED_…`.
@@ -219,6 +220,7 @@ impl Config {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
             },
+            propose_after: count(key::PROPOSE_AFTER),
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             credentials: BTreeMap::new(),

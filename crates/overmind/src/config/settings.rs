@@ -90,6 +90,7 @@ pub const UNTRUSTED_PATHS: &str = "tools.untrusted_paths";
 pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
+pub const PROPOSE_AFTER: &str = "policy.propose_after";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -420,6 +421,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 0, max: 8760 },
         Some("168"),
         "an approval that took longer is asked for anew; 0 is never",
+    ),
+    setting(
+        PROPOSE_AFTER,
+        None,
+        Kind::Whole { min: 2, max: 1000 },
+        Some("3"),
+        "a rule is proposed for what was approved so often in one and the same form",
     ),
     setting(
         LOG_LEVEL,

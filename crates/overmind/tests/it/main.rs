@@ -8,6 +8,7 @@ mod exfiltration;
 mod gate;
 mod help;
 mod home;
+mod inbox;
 mod kills;
 mod life;
 mod mcp;

@@ -136,6 +136,7 @@ impl Policy {
             files: files_of(&acts),
             actions,
             policy: self.version.clone(),
+            group: None,
         }
     }
 

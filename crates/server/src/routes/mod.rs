@@ -17,6 +17,7 @@ use crate::fault::Fault;
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod health;
+pub(crate) mod inbox;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod runs;
@@ -83,6 +84,14 @@ routes! {
     Long get "/api/runs/{id}/verify" => runs::run_verify;
     Long post "/api/runs/{id}/fork" => runs::run_fork;
     Long get "/api/diff" => runs::run_diff;
+
+    Quick get "/api/inbox" => inbox::inbox_list;
+    Quick post "/api/inbox/answer" => inbox::inbox_answer_all;
+    Quick get "/api/inbox/groups" => inbox::inbox_groups;
+    Quick get "/api/inbox/proposals" => inbox::inbox_proposals;
+    Quick get "/api/inbox/events" => inbox::inbox_events;
+    Quick get "/api/inbox/{id}" => inbox::inbox_fetch;
+    Quick post "/api/inbox/{id}/answer" => inbox::inbox_answer;
 
     Quick post "/api/memory/store" => memory::memory_store;
     Quick post "/api/memory/search" => memory::memory_search;

@@ -198,6 +198,7 @@ async fn engine(
             max_running_per_agent: 8,
             max_running_per_colony: 8,
             approval_ttl: None,
+            propose_after: 3,
             workspace: PathBuf::from(dir.path()),
             token_key: [7; 32],
             admin_hash: *blake3::hash(ADMIN.as_bytes()).as_bytes(),

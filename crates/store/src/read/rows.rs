@@ -3,8 +3,9 @@
 
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, InboxId, MemoryId, SessionId, StepId,
 };
+use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind, StepRow};
@@ -259,6 +260,32 @@ pub(crate) fn event(row: &Row<'_>) -> Outcome<LogEvent> {
         hash: cells.hash(4)?,
         kind: cells.str(5)?.into(),
         payload: cells.str(6)?.into(),
+    })
+}
+
+pub(crate) const INBOX: &str = "id, colony, session, agent, agent_name, epoch, kind, state, \
+    title, details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed";
+
+pub(crate) fn inbox(row: &Row<'_>) -> Outcome<InboxItem> {
+    let cells = Cells::new(row, "inbox");
+    Ok(InboxItem {
+        id: InboxId::from_u128(cells.u128(0)?),
+        colony: ColonyId::from_u128(cells.u128(1)?),
+        session: cells.opt(2, Cells::u128)?.map(SessionId::from_u128),
+        agent: cells.opt(3, Cells::u128)?.map(AgentId::from_u128),
+        agent_name: cells.text(4)?,
+        epoch: cells.u32(5)?,
+        kind: InboxKind::parse(cells.str(6)?).ok_or_else(|| cells.wrong(6, "a kind of item"))?,
+        state: InboxState::parse(cells.str(7)?).ok_or_else(|| cells.wrong(7, "a state"))?,
+        title: cells.text(8)?,
+        details: cells.json(9)?,
+        group: cells.opt(10, Cells::text)?,
+        asked_at: cells.time(11)?,
+        expires_at: cells.opt(12, Cells::time)?,
+        answered_at: cells.opt(13, Cells::time)?,
+        answered_by: cells.opt(14, Cells::text)?,
+        answer: cells.opt(15, Cells::text)?,
+        changed: cells.u64(16)?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! One commit inside the group's transaction: guards, events, changes.
 
+use overmind_core::inbox::InboxItem;
 use overmind_core::row::StepRow;
 use overmind_core::store::{Committed, Guard};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -44,7 +45,7 @@ fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committ
         places.push((event.stream, log.append(conn, event)?));
     }
     for change in &commit.changes {
-        apply_change(conn, change)?;
+        apply_change(conn, change, log.global())?;
     }
     Ok(Committed { global: log.global(), places })
 }
@@ -94,7 +95,8 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
     }
 }
 
-fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
+/// `global` is the number of the commit's last event.
+fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
     match change {
         Write::AgentPut { agent, spec } => {
             let status = agent_status_text(agent.status);
@@ -136,6 +138,7 @@ fn apply_change(conn: &Connection, change: &Write) -> Outcome<()> {
         Write::SessionInsert(session) => insert_session(conn, session),
         Write::SessionUpdate(session) => update_session(conn, session),
         Write::StepPut { row, input, output } => put_step(conn, row, input, output.as_deref()),
+        Write::InboxPut { item, details } => put_inbox(conn, item, details, global),
         Write::MemoryInsert { item, metadata, vector, key } => {
             if let Some(key) = key {
                 let new = conn
@@ -380,5 +383,40 @@ fn put_step(conn: &Connection, row: &StepRow, input: &str, output: Option<&str>)
             row.id, row.idx, row.session
         )));
     }
+    Ok(())
+}
+
+fn put_inbox(conn: &Connection, item: &InboxItem, details: &str, global: u64) -> Outcome<()> {
+    conn.prepare_cached(
+        "INSERT INTO inbox (id, colony, session, agent, agent_name, epoch, kind, state, title,
+           details, grp, asked_at, expires_at, answered_at, answered_by, answer, changed)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+         ON CONFLICT (id) DO UPDATE SET
+           colony = excluded.colony, session = excluded.session, agent = excluded.agent,
+           agent_name = excluded.agent_name, epoch = excluded.epoch, kind = excluded.kind,
+           state = excluded.state, title = excluded.title, details = excluded.details,
+           grp = excluded.grp, asked_at = excluded.asked_at, expires_at = excluded.expires_at,
+           answered_at = excluded.answered_at, answered_by = excluded.answered_by,
+           answer = excluded.answer, changed = excluded.changed",
+    )?
+    .execute(params![
+        blob(item.id.as_u128()),
+        blob(item.colony.as_u128()),
+        opt_blob(item.session.map(|session| session.as_u128())),
+        opt_blob(item.agent.map(|agent| agent.as_u128())),
+        item.agent_name,
+        item.epoch,
+        item.kind.as_str(),
+        item.state.as_str(),
+        item.title,
+        details,
+        item.group,
+        item.asked_at.as_micros(),
+        opt_time(item.expires_at),
+        opt_time(item.answered_at),
+        item.answered_by,
+        item.answer,
+        int(global)
+    ])?;
     Ok(())
 }

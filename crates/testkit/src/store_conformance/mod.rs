@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 
 use crate::ids::SeededIds;
 
+mod inbox;
 mod log;
 mod memory;
 mod memory_life;
@@ -91,6 +92,12 @@ cases! {
     memory_life::common_words_hide_no_rare_ones
     memory_life::items_of_only_common_words_are_found
     memory_life::a_key_is_free_again_when_its_item_has_expired
+    inbox::items_round_trip
+    inbox::items_are_listed_newest_first_in_pages
+    inbox::changes_are_told_in_order_and_commits_stay_whole
+    inbox::sessions_that_wait_without_an_item_are_found
+    inbox::retention_takes_the_items_of_a_session_along
+    inbox::secrets_never_come_to_rest_in_the_inbox
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once

@@ -6,6 +6,7 @@ use overmind_core::approval::action_hash;
 use overmind_core::effect::{Effect, EffectAction};
 use overmind_core::gate;
 use overmind_core::ids::HiveId;
+use overmind_core::inbox::InboxKind;
 use overmind_core::model::{Message, ModelRequest};
 use overmind_core::row::SessionStatus;
 use overmind_core::session::{Decision, Input, Recorded, STALE_APPROVAL, Session, Step};
@@ -265,6 +266,16 @@ impl World {
         );
         assert_eq!(row.prompt.is_some(), self.awaits());
         assert_eq!(row.approval.is_some(), row.status == SessionStatus::AwaitingApproval);
+        let waiting = session.waiting();
+        assert_eq!(waiting.is_some(), self.awaits(), "one open item while it waits, else none");
+        if let Some(waiting) = waiting {
+            let kind =
+                if row.approval.is_some() { InboxKind::Approval } else { InboxKind::Question };
+            assert_eq!(waiting.kind, kind);
+            let same = row.approval.is_none_or(|id| id.as_u128() == waiting.id.as_u128());
+            assert!(same, "the item of an approval has its digits");
+            assert_eq!(waiting.details["prompt"].as_str(), row.prompt.as_deref());
+        }
         assert_eq!(self.steps.len(), row.steps as usize, "a row for each step");
         let ended = row.status.is_terminal();
         assert_eq!(row.finished_at.is_some(), ended);

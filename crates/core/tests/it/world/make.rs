@@ -232,5 +232,6 @@ pub(crate) fn verdict(decision: gate::Decision) -> GateVerdict {
         actions: Vec::new(),
         policy: PolicyVersion("p1".into()),
         files: vec!["a.sh".into()],
+        group: Some("g".into()),
     }
 }

@@ -45,6 +45,8 @@ pub(crate) enum Rule {
     Orders,
     /// Nothing that needs consent happened without it.
     Approvals,
+    /// The inbox says what the log says: what waits is open, and nothing else is.
+    Inbox,
     /// The API shows what the rows say.
     Views,
     /// No process outlives its daemon.
@@ -58,7 +60,7 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Acknowledged,
         Self::Settled,
         Self::Audit,
@@ -75,6 +77,7 @@ impl Rule {
         Self::Files,
         Self::Orders,
         Self::Approvals,
+        Self::Inbox,
         Self::Views,
         Self::Processes,
         Self::Litter,
@@ -123,7 +126,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
         (Rule::Locks, outside::locks),
         (Rule::Complaints, outside::complaints),
     ];
-    let single: [(Rule, Single); 15] = [
+    let single: [(Rule, Single); 16] = [
         (Rule::Settled, log::settled),
         (Rule::Sequence, log::sequence),
         (Rule::OneEnd, log::one_end),
@@ -131,6 +134,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
         (Rule::RowIsLog, log::row_is_log),
         (Rule::Steps, log::steps),
         (Rule::Epochs, log::epochs),
+        (Rule::Inbox, log::inbox),
         (Rule::ToolCalls, effects::tool_calls),
         (Rule::ModelCalls, effects::model_calls),
         (Rule::Marks, effects::marks),

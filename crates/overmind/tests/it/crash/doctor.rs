@@ -93,6 +93,14 @@ const STORE: &[(&str, Rule, InStore)] = &[
         let id = blob(succeeded(evidence).row.id);
         run(db, "UPDATE sessions SET epoch = epoch + 1 WHERE id = ?1", &id);
     }),
+    ("an answered item is open again", Rule::Inbox, |db, evidence| {
+        let id = blob(some(evidence, |story| !story.inbox.is_empty()).row.id);
+        run(db, "UPDATE inbox SET state = 'open' WHERE session = ?1", &id);
+    }),
+    ("an item is deleted", Rule::Inbox, |db, evidence| {
+        let id = blob(some(evidence, |story| !story.inbox.is_empty()).row.id);
+        run(db, "DELETE FROM inbox WHERE session = ?1", &id);
+    }),
     ("a note is remembered twice", Rule::Memory, |db, _| {
         db.execute_batch(
             "CREATE TEMP TABLE twin AS SELECT * FROM memory_items LIMIT 1; \

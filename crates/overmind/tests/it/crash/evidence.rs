@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use overmind_core::ids::{ColonyId, SessionId};
+use overmind_core::inbox::{InboxFilter, InboxItem};
 use overmind_core::memory::MemoryItem;
 use overmind_core::replay::Replayer;
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
@@ -62,6 +63,7 @@ pub(crate) struct Story {
     pub(crate) row: SessionRow,
     pub(crate) steps: Vec<StepRow>,
     pub(crate) events: Vec<Event>,
+    pub(crate) inbox: Vec<InboxItem>,
     pub(crate) replayed: Result<(SessionRow, Vec<StepRow>), String>,
 }
 
@@ -226,6 +228,22 @@ impl Evidence {
                 }
             }
         }
+        let mut items: Vec<InboxItem> = Vec::new();
+        loop {
+            let page = Page { limit: 500, after: items.last().map(InboxItem::cursor) };
+            let page = store.inbox_list(InboxFilter::default(), page).await;
+            let page = page.expect("the inbox is readable");
+            if page.is_empty() {
+                break;
+            }
+            items.extend(page);
+        }
+        let mut inbox: BTreeMap<SessionId, Vec<InboxItem>> = BTreeMap::new();
+        for item in items {
+            if let Some(session) = item.session {
+                inbox.entry(session).or_default().push(item);
+            }
+        }
         let mut stories = BTreeMap::new();
         for status in SessionStatus::ALL {
             let mut after = None;
@@ -237,7 +255,8 @@ impl Evidence {
                     let steps = store.step_list(row.id, None, 1000).await.expect("readable steps");
                     let events = events.remove(&row.id).unwrap_or_default();
                     let replayed = replay(&store, &events).await;
-                    stories.insert(row.id, Story { row, steps, events, replayed });
+                    let inbox = inbox.remove(&row.id).unwrap_or_default();
+                    stories.insert(row.id, Story { row, steps, events, inbox, replayed });
                 }
             }
         }

@@ -7,7 +7,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use overmind_api::{
-    AgentPatch, ApprovalAnswer, ForkRequest, ListQuery, Run, RunListQuery, RunStatus, Verdict,
+    AgentPatch, ApprovalAnswer, ForkRequest, InboxAnswer, InboxDecision, InboxId, ListQuery, Run,
+    RunListQuery, RunStatus, Verdict,
 };
 use overmind_client::{Client, ClientError, Page};
 use overmind_core::ids::SessionId;
@@ -173,7 +174,17 @@ impl World {
         if let Some(approval) = run.approval_id {
             let approve = !self.one_in(8);
             let decision = if approve { Verdict::Approve } else { Verdict::Deny };
-            let answer = ApprovalAnswer { decision, reason: (!approve).then(|| "no".into()) };
+            let reason = (!approve).then(|| "no".to_owned());
+            if self.one_in(2) {
+                // The same from the other side: both close one item.
+                let item = InboxId::from_u128(approval.as_u128()).to_string();
+                let decision = if approve { InboxDecision::Approve } else { InboxDecision::Deny };
+                client
+                    .inbox_answer(&item, &InboxAnswer { decision, message: None, reason })
+                    .await?;
+                return self.done(run, Order::Decide { approval, approve }, "approval");
+            }
+            let answer = ApprovalAnswer { decision, reason };
             let run = self.shows(client.run_decide(&id, &approval.to_string(), &answer)).await?;
             return self.done(&run, Order::Decide { approval, approve }, "approval");
         }

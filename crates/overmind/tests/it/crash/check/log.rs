@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use overmind_core::ids::StepId;
+use overmind_core::ids::{ApprovalId, InboxId, StepId};
+use overmind_core::inbox::InboxState;
 use overmind_core::row::SessionStatus;
 use serde_json::Value;
 
@@ -173,4 +174,47 @@ pub(super) fn epochs(_: &Evidence, story: &Story, found: &mut Found) {
     found.unless(u64::from(story.row.epoch) == last, || {
         format!("its row says epoch {}, its log {last}", story.row.epoch)
     });
+}
+
+/// Every item that the log tells of is there, stands as it tells, and no other is.
+pub(super) fn inbox(_: &Evidence, story: &Story, found: &mut Found) {
+    let mut told: BTreeMap<InboxId, InboxState> = BTreeMap::new();
+    let (mut open, mut last, mut questions) = (None, None, 0);
+    for event in &story.events {
+        let closed = match event.kind() {
+            "approval.requested" => {
+                let asked: Result<ApprovalId, _> = event.text("approval_id").parse();
+                open = asked.ok().map(|id| InboxId::from_u128(id.as_u128()));
+                continue;
+            }
+            "run.awaiting_input" => {
+                open = Some(InboxId::derive(story.row.id, questions));
+                questions += 1;
+                continue;
+            }
+            // What a fork repeats was asked of its source, but for the question that it is at.
+            "run.forked" => {
+                told.clear();
+                continue;
+            }
+            "approval.expired" => {
+                if let Some(state) = last.and_then(|id| told.get_mut(&id)) {
+                    *state = InboxState::Expired;
+                }
+                continue;
+            }
+            "run.input_received" => InboxState::Answered,
+            "approval.answered" if event.value.get("approve") == Some(&Value::Bool(true)) => {
+                InboxState::Approved
+            }
+            "approval.answered" => InboxState::Denied,
+            "run.canceled" => InboxState::Withdrawn,
+            _ => continue,
+        };
+        last = open.take();
+        told.extend(last.map(|id| (id, closed)));
+    }
+    told.extend(open.map(|id| (id, InboxState::Open)));
+    let there: BTreeMap<_, _> = story.inbox.iter().map(|item| (item.id, item.state)).collect();
+    found.unless(there == told, || format!("its inbox has {there:?}, its log tells of {told:?}"));
 }

@@ -1,0 +1,286 @@
+//! The inbox on the wire: everything that waits for a human, in one shape.
+
+use overmind_core::ids::{AgentId, ApprovalId, InboxId, SessionId};
+use overmind_core::inbox;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::problem::{FieldError, Problem, refuse_blank, refuse_long};
+use crate::vocabulary::{InboxKind, InboxState};
+
+/// Items that one batch may answer.
+pub const MAX_INBOX_BATCH: usize = 100;
+/// Longest reason, in characters.
+const MAX_REASON: usize = 2000;
+
+/// One thing that waits, or waited, for a human.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InboxItem {
+    #[schema(value_type = String, example = "inb_4f1c02d3a9e18b57a6d2f3c4b5a69788")]
+    pub id: InboxId,
+    pub kind: InboxKind,
+    pub state: InboxState,
+    /// One line that says what it is about.
+    pub title: String,
+    /// `low`, `medium`, `high` or `critical`; of an approval under a policy.
+    pub risk: Option<String>,
+    /// The run that waits.
+    #[schema(value_type = Option<String>)]
+    pub run_id: Option<SessionId>,
+    /// Of an approval: as in the run and its events.
+    #[schema(value_type = Option<String>)]
+    pub approval_id: Option<ApprovalId>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    /// The agent's name when it asked.
+    pub agent: String,
+    /// The run's epoch when it asked.
+    pub epoch: u32,
+    /// Open items with the same key are alike and may be answered together.
+    pub group: Option<String>,
+    /// Of an approval: `prompt`, `tool_name`, `args`, `action_hash`, `sandbox`, `workspace` and,
+    /// under a policy, `reason`, `risk`, `rule`, `policy`, `actions` and `files`. With
+    /// `args_cut`, arguments were too long to stand here; the run's `approval.requested` event
+    /// has them whole. Of a question: `prompt`, `reason` and `step_id`.
+    #[schema(value_type = Object)]
+    pub details: Value,
+    #[schema(value_type = String, format = DateTime)]
+    pub asked_at: Timestamp,
+    /// From then on a consent is too late, and the same is asked anew.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub answered_at: Option<Timestamp>,
+    /// Who closed it: `admin`, or the name of an API key.
+    pub answered_by: Option<String>,
+    /// The answer's words, or the reason given with a decision.
+    pub answer: Option<String>,
+    /// The number of its last change; grows with every change of any item.
+    pub changed: u64,
+}
+
+impl From<inbox::InboxItem> for InboxItem {
+    fn from(item: inbox::InboxItem) -> Self {
+        let approval = item.kind == inbox::InboxKind::Approval;
+        Self {
+            id: item.id,
+            kind: item.kind.into(),
+            state: item.state.into(),
+            risk: item.detail("risk").map(str::to_owned),
+            title: item.title,
+            run_id: item.session,
+            approval_id: approval.then(|| ApprovalId::from_u128(item.id.as_u128())),
+            agent_id: item.agent,
+            agent: item.agent_name,
+            epoch: item.epoch,
+            group: item.group,
+            details: item.details,
+            asked_at: item.asked_at,
+            expires_at: item.expires_at,
+            answered_at: item.answered_at,
+            answered_by: item.answered_by,
+            answer: item.answer,
+            changed: item.changed,
+        }
+    }
+}
+
+/// What is said to an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InboxDecision {
+    /// To an approval: it may happen, once, exactly as shown.
+    Approve,
+    /// To an approval: it may not; the agent hears the `reason`.
+    Deny,
+    /// To a question: the `message`.
+    Answer,
+}
+
+/// Body of `POST /api/inbox/{id}/answer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InboxAnswer {
+    pub decision: InboxDecision,
+    /// The answer to a question; nothing else has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Why it is approved or denied. At most 2,000 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 2000)]
+    pub reason: Option<String>,
+}
+
+impl InboxAnswer {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        checked(self.decision, self.message.as_deref(), self.reason.as_deref())
+    }
+}
+
+/// Body of `POST /api/inbox/answer`: one answer to several items.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InboxBatch {
+    /// The items that were looked at, 1 to 100, each once. Nothing else is answered, whatever has
+    /// been asked since.
+    #[schema(value_type = Vec<String>, min_items = 1, max_items = 100)]
+    pub ids: Vec<InboxId>,
+    /// Refuse items that are not of this group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    pub decision: InboxDecision,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 2000)]
+    pub reason: Option<String>,
+}
+
+impl InboxBatch {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = checked(self.decision, self.message.as_deref(), self.reason.as_deref());
+        if self.ids.is_empty() || self.ids.len() > MAX_INBOX_BATCH {
+            let message = format!("must name 1 to {MAX_INBOX_BATCH} items");
+            errors.push(FieldError::new("ids", message));
+        }
+        errors
+    }
+}
+
+fn checked(
+    decision: InboxDecision,
+    message: Option<&str>,
+    reason: Option<&str>,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    match (decision, message) {
+        (InboxDecision::Answer, Some(message)) => refuse_blank(&mut errors, "message", message),
+        (InboxDecision::Answer, None) => {
+            errors.push(FieldError::new("message", "is required to answer"));
+        }
+        (InboxDecision::Approve | InboxDecision::Deny, Some(_)) => {
+            let text = "belongs to the decision answer; give a reason instead";
+            errors.push(FieldError::new("message", text));
+        }
+        (InboxDecision::Approve | InboxDecision::Deny, None) => {}
+    }
+    match (decision, reason) {
+        (InboxDecision::Answer, Some(_)) => {
+            errors.push(FieldError::new("reason", "belongs to the decisions approve and deny"));
+        }
+        (_, Some(reason)) => refuse_long(&mut errors, "reason", reason, MAX_REASON),
+        (_, None) => {}
+    }
+    errors
+}
+
+/// What became of each item of a batch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InboxBatchDone {
+    /// All of them were answered.
+    pub ok: bool,
+    /// In the order of the request's `ids`.
+    pub results: Vec<InboxResult>,
+}
+
+/// What became of one item: `item` as it stands now, or why it was not answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InboxResult {
+    #[schema(value_type = String)]
+    pub id: InboxId,
+    pub ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<InboxItem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+/// Open items that are alike: the same tool, risk and deciding rule, and the same programs with
+/// the same kinds of effects.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InboxGroup {
+    pub group: String,
+    pub count: u32,
+    /// The newest of them.
+    pub sample: InboxItem,
+    /// Newest first.
+    #[schema(value_type = Vec<String>)]
+    pub ids: Vec<InboxId>,
+    #[schema(value_type = String, format = DateTime)]
+    pub oldest_at: Timestamp,
+}
+
+/// A rule that would have answered these approvals. Only proposed: it holds once somebody writes
+/// it into the policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InboxProposal {
+    /// TOML, to stand in a policy file as it is.
+    pub rule: String,
+    /// Equal approvals since the last denial.
+    pub count: u32,
+    /// The newest of them.
+    pub sample: InboxItem,
+    /// Newest first.
+    #[schema(value_type = Vec<String>)]
+    pub ids: Vec<InboxId>,
+}
+
+/// `event: snapshot` of the stream: what is open has been sent, and changes follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InboxSnapshot {
+    /// Open items.
+    pub open: u64,
+    /// The number of the last change before it.
+    pub changed: u64,
+}
+
+/// Of `GET /api/inbox`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct InboxListQuery {
+    /// Items per page.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Where to go on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only items that stand so; not given: those that are open; `all`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    #[param(inline)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<InboxKind>,
+    /// Only items of this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Only items of this group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(decision: InboxDecision, message: Option<&str>, reason: Option<&str>) -> Vec<String> {
+        let errors = checked(decision, message, reason);
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn each_decision_has_its_own_words() {
+        use InboxDecision::{Answer, Approve, Deny};
+        assert!(wrong(Approve, None, None).is_empty());
+        assert!(wrong(Deny, None, Some("no")).is_empty());
+        assert!(wrong(Answer, Some("8080"), None).is_empty());
+        assert_eq!(wrong(Answer, None, None), ["message"]);
+        assert_eq!(wrong(Answer, Some(" "), Some("why")), ["message", "reason"]);
+        assert_eq!(wrong(Approve, Some("yes"), None), ["message"]);
+        assert_eq!(wrong(Deny, None, Some(&"x".repeat(2001))), ["reason"]);
+    }
+}

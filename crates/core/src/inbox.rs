@@ -1,0 +1,384 @@
+//! What waits for a human, in one shape: approvals, questions and raises.
+//!
+//! An [`InboxItem`] is a projection. A session that begins to wait has one open item, written in
+//! the commit that says so; the commit that ends the wait closes it. So "what waits" is one list,
+//! whoever asks, and an item is answered once, from wherever the first answer comes.
+//!
+//! [`Waiting`] is the session's half: what it waits for, decided by the pure machine and
+//! therefore the same in every replay. Where to start: [`crate::session::Session::waiting`].
+//!
+//! A raise is a request for more of a limit (budget). Nothing asks for raises yet; the shape and
+//! the store hold them, with no session needed.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use crate::ids::{AgentId, ColonyId, InboxId, SessionId};
+use crate::session::Input;
+use crate::time::Timestamp;
+
+/// Longest title, in characters.
+const TITLE: usize = 200;
+/// Arguments up to so many bytes of JSON stand whole in an item; of longer ones each text is cut.
+const ARGS_WHOLE: usize = 32 << 10;
+/// What is left of a text of arguments that are too long, in characters.
+const ARG_CUT: usize = 2_000;
+
+/// What is wanted of a human.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InboxKind {
+    /// Consent to one action.
+    Approval,
+    /// Words.
+    Question,
+    /// More of a limit.
+    Raise,
+}
+
+impl InboxKind {
+    pub const ALL: [Self; 3] = [Self::Approval, Self::Question, Self::Raise];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Approval => "approval",
+            Self::Question => "question",
+            Self::Raise => "raise",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// Where an item stands. Only open ones can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InboxState {
+    Open,
+    Approved,
+    Denied,
+    Answered,
+    /// Approved when it was too late: the same is asked anew, as another item.
+    Expired,
+    /// Nobody wants to know any more: what asked has ended.
+    Withdrawn,
+}
+
+impl InboxState {
+    pub const ALL: [Self; 6] =
+        [Self::Open, Self::Approved, Self::Denied, Self::Answered, Self::Expired, Self::Withdrawn];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Answered => "answered",
+            Self::Expired => "expired",
+            Self::Withdrawn => "withdrawn",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// One thing that waits, or waited, for a human.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InboxItem {
+    pub id: InboxId,
+    pub colony: ColonyId,
+    /// Who waits; `None` where no session does.
+    pub session: Option<SessionId>,
+    pub agent: Option<AgentId>,
+    /// The agent's name when it asked; empty where no agent did.
+    pub agent_name: String,
+    /// The session's epoch when it asked.
+    pub epoch: u32,
+    pub kind: InboxKind,
+    pub state: InboxState,
+    /// One line that says what it is about; at most 200 characters.
+    pub title: String,
+    /// An object. Of an approval, what `approval.requested` says, with `prompt`, `sandbox` and
+    /// `workspace`; arguments beyond 32 KiB are cut and `args_cut` is true. Of a question,
+    /// `prompt`, `reason` and `step_id`.
+    pub details: Value,
+    /// Items with the same key may be shown, and answered, together.
+    pub group: Option<String>,
+    pub asked_at: Timestamp,
+    /// From then on a consent is too late.
+    pub expires_at: Option<Timestamp>,
+    /// When it was closed.
+    pub answered_at: Option<Timestamp>,
+    /// Who closed it.
+    pub answered_by: Option<String>,
+    /// The words of the answer, or the reason given with a decision.
+    pub answer: Option<String>,
+    /// The place of its last change in the order of all commits. Whoever writes an item leaves it
+    /// 0: the store fills it in.
+    pub changed: u64,
+}
+
+impl InboxItem {
+    /// The item that `input` closes, as it stands after. `now` is the commit's time.
+    #[must_use]
+    pub fn closed_by(self, input: &Input, now: Timestamp) -> Self {
+        let late = self.expires_at.is_some_and(|at| now >= at);
+        let (state, by, answer) = match input {
+            Input::Answered { message, by, .. } => (InboxState::Answered, by, Some(message)),
+            Input::Decided { approve: true, by, reason, .. } => {
+                let state = if late { InboxState::Expired } else { InboxState::Approved };
+                (state, by, reason.as_ref())
+            }
+            Input::Decided { approve: false, by, reason, .. } => {
+                (InboxState::Denied, by, reason.as_ref())
+            }
+            Input::Canceled { by } => (InboxState::Withdrawn, by, None),
+            // None of these ends a wait today; an item never stays open without its session.
+            Input::Started { .. }
+            | Input::Recovered { .. }
+            | Input::ToolDone { .. }
+            | Input::ModelDone { .. }
+            | Input::Judged { .. }
+            | Input::Bound { .. }
+            | Input::TimeLimit
+            | Input::Forked
+            | Input::HandedOver { .. } => {
+                let (answered_at, state) = (Some(now), InboxState::Withdrawn);
+                return Self { state, answered_at, ..self };
+            }
+        };
+        let (by, answer) = (Some(by.clone()), answer.cloned());
+        Self { state, answered_at: Some(now), answered_by: by, answer, ..self }
+    }
+
+    /// Its place in a list.
+    pub fn cursor(&self) -> InboxCursor {
+        InboxCursor { asked_at: self.asked_at, id: self.id }
+    }
+
+    /// A field of the details that is a text.
+    pub fn detail(&self, key: &str) -> Option<&str> {
+        self.details.get(key).and_then(Value::as_str)
+    }
+}
+
+/// A place in a list of items, newest first: ids alone do not tell what was asked when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InboxCursor {
+    pub asked_at: Timestamp,
+    pub id: InboxId,
+}
+
+impl fmt::Display for InboxCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{:032x}", self.asked_at.as_micros(), self.id.as_u128())
+    }
+}
+
+/// A text that no list has handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of the inbox")]
+pub struct CursorError;
+
+impl FromStr for InboxCursor {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        let (micros, id) = text.split_once('_').ok_or(CursorError)?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if !digits(id) || id.len() != 32 || !micros.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(CursorError);
+        }
+        let micros = micros.parse().map_err(|_| CursorError)?;
+        let id = u128::from_str_radix(id, 16).map_err(|_| CursorError)?;
+        Ok(Self { asked_at: Timestamp::from_micros(micros), id: InboxId::from_u128(id) })
+    }
+}
+
+/// Which items a list has; all that is given must fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboxFilter {
+    pub colony: Option<ColonyId>,
+    pub state: Option<InboxState>,
+    pub kind: Option<InboxKind>,
+    pub session: Option<SessionId>,
+    pub group: Option<String>,
+}
+
+/// Open items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InboxCounts {
+    pub approvals: u64,
+    pub questions: u64,
+    pub raises: u64,
+}
+
+impl InboxCounts {
+    pub fn total(self) -> u64 {
+        self.approvals + self.questions + self.raises
+    }
+}
+
+/// What a session waits for a human to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    pub id: InboxId,
+    pub kind: InboxKind,
+    pub title: String,
+    pub details: Value,
+    pub group: Option<String>,
+    pub asked_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A text in one line, cut where it gets too long for a title.
+pub fn title(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        // More than enough; what a word is has no bound.
+        if line.len() > 4 * TITLE {
+            break;
+        }
+    }
+    match line.char_indices().nth(TITLE) {
+        Some(_) => {
+            let kept: String = line.chars().take(TITLE - 1).collect();
+            format!("{kept}…")
+        }
+        None => line,
+    }
+}
+
+/// Arguments as an item shows them, and whether something is missing.
+pub(crate) fn shown_args(args: &Value) -> (Value, bool) {
+    fn cut(value: &Value) -> Value {
+        match value {
+            Value::String(text) => match text.char_indices().nth(ARG_CUT) {
+                Some((end, _)) => {
+                    let left = text[end..].chars().count();
+                    Value::String(format!("{}… ({left} more characters)", &text[..end]))
+                }
+                None => value.clone(),
+            },
+            // Long lists and nested values are text first: their parts may be short and many.
+            Value::Array(_) | Value::Object(_) => cut(&Value::String(value.to_string())),
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+    if args.to_string().len() <= ARGS_WHOLE {
+        return (args.clone(), false);
+    }
+    match args {
+        Value::Object(map) if map.len() <= 16 => {
+            (map.iter().map(|(key, value)| (key.clone(), cut(value))).collect(), true)
+        }
+        other => (cut(other), true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item() -> InboxItem {
+        let session = SessionId::from_u128(1);
+        InboxItem {
+            id: InboxId::derive(session, 0),
+            colony: ColonyId::DEFAULT,
+            session: Some(session),
+            agent: None,
+            agent_name: "coder".into(),
+            epoch: 1,
+            kind: InboxKind::Approval,
+            state: InboxState::Open,
+            title: "run_shell: ls".into(),
+            details: json!({}),
+            group: None,
+            asked_at: Timestamp::from_micros(5),
+            expires_at: Some(Timestamp::from_micros(10)),
+            answered_at: None,
+            answered_by: None,
+            answer: None,
+            changed: 0,
+        }
+    }
+
+    fn decided(approve: bool) -> Input {
+        Input::Decided {
+            approval: crate::ids::ApprovalId::from_u128(1),
+            approve,
+            reason: Some("why".into()),
+            by: "ann".into(),
+            epoch: 2,
+            hive: crate::ids::HiveId::LOCAL,
+        }
+    }
+
+    #[test]
+    fn what_closes_an_item_decides_how_it_stands() {
+        let (early, late) = (Timestamp::from_micros(9), Timestamp::from_micros(10));
+        let cases = [
+            (decided(true), early, InboxState::Approved),
+            (decided(true), late, InboxState::Expired),
+            (decided(false), late, InboxState::Denied),
+            (Input::Canceled { by: "ann".into() }, early, InboxState::Withdrawn),
+        ];
+        for (input, now, state) in cases {
+            let closed = item().closed_by(&input, now);
+            assert_eq!((closed.state, closed.answered_at), (state, Some(now)), "{input:?}");
+            assert_eq!(closed.answered_by.as_deref(), Some("ann"));
+        }
+    }
+
+    #[test]
+    fn a_cursor_is_its_text_and_no_other_text_is_one() {
+        let cursor = item().cursor();
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", "5", "5_", "_0", "-5_00000000000000000000000000000001", "5_+1", "5_1"] {
+            assert_eq!(bad.parse::<InboxCursor>(), Err(CursorError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_title_is_one_short_line() {
+        assert_eq!(title(" a\n\tb \r\n c "), "a b c");
+        let long = title(&"é ".repeat(500));
+        assert_eq!(long.chars().count(), TITLE);
+        assert!(long.ends_with('…'));
+        assert_eq!(title(&"x".repeat(TITLE)).chars().count(), TITLE);
+    }
+
+    #[test]
+    fn long_arguments_are_cut_and_say_so() {
+        let args = json!({"path": "a", "content": "é".repeat(40_000)});
+        let (shown, cut) = shown_args(&args);
+        assert!(cut);
+        assert_eq!(shown["path"], "a");
+        assert!(shown["content"].as_str().unwrap().ends_with("… (38000 more characters)"));
+        assert!(shown.to_string().len() < ARGS_WHOLE);
+        let (same, cut) = shown_args(&json!({"n": 1}));
+        assert_eq!((same, cut), (json!({"n": 1}), false));
+        let many: Value = (0..20_000).map(|n| (format!("k{n}"), json!(n))).collect();
+        assert!(shown_args(&many).0.to_string().len() < ARGS_WHOLE);
+    }
+
+    #[test]
+    fn words_parse_back() {
+        for state in InboxState::ALL {
+            assert_eq!(InboxState::parse(state.as_str()), Some(state));
+        }
+        for kind in InboxKind::ALL {
+            assert_eq!(InboxKind::parse(kind.as_str()), Some(kind));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The inbox follows the sessions: what it says changes in the commits that explain it.
+
+use std::sync::Arc;
+
+use overmind_core::ids::SessionId;
+use overmind_core::inbox::InboxItem;
+use overmind_core::session::{Input, Session};
+use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::json;
+
+use super::Cortex;
+
+/// Sessions read at a time.
+const SCAN: u32 = 500;
+
+/// Puts into `commit` what `input` changed: `waited` is the open item from before it. Answers
+/// whether anything changed.
+pub(super) fn follow(
+    waited: Option<InboxItem>,
+    session: &Session,
+    input: &Input,
+    now: Timestamp,
+    commit: &mut Commit,
+) -> bool {
+    let same = match (&waited, session.waiting()) {
+        (Some(before), Some(after)) => before.id == after.id,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    if same {
+        return false;
+    }
+    let closed = waited.map(|item| item.closed_by(input, now));
+    let opened = session.inbox_item();
+    let changed = closed.into_iter().chain(opened);
+    commit.changes.extend(changed.map(|item| Change::InboxPut(Box::new(item))));
+    true
+}
+
+impl Cortex {
+    /// Wakes those who watch the inbox. To be called after the commit.
+    pub(crate) fn inbox_moved(&self) {
+        self.inbox.send_modify(|changes| *changes += 1);
+    }
+
+    /// Gives an item to each session that waits and has none: those that began to wait before
+    /// there was an inbox. Nothing moves a session while this runs.
+    pub(super) async fn fill_inbox(self: &Arc<Self>) -> Result<(), StoreError> {
+        let mut after = None;
+        let mut filled = 0_u64;
+        loop {
+            let page = self.store.inbox_missing(after, SCAN).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(*last);
+            for id in page {
+                // A session whose log cannot be read keeps its server from nothing.
+                match self.load(id).await {
+                    Ok(Some(session)) => filled += u64::from(self.fill(id, &session).await?),
+                    Ok(None) => {}
+                    Err(err) => {
+                        tracing::error!(session.id = %id, error = %err, "what it waits for is unknown");
+                    }
+                }
+            }
+        }
+        if filled > 0 {
+            tracing::info!(sessions = filled, "sessions that waited were put into the inbox");
+        }
+        Ok(())
+    }
+
+    async fn fill(&self, id: SessionId, session: &Session) -> Result<bool, StoreError> {
+        let Some(item) = session.inbox_item() else { return Ok(false) };
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "inbox.filled",
+            ts: self.clock.now(),
+            payload: json!({"inbox_id": item.id, "run_id": id}),
+        };
+        let guard = Guard::SessionEpoch { session: id, epoch: session.row().epoch };
+        let changes = vec![Change::InboxPut(Box::new(item))];
+        match self.store.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
+        {
+            Ok(_) => Ok(true),
+            // It has moved on after all: whoever moved it has said what it waits for.
+            Err(StoreError::Conflict { .. }) => Ok(false),
+            Err(err) => Err(err),
+        }
+    }
+}

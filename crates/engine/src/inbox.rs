@@ -1,0 +1,320 @@
+//! The inbox: everything that waits for a human, answered once, from anywhere.
+//!
+//! An answer is an order to the session that waits, with the item that it is about: the session's
+//! driver is the one place where the first answer wins. What became of an item is read back from
+//! the store, so that whoever comes second is told who came first.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use overmind_core::gate::GateRequest;
+use overmind_core::ids::{ApprovalId, ColonyId, InboxId};
+use overmind_core::inbox::{
+    InboxCounts, InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState,
+};
+use overmind_core::row::Role;
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::store::Page;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::cortex::{Order, gate_request};
+use crate::error::EngineError;
+use crate::request::{InboxAnswer, InboxBatch, InboxQuery};
+use crate::view::{InboxGroup, InboxProposal};
+
+/// Items that one batch may answer.
+pub const MAX_BATCH: usize = 100;
+/// Open items that grouping looks at, and answered ones that proposals look at.
+const LOOKED_AT: u32 = 1000;
+/// Longest reason, in bytes.
+const REASON_BYTES: usize = 10_000;
+
+impl Engine {
+    /// Items that fit, those asked last first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn inbox_list(
+        &self,
+        by: &Caller,
+        query: InboxQuery,
+        page: Page<InboxCursor>,
+    ) -> Result<Vec<InboxItem>, EngineError> {
+        by.require(Role::Viewer)?;
+        let InboxQuery { state, kind, session, group } = query;
+        let colony = Some(ColonyId::DEFAULT);
+        let filter = InboxFilter { colony, state, kind, session, group };
+        Ok(self.cortex.store.inbox_list(filter, page).await?)
+    }
+
+    /// One item.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn inbox_fetch(&self, by: &Caller, id: InboxId) -> Result<InboxItem, EngineError> {
+        by.require(Role::Viewer)?;
+        self.find_item(id).await
+    }
+
+    async fn find_item(&self, id: InboxId) -> Result<InboxItem, EngineError> {
+        let found = self.cortex.store.inbox_fetch(id).await?;
+        found
+            .filter(|item| item.colony == ColonyId::DEFAULT)
+            .ok_or_else(|| EngineError::not_found("Inbox item"))
+    }
+
+    /// Answers an item. The first answer counts; the item is answered as it stands after.
+    ///
+    /// An approval that comes after its time leaves the item `expired` and asks anew.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it was answered before, or nobody waits for it any more;
+    /// [`EngineError::Invalid`] when the answer is not of the item's kind.
+    pub async fn inbox_answer(
+        &self,
+        by: &Caller,
+        id: InboxId,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        by.require(Role::Operator)?;
+        let item = self.find_item(id).await?;
+        if item.state != InboxState::Open {
+            return Err(closed(&item));
+        }
+        let order = order_of(&item, answer, by)?;
+        let Some(session) = item.session else {
+            return Err(EngineError::conflict("nothing waits for this item"));
+        };
+        match self.cortex.order(session, order).await {
+            Ok(_) => self.find_item(id).await,
+            Err(EngineError::Conflict { message }) => {
+                let now = self.find_item(id).await?;
+                match now.state {
+                    InboxState::Open => Err(EngineError::conflict(message)),
+                    InboxState::Approved
+                    | InboxState::Denied
+                    | InboxState::Answered
+                    | InboxState::Expired
+                    | InboxState::Withdrawn => Err(closed(&now)),
+                }
+            }
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Answers several items in the same way, each for itself: one that cannot be answered holds
+    /// up no other. With a group, only items of that group; never one that is not named.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] for no item, more than [`MAX_BATCH`], or one named twice.
+    pub async fn inbox_answer_all(
+        &self,
+        by: &Caller,
+        batch: InboxBatch,
+    ) -> Result<Vec<(InboxId, Result<InboxItem, EngineError>)>, EngineError> {
+        by.require(Role::Operator)?;
+        let InboxBatch { ids, group, answer } = batch;
+        if ids.is_empty() || ids.len() > MAX_BATCH {
+            let message = format!("ids must name 1 to {MAX_BATCH} items");
+            return Err(EngineError::invalid("ids", message));
+        }
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        if distinct.len() != ids.len() {
+            return Err(EngineError::invalid("ids", "ids must name each item once"));
+        }
+        let one = |id: InboxId| {
+            let (answer, group) = (answer.clone(), group.as_deref());
+            async move {
+                let done = async {
+                    if let Some(group) = group
+                        && self.find_item(id).await?.group.as_deref() != Some(group)
+                    {
+                        return Err(EngineError::conflict(format!("it is not of group {group}")));
+                    }
+                    self.inbox_answer(by, id, answer).await
+                };
+                (id, done.await)
+            }
+        };
+        // Side by side: their commits share their way to the disk.
+        Ok(join_all(ids.into_iter().map(one)).await)
+    }
+
+    /// Open items that are alike, together: the largest group first. Looks at the newest 1,000.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn inbox_groups(&self, by: &Caller) -> Result<Vec<InboxGroup>, EngineError> {
+        let query = InboxQuery { state: Some(InboxState::Open), ..InboxQuery::default() };
+        let items = self.inbox_list(by, query, newest()).await?;
+        let mut groups: BTreeMap<String, Vec<InboxItem>> = BTreeMap::new();
+        for item in items {
+            if let Some(key) = item.group.clone() {
+                groups.entry(key).or_default().push(item);
+            }
+        }
+        let mut groups: Vec<InboxGroup> =
+            groups.into_iter().map(|(key, items)| InboxGroup { key, items }).collect();
+        groups.sort_by(|a, b| b.items.len().cmp(&a.items.len()).then_with(|| a.key.cmp(&b.key)));
+        Ok(groups)
+    }
+
+    /// Rules that would spare a human questions: one for each action that was approved often
+    /// enough, the same way each time, with no denial since. Looks at the newest 1,000 approvals
+    /// and as many denials. What the policy in force allows by now is left out, and so is what
+    /// no narrow rule can stand for.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] on a server without a policy.
+    pub async fn inbox_proposals(&self, by: &Caller) -> Result<Vec<InboxProposal>, EngineError> {
+        by.require(Role::Viewer)?;
+        let Some(gate) = &self.cortex.gate else {
+            return Err(EngineError::conflict("this server has no policy to propose rules for"));
+        };
+        let mut answered = Vec::new();
+        for state in [InboxState::Approved, InboxState::Denied] {
+            let (state, kind) = (Some(state), Some(InboxKind::Approval));
+            let query = InboxQuery { state, kind, ..InboxQuery::default() };
+            answered.extend(self.inbox_list(by, query, newest()).await?);
+        }
+        answered.sort_by_key(|item| std::cmp::Reverse((item.answered_at, item.id)));
+        let mut alike: BTreeMap<String, Alike> = BTreeMap::new();
+        for item in answered {
+            let Some(request) = request_of(&item) else { continue };
+            let key = serde_json::to_string(&request).unwrap_or_default();
+            let alike = alike.entry(key).or_default();
+            if item.state == InboxState::Denied {
+                alike.denied = true;
+            } else if !alike.denied {
+                alike.approved.push((item, request));
+            }
+        }
+        let enough = usize::try_from(self.cortex.config.propose_after.max(2)).unwrap_or(usize::MAX);
+        let mut proposals: Vec<InboxProposal> = alike
+            .into_values()
+            .filter(|alike| alike.approved.len() >= enough)
+            .filter_map(|alike| {
+                let (items, requests): (Vec<_>, Vec<_>) = alike.approved.into_iter().unzip();
+                let rule = gate.propose(&requests).ok()?;
+                Some(InboxProposal { rule, items })
+            })
+            .collect();
+        proposals.sort_by_key(|proposal| std::cmp::Reverse(proposal.items.len()));
+        Ok(proposals)
+    }
+
+    /// How many items are open, and the number of the last change of any.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn inbox_counts(&self, by: &Caller) -> Result<(InboxCounts, u64), EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.inbox_counts(ColonyId::DEFAULT).await?)
+    }
+
+    /// Items that changed after the change `after`, as they stand now.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn inbox_changes(
+        &self,
+        by: &Caller,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<InboxItem>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.inbox_changes(ColonyId::DEFAULT, after, limit).await?)
+    }
+
+    /// Changes whenever the inbox does. Ask [`Engine::inbox_changes`] again then.
+    pub fn inbox_watch(&self) -> watch::Receiver<u64> {
+        self.cortex.inbox.subscribe()
+    }
+}
+
+/// Answers to one and the same action, newest first.
+#[derive(Default)]
+struct Alike {
+    /// Since the last denial.
+    approved: Vec<(InboxItem, GateRequest)>,
+    denied: bool,
+}
+
+fn newest() -> Page<InboxCursor> {
+    Page { limit: LOOKED_AT, after: None }
+}
+
+/// The order that an answer is to the session that waits.
+fn order_of(item: &InboxItem, answer: InboxAnswer, by: &Caller) -> Result<Order, EngineError> {
+    let by = by.name.clone();
+    let decide = |approve, reason: Option<String>, by| {
+        let reason = reason.filter(|reason| !reason.trim().is_empty());
+        if reason.as_ref().is_some_and(|reason| reason.len() > REASON_BYTES) {
+            let text = format!("reason must have at most {REASON_BYTES} bytes");
+            return Err(EngineError::invalid("reason", text));
+        }
+        let approval = ApprovalId::from_u128(item.id.as_u128());
+        Ok(Order::Decide { approval, approve, reason, by })
+    };
+    match (item.kind, answer) {
+        (InboxKind::Approval, InboxAnswer::Approve { reason }) => decide(true, reason, by),
+        (InboxKind::Approval, InboxAnswer::Deny { reason }) => decide(false, reason, by),
+        (InboxKind::Question, InboxAnswer::Words { message }) => {
+            crate::sessions::check_message(&message)?;
+            Ok(Order::Answer { item: Some(item.id), message, by })
+        }
+        (InboxKind::Approval, InboxAnswer::Words { .. }) => {
+            let message = "this asks for consent: the decision must be approve or deny";
+            Err(EngineError::invalid("decision", message))
+        }
+        (InboxKind::Question, InboxAnswer::Approve { .. } | InboxAnswer::Deny { .. }) => {
+            let message = "this is a question: the decision must be answer, with a message";
+            Err(EngineError::invalid("decision", message))
+        }
+        (InboxKind::Raise, _) => Err(EngineError::conflict("nothing waits for this item")),
+    }
+}
+
+/// Why an item that is not open cannot be answered.
+fn closed(item: &InboxItem) -> EngineError {
+    let at = item.answered_at.map(|at| format!(" at {at}")).unwrap_or_default();
+    let by = item.answered_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    EngineError::conflict(match item.state {
+        InboxState::Approved | InboxState::Denied | InboxState::Answered => {
+            format!("this was already {}{by}{at}", item.state.as_str())
+        }
+        InboxState::Expired => {
+            format!("this had expired when it was approved{by}{at}; it is asked anew")
+        }
+        InboxState::Withdrawn => format!("this was withdrawn{by}{at}: the run has ended"),
+        InboxState::Open => "this is open".to_owned(),
+    })
+}
+
+/// The call that was asked about; `None` when the item does not say all of it.
+fn request_of(item: &InboxItem) -> Option<GateRequest> {
+    if item.details.get("args_cut").is_some() {
+        return None;
+    }
+    let sandbox = SandboxLevel::parse(item.detail("sandbox")?)?;
+    Some(gate_request(
+        item.session?,
+        item.colony,
+        &item.agent_name,
+        sandbox,
+        item.detail("workspace")?,
+        item.detail("tool_name")?,
+        item.details.get("args").unwrap_or(&Value::Null),
+    ))
+}
