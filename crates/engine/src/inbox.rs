@@ -309,7 +309,6 @@ fn request_of(item: &InboxItem) -> Option<GateRequest> {
     }
     let sandbox = SandboxLevel::parse(item.detail("sandbox")?)?;
     Some(gate_request(
-        item.session?,
         item.colony,
         &item.agent_name,
         sandbox,

@@ -62,7 +62,9 @@ pub enum NoProposal {
     TooFew,
     #[error("the requests are not equal")]
     NotEqual,
-    #[error("a part of the command is only known when it runs, or was not understood")]
+    #[error(
+        "a part of the command is only known when it runs, or was not understood, or is in a session's own directory"
+    )]
     NotKnown,
     #[error("it gains privileges, stays behind, or is denied: no rule is proposed for that")]
     TooMuch,
@@ -126,6 +128,11 @@ fn rule(text: &mut String, request: &GateRequest, act: &Act) -> Result<(), NoPro
         [TouchKind::Privilege, TouchKind::Persistence, TouchKind::Environment];
     if NEVER.iter().any(|kind| kinds.contains(kind)) || !act.via.is_empty() {
         return Err(NoProposal::TooMuch);
+    }
+    // A session's own directory is another one in the next session: no rule can name it.
+    let own = |path: &str| path.starts_with(request.scratch.as_str());
+    if act.cwds.iter().any(|cwd| own(cwd)) || act.touches.iter().any(|(_, target)| own(target)) {
+        return Err(NoProposal::NotKnown);
     }
     let line = shown(&act.args.join(" "));
     let mut paths = BTreeSet::new();

@@ -76,8 +76,8 @@ impl Cortex {
         // server always has one: switched off, it is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
         let (sandbox, workspace) = (agent.sandbox, &row.workspace);
-        let request = gate_request(row.id, row.colony, &agent.name, sandbox, workspace, tool, args);
-        let request = GateRequest { labels, ..request };
+        let request = gate_request(row.colony, &agent.name, sandbox, workspace, tool, args);
+        let request = GateRequest { labels, scratch: scratch_of(row.id), ..request };
         let mut verdict = gate.judge(&request);
         if verdict.decision == Decision::Ask || asks {
             verdict.group = gate.group(&request, &verdict);
@@ -86,9 +86,8 @@ impl Cortex {
     }
 }
 
-/// A call as policies see it, of a session that has read nothing yet.
+/// A call as policies see it, of any session that has read nothing yet.
 pub(crate) fn gate_request(
-    session: SessionId,
     colony: ColonyId,
     agent: &str,
     sandbox: SandboxLevel,
@@ -105,7 +104,7 @@ pub(crate) fn gate_request(
         // As the command sees it.
         workspace: if inside { "/workspace".into() } else { workspace.to_owned() },
         cwd: String::new(),
-        scratch: scratch_of(session),
+        scratch: scratch_of("session"),
         sandbox,
         labels: Labels::default(),
     }
