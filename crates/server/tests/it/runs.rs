@@ -46,6 +46,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             "usage",
             "cost_usd",
             "step_count",
+            "alarms",
             "model_call_count",
             "sandbox",
             "attestation",
