@@ -196,8 +196,9 @@ fn serve(mode: &str, mark: &str) {
                     "twice" => {
                         answer(text("first"));
                         answer(text("second"));
-                        for id in 0..5 {
-                            say(&json!({"jsonrpc": "2.0", "id": id, "result": text("stale")}));
+                        // To what was asked before, never to what is asked next.
+                        for old in 0..=id.as_i64().unwrap_or_default() {
+                            say(&json!({"jsonrpc": "2.0", "id": old, "result": text("stale")}));
                         }
                     }
                     _ => say(&json!({"jsonrpc": "2.0", "id": id,

@@ -11,7 +11,7 @@ const PROFILES: &[(&str, &[&str], &[&str])] = &[
     (
         "release",
         &[
-            "opt-level=3",
+            "opt-level=s",
             "debuginfo=line-tables-only",
             "strip=symbols",
             "lto=thin",
@@ -21,7 +21,7 @@ const PROFILES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "release-debug",
-        &["opt-level=3", "debuginfo=line-tables-only", "lto=thin", "codegen-units=1"],
+        &["opt-level=s", "debuginfo=line-tables-only", "lto=thin", "codegen-units=1"],
         &["strip=symbols", "panic=abort"],
     ),
 ];

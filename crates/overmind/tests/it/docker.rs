@@ -69,7 +69,7 @@ fn container_user(owner: u32) -> u32 {
 #[test]
 fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
     let Some(socket) = counterpart("DOCKER") else { return };
-    let home = home(&socket);
+    let mut home = home(&socket);
     let is_root = rustix::process::geteuid().is_root();
     // A workspace of root's, and, where we may make one, a workspace of somebody else's.
     for owner in if is_root { vec![0, 4321] } else { vec![rustix::process::geteuid().as_raw()] } {
@@ -112,8 +112,15 @@ fn needs_docker_a_session_reads_the_workspace_and_writes_its_own_directory() {
         // What lies around it still belongs to whom it did.
         assert_eq!(home.work().metadata().unwrap().uid(), owner);
         assert!(!home.work().join("elsewhere.txt").exists());
-        assert_eq!(containers_of(&socket, &home.work()), [Value::Null; 0]);
+        // What is left waits for a next call of the session and has served none.
+        for left in containers_of(&socket, &home.work()) {
+            let command = left["Command"].as_str().unwrap();
+            assert!(command.ends_with(" __docker-waiter"), "{left}");
+        }
     }
+    home.run(&["down"]).ok();
+    assert!(home.ended().success());
+    assert_eq!(containers_of(&socket, &home.work()), [Value::Null; 0]);
 }
 
 #[test]

@@ -361,7 +361,7 @@ fn s7_a_canary_leaves_by_no_tool_and_in_no_encoding_and_every_try_is_an_alarm() 
 }
 
 #[test]
-fn s7_without_a_policy_a_canary_is_refused_all_the_same() {
+fn s7_with_the_policy_switched_off_a_canary_is_refused_all_the_same() {
     let scene = Scene::new("", |at, value| {
         vec![
             ("web_fetch", json!({"url": format!("{at}/page")})),
@@ -372,7 +372,7 @@ fn s7_without_a_policy_a_canary_is_refused_all_the_same() {
     let (id, value) = scene.begin(&["--failure-budget", "9"]);
     scene.home.wait_for(&id, "succeeded");
     assert_eq!(scene.events(&id, "canary.tripped").len(), 2);
-    assert_eq!(scene.events(&id, "tool.denied").len(), 2);
+    assert_eq!(scene.events(&id, "tool.refused").len(), 2);
     assert_eq!(scene.attacker.arrived().len(), 1, "{:?}", scene.attacker.arrived());
     scene.nothing_leaked(&id, &value);
 }

@@ -54,7 +54,7 @@ impl Microvm {
         );
         let config = blake3::hash(all.as_bytes()).to_hex()[..32].to_owned();
         let notary = self.outer.notary.as_ref();
-        self.attestations.get(&config, notary, self.measure(config.clone())).await
+        self.attestations.get(&config, notary, Box::pin(self.measure(config.clone()))).await
     }
 
     async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
