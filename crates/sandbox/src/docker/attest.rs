@@ -140,7 +140,7 @@ impl Docker {
             }
             return Err(self.before_start(err));
         }
-        let ran = self.run_created(&client, removal.name(), request).await;
+        let ran = self.run_created(&client, removal.name(), request, None).await;
         removal.now().await;
         let ran = ran?;
         Ok(SandboxResult {

@@ -46,7 +46,8 @@ use futures_util::StreamExt;
 use overmind_core::Fut;
 use overmind_core::attest::{Attested, Notary};
 use overmind_core::sandbox::{
-    Exit, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
+    Captured, Exit, OutputSink, OutputStream, Sandbox, SandboxError, SandboxLevel, SandboxRequest,
+    SandboxResult,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::sync::OnceCell;
@@ -258,7 +259,11 @@ impl Docker {
         Ok(())
     }
 
-    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+    async fn run_request(
+        &self,
+        request: SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
         self.check_image_name()?;
         self.attested().await?;
@@ -284,9 +289,9 @@ impl Docker {
             ),
         })?;
         let key = self.key(&client, &plan).await;
-        let ran = match self.run_kept(&client, key.as_ref(), &request).await {
+        let ran = match self.run_kept(&client, key.as_ref(), &request, sink.as_ref()).await {
             Some(ran) => ran,
-            None => self.run_new(&client, plan.container(), &request).await?,
+            None => self.run_new(&client, plan.container(), &request, sink.as_ref()).await?,
         };
         if let Some(key) = key {
             let (pool, most) = (&self.pool, self.options.waiting);
@@ -328,6 +333,7 @@ impl Docker {
         client: &Client,
         key: Option<&Key>,
         request: &SandboxRequest,
+        sink: Option<&OutputSink>,
     ) -> Option<Ran> {
         let warm = self.pool.take(key?)?;
         let order = Order {
@@ -340,7 +346,7 @@ impl Docker {
             .await
             .inspect_err(|why| tracing::debug!(why, "a container that waited did not begin"))
             .ok()?;
-        let mut ran = Ran::new(request);
+        let mut ran = Ran::new(request, sink);
         ran.stdout.push(&left_over);
         let attached = AttachContainerResults { output, input };
         ran.follow(client, removal.name(), request, attached).await;
@@ -353,6 +359,7 @@ impl Docker {
         client: &Client,
         body: ContainerCreateBody,
         request: &SandboxRequest,
+        sink: Option<&OutputSink>,
     ) -> Result<Ran, SandboxError> {
         let (name, outstanding) = (self.next_name(), Arc::clone(&self.outstanding));
         let removal = Removal::armed(client.clone(), name, outstanding);
@@ -363,7 +370,7 @@ impl Docker {
             }
             return Err(self.before_start(err));
         }
-        let ran = self.run_created(client, removal.name(), request).await;
+        let ran = self.run_created(client, removal.name(), request, sink).await;
         // In every case, and before the answer: nothing of it is left when this returns.
         removal.now().await;
         ran
@@ -374,6 +381,7 @@ impl Docker {
         client: &Client,
         name: &str,
         request: &SandboxRequest,
+        sink: Option<&OutputSink>,
     ) -> Result<Ran, SandboxError> {
         // Attached before the start, so that the first byte is not missed.
         let options = AttachContainerOptionsBuilder::default()
@@ -387,7 +395,7 @@ impl Docker {
             .await
             .map_err(|err| self.before_start(err))?;
         client.start_container(name, None).await.map_err(|err| self.before_start(err))?;
-        let mut ran = Ran::new(request);
+        let mut ran = Ran::new(request, sink);
         ran.follow(client, name, request, attached).await;
         Ok(ran)
     }
@@ -395,14 +403,41 @@ impl Docker {
 
 struct Ran {
     exit: Exit,
-    stdout: Capture,
-    stderr: Capture,
+    stdout: Side,
+    stderr: Side,
+}
+
+/// One stream of a command: what is kept of it, and who hears all of it.
+struct Side {
+    stream: OutputStream,
+    kept: Capture,
+    sink: Option<OutputSink>,
+}
+
+/// Longest piece that a sink is given, in bytes.
+const PIECE: usize = 64 << 10;
+
+impl Side {
+    fn new(stream: OutputStream, limit: usize, sink: Option<&OutputSink>) -> Self {
+        Self { stream, kept: Capture::new(limit), sink: sink.cloned() }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.kept.push(bytes);
+        if let Some(sink) = &self.sink {
+            bytes.chunks(PIECE).for_each(|piece| sink(self.stream, piece));
+        }
+    }
+
+    fn finish(self) -> Captured {
+        self.kept.finish()
+    }
 }
 
 impl Ran {
-    fn new(request: &SandboxRequest) -> Self {
-        let limit = request.limits.output_bytes;
-        let (stdout, stderr) = (Capture::new(limit), Capture::new(limit));
+    fn new(request: &SandboxRequest, sink: Option<&OutputSink>) -> Self {
+        let side = |stream| Side::new(stream, request.limits.output_bytes, sink);
+        let (stdout, stderr) = (side(OutputStream::Stdout), side(OutputStream::Stderr));
         Self { exit: Exit::TimedOut, stdout, stderr }
     }
 
@@ -455,8 +490,8 @@ impl Ran {
 /// Takes output until it ends. Cancel safe: what came is in the captures.
 async fn pump(
     output: &mut (impl futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Unpin),
-    stdout: &mut Capture,
-    stderr: &mut Capture,
+    stdout: &mut Side,
+    stderr: &mut Side,
 ) {
     // An error ends it as well: the container's own end is learnt elsewhere.
     while let Some(Ok(piece)) = output.next().await {
@@ -502,7 +537,15 @@ impl Sandbox for Docker {
     }
 
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
-        Box::pin(self.run_request(request))
+        Box::pin(self.run_request(request, None))
+    }
+
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request, Some(sink)))
     }
 
     /// Whether the engine answers and has the image.

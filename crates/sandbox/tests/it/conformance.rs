@@ -356,7 +356,7 @@ pub(crate) async fn output_is_handed_over_while_the_command_runs(subject: &Subje
     let mut request =
         place.sh("printf 'aü€'; echo err >&2; while [ ! -e go ]; do :; done; echo end");
     request.limits.output_bytes = 2;
-    if subject.gives.signals {
+    if subject.gives.streams {
         let heard_early = async {
             until("the first words", || heard.lock().unwrap()[0] == "aü€".as_bytes()).await;
             // The command waits for this, so it has not ended.

@@ -45,6 +45,8 @@ pub(crate) struct Gives {
     pub(crate) privileges: bool,
     /// A signal is told from an exit code above 128.
     pub(crate) signals: bool,
+    /// Output is handed over while the command runs.
+    pub(crate) streams: bool,
     /// No variable but the request's.
     pub(crate) exact_environment: bool,
 }
@@ -55,6 +57,7 @@ pub(crate) const NAMESPACE: Gives = Gives {
     processes: true,
     privileges: true,
     signals: true,
+    streams: true,
     exact_environment: true,
 };
 
@@ -62,7 +65,7 @@ pub(crate) const NAMESPACE: Gives = Gives {
 pub(crate) const DOCKER: Gives = Gives { signals: false, exact_environment: false, ..NAMESPACE };
 
 /// By the `namespace` driver inside.
-pub(crate) const MICROVM: Gives = NAMESPACE;
+pub(crate) const MICROVM: Gives = Gives { streams: false, ..NAMESPACE };
 
 pub(crate) const NONE: Gives = Gives {
     files: false,
@@ -70,6 +73,7 @@ pub(crate) const NONE: Gives = Gives {
     processes: false,
     privileges: false,
     signals: true,
+    streams: true,
     exact_environment: true,
 };
 
