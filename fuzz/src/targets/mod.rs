@@ -423,6 +423,7 @@ impl Place {
                 workspace,
                 sandbox: SandboxLevel::Namespace,
                 limits: SandboxLimits::default(),
+                live: overmind_core::live::LiveSink::default(),
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
