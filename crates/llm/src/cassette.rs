@@ -19,6 +19,7 @@
 //! are counted as tokens.
 
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::model::{
@@ -32,6 +33,7 @@ use serde_json::value::RawValue;
 use crate::call::sleep;
 use crate::config::Config;
 use crate::fail::{CASSETTE, TIMEOUT, failure};
+use crate::tapes::Tapes;
 
 /// Largest cassette file, in bytes.
 pub(crate) const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -172,24 +174,6 @@ impl Cassette {
         Ok(Self { name: file.name, turns: turns.collect::<Result<_, _>>()? })
     }
 
-    /// Reads a cassette from a file of at most 4 MiB.
-    ///
-    /// # Errors
-    ///
-    /// [`CassetteError`].
-    pub fn read(path: &Path) -> Result<Self, CassetteError> {
-        use std::io::Read as _;
-        let from = || path.display().to_string();
-        let mut json = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut json))
-            .map_err(|source| CassetteError::Read { from: from(), source })?;
-        if json.len() as u64 > MAX_BYTES {
-            return Err(CassetteError::TooLarge { from: from() });
-        }
-        Self::parse(&from(), &json)
-    }
-
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -248,19 +232,15 @@ fn path_of(config: &Config, name: &str) -> Result<PathBuf, ModelFailure> {
     Ok(dir.join(if path.extension().is_some() { name.to_owned() } else { format!("{name}.json") }))
 }
 
-async fn load(config: &Config, name: &str) -> Result<Cassette, ModelFailure> {
-    let path = path_of(config, name)?;
-    let read = tokio::task::spawn_blocking(move || Cassette::read(&path)).await;
-    match read {
-        Ok(Ok(cassette)) => Ok(cassette),
-        Ok(Err(err)) => Err(failure(CASSETTE, false, crate::fail::chain(&err))),
-        Err(err) => Err(failure(CASSETTE, false, format!("reading cassette `{name}`: {err}"))),
-    }
+async fn load(config: &Config, tapes: &Tapes, name: &str) -> Result<Arc<Cassette>, ModelFailure> {
+    let read = tapes.get(path_of(config, name)?).await;
+    read.map_err(|err| failure(CASSETTE, false, crate::fail::chain(&err)))
 }
 
 /// Plays the turn that comes next in the request's conversation.
 pub(crate) async fn play(
     config: &Config,
+    tapes: &Tapes,
     name: &str,
     request: &ModelRequest,
     sink: DeltaSink<'_>,
@@ -269,7 +249,7 @@ pub(crate) async fn play(
     let cassette = match config.cassettes.get(name) {
         Some(cassette) => cassette,
         None => {
-            loaded = load(config, name).await?;
+            loaded = load(config, tapes, name).await?;
             &loaded
         }
     };

@@ -9,6 +9,7 @@ use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Mo
 use crate::config::{Config, Format, Secret};
 use crate::fail;
 use crate::route::{Route, route};
+use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
 use crate::{call, cassette};
 
@@ -24,6 +25,7 @@ pub struct Gateway {
     pub(crate) secrets: Vec<Secret>,
     /// What a provider has refused for a model once; it is left out from then on.
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
+    tapes: Tapes,
 }
 
 impl Gateway {
@@ -34,7 +36,7 @@ impl Gateway {
             .flat_map(|provider| provider.key.iter().chain(provider.headers.iter().map(|(_, v)| v)))
             .cloned()
             .collect();
-        Self { config, client: OnceLock::new(), secrets, learned: Mutex::default() }
+        Self { config, client: OnceLock::new(), secrets, learned: Mutex::default(), tapes: Tapes::default() }
     }
 
     /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:
@@ -92,7 +94,7 @@ impl Models for Gateway {
             let result = match route(&self.config.providers, &request.model) {
                 Err(failure) => Err(failure),
                 Ok(Route::Cassette { name }) => {
-                    cassette::play(&self.config, name, request, sink).await
+                    cassette::play(&self.config, &self.tapes, name, request, sink).await
                 }
                 Ok(Route::Http { provider, format, model }) => {
                     let call = Call::new(provider, format, model, request);

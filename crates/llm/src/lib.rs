@@ -7,7 +7,8 @@
 //! (events become deltas and one reply) → [`prices`].
 //!
 //! What this crate refuses to do:
-//! * read the environment or a clock: everything comes in through [`Config`];
+//! * read the environment or a clock: everything comes in through [`Config`] (only the age of a
+//!   cassette's file is looked at);
 //! * send a key anywhere but to the base URL of its own provider: redirects are not followed, no
 //!   proxy is used, and neither errors nor logs nor `Debug` ever show a key;
 //! * run tools or judge arguments: a call to a tool that does not exist is handed on as it came.
@@ -28,6 +29,7 @@ pub mod prices;
 mod retry;
 mod route;
 pub mod sse;
+mod tapes;
 mod wire;
 
 pub use cassette::{
