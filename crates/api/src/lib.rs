@@ -46,7 +46,7 @@ pub use memory::{
     MemoryStore, MemoryStored,
 };
 pub use problem::{FieldError, Problem, ProblemKind};
-pub use query::{DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
+pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,

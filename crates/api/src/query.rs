@@ -36,6 +36,21 @@ pub struct RunListQuery {
     /// Only runs of this agent: its id or exact name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Only runs that were started for this one: its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Only runs of this name, or with a `*` at its end of names that begin so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// Of `POST /api/runs/{id}/cancel`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CancelQuery {
+    /// Also all runs that were started for it, and for those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cascade: Option<bool>,
 }
 
 /// Of `GET /api/memory`.

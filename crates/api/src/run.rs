@@ -3,7 +3,7 @@
 use overmind_core::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use overmind_core::row::{SessionRow, StepRow};
 use overmind_core::time::Timestamp;
-use overmind_core::{attest, model};
+use overmind_core::{attest, model, name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,6 +16,12 @@ use crate::{RawJson, RunStatus, SandboxLevel, StepType, Verdict};
 pub struct Run {
     #[schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a")]
     pub id: SessionId,
+    /// A DNS label, unique among the runs that have not ended.
+    #[schema(example = "brave-otter-7k2")]
+    pub name: String,
+    /// The run that it was started for.
+    #[schema(value_type = Option<String>)]
+    pub parent_id: Option<SessionId>,
     #[schema(value_type = String)]
     pub agent_id: AgentId,
     pub task: String,
@@ -70,6 +76,8 @@ impl From<SessionRow> for Run {
     fn from(row: SessionRow) -> Self {
         Self {
             id: row.id,
+            name: row.name,
+            parent_id: row.parent,
             agent_id: row.agent,
             task: row.task,
             status: row.status.into(),
@@ -254,6 +262,13 @@ pub struct RunCreate {
     /// Absolute directory on the server. Not given: the server's workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// What to call it: 1 to 63 small letters, digits and hyphens. Not given: a generated one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 63, example = "mend-tests")]
+    pub name: Option<String>,
+    /// The run that it is started for: an id, or the name of one that has not ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
 }
 
 impl RunCreate {
@@ -265,6 +280,11 @@ impl RunCreate {
             && !workspace.starts_with('/')
         {
             errors.push(FieldError::new("workspace", "must be an absolute path"));
+        }
+        if let Some(name) = &self.name
+            && let Err(why) = name::check(name)
+        {
+            errors.push(FieldError::new("name", why));
         }
         errors
     }

@@ -167,7 +167,9 @@ impl Client {
             .query("limit", query.limit)
             .query("cursor", query.cursor.as_ref())
             .query("status", (!query.status.is_empty()).then_some(statuses))
-            .query("agent", query.agent.as_ref());
+            .query("agent", query.agent.as_ref())
+            .query("parent", query.parent.as_ref())
+            .query("name", query.name.as_ref());
         self.page(path).await
     }
 
@@ -177,6 +179,12 @@ impl Client {
 
     pub async fn run_cancel(&self, run: &str) -> Result<Run, ClientError> {
         self.act(Method::POST, run_path(run)?.then("/cancel").as_str()).await
+    }
+
+    /// Cancels a run and all that were started for it.
+    pub async fn run_cancel_all(&self, run: &str) -> Result<Run, ClientError> {
+        let path = run_path(run)?.then("/cancel").query("cascade", Some(true));
+        self.act(Method::POST, path.as_str()).await
     }
 
     /// Answers a run's question.

@@ -21,6 +21,7 @@ pub mod inbox;
 pub mod live;
 pub mod memory;
 pub mod model;
+pub mod name;
 pub mod piped;
 pub mod policy;
 pub mod queue;

@@ -62,6 +62,10 @@ impl SessionStatus {
 pub struct SessionRow {
     pub id: SessionId,
     pub colony: ColonyId,
+    /// What people call it: see [`crate::name`].
+    pub name: String,
+    /// The session that started it. Never changes, like the name.
+    pub parent: Option<SessionId>,
     pub agent: AgentId,
     pub agent_version: u32,
     /// The hive it was last placed on.

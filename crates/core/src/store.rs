@@ -114,6 +114,8 @@ pub enum Guard {
     SessionExists { session: SessionId },
     /// The agent stands at exactly this version.
     AgentVersion { agent: AgentId, version: u32 },
+    /// No session of the colony that has not ended is called so.
+    NameFree { colony: ColonyId, name: String },
 }
 
 /// A change of current state.
@@ -123,7 +125,7 @@ pub enum Change {
     AgentPut(Box<Agent>),
     /// A new session; its id must be new.
     SessionInsert(Box<SessionRow>),
-    /// Replaces a session's row. The session must exist.
+    /// Replaces a session's row; its name and parent stay as they are. The session must exist.
     SessionUpdate(Box<SessionRow>),
     /// Inserts or replaces a step by its id.
     StepPut(Box<StepRow>),
@@ -256,6 +258,16 @@ pub struct SessionFilter {
     pub agent: Option<AgentId>,
     /// At one of these; empty: at any.
     pub statuses: Vec<SessionStatus>,
+    /// Started by this session.
+    pub parent: Option<SessionId>,
+    pub name: Option<NameFilter>,
+}
+
+/// Which names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameFilter {
+    Is(String),
+    Begins(String),
 }
 
 /// Part of the log, in ascending order.

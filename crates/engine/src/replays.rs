@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
+use overmind_core::name;
 use overmind_core::queue::Ticket;
 use overmind_core::replay::{ReplayError, Replayer};
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
@@ -257,8 +258,16 @@ impl Repeat {
             prompt: self.fork.prompt.clone(),
             gated: self.gated,
         };
-        let spec =
-            Spec { run_id: self.id, created_by: self.by.clone(), agent, fork: Some(fork), ..spec };
+        let spec = Spec {
+            run_id: self.id,
+            created_by: self.by.clone(),
+            agent,
+            fork: Some(fork),
+            name: name::generate(self.id, 0),
+            // Whoever started the source did not ask for this one.
+            parent: None,
+            ..spec
+        };
         let payload = serde_json::to_value(&spec).expect("a spec is plain data");
         self.push("run.queued", payload);
         self.session = Some(Session::begin(spec, toolset, self.now));

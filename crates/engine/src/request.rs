@@ -5,6 +5,7 @@ use overmind_core::ids::{AgentId, InboxId, SessionId};
 use overmind_core::inbox::{InboxKind, InboxState};
 use overmind_core::row::SessionStatus;
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::store::NameFilter;
 use serde_json::Value;
 
 /// A new agent. What is `None` takes its default.
@@ -49,6 +50,10 @@ pub struct SessionDraft {
     pub agent: String,
     /// May be empty.
     pub task: String,
+    /// `None` takes a generated one.
+    pub name: Option<String>,
+    /// The session that it is started for: an id, or the name of one that has not ended.
+    pub parent: Option<String>,
     /// `None` takes the agent's `max_steps`; 0 is none.
     pub step_limit: Option<u32>,
     /// Absolute directory; `None` takes the server's workspace.
@@ -62,6 +67,9 @@ pub struct SessionQuery {
     /// At one of these; empty: at any.
     pub statuses: Vec<SessionStatus>,
     pub agent: Option<AgentId>,
+    /// Started by this session.
+    pub parent: Option<SessionId>,
+    pub name: Option<NameFilter>,
 }
 
 /// What a fork changes from the fork on.

@@ -1,16 +1,18 @@
 //! Sessions as callers see them: create, look, order.
 
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use overmind_core::agent::AgentStatus;
 use overmind_core::attest::Kept;
 use overmind_core::ids::{ApprovalId, SessionId};
+use overmind_core::name;
 use overmind_core::queue::Ticket;
-use overmind_core::row::{Role, SessionRow, StepRow};
-use overmind_core::session::{Session, Spec};
+use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
+use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
-    Change, Commit, EventQuery, IdempotentAnswer, LogEvent, NewEvent, Page, SessionFilter,
-    StoreError, StreamId,
+    Change, Commit, EventQuery, Guard, IdempotentAnswer, LogEvent, NameFilter, NewEvent, Page,
+    SessionFilter, StoreError, StreamId,
 };
 use tokio::sync::watch;
 
@@ -23,6 +25,15 @@ use crate::view::Created;
 
 /// Longest task, in bytes.
 const TASK_BYTES: usize = 200_000;
+/// How often a generated name may be taken before the caller is told so.
+const NAME_ATTEMPTS: u32 = 5;
+/// Most sessions above one another, the lowest counted.
+const DEEPEST: u32 = 16;
+
+/// Of sessions that have not ended.
+fn open_statuses() -> Vec<SessionStatus> {
+    SessionStatus::ALL.into_iter().filter(|status| !status.is_terminal()).collect()
+}
 
 impl Engine {
     /// How many alarms the session has raised; 0 for one that is not known.
@@ -57,59 +68,120 @@ impl Engine {
         if agent.status == AgentStatus::Disabled {
             return Err(EngineError::conflict("Agent is disabled"));
         }
+        if let Some(name) = &draft.name {
+            name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
+        }
+        let parent = match &draft.parent {
+            Some(parent) => Some(self.find_parent(parent).await?),
+            None => None,
+        };
         let toolset = self.cortex.current_toolset().await?;
-        let mut spec = Spec {
-            run_id: SessionId::mint(&*self.cortex.ids),
+        let id = SessionId::mint(&*self.cortex.ids);
+        let spec = Spec {
+            run_id: id,
             colony: agent.colony,
             agent_id: agent.id,
             agent_version: agent.version,
             step_limit: draft.step_limit.unwrap_or(agent.spec.limits.max_steps),
             agent: agent.spec,
             task: draft.task,
+            name: String::new(),
+            parent,
             workspace,
             created_by: by.name.clone(),
             toolset: toolset.hash().to_owned(),
             gated: self.cortex.gate.is_some(),
             fork: None,
         };
+        for attempt in 0.. {
+            let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
+            let spec = Spec { name, ..spec.clone() };
+            let key = draft.idempotency.as_ref().map(|key| (scope.as_str(), key));
+            let (session, commit) = self.beginning(spec, &toolset, key);
+            match self.cortex.store.commit(commit).await {
+                Ok(_) => {
+                    let row = session.row().clone();
+                    count(&self.cortex.counters.created);
+                    let agent_bound = session.agent().limits.max_concurrent;
+                    let (session_id, colony, agent) = (row.id, row.colony, row.agent);
+                    let ticket = Ticket { session: session_id, colony, agent, agent_bound };
+                    self.cortex.enqueue(ticket, Some(session));
+                    return Ok(Created { value: row, replayed: false });
+                }
+                Err(StoreError::Conflict { what }) => {
+                    // Another request with the same key was quicker.
+                    let made = self.session_made_before(&scope, draft.idempotency.as_ref()).await?;
+                    if let Some(row) = made {
+                        return Ok(Created { value: row, replayed: true });
+                    }
+                    // Or the generated name was taken.
+                    if draft.name.is_some() || attempt == NAME_ATTEMPTS {
+                        return Err(EngineError::conflict(what));
+                    }
+                }
+                Err(err) => return Err(err.into()),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    /// A session as it begins, and the commit that makes it so.
+    fn beginning(
+        &self,
+        mut spec: Spec,
+        toolset: &Arc<Toolset>,
+        idempotency: Option<(&str, &(String, [u8; 32]))>,
+    ) -> (Session, Commit) {
         let mut payload = serde_json::to_value(&spec).expect("a spec is plain data");
         // Decisions rest on the task as it is recorded.
         self.cortex.store.redact(&mut payload);
         if let Ok(masked) = serde_json::from_value(payload.clone()) {
             spec = masked;
         }
-        let agent_bound = spec.agent.limits.max_concurrent;
         let now = self.cortex.clock.now();
-        let session = Session::begin(spec, toolset, now);
+        let session = Session::begin(spec, Arc::clone(toolset), now);
         let row = session.row().clone();
         let stream = StreamId::Session(row.id);
         let mut commit = Commit {
-            guards: Vec::new(),
+            guards: vec![Guard::NameFree { colony: row.colony, name: row.name.clone() }],
             events: vec![NewEvent { stream, kind: "run.queued", ts: now, payload }],
             changes: vec![Change::SessionInsert(Box::new(row.clone()))],
         };
-        if let Some((key, fingerprint)) = &draft.idempotency {
+        if let Some((scope, (key, fingerprint))) = idempotency {
             let resource = row.id.to_string();
             let answer = IdempotentAnswer { fingerprint: *fingerprint, resource };
-            let (scope, key) = (scope.clone(), key.clone());
+            let (scope, key) = (scope.to_owned(), key.clone());
             commit.changes.push(Change::IdempotencyPut { scope, key, answer, at: now });
         }
-        match self.cortex.store.commit(commit).await {
-            Ok(_) => {}
-            Err(StoreError::Conflict { what }) => {
-                // Another request with the same key was quicker.
-                let made = self.session_made_before(&scope, draft.idempotency.as_ref()).await?;
-                return match made {
-                    Some(row) => Ok(Created { value: row, replayed: true }),
-                    None => Err(EngineError::conflict(what)),
+        (session, commit)
+    }
+
+    /// The session that a new one is started for: by its id, or by its name while it has not
+    /// ended.
+    async fn find_parent(&self, given: &str) -> Result<SessionId, EngineError> {
+        let found = match given.parse::<SessionId>() {
+            Ok(id) => self.cortex.store.session_fetch(id).await?,
+            Err(_) => {
+                let filter = SessionFilter {
+                    name: Some(NameFilter::Is(given.to_owned())),
+                    statuses: open_statuses(),
+                    ..SessionFilter::default()
                 };
+                let page = Page { after: None, limit: 1 };
+                self.cortex.store.session_list(filter, page).await?.pop()
             }
-            Err(err) => return Err(err.into()),
+        };
+        let parent = found.ok_or_else(|| EngineError::not_found("Parent"))?;
+        if parent.status.is_terminal() {
+            return Err(EngineError::conflict("Parent is already finished"));
         }
-        count(&self.cortex.counters.created);
-        let ticket = Ticket { session: row.id, colony: row.colony, agent: row.agent, agent_bound };
-        self.cortex.enqueue(ticket, Some(session));
-        Ok(Created { value: row, replayed: false })
+        let mut above = parent.parent;
+        for _ in 1..DEEPEST {
+            let Some(id) = above else { return Ok(parent.id) };
+            above = self.cortex.store.session_fetch(id).await?.and_then(|row| row.parent);
+        }
+        let message = format!("parent has {DEEPEST} runs above it, which is the most there may be");
+        Err(EngineError::invalid("parent", message))
     }
 
     /// What the sandbox of a run's commands was measured to give: the whole record, and what its
@@ -172,7 +244,8 @@ impl Engine {
         page: Page<SessionId>,
     ) -> Result<Vec<SessionRow>, EngineError> {
         by.require(Role::Viewer)?;
-        let filter = SessionFilter { colony: None, agent: query.agent, statuses: query.statuses };
+        let SessionQuery { statuses, agent, parent, name } = query;
+        let filter = SessionFilter { colony: None, agent, statuses, parent, name };
         Ok(self.cortex.store.session_list(filter, page).await?)
     }
 
@@ -207,6 +280,77 @@ impl Engine {
         by.require(Role::Operator)?;
         self.find_session(id).await?;
         self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await
+    }
+
+    /// Cancels a session and all that were started for it, those first. Sessions that ended by
+    /// themselves meanwhile are no failure. What is started for one of them while this goes on is
+    /// found too: a session that has ended is no parent any more.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when all of them had ended already.
+    pub async fn session_cancel_all(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        let below = self.open_below(id).await?;
+        let mut canceled = self.cancel_each(by, below).await?;
+        let own = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await;
+        loop {
+            let below = self.open_below(id).await?;
+            if below.is_empty() {
+                break;
+            }
+            canceled += self.cancel_each(by, below).await?;
+        }
+        match own {
+            Err(EngineError::Conflict { .. }) if canceled > 0 => self.find_session(id).await,
+            own => own,
+        }
+    }
+
+    /// How many of these this has canceled; those that have ended are no failure.
+    async fn cancel_each(
+        &self,
+        by: &Caller,
+        sessions: Vec<SessionId>,
+    ) -> Result<usize, EngineError> {
+        let mut canceled = 0;
+        for id in sessions {
+            match self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await {
+                Ok(_) => canceled += 1,
+                Err(EngineError::Conflict { .. }) => {}
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(canceled)
+    }
+
+    /// Sessions that were started for `id`, for those, and so on, that have not ended: the
+    /// deepest first.
+    async fn open_below(&self, id: SessionId) -> Result<Vec<SessionId>, EngineError> {
+        let (mut found, mut open) = (vec![id], Vec::new());
+        let mut at = 0;
+        // Ended ones are passed through: what they started may go on.
+        while let Some(parent) = found.get(at).copied() {
+            at += 1;
+            let filter = SessionFilter { parent: Some(parent), ..SessionFilter::default() };
+            let mut after = None;
+            loop {
+                let page = Page { after, limit: 1000 };
+                let rows = self.cortex.store.session_list(filter.clone(), page).await?;
+                let Some(last) = rows.last() else { break };
+                after = Some(last.id);
+                found.extend(rows.iter().map(|row| row.id));
+                let still = rows.iter().filter(|row| !row.status.is_terminal());
+                open.extend(still.map(|row| row.id));
+            }
+        }
+        open.reverse();
+        Ok(open)
     }
 
     /// Answers the question that a session waits on. The first answer counts.

@@ -36,7 +36,13 @@ impl Gateway {
             .flat_map(|provider| provider.key.iter().chain(provider.headers.iter().map(|(_, v)| v)))
             .cloned()
             .collect();
-        Self { config, client: OnceLock::new(), secrets, learned: Mutex::default(), tapes: Tapes::default() }
+        Self {
+            config,
+            client: OnceLock::new(),
+            secrets,
+            learned: Mutex::default(),
+            tapes: Tapes::default(),
+        }
     }
 
     /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:

@@ -207,7 +207,7 @@ mod tests {
         );
         refused(
             r#"{"agent_id":"a","taks":"x"}"#,
-            "taks: is not known here; known is one of agent_id, task, step_limit, workspace",
+            "taks: is not known here; known is one of agent_id, task, step_limit, workspace, name, parent",
         );
         refused(r#"{"agent_id":"a","agent_id":"b"}"#, "agent_id: is given twice");
     }
@@ -258,7 +258,7 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read_back(agent_id in ".{0,20}", task in ".{0,60}", step_limit: Option<u32>) {
-            let run = RunCreate { agent_id, task, step_limit, workspace: None };
+            let run = RunCreate { agent_id, task, step_limit, ..RunCreate::default() };
             let body = serde_json::to_vec(&run).unwrap();
             prop_assert_eq!(decode::<RunCreate>(&body).unwrap(), run);
         }

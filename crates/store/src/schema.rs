@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0003_attestation.sql"),
     include_str!("../migrations/0004_inbox.sql"),
     include_str!("../migrations/0005_memory_keys.sql"),
+    include_str!("../migrations/0006_names.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

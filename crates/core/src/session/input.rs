@@ -26,6 +26,12 @@ pub struct Spec {
     pub agent_version: u32,
     pub agent: AgentSpec,
     pub task: String,
+    /// Empty in sessions that were made before there were names.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The session that started this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SessionId>,
     /// 0 is none.
     pub step_limit: u32,
     pub workspace: String,

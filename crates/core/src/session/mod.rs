@@ -36,6 +36,7 @@ use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
 use crate::inbox::{InboxItem, InboxKind, InboxState, Waiting, title};
 use crate::model::Usage;
+use crate::name;
 use crate::policy::prompt;
 use crate::row::{SessionRow, SessionStatus, StepKind, StepRow};
 use crate::sandbox::SandboxLevel;
@@ -126,6 +127,11 @@ impl Session {
         let row = SessionRow {
             id: spec.run_id,
             colony: spec.colony,
+            name: match &*spec.name {
+                "" => name::of_old(spec.run_id),
+                given => given.to_owned(),
+            },
+            parent: spec.parent,
             agent: spec.agent_id,
             agent_version: spec.agent_version,
             hive: None,

@@ -6,6 +6,7 @@ mod gate;
 mod humans;
 mod inbox;
 mod live;
+mod names;
 mod orders;
 mod recovery;
 mod registry;

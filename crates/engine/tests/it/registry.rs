@@ -84,6 +84,8 @@ async fn a_disabled_agent_takes_no_new_runs() {
     let draft = SessionDraft {
         agent: id,
         task: "x".into(),
+        name: None,
+        parent: None,
         step_limit: None,
         workspace: None,
         idempotency: None,
@@ -99,6 +101,8 @@ async fn an_idempotency_key_makes_one_run_however_often_it_comes() {
     let draft = |print: u8| SessionDraft {
         agent: agent.clone(),
         task: "shell: true".into(),
+        name: None,
+        parent: None,
         step_limit: None,
         workspace: None,
         idempotency: Some(("k".into(), [print; 32])),
@@ -162,6 +166,8 @@ async fn only_an_admin_works_outside_the_workspace() {
     let draft = |workspace: String| SessionDraft {
         agent: agent.clone(),
         task: "shell: true".into(),
+        name: None,
+        parent: None,
         step_limit: None,
         workspace: Some(workspace),
         idempotency: None,

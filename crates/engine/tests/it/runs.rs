@@ -122,6 +122,8 @@ async fn the_step_limit_ends_a_run_with_both_events() {
     let draft = SessionDraft {
         agent,
         task: "shell: true".into(),
+        name: None,
+        parent: None,
         step_limit: Some(1),
         workspace: None,
         idempotency: None,

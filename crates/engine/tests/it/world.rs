@@ -132,6 +132,8 @@ impl World {
         let draft = SessionDraft {
             agent: agent.into(),
             task: task.into(),
+            name: None,
+            parent: None,
             step_limit: None,
             workspace: None,
             idempotency: None,

@@ -70,6 +70,8 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
     let draft = SessionDraft {
         agent: "careful".into(),
         task: "read: f0.txt".into(),
+        name: None,
+        parent: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

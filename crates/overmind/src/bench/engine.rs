@@ -145,6 +145,8 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
     let draft = SessionDraft {
         agent: agent.into(),
         task: "measure".into(),
+        name: None,
+        parent: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

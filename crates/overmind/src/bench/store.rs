@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::ids::{AgentId, ColonyId, HiveId, SessionId};
 use overmind_core::model::Usage;
+use overmind_core::name;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
@@ -95,9 +96,12 @@ fn event(session: SessionId, n: u32) -> NewEvent {
 }
 
 fn session() -> SessionRow {
+    let id = SessionId::mint(&SystemIds);
     SessionRow {
-        id: SessionId::mint(&SystemIds),
+        id,
         colony: ColonyId::DEFAULT,
+        name: name::generate(id, 0),
+        parent: None,
         agent: AgentId::mint(&SystemIds),
         agent_version: 1,
         hive: Some(HiveId::LOCAL),

@@ -145,7 +145,7 @@ Examples:
 Example:
   overmind input 019a \"the port is 8080\"")]
     Input {
-        /// The run: an id, or a unique beginning or end of one
+        /// The run: an id, a name, or a unique part of one
         id: String,
         /// The answer
         message: String,
@@ -159,9 +159,12 @@ Example:
 Example:
   overmind cancel 019a 019b")]
     Cancel {
-        /// The runs: ids, or unique beginnings or ends of them
+        /// The runs: ids, names, or unique parts of them
         #[arg(required = true)]
         ids: Vec<String>,
+        /// Also the runs that were started for them
+        #[arg(long)]
+        cascade: bool,
     },
     /// Show a run's recorded timeline again, or prove that it decides the same way again
     #[command(after_help = "\
@@ -169,7 +172,7 @@ Examples:
   overmind replay 019a                        the whole timeline
   overmind replay 019a --verify               decide everything again from the log")]
     Replay {
-        /// The run: an id, or a unique beginning or end of one
+        /// The run: an id, a name, or a unique part of one
         id: String,
         /// Decide the whole run again from its log; fail at the first difference
         #[arg(long, conflicts_with = "follow")]
@@ -343,6 +346,13 @@ pub struct RunArgs {
     /// Directory to work in [default: the server's workspace]
     #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub workspace: Option<PathBuf>,
+    /// What to call it: small letters, digits and hyphens; no two runs under way share a name
+    /// [default: a generated one]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The run that it is started for: an id, a name, or a unique part of one
+    #[arg(long, value_name = "RUN")]
+    pub parent: Option<String>,
     /// Asking again with the same key answers with the first run instead of a second
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
@@ -359,6 +369,12 @@ pub struct PsArgs {
     /// Only runs of this agent: its name, its id, or a unique part of it
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
+    /// Below each run those that were started for it
+    #[arg(long)]
+    pub tree: bool,
+    /// Only runs that were started for this one: an id, a name, or a unique part of one
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["agent", "status"])]
+    pub children: Option<String>,
     /// At most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
@@ -378,7 +394,7 @@ pub enum Status {
 
 #[derive(Clone, Debug, Args)]
 pub struct LogsArgs {
-    /// The run: an id, or a unique beginning or end of one [default: the newest run]
+    /// The run: an id, a name, or a unique part of one [default: the newest run]
     pub id: Option<String>,
     /// Go on until the run ends
     #[arg(short, long)]
@@ -387,7 +403,7 @@ pub struct LogsArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct EventsArgs {
-    /// The run: an id, or a unique beginning or end of one [default: all streams]
+    /// The run: an id, a name, or a unique part of one [default: all streams]
     pub id: Option<String>,
     /// Go on as events happen
     #[arg(short, long)]
@@ -399,7 +415,7 @@ pub struct EventsArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct ForkArgs {
-    /// The run: an id, or a unique beginning or end of one
+    /// The run: an id, a name, or a unique part of one
     pub id: String,
     /// The new run repeats everything before this step
     #[arg(long, value_name = "STEP")]

@@ -99,7 +99,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Approve(args) => Box::pin(inbox_answer::approve(cx, args)).await,
         Command::Deny(args) => Box::pin(inbox_answer::deny(cx, args)).await,
         Command::Answer(args) => Box::pin(inbox_answer::answer(cx, args)).await,
-        Command::Cancel { ids } => session::cancel(cx, &ids).await,
+        Command::Cancel { ids, cascade } => session::cancel(cx, &ids, cascade).await,
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
         Command::Fork(args) => Box::pin(session::fork(cx, args)).await,

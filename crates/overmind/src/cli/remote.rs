@@ -4,6 +4,7 @@
 //! of the data directory wrote. The admin token of the data directory is sent only to that very
 //! server; any other address needs OVERMIND_TOKEN, so that a mistyped URL gets nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use overmind_api::{
@@ -219,7 +220,7 @@ impl Remote {
             limit: Some(limit.min(MAX_LIMIT)),
             status: status.to_vec(),
             agent: agent.map(str::to_owned),
-            cursor: None,
+            ..RunListQuery::default()
         };
         let first = self.client.run_list(&query).await?;
         self.rest(first, limit).await
@@ -239,14 +240,55 @@ impl Remote {
         if given.parse::<SessionId>().is_ok() {
             return Ok(given.to_owned());
         }
-        let runs = if ids::plausible(given, SessionId::PREFIX) {
-            self.runs(&[], None, MAX_SCANNED).await?
-        } else {
-            Vec::new()
-        };
-        let found = runs.iter().map(|run| run.id.to_string());
-        let found = found.filter(|id| ids::matches(given, id)).collect();
+        if given.is_empty() {
+            return Err(ids::none("run", given, "overmind ps --all"));
+        }
+        // The newest of that name: of those that have not ended there is one at most.
+        if let Some(run) = self.runs_named(given, 1).await?.first() {
+            return Ok(run.id.to_string());
+        }
+        let mut found: Vec<String> = Vec::new();
+        if ids::plausible(given, SessionId::PREFIX) {
+            let runs = self.runs(&[], None, MAX_SCANNED).await?;
+            let all = runs.iter().map(|run| run.id.to_string());
+            found.extend(all.filter(|id| ids::matches(given, id)));
+        }
+        if found.is_empty() && given.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            let runs = self.runs_named(&format!("{given}*"), 100).await?;
+            let (open, over): (Vec<_>, Vec<_>) =
+                runs.iter().partition(|run| !super::session::ended(run.status));
+            // A run that is under way is meant before one that has ended.
+            let meant = if open.is_empty() { over } else { open };
+            let names: BTreeSet<&str> = meant.iter().map(|run| run.name.as_str()).collect();
+            if names.len() > 1 {
+                let names = names.into_iter().map(str::to_owned).collect();
+                return ids::only("run", given, names, "overmind ps --all");
+            }
+            found.extend(meant.first().map(|run| run.id.to_string()));
+        }
         ids::only("run", given, found, "overmind ps --all")
+    }
+
+    /// Runs of this name, newest first; with a `*` at its end of names that begin so.
+    async fn runs_named(&self, name: &str, limit: u32) -> Result<Vec<Run>, Failure> {
+        let query = RunListQuery {
+            limit: Some(limit),
+            name: Some(name.to_owned()),
+            ..RunListQuery::default()
+        };
+        let first = self.client.run_list(&query).await?;
+        self.rest(first, limit).await
+    }
+
+    /// The runs that were started for `parent`, newest first.
+    pub async fn runs_below(&self, parent: &str, limit: u32) -> Result<Vec<Run>, Failure> {
+        let query = RunListQuery {
+            limit: Some(limit.min(MAX_LIMIT)),
+            parent: Some(parent.to_owned()),
+            ..RunListQuery::default()
+        };
+        let first = self.client.run_list(&query).await?;
+        self.rest(first, limit).await
     }
 
     /// Tool servers, by id.
@@ -275,8 +317,11 @@ impl Remote {
         Ok(self.client.mcp_unpin(id, tool).await?.server)
     }
 
-    pub async fn run_cancel(&self, id: &str) -> Result<Run, Failure> {
-        Ok(self.client.run_cancel(id).await?)
+    pub async fn run_cancel(&self, id: &str, cascade: bool) -> Result<Run, Failure> {
+        Ok(match cascade {
+            true => self.client.run_cancel_all(id).await?,
+            false => self.client.run_cancel(id).await?,
+        })
     }
 
     pub async fn run_input(&self, id: &str, message: &str) -> Result<Run, Failure> {

@@ -1,5 +1,7 @@
 //! Runs: `ps`, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
 
+use std::collections::{HashMap, HashSet};
+
 use overmind_api::{
     Diff, ForkRequest, Run, RunStatus, SandboxLevel, Step, Timestamp, VerifyReport,
 };
@@ -35,14 +37,56 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     if open_only {
         statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
     }
-    let runs = remote.runs(&statuses, agent.as_deref(), args.limit).await?;
+    let mut runs = match &args.children {
+        Some(parent) => {
+            let parent = remote.find_run(parent).await?;
+            let mut below = remote.runs_below(&parent, args.limit).await?;
+            below.retain(|run| args.all || !ended(run.status));
+            below
+        }
+        None => remote.runs(&statuses, agent.as_deref(), args.limit).await?,
+    };
+    let depths = args.tree.then(|| tree(&mut runs));
     let empty = if open_only {
         "no runs under way; `overmind ps --all` also lists those that have ended"
     } else {
         "no such runs; start one: overmind run AGENT \"what to do\""
     };
-    list(cx, &remote, &runs, empty).await?;
+    list(cx, &remote, &runs, depths.as_deref(), empty).await?;
     Ok(Exit::Done)
+}
+
+/// Puts each run below the one that it was started for, where that is listed too; siblings stay in
+/// their order. What to draw before each name.
+fn tree(runs: &mut Vec<Run>) -> Vec<String> {
+    let listed: HashSet<_> = runs.iter().map(|run| run.id).collect();
+    let mut below: HashMap<_, Vec<Run>> = HashMap::new();
+    for run in runs.drain(..) {
+        let parent = run.parent_id.filter(|parent| listed.contains(parent));
+        below.entry(parent).or_default().push(run);
+    }
+    // Last in, first out: the branches of what comes next, and what is drawn before them.
+    let mut next: Vec<(Run, String, String)> = Vec::new();
+    let push = |next: &mut Vec<_>, runs: Vec<Run>, indent: Option<&str>| {
+        let last = runs.len().saturating_sub(1);
+        let runs = runs.into_iter().enumerate().map(|(at, run)| match (indent, at == last) {
+            (None, _) => (run, String::new(), String::new()),
+            (Some(indent), false) => (run, format!("{indent}├─ "), format!("{indent}│  ")),
+            (Some(indent), true) => (run, format!("{indent}└─ "), format!("{indent}   ")),
+        });
+        let mut runs: Vec<_> = runs.collect();
+        runs.reverse();
+        next.append(&mut runs);
+    };
+    push(&mut next, below.remove(&None).unwrap_or_default(), None);
+    let mut branches = Vec::new();
+    while let Some((run, branch, indent)) = next.pop() {
+        let children = below.remove(&Some(run.id)).unwrap_or_default();
+        push(&mut next, children, Some(&indent));
+        runs.push(run);
+        branches.push(branch);
+    }
+    branches
 }
 
 /// Whether a run in this state stays in it for ever.
@@ -61,7 +105,13 @@ pub fn ended(status: RunStatus) -> bool {
 /// # Errors
 ///
 /// When the result cannot be written, or the names of the agents not be asked for.
-pub async fn list(cx: &Context, remote: &Remote, runs: &[Run], empty: &str) -> Result<(), Failure> {
+pub async fn list(
+    cx: &Context,
+    remote: &Remote,
+    runs: &[Run],
+    depths: Option<&[String]>,
+    empty: &str,
+) -> Result<(), Failure> {
     let names = if cx.out.for_people() && !runs.is_empty() {
         remote.agents(1000).await?.into_iter().map(|agent| (agent.id, agent.name)).collect()
     } else {
@@ -71,12 +121,18 @@ pub async fn list(cx: &Context, remote: &Remote, runs: &[Run], empty: &str) -> R
         Some(name) => cell(name),
         None => dim(ids::short(&run.agent_id.to_string())),
     };
+    let called = |at: usize, run: &Run| match depths.and_then(|depths| depths.get(at)) {
+        Some(branch) => cell(format!("{branch}{}", run.name)),
+        None => cell(&run.name),
+    };
     let now = cx.now();
     show::list(
         &cx.out,
         runs,
         |run| run.id.to_string(),
-        |wide| if wide { wide_table(runs, name) } else { short_table(runs, name, now) },
+        |wide| {
+            if wide { wide_table(runs, called, name) } else { short_table(runs, called, name, now) }
+        },
         empty,
     )
 }
@@ -90,14 +146,20 @@ fn status_cell(run: &Run) -> (String, Tone) {
     }
 }
 
-fn short_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone), now: Timestamp) -> Table {
-    let mut table =
-        Table::new(&["ID", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]).right("STEPS");
-    for run in runs {
+fn short_table(
+    runs: &[Run],
+    called: impl Fn(usize, &Run) -> (String, Tone),
+    name: impl Fn(&Run) -> (String, Tone),
+    now: Timestamp,
+) -> Table {
+    let mut table = Table::new(&["ID", "NAME", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"])
+        .right("STEPS");
+    for (at, run) in runs.iter().enumerate() {
         let until = run.finished_at.unwrap_or(now);
         let took = run.started_at.map(|start| when::precise(until.since(start)));
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
+            called(at, run),
             name(run),
             status_cell(run),
             cell(run.step_count.to_string()),
@@ -109,9 +171,14 @@ fn short_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone), now: Timesta
     table
 }
 
-fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
+fn wide_table(
+    runs: &[Run],
+    called: impl Fn(usize, &Run) -> (String, Tone),
+    name: impl Fn(&Run) -> (String, Tone),
+) -> Table {
     let mut table = Table::new(&[
         "ID",
+        "NAME",
         "AGENT",
         "STATUS",
         "STEPS",
@@ -124,6 +191,7 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
         "CREATED",
         "FINISHED",
         "BY",
+        "PARENT",
         "WORKSPACE",
         "TASK",
     ])
@@ -131,9 +199,10 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
     .right("START")
     .right("TOKENS IN")
     .right("OUT");
-    for run in runs {
+    for (at, run) in runs.iter().enumerate() {
         table.row(vec![
             cell(run.id.to_string()),
+            called(at, run),
             name(run),
             status_cell(run),
             cell(run.step_count.to_string()),
@@ -146,6 +215,7 @@ fn wide_table(runs: &[Run], name: impl Fn(&Run) -> (String, Tone)) -> Table {
             cell(run.created_at.to_string()),
             or_dash(run.finished_at.map(|at| at.to_string())),
             cell(&run.created_by),
+            or_dash(run.parent_id.map(|id| ids::short(&id.to_string()).to_owned())),
             cell(&run.workspace),
             cell(&run.task),
         ]);
@@ -184,6 +254,7 @@ pub fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
     show::one(&cx.out, run, &run.id.to_string(), || {
         vec![
             ("run", cell(run.id.to_string())),
+            ("name", cell(&run.name)),
             ("status", (run.status.to_string(), story::tone(run.status))),
         ]
     })
@@ -205,13 +276,13 @@ pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
 /// # Errors
 ///
 /// What kept the last of those that failed from being canceled.
-pub async fn cancel(cx: &Context, given: &[String]) -> Outcome {
+pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
     let mut failed: Option<Failure> = None;
     for id in given {
         let done = async {
             let id = remote.find_run(id).await?;
-            let run = remote.run_cancel(&id).await?;
+            let run = remote.run_cancel(&id, cascade).await?;
             show_run(cx, &run)
         };
         if let Err(failure) = done.await

@@ -55,6 +55,11 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         task: args.task,
         step_limit: args.step_limit,
         workspace,
+        name: args.name,
+        parent: match &args.parent {
+            Some(parent) => Some(remote.find_run(parent).await?),
+            None => None,
+        },
     };
     let key = args.idempotency_key.as_deref();
     let made = match remote.run_create(&draft, key).await {

@@ -322,8 +322,8 @@ async fn start_run(
     let draft = RunCreate {
         agent_id: agent.id.to_string(),
         task: TASK.into(),
-        step_limit: None,
         workspace: Some(project.to_string_lossy().into_owned()),
+        ..RunCreate::default()
     };
     remote.run_create(&draft, None).await
 }

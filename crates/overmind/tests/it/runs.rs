@@ -129,7 +129,7 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines.len(), 3, "{}", all.out);
     let words: Vec<&str> = lines[0].split_whitespace().collect();
-    assert_eq!(words, ["ID", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]);
+    assert_eq!(words, ["ID", "NAME", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]);
     assert!(
         lines[1].contains("other") && lines[1].contains("failed"),
         "newest first: {}",
@@ -310,4 +310,37 @@ fn what_a_command_ran_in_was_measured_signed_and_stands_on_the_run() {
     home.kill();
     let found = home.run(&["audit", "verify"]).fails(1);
     found.says(record["digest"].as_str().unwrap()).says("it is not what was signed");
+}
+
+#[test]
+fn runs_have_names_and_children_and_a_cascade_ends_them_all() {
+    let home = Home::up();
+    home.agent("asks", &[]);
+    let task = "curl the page for me";
+    let run = |more: &[&str]| {
+        let args = [&["run", "asks", task, "--wait", "-o", "json"], more].concat();
+        home.run(&args)
+    };
+    run(&["--name", "boss"]).fails(12);
+    run(&["--name", "boss"]).fails(5).says("another run that has not ended is called `boss`");
+    run(&["--name", "Bad Name"]).fails(2).says("small letters, digits and hyphens");
+    run(&["--name", "worker-a", "--parent", "boss"]).fails(12);
+    run(&["--name", "worker-b", "--parent", "bo"]).fails(12);
+    let unnamed = run(&["--parent", "worker-a"]).fails(12).json();
+    assert_eq!(unnamed["name"].as_str().unwrap().split('-').count(), 3);
+    run(&["--parent", "nobody-here"]).fails(3).says("there is no run `nobody-here`");
+
+    home.run(&["ps"]).ok().shows("NAME").shows("boss").shows("worker-b");
+    let tree = home.run(&["ps", "--tree"]).ok();
+    let unnamed = unnamed["name"].as_str().unwrap();
+    tree.shows("├─ worker-b").shows("└─ worker-a").shows(&format!("   └─ {unnamed}"));
+    let children = home.run(&["ps", "--children", "boss", "-o", "json"]).ok().json();
+    let names: Vec<_> = children.as_array().unwrap().iter().map(|run| &run["name"]).collect();
+    assert_eq!(names, ["worker-b", "worker-a"]);
+    home.run(&["logs", "worker-b"]).ok().shows("asks");
+    home.run(&["logs", "worker"]).fails(2).says("`worker` could be 2 runs");
+
+    home.run(&["cancel", "boss", "--cascade"]).ok();
+    home.run(&["ps"]).ok().says("no runs under way");
+    home.run(&["cancel", "boss"]).fails(5).says("already finished");
 }

@@ -6,12 +6,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use overmind_api::{
-    ApprovalAnswer, AttestationRecord, Diff, DiffQuery, Event, ForkRequest, ListQuery, ModelCall,
-    ReplayQuery, Run, RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline, ToolCall,
-    ToolCallRequest, VerifyReport,
+    ApprovalAnswer, AttestationRecord, CancelQuery, Diff, DiffQuery, Event, ForkRequest, ListQuery,
+    ModelCall, ReplayQuery, Run, RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline,
+    ToolCall, ToolCallRequest, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
+use overmind_core::store::NameFilter;
 use overmind_engine::request::{SessionDraft, SessionQuery, ToolCallDraft};
 
 use super::agents::mark_replayed;
@@ -39,8 +40,9 @@ pub(crate) async fn run_create(
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
     let idempotency = body.idempotency(&headers)?;
-    let RunCreate { agent_id, task, step_limit, workspace } = body.value;
-    let draft = SessionDraft { agent: agent_id, task, step_limit, workspace, idempotency };
+    let RunCreate { agent_id, task, step_limit, workspace, name, parent } = body.value;
+    let agent = agent_id;
+    let draft = SessionDraft { agent, task, name, parent, step_limit, workspace, idempotency };
     let engine = cx.engine.clone();
     let made = cx.detached(async move { engine.session_create(&caller, draft).await }).await?;
     Ok(mark_replayed(json(&Run::from(made.value)), made.replayed))
@@ -64,12 +66,17 @@ pub(crate) async fn run_list(
         text.split(',').map(|word| RunStatus::parse(word).map(Into::into)).collect()
     })?;
     let agent = query.take("agent");
+    let parent = query.take_parsed("parent", "the id of a run", |text| text.parse().ok())?;
+    let name = query.take("name").map(|name| match name.strip_suffix('*') {
+        Some(beginning) => NameFilter::Begins(beginning.to_owned()),
+        None => NameFilter::Is(name),
+    });
     query.finish()?;
     let agent = match agent {
         Some(agent) => Some(cx.engine.agent_fetch(&caller, &agent).await?.id),
         None => None,
     };
-    let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent };
+    let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent, parent, name };
     let limit = window.limit;
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
     let shown = |run: SessionRow| Run { alarms: cx.engine.session_alarms(run.id), ..run.into() };
@@ -88,8 +95,9 @@ pub(crate) async fn run_fetch(
     Ok(json(&Run { alarms: cx.engine.session_alarms(id), ..run.into() }))
 }
 
-/// Cancels a run and stops what it is doing.
-#[utoipa::path(post, path = "/api/runs/{id}/cancel", tag = "runs", params(("id" = String, Path)),
+/// Cancels a run and stops what it is doing; with `cascade` also the runs that were started for it.
+#[utoipa::path(post, path = "/api/runs/{id}/cancel", tag = "runs",
+    params(("id" = String, Path), CancelQuery),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
@@ -99,9 +107,19 @@ pub(crate) async fn run_cancel(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     RunPath(id): RunPath,
+    mut query: Query,
 ) -> Result<Response, Fault> {
+    let cascade = query.take_parsed("cascade", "true or false", parse_bool)?.unwrap_or(false);
+    query.finish()?;
     let engine = cx.engine.clone();
-    let run = cx.detached(async move { engine.session_cancel(&caller, id).await }).await?;
+    let run = cx.detached(async move {
+        if cascade {
+            engine.session_cancel_all(&caller, id).await
+        } else {
+            engine.session_cancel(&caller, id).await
+        }
+    });
+    let run = run.await?;
     Ok(json(&Run::from(run)))
 }
 

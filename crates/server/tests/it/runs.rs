@@ -36,6 +36,8 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             "started_at",
             "finished_at",
             // ours
+            "name",
+            "parent_id",
             "agent_version",
             "epoch",
             "hive",

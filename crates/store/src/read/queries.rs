@@ -9,7 +9,7 @@ use overmind_core::agent::Agent;
 use overmind_core::ids::{AgentId, ApiKeyId, ColonyId, SessionId, StepId};
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
-    EventQuery, IdempotentAnswer, LogEvent, Page, SessionFilter, StoreStats, StreamId,
+    EventQuery, IdempotentAnswer, LogEvent, NameFilter, Page, SessionFilter, StoreStats, StreamId,
 };
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, Params, Row, params, params_from_iter};
@@ -131,6 +131,23 @@ pub(crate) fn session_list(
         if let Some(agent) = filter.agent {
             sql.push_str(" AND agent = ?");
             with.push(Sql::Blob(blob(agent.as_u128()).to_vec()));
+        }
+        if let Some(parent) = filter.parent {
+            sql.push_str(" AND parent = ?");
+            with.push(Sql::Blob(blob(parent.as_u128()).to_vec()));
+        }
+        match &filter.name {
+            Some(NameFilter::Is(name)) => {
+                sql.push_str(" AND name = ?");
+                with.push(Sql::Text(name.clone()));
+            }
+            Some(NameFilter::Begins(name)) => {
+                // Names are ASCII: what begins so sorts before the same with DEL at its end.
+                sql.push_str(" AND name >= ? AND name < ?");
+                with.push(Sql::Text(name.clone()));
+                with.push(Sql::Text(format!("{name}\u{7f}")));
+            }
+            None => {}
         }
         if let Some(status) = status {
             sql.push_str(" AND status = ?");

@@ -163,7 +163,7 @@ pub(crate) const SESSION: &str = "id, colony, agent, agent_version, hive, epoch,
     step_limit, created_at, started_at, finished_at, approval, input_tokens, output_tokens, \
     cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls, \
     steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt, \
-    final_answer, error, attestation";
+    final_answer, error, attestation, name, parent";
 
 pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
     let cells = Cells::new(row, "sessions");
@@ -206,6 +206,8 @@ pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
         attestation: cells.opt(29, |cells, at| {
             serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "an attestation"))
         })?,
+        name: cells.text(30)?,
+        parent: cells.opt(31, Cells::u128)?.map(SessionId::from_u128),
     })
 }
 

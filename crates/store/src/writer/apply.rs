@@ -92,6 +92,20 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 Some(_) => Ok(()),
             }
         }
+        Guard::NameFree { colony, name } => {
+            let taken = conn
+                .prepare_cached(
+                    "SELECT 1 FROM sessions
+                     WHERE name = ?1 AND colony = ?2
+                       AND status NOT IN ('succeeded', 'failed', 'canceled')",
+                )?
+                .exists(params![name, blob(colony.as_u128())])?;
+            if taken {
+                let what = format!("another run that has not ended is called `{name}`");
+                return Err(Fault::conflict(what));
+            }
+            Ok(())
+        }
     }
 }
 
@@ -235,9 +249,9 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
            created_at, started_at, finished_at, approval, input_tokens, output_tokens,
            cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls,
            steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt,
-           final_answer, error, attestation)
+           final_answer, error, attestation, name, parent)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)",
+           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32)",
     )?
     .execute(params![
         blob(row.id.as_u128()),
@@ -269,13 +283,15 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
         row.prompt,
         row.final_answer,
         session.error,
-        session.attestation
+        session.attestation,
+        row.name,
+        opt_blob(row.parent.map(|parent| parent.as_u128())),
     ])
     .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
     Ok(())
 }
 
-/// Assignments of an update, the indexed columns left out: SQLite rewrites the index entries of
+/// Assignments of an update; the name and the parent never change. The indexed columns are left out: SQLite rewrites the index entries of
 /// every assigned column, changed or not.
 macro_rules! assign_session {
     () => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
-use overmind_core::ids::AgentId;
+use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, LogEvent, Page, Store, StreamId, chain_hash,
@@ -182,9 +182,16 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
             .await,
     );
 
+    let free = |colony, name: &str| with(Guard::NameFree { colony, name: name.into() });
+    let elsewhere = ColonyId::from_u128(7);
+    refused(store.commit(free(row.colony, &row.name)).await);
+    store.commit(free(row.colony, "another")).await.unwrap();
+    store.commit(free(elsewhere, &row.name)).await.unwrap();
+
     row.status = SessionStatus::Canceled;
     store.commit(one_change(Change::SessionUpdate(Box::new(row.clone())))).await.unwrap();
     refused(store.commit(epoch(3)).await);
+    store.commit(free(row.colony, &row.name)).await.unwrap();
     store.commit(with(Guard::SessionExists { session: row.id })).await.unwrap();
     // Guards alone are checked too, and write nothing.
     let alone = Commit {
@@ -193,7 +200,7 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     };
     refused(store.commit(alone).await);
     let events = store.events(of_stream(StreamId::System, 0, 100)).await.unwrap();
-    assert_eq!(events.len(), 4, "one for each guard that held");
+    assert_eq!(events.len(), 7, "one for each guard that held");
 }
 
 pub(super) async fn guards_see_the_commits_before_them(store: &dyn Store, world: &World) {

@@ -16,6 +16,7 @@ use overmind_core::attest::{Attestation, Check, CheckName};
 use overmind_core::ids::{AgentId, ColonyId, IdSource, MemoryId, SessionId, StepId};
 use overmind_core::memory::{MemoryItem, Provenance, Trust};
 use overmind_core::model::Usage;
+use overmind_core::name;
 use overmind_core::row::{SessionRow, SessionStatus, StepKind, StepRow};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
@@ -158,9 +159,12 @@ impl World {
 
     /// A queued session of some agent, with nothing optional in it.
     pub fn session(&self) -> SessionRow {
+        let id = self.session_id();
         SessionRow {
-            id: self.session_id(),
+            id,
             colony: ColonyId::DEFAULT,
+            name: name::generate(id, 0),
+            parent: None,
             agent: AgentId::mint(&self.ids),
             agent_version: 1,
             hive: None,

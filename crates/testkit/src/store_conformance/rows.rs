@@ -8,7 +8,7 @@ use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, Sessio
 use overmind_core::model::Usage;
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
 use overmind_core::sandbox::SandboxLevel;
-use overmind_core::store::{Change, IdempotentAnswer, Page, SessionFilter, Store};
+use overmind_core::store::{Change, IdempotentAnswer, NameFilter, Page, SessionFilter, Store};
 use serde_json::{Value, json};
 
 use super::{World, at, attestation, first, missing, one_change, refused};
@@ -60,6 +60,7 @@ fn full_session(world: &World) -> SessionRow {
     row.attestation = Some(AttestationRef::from(&measured()));
     row.forked_from = Some((world.session_id(), 4));
     row.created_by = "key one".into();
+    row.parent = Some(world.session_id());
     row
 }
 
@@ -71,11 +72,13 @@ pub(super) async fn sessions_round_trip(store: &dyn Store, world: &World) {
         assert_eq!(store.session_fetch(row.id).await.unwrap().as_ref(), Some(row));
         refused(store.commit(one_change(Change::SessionInsert(Box::new(row.clone())))).await);
     }
-    // Each takes the other's values: every column is written by an update, and read again.
+    // Each takes the other's values: every column is written by an update, and read again, but for
+    // what a session has for its whole life.
     let [a, b] = rows;
-    let swapped = [SessionRow { id: a.id, ..b.clone() }, SessionRow { id: b.id, ..a }];
-    for row in swapped {
+    let swapped = [SessionRow { id: a.id, ..b.clone() }, SessionRow { id: b.id, ..a.clone() }];
+    for (row, own) in swapped.into_iter().zip([a, b]) {
         store.commit(one_change(Change::SessionUpdate(Box::new(row.clone())))).await.unwrap();
+        let row = SessionRow { name: own.name, parent: own.parent, ..row };
         assert_eq!(store.session_fetch(row.id).await.unwrap(), Some(row.clone()));
         // The same again, and then without a change of status.
         let row = SessionRow { task: "another".into(), epoch: row.epoch + 1, ..row };
@@ -89,7 +92,7 @@ pub(super) async fn sessions_round_trip(store: &dyn Store, world: &World) {
 
 pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store, world: &World) {
     let (agent, colony) = (AgentId::mint(world.ids()), ColonyId::mint(world.ids()));
-    let mut rows = Vec::new();
+    let mut rows: Vec<SessionRow> = Vec::new();
     for n in 0..12 {
         let mut row = world.session();
         if n % 2 == 0 {
@@ -97,6 +100,10 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
         }
         if n % 3 == 0 {
             row.colony = colony;
+        }
+        row.name = format!("listed-{n}");
+        if let Some(first) = rows.get(n % 2) {
+            row.parent = Some(first.id);
         }
         if n % 4 == 0 {
             row.status = SessionStatus::Running;
@@ -126,6 +133,7 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
                     colony: by_colony,
                     agent: by_agent,
                     statuses: statuses.clone(),
+                    ..SessionFilter::default()
                 };
                 let wanted = expect(&|row| {
                     by_agent.is_none_or(|agent| row.agent == agent)
@@ -138,6 +146,26 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
                 }
             }
         }
+    }
+    for parent in [rows[0].id, rows[1].id] {
+        let filter = SessionFilter { parent: Some(parent), ..any.clone() };
+        assert_eq!(list(filter, first(100)).await, expect(&|row| row.parent == Some(parent)));
+    }
+    for (name, fits) in [
+        (NameFilter::Is(rows[3].name.clone()), 1),
+        (NameFilter::Is("nobody".into()), 0),
+        (NameFilter::Begins("listed-1".into()), 0),
+        (NameFilter::Begins("listed-".into()), rows.len()),
+        (NameFilter::Begins("listed_".into()), 0),
+        (NameFilter::Begins("listed-%".into()), 0),
+    ] {
+        let wanted = expect(&|row| match &name {
+            NameFilter::Is(name) => row.name == *name,
+            NameFilter::Begins(beginning) => row.name.starts_with(beginning.as_str()),
+        });
+        assert!(wanted.len() >= fits, "{name:?}");
+        let filter = SessionFilter { name: Some(name.clone()), ..any.clone() };
+        assert_eq!(list(filter, first(100)).await, wanted, "{name:?}");
     }
     let mut paged = Vec::new();
     let mut page = first(5);

@@ -79,6 +79,8 @@ impl Setup {
             agent_version: 1,
             agent,
             task: task.into(),
+            name: "tested".into(),
+            parent: None,
             step_limit: 0,
             workspace: "/w".into(),
             created_by: "admin".into(),

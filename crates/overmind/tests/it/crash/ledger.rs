@@ -126,6 +126,7 @@ impl Ledger {
             task,
             step_limit: None,
             workspace: Some(workspace),
+            ..RunCreate::default()
         };
         self.plans.push(Plan { key, request, number });
         self.pending.insert(number);

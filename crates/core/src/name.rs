@@ -1,0 +1,126 @@
+//! Names of sessions: what people call them, in commands, branches and host names.
+//!
+//! A name is a DNS label, so that it can be all of these. Among the sessions of a colony that
+//! have not ended no two have the same one; a name is free again when its session has ended.
+
+use crate::ids::SessionId;
+
+/// Longest name, in bytes.
+pub const MAX_NAME: usize = 63;
+
+/// What is wrong with a name that a user has chosen.
+///
+/// # Errors
+///
+/// The rule that it breaks, in words that follow `name`.
+pub fn check(name: &str) -> Result<(), &'static str> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err("must have 1 to 63 characters");
+    }
+    if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        return Err("may have small letters, digits and hyphens");
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        return Err("must begin and end with a letter or digit");
+    }
+    if name.bytes().all(|b| b.is_ascii_hexdigit()) && name.len() >= 3 && has_digit(name) {
+        return Err("looks like a part of an id: give it a letter beyond f");
+    }
+    Ok(())
+}
+
+fn has_digit(name: &str) -> bool {
+    name.bytes().any(|b| b.is_ascii_digit())
+}
+
+/// A name for a session that was given none: the same for the same session and attempt.
+///
+/// Some 90 million different ones; the caller asks for the next attempt when it is taken.
+pub fn generate(session: SessionId, attempt: u32) -> String {
+    let mut hash = blake3::Hasher::new();
+    hash.update(b"name").update(&session.as_u128().to_be_bytes()).update(&attempt.to_be_bytes());
+    let hash = hash.finalize();
+    let byte = |at: usize| usize::from(hash.as_bytes()[at]);
+    let (quality, animal) = (QUALITIES[byte(0) % 64], ANIMALS[byte(1) % 64]);
+    let mut name = format!("{quality}-{animal}-");
+    for at in 2..5 {
+        name.push(char::from(ENDINGS[byte(at) % ENDINGS.len()]));
+    }
+    name
+}
+
+/// The name of a session that was made before sessions had names.
+pub fn of_old(session: SessionId) -> String {
+    let id = session.to_string();
+    format!("run-{}", &id[id.len() - 8..])
+}
+
+/// Neither vowels, so that no words come out, nor what looks like another.
+const ENDINGS: &[u8] = b"23456789bcdfghjkmnpqrstvwxz";
+
+const QUALITIES: [&str; 64] = [
+    "able", "agile", "amber", "ample", "apt", "bold", "brave", "brief", "bright", "brisk", "calm",
+    "clear", "clever", "cosy", "crisp", "deft", "eager", "early", "easy", "fair", "fine", "firm",
+    "fleet", "fond", "frank", "fresh", "gentle", "glad", "grand", "happy", "hardy", "honest",
+    "jolly", "keen", "kind", "lively", "loyal", "lucid", "merry", "mild", "neat", "nimble",
+    "noble", "patient", "plain", "polite", "proud", "quick", "quiet", "rapid", "ready", "round",
+    "sage", "sharp", "silver", "smart", "snug", "solid", "steady", "still", "sunny", "swift",
+    "tidy", "warm",
+];
+
+const ANIMALS: [&str; 64] = [
+    "ant", "badger", "bat", "bear", "beaver", "bee", "bison", "boar", "cat", "cicada", "cobra",
+    "crab", "crane", "cricket", "crow", "deer", "dove", "duck", "eagle", "eel", "elk", "ermine",
+    "falcon", "ferret", "finch", "fox", "frog", "gecko", "goat", "goose", "gull", "hare", "hawk",
+    "heron", "hornet", "ibex", "jackdaw", "jay", "kite", "koala", "lark", "lemur", "lizard",
+    "llama", "lynx", "marten", "mole", "moose", "moth", "mouse", "newt", "otter", "owl", "panda",
+    "puffin", "raven", "robin", "seal", "shrew", "stork", "swan", "tern", "toad", "wren",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_dns_label_that_is_no_part_of_an_id() {
+        for good in ["a", "build", "fix-42", "x9", "7zip", "cafe", "dead-beef", &"z".repeat(63)] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "A",
+            "two words",
+            "-a",
+            "a-",
+            "a_b",
+            "ä",
+            "a.b",
+            "a/b",
+            "..",
+            "0190",
+            "00ff",
+            "b2c4",
+            &"z".repeat(64),
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn generated_names_are_names_repeat_and_seldom_meet() {
+        let session = SessionId::from_u128;
+        assert_eq!(generate(session(7), 0), generate(session(7), 0));
+        assert_ne!(generate(session(7), 0), generate(session(7), 1));
+        let names: BTreeSet<String> = (0..10_000).map(|n| generate(session(n), 0)).collect();
+        assert!(names.len() > 9_990, "{} of 10,000 differ", names.len());
+        for name in &names {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        let words: BTreeSet<&str> = QUALITIES.iter().chain(&ANIMALS).copied().collect();
+        assert_eq!(words.len(), 128, "a word stands twice");
+        let old = of_old(session(0xff));
+        assert_eq!((old.as_str(), check(&old)), ("run-000000ff", Ok(())));
+    }
+}

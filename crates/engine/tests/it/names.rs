@@ -1,0 +1,142 @@
+//! What sessions are called, and who started whom.
+
+use overmind_core::ids::SessionId;
+use overmind_core::name;
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_engine::EngineError;
+use overmind_engine::request::SessionDraft;
+use overmind_testkit::ports::{FakeModels, FakeTools};
+
+use crate::world::World;
+
+async fn world() -> World {
+    World::new(FakeTools::ok(), FakeModels::new([])).await
+}
+
+/// A task whose session waits for a human.
+const ASKS: &str = "curl the page for me";
+
+fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft {
+    SessionDraft {
+        agent: agent.into(),
+        task: ASKS.into(),
+        name: name.map(str::to_owned),
+        parent: parent.map(str::to_owned),
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
+    }
+}
+
+async fn begin(world: &World, draft: SessionDraft) -> Result<SessionRow, EngineError> {
+    let row = world.engine.session_create(&world.by, draft).await?.value;
+    Ok(world.until(row.id, &[SessionStatus::AwaitingInput]).await)
+}
+
+#[tokio::test]
+async fn a_name_is_taken_for_as_long_as_its_session_has_not_ended() {
+    let world = world().await;
+    let agent = world.agent("stub", |_| ()).await;
+    let first = begin(&world, draft(&agent, Some("build"), None)).await.unwrap();
+    assert_eq!((first.name.as_str(), first.parent), ("build", None));
+    let taken = begin(&world, draft(&agent, Some("build"), None)).await.unwrap_err();
+    assert_eq!(
+        taken,
+        EngineError::conflict("another run that has not ended is called `build`"),
+        "and says what to do about it: nothing is renamed behind anyone's back"
+    );
+    world.engine.session_cancel(&world.by, first.id).await.unwrap();
+    let second = begin(&world, draft(&agent, Some("build"), None)).await.unwrap();
+    assert_ne!(first.id, second.id);
+    for bad in ["", "Build", "a b", "../x", "00ff"] {
+        let refused = begin(&world, draft(&agent, Some(bad), None)).await.unwrap_err();
+        assert!(
+            matches!(refused, EngineError::Invalid { ref field, .. } if field == "name"),
+            "{bad}"
+        );
+    }
+    world.check(&[first.id, second.id]).await;
+}
+
+#[tokio::test]
+async fn of_twenty_that_want_one_name_at_once_one_gets_it() {
+    let world = world().await;
+    let agent = world.agent("stub", |_| ()).await;
+    let all = (0..20).map(|_| begin(&world, draft(&agent, Some("only"), None)));
+    let all = futures_util::future::join_all(all).await;
+    let made: Vec<SessionId> = all.iter().flatten().map(|row| row.id).collect();
+    assert_eq!(made.len(), 1);
+    assert!(
+        all.iter()
+            .flat_map(|row| row.as_ref().err())
+            .all(|err| matches!(err, EngineError::Conflict { .. }))
+    );
+    world.check(&made).await;
+}
+
+#[tokio::test]
+async fn sessions_without_a_name_get_one_of_their_own_which_a_fork_does_not_take() {
+    let world = world().await;
+    let agent = world.agent("stub", |_| ()).await;
+    let a = begin(&world, draft(&agent, None, None)).await.unwrap();
+    let b = begin(&world, draft(&agent, None, Some(&a.name))).await.unwrap();
+    assert_ne!(a.name, b.name);
+    assert_eq!((name::check(&a.name), b.parent), (Ok(()), Some(a.id)));
+    let fork = overmind_engine::request::ForkDraft { at: 0, model: None, prompt: None };
+    let fork = world.engine.session_fork(&world.by, b.id, fork).await.unwrap();
+    assert!(fork.name != b.name && fork.parent.is_none(), "{fork:?}");
+    world.until(fork.id, &[SessionStatus::AwaitingInput]).await;
+    world.check(&[a.id, b.id, fork.id]).await;
+}
+
+#[tokio::test]
+async fn a_cascade_ends_everything_below_and_nothing_beside() {
+    let world = world().await;
+    let agent = world.agent("stub", |_| ()).await;
+    let top = begin(&world, draft(&agent, Some("top"), None)).await.unwrap();
+    let mut below = Vec::new();
+    for n in 0..3 {
+        let child = begin(&world, draft(&agent, None, Some("top"))).await.unwrap();
+        for _ in 0..n {
+            below.push(begin(&world, draft(&agent, None, Some(&child.name))).await.unwrap().id);
+        }
+        below.push(child.id);
+    }
+    let beside = begin(&world, draft(&agent, Some("beside"), None)).await.unwrap();
+    // A child that has ended leaves its own children below the tree.
+    let gone = below.last().copied().unwrap();
+    world.engine.session_cancel(&world.by, gone).await.unwrap();
+
+    let row = world.engine.session_cancel_all(&world.by, top.id).await.unwrap();
+    assert_eq!((row.id, row.status), (top.id, SessionStatus::Canceled));
+    for id in &below {
+        let row = world.engine.session_fetch(&world.by, *id).await.unwrap();
+        assert_eq!(row.status, SessionStatus::Canceled, "{}", row.name);
+    }
+    let still = world.engine.session_fetch(&world.by, beside.id).await.unwrap();
+    assert_eq!(still.status, SessionStatus::AwaitingInput);
+    let again = world.engine.session_cancel_all(&world.by, top.id).await.unwrap_err();
+    assert_eq!(again, EngineError::conflict("Run is already finished"));
+    let orphan = begin(&world, draft(&agent, None, Some(&top.id.to_string()))).await.unwrap_err();
+    assert_eq!(orphan, EngineError::conflict("Parent is already finished"));
+    let unknown = begin(&world, draft(&agent, None, Some("top"))).await.unwrap_err();
+    assert_eq!(unknown, EngineError::not_found("Parent"));
+    below.push(top.id);
+    world.check(&below).await;
+}
+
+#[tokio::test]
+async fn a_tree_has_a_bottom() {
+    let world = world().await;
+    let agent = world.agent("stub", |_| ()).await;
+    let mut last = begin(&world, draft(&agent, Some("depth-1"), None)).await.unwrap();
+    for n in 2..=16 {
+        let name = format!("depth-{n}");
+        last = begin(&world, draft(&agent, Some(&name), Some(&last.name))).await.unwrap();
+    }
+    let deeper = begin(&world, draft(&agent, None, Some(&last.name))).await.unwrap_err();
+    assert!(
+        matches!(deeper, EngineError::Invalid { ref field, .. } if field == "parent"),
+        "{deeper}"
+    );
+}
