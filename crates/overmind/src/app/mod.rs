@@ -106,7 +106,7 @@ impl App {
         };
         let tools = tools::gateway(&config, parts, canaries.clone())?;
         let gate = gate::open(&config.policy)?;
-        let mcp = tools::mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
+        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter());
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
