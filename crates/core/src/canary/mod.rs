@@ -150,8 +150,8 @@ pub fn in_words(sightings: &[Sighting]) -> String {
 
 /// The canaries of one session, ready to be looked for.
 ///
-/// What is looked for is worked out when a text first needs it, about 10 µs for each canary: most
-/// sessions are asked about texts that are too short, or about tools that carry nothing away.
+/// What is looked for is worked out when a text first needs it: many sessions are asked only about
+/// texts that are too short, or about tools that carry nothing away.
 #[derive(Debug, Default)]
 pub struct Canaries {
     planted: Vec<Canary>,
@@ -467,9 +467,9 @@ mod tests {
             }
             assert!(shown.starts_with("the key is ") && shown.ends_with(" and no more"), "{shown}");
             assert!(shown.contains(MASK), "{size}: {shown}");
-            let least = if text.len() > 40 { 2 * LEAST } else { LEAST };
             // The prefix of the value is everybody's.
-            let told = (4..text.len().saturating_sub(least + size))
+            let (from, least) = if text.len() > 40 { (8, 2 * LEAST) } else { (4, LEAST) };
+            let told = (from..text.len().saturating_sub(least + size))
                 .filter(|at| shown.contains(&text[*at..at + least + size]));
             assert_eq!(told.count(), 0, "{size}: {shown}");
         }

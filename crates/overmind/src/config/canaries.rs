@@ -18,7 +18,7 @@ const TAKEN: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TMPDIR", "IFS", "PWD",
 
 /// One that is declared, its value not looked up yet: only the server has the secrets.
 #[derive(Clone, Debug)]
-pub struct DeclaredCanary {
+pub(super) struct DeclaredCanary {
     name: String,
     place: Place,
     /// Name of the secret that is its value.

@@ -629,7 +629,8 @@ async fn needs_docker_files_of_the_home_are_there_in_a_new_container_and_in_one_
     for waiting in [0, 1] {
         let options = Options { waiting, ..options(&socket) };
         let docker = Docker::new(options.clone());
-        let mut request = Place::new().sh("cat ~/.a/b; stat -c %a ~/.a/b; cat; exit 3");
+        let place = Place::new();
+        let mut request = place.sh("cat ~/.a/b; stat -c %a ~/.a/b; cat; exit 3");
         request.env.push(("HOME".to_owned(), HOME.to_owned()));
         request.home = vec![HomeFile { path: ".a/b".into(), content: b"decoy\n".to_vec() }];
         request.stdin = b"input".to_vec();
