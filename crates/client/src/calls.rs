@@ -20,6 +20,7 @@ use serde_json::Value;
 use crate::connection::{Answer, Call, Connections, Options, Patience};
 use crate::error::ClientError;
 use crate::inbox::InboxWatch;
+use crate::log::LogWatch;
 use crate::page::{Page, TargetPath, next_of};
 use crate::replay::{Replay, ReplayOptions};
 use crate::target::Target;
@@ -382,6 +383,16 @@ impl Client {
     /// Of all runs and the system, newest first.
     pub async fn event_list(&self, query: &ListQuery) -> Result<Page<Event>, ClientError> {
         self.page(listed(TargetPath::new("/api/events"), query)).await
+    }
+
+    /// The whole log as it grows: from now on, or after the event with that global number.
+    /// Resumes by itself, up to `max_resumes` times in a row.
+    pub async fn event_watch(
+        &self,
+        after: Option<u64>,
+        max_resumes: u32,
+    ) -> Result<LogWatch, ClientError> {
+        LogWatch::open(self.clone(), after, max_resumes).await
     }
 
     /// `provider`: `openai`, `deepseek` or `anthropic`.

@@ -119,6 +119,8 @@ pub enum ToCortex {
         call: EffectId,
         outcome: ToolOutcome,
         latency_ms: u64,
+        /// What the sandbox that it ran in was measured to give.
+        attested: Option<Arc<Attested>>,
     },
     Heartbeat {
         at: Timestamp,

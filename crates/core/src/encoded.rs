@@ -76,16 +76,21 @@ fn base64_within(bytes: &[u8], before: usize, alphabet: &[u8; 64]) -> String {
 /// stand `before` bytes behind the beginning of something longer: the digits that no neighbour
 /// shares.
 pub(crate) fn digits_within(bytes: &[u8], before: usize, bits: usize, alphabet: &[u8]) -> Vec<u8> {
-    let bit = |at: usize| bytes[at / 8] >> (7 - at % 8) & 1;
     let first = (before * 8).div_ceil(bits);
-    let end = (before + bytes.len()) * 8 / bits;
-    (first..end)
-        .map(|digit| {
-            let from = digit * bits - before * 8;
-            let value = (from..from + bits).fold(0, |sum, at| sum << 1 | usize::from(bit(at)));
-            alphabet[value]
-        })
-        .collect()
+    let shared = first * bits - before * 8;
+    let mut out = Vec::with_capacity(bytes.len() * 8 / bits + 1);
+    let (mut sum, mut have) = (0_usize, 0);
+    for (n, byte) in bytes.iter().enumerate() {
+        sum = sum << 8 | usize::from(*byte);
+        // Fewer than a digit's bits, so all of them in the first byte.
+        have += if n == 0 { 8 - shared } else { 8 };
+        while have >= bits {
+            have -= bits;
+            out.push(alphabet[sum >> have & ((1 << bits) - 1)]);
+        }
+        sum &= (1 << have) - 1;
+    }
+    out
 }
 
 /// Reads Base64 in the standard alphabet, padded or not; `None` for any other text.

@@ -7,8 +7,10 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::Fut;
+use crate::attest::Attested;
 use crate::sandbox::{Exit, SandboxError, SandboxLevel, SandboxLimits};
 
 /// What to start, and how far apart from the host.
@@ -40,6 +42,8 @@ pub struct Piped {
     /// To be read all the time: a child that fills it waits.
     pub stderr: OwnedFd,
     pub tree: Box<dyn Tree>,
+    /// What its sandbox was measured to give; `None` at a level that is not measured.
+    pub attested: Option<Arc<Attested>>,
 }
 
 /// The child and everything it started. Dropping it kills them all, double-forked ones included;

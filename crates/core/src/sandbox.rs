@@ -74,6 +74,23 @@ impl Default for SandboxLimits {
     }
 }
 
+/// The home of commands in every sandbox that has a root of its own.
+pub const HOME: &str = "/tmp";
+
+/// A file that a command finds in its [`HOME`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HomeFile {
+    /// Relative to the home, without `..`.
+    pub path: PathBuf,
+    pub content: Vec<u8>,
+}
+
+impl fmt::Debug for HomeFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HomeFile({}, {} bytes)", self.path.display(), self.content.len())
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct SandboxRequest {
     /// Program and arguments, as seen inside. `run_shell` gives `sh -lc <command>`.
@@ -87,6 +104,9 @@ pub struct SandboxRequest {
     pub cwd: PathBuf,
     /// The whole environment: nothing of the daemon's own environment is passed on.
     pub env: Vec<(String, String)>,
+    /// Files in [`HOME`], the command's own to read and change; their bytes count among those of
+    /// `/tmp`. `none` has no home of its own and refuses them. `microvm` leaves them out so far.
+    pub home: Vec<HomeFile>,
     pub stdin: Vec<u8>,
     pub timeout: Duration,
     pub limits: SandboxLimits,

@@ -50,9 +50,34 @@ pub trait ToolSource: Send + Sync + fmt::Debug {
     }
 }
 
+/// Keeps what servers of tools must remember beyond this process, and tells the log of each change:
+/// the engine, for nobody else touches the store.
+pub trait Keeper: Send + Sync + fmt::Debug {
+    /// Saves the whole document durably. `kind` and `event` say what happened, for the log; they
+    /// hold no secret.
+    ///
+    /// # Errors
+    ///
+    /// A text for people; nothing is saved then.
+    fn save(
+        &self,
+        document: Value,
+        kind: &'static str,
+        event: Value,
+    ) -> Fut<'_, Result<(), String>>;
+}
+
 /// What a person may ask of sources that are servers (MCP). The values are JSON objects in the
 /// shape that the API shows; secrets are in none of them.
 pub trait ToolServers: Send + Sync + fmt::Debug {
+    /// Takes what was saved last, `None` when nothing ever was, and starts every enabled server
+    /// without waiting for it. Called once, before anything else.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolServerError`] when what was saved cannot be read.
+    fn begin(&self, saved: Option<Value>, keeper: Arc<dyn Keeper>) -> Result<(), ToolServerError>;
+
     /// All servers with their tools, by id.
     fn list(&self) -> Vec<Value>;
 

@@ -11,11 +11,12 @@ use overmind_core::memory::{
 };
 use overmind_core::row::Role;
 use overmind_core::store::{
-    AuditReport, Change, Commit, LogEvent, MemoryScope, NewEvent, Page, Pruned, StreamId,
-    backup_target,
+    AuditReport, Change, Commit, EventQuery, LogEvent, MemoryScope, NewEvent, Page, Pruned,
+    StreamId, backup_target,
 };
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::Engine;
 use crate::caller::Caller;
@@ -166,6 +167,27 @@ impl Engine {
     pub async fn events(&self, by: &Caller, page: Page<u64>) -> Result<Vec<LogEvent>, EngineError> {
         by.require(Role::Viewer)?;
         Ok(self.cortex.store.events_newest(None, page).await?)
+    }
+
+    /// Events of all streams in ascending order, those after the global number `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn events_after(
+        &self,
+        by: &Caller,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<LogEvent>, EngineError> {
+        by.require(Role::Viewer)?;
+        let query = EventQuery { stream: None, after, kinds: &[], limit };
+        Ok(self.cortex.store.events(query).await?)
+    }
+
+    /// Changes whenever any stream grows. Read [`events_after`](Self::events_after) again then.
+    pub fn log_watch(&self) -> watch::Receiver<u64> {
+        self.cortex.watchers.watch_all()
     }
 
     /// One setting.

@@ -125,12 +125,16 @@ impl Hive {
                 self.tasks.spawn(|stop| async move {
                     let context = context(&assignment, call, LiveSink::default());
                     let began = Instant::now();
-                    let outcome = tokio::select! {
+                    let work = async {
+                        let attested = hive.tools.attested(&context, &name).await;
+                        (hive.tools.call(&context, &name, &args).await, attested)
+                    };
+                    let (outcome, attested) = tokio::select! {
                         () = stop.cancelled() => return,
-                        outcome = hive.tools.call(&context, &name, &args) => outcome,
+                        done = work => done,
                     };
                     let latency_ms = millis(began.elapsed());
-                    hive.say(ToCortex::Called { call, outcome, latency_ms }).await;
+                    hive.say(ToCortex::Called { call, outcome, latency_ms, attested }).await;
                 });
             }
         }

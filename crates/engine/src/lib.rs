@@ -39,11 +39,11 @@ use overmind_core::session::Toolset;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox;
-use overmind_core::tool_source::ToolServers;
+use overmind_core::tool_source::{Keeper, ToolServers};
 
 pub use self::admin::MemoryNew;
 pub use self::caller::{Caller, Rights};
-use self::cortex::{Cortex, CortexParts, keep_toolset};
+use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::error::EngineError;
 use self::hive::Hive;
 pub use self::inbox::MAX_BATCH;
@@ -133,6 +133,12 @@ impl Engine {
     /// [`EngineError`] when the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
         let Parts { store, models, tools, tool_servers, memory, gate, clock, ids, config } = parts;
+        let keeper = Arc::new(ToolServersKeeper::default());
+        if let Some(servers) = &tool_servers {
+            let saved = store.setting_fetch(TOOL_SERVERS.to_owned()).await?;
+            let keeper = Arc::clone(&keeper) as Arc<dyn Keeper>;
+            servers.begin(saved, keeper).map_err(tool_servers::told)?;
+        }
         let specs = tools.specs();
         let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
         keep_toolset(&*store, &*clock, &toolset).await?;
@@ -159,6 +165,7 @@ impl Engine {
             tools: Arc::clone(&tools),
             toolset: (specs, toolset),
         });
+        keeper.bind(Arc::downgrade(&cortex));
         cortex.alarms.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));

@@ -85,7 +85,7 @@ impl Engine {
     }
 }
 
-fn told(err: ToolServerError) -> EngineError {
+pub(crate) fn told(err: ToolServerError) -> EngineError {
     match err {
         ToolServerError::NotFound { what } => EngineError::not_found(&what),
         ToolServerError::Bad { field, message } => EngineError::invalid(&field, message),

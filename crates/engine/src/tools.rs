@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use overmind_core::agent::AgentSpec;
+use overmind_core::attest::AttestationRef;
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::row::{Role, SessionRow};
-use overmind_core::store::{Commit, Guard, NewEvent, Page, StreamId};
+use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, StreamId};
 use overmind_core::tool::{ToolOutcome, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::Engine;
 use crate::caller::Caller;
-use crate::cortex::shutting_down;
+use crate::cortex::{Called, shutting_down};
 use crate::error::EngineError;
 use crate::request::ToolCallDraft;
 
@@ -47,8 +48,8 @@ impl Engine {
         let ToolCallDraft { tool, mut args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
         let refused = self.refuses(&row, &agent, &tool, &args);
-        let (mut outcome, latency_ms) = if let Some(refused) = refused {
-            (refused, 0)
+        let called = if let Some(outcome) = refused {
+            Called { outcome, latency_ms: 0, attested: None }
         } else {
             let assignment = Assignment {
                 session: id,
@@ -68,6 +69,7 @@ impl Engine {
             }
             answer.await.map_err(|_| shutting_down())?
         };
+        let Called { mut outcome, latency_ms, attested } = called;
         self.cortex.store.redact(&mut outcome.result);
         if let Some(planter) = &self.cortex.config.canaries {
             planter.of(id).mask(&mut args);
@@ -88,7 +90,13 @@ impl Engine {
                 }),
             });
         }
-        let event = NewEvent {
+        let attestation = attested.as_deref().map(AttestationRef::from);
+        if let Some(attested) = attested {
+            // The record, for the event that names it; the run's own row is its driver's.
+            changes.push(Change::AttestationPut(Arc::clone(&attested)));
+            self.cortex.attested(id, row.epoch, attested);
+        }
+        let mut event = NewEvent {
             stream: StreamId::Session(id),
             kind: if outcome.allowed { "tool.called" } else { "tool.denied" },
             ts: now,
@@ -98,6 +106,9 @@ impl Engine {
                 "latency_ms": latency_ms, "result": outcome.result,
             }),
         };
+        if let Some(attestation) = attestation {
+            event.payload["attestation"] = json!(attestation);
+        }
         events.insert(0, event);
         let guards = vec![Guard::SessionExists { session: id }];
         self.cortex.store.commit(Commit { guards, events, changes }).await?;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use overmind_core::Fut;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::{Clock, Timestamp};
-use overmind_mcp::{McpServers, Parts, ServerConfig, Settings, Transport};
+use overmind_core::tool_source::Keeper;
+use overmind_mcp::{McpServers, Parts, ServerConfig, Transport};
 use overmind_sandbox::{Options, PipedLauncher};
 use serde_json::{Value, json};
 
@@ -223,10 +224,7 @@ fn env(name: &str) -> String {
 #[derive(Debug)]
 struct Nowhere;
 
-impl Settings for Nowhere {
-    fn load(&self) -> Fut<'_, Result<Option<Value>, String>> {
-        Box::pin(async { Ok(None) })
-    }
+impl Keeper for Nowhere {
     fn save(&self, _: Value, _: &'static str, _: Value) -> Fut<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
@@ -253,16 +251,14 @@ fn daemon(directory: &Path, mark: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let options = Options { init_program: program.clone(), ..Options::default() };
-        let servers = McpServers::open(Parts {
+        let servers = McpServers::new(Parts {
             launcher: Arc::new(PipedLauncher::new(options)),
-            settings: Arc::new(Nowhere),
             secrets: Arc::new(|_| None),
             clock: Arc::new(Wall),
             scratch: directory.to_owned(),
             built_in: Vec::new(),
-        })
-        .await
-        .expect("nothing was saved");
+        });
+        servers.begin(None, Arc::new(Nowhere)).expect("nothing was saved");
         for (id, sandbox) in [("apart", SandboxLevel::Namespace), ("bare", SandboxLevel::None)] {
             let transport = Transport::Stdio {
                 command: program.display().to_string(),

@@ -26,7 +26,6 @@ mod link;
 mod pins;
 mod result;
 mod servers;
-mod settings;
 mod vet;
 
 pub use config::{
@@ -36,7 +35,6 @@ pub use pins::Difference;
 pub use servers::{
     McpError, McpServers, Parts, SecretLookup, ServerState, ServerView, ToolState, ToolView,
 };
-pub use settings::{Settings, StoreSettings};
 
 /// What the names of all tools from MCP servers begin with.
 pub const PREFIX: &str = "mcp.";

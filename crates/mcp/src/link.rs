@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use overmind_core::attest::AttestationRef;
 use overmind_core::piped::{Launcher, Piped, PipedRequest};
 use overmind_core::sandbox::{Exit, SandboxLevel, SandboxLimits};
 use rmcp::model::{
@@ -108,6 +109,8 @@ struct Shared {
     /// Why we ended the connection, if we did.
     reason: Reason,
     exit: Mutex<Option<Exit>>,
+    /// What the sandbox of its process was measured to give.
+    attested: Mutex<Option<AttestationRef>>,
 }
 
 impl Shared {
@@ -146,6 +149,12 @@ impl ClientHandler for Handler {
 }
 
 impl Link {
+    /// What the sandbox of the server's process was measured to give; `None` for one that has no
+    /// process here, or no sandbox.
+    pub(crate) fn attested(&self) -> Option<AttestationRef> {
+        lock(&self.shared.attested).clone()
+    }
+
     /// Connects, without a bound in time: the caller has one.
     ///
     /// # Errors
@@ -528,7 +537,7 @@ async fn own(
     shared: Arc<Shared>,
 ) {
     let _gone = end.gone.drop_guard();
-    let Piped { stdin, stdout, stderr, mut tree } = match launcher.launch(request).await {
+    let Piped { stdin, stdout, stderr, mut tree, attested } = match launcher.launch(request).await {
         Ok(piped) => piped,
         Err(err) => {
             // Nobody may be there any more to hear it.
@@ -536,6 +545,7 @@ async fn own(
             return;
         }
     };
+    *lock(&shared.attested) = attested.as_deref().map(AttestationRef::from);
     let heard = tell.send(Ok([stdin, stdout, stderr])).is_ok();
     let exit = tokio::select! {
         exit = tree.ended() => Some(exit),

@@ -380,6 +380,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         kind,
         argv: request.argv.clone(),
         env: request.env.clone(),
+        home: request.home.clone(),
         workspace: request.workspace.clone(),
         writable: request.writable.clone(),
         cwd: request.cwd.clone(),

@@ -6,13 +6,18 @@
 //! time, which is not bounded here. `docker` is refused: a container's life would depend on the
 //! engine's, and its pipes on an HTTP connection.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::piped::{Launcher, Piped, PipedRequest, Tree};
-use overmind_core::sandbox::{Captured, Exit, SandboxError, SandboxLevel, SandboxRequest};
+use overmind_core::sandbox::{
+    Captured, Exit, Sandbox as _, SandboxError, SandboxLevel, SandboxRequest,
+};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::io::AsyncReadExt;
@@ -21,7 +26,7 @@ use tokio::process::Child;
 
 use crate::init::spec::{Ground, Kind, Program, Report, Spec};
 use crate::launch::{self, Ended, Outcome};
-use crate::namespace::{Options, into_result, to_spec};
+use crate::namespace::{Namespace, Options, into_result, to_spec};
 use crate::{diagnosis, request};
 
 /// How long the set-up may take until the program runs. A healthy machine needs milliseconds.
@@ -33,23 +38,40 @@ const MAX_REPORT_BYTES: usize = 64 << 10;
 /// What is kept of the init's last words when the program did not start.
 const LAST_WORDS_BYTES: usize = 4 << 10;
 
-/// Starts children with pipes. Cheap; holds nothing but its options.
+/// Starts children with pipes, at the level `namespace` in a sandbox that was measured first.
 #[derive(Debug)]
 pub struct PipedLauncher {
     options: Options,
+    /// What measures a sandbox, for each list of directories that are shown: as many as there are
+    /// servers with lists of their own.
+    measured: Mutex<HashMap<Vec<PathBuf>, Arc<Namespace>>>,
 }
 
 impl PipedLauncher {
     pub fn new(options: Options) -> Self {
-        Self { options }
+        Self { options, measured: Mutex::default() }
+    }
+
+    /// The driver of the very sandbox that a child with these directories gets.
+    fn measuring(&self, read_only: &[PathBuf]) -> Arc<Namespace> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = measured.get(read_only) {
+            return Arc::clone(driver);
+        }
+        let options = Options { read_only: read_only.to_vec(), ..self.options.clone() };
+        let driver = Arc::new(Namespace::new(options));
+        measured.insert(read_only.to_vec(), Arc::clone(&driver));
+        driver
     }
 
     async fn start(&self, piped: PipedRequest) -> Result<Piped, SandboxError> {
         let level = piped.level;
+        let mut attested = None;
         let kind = match level {
             SandboxLevel::Namespace => {
                 let read_only = self.options.read_only.iter().chain(&piped.read_only);
-                let read_only = read_only.cloned().collect();
+                let read_only: Vec<PathBuf> = read_only.cloned().collect();
+                attested = self.measuring(&read_only).attest().await?;
                 Kind::Namespace { read_only, program: Program::Command }
             }
             SandboxLevel::None => Kind::Unconfined,
@@ -67,6 +89,7 @@ impl PipedLauncher {
             writable,
             cwd,
             env,
+            home: Vec::new(),
             stdin: Vec::new(),
             timeout: START_TIMEOUT,
             limits,
@@ -78,7 +101,7 @@ impl PipedLauncher {
             self.spawn(&spec).map_err(|err| diagnosis::init_not_started(program, &err))?;
         let in_time = tokio::time::timeout(START_TIMEOUT, tree.started()).await;
         match in_time {
-            Ok(true) => Ok(Piped { stdin, stdout, stderr, tree: Box::new(tree) }),
+            Ok(true) => Ok(Piped { stdin, stdout, stderr, tree: Box::new(tree), attested }),
             Ok(false) | Err(_) => {
                 let ended = launch::judge(&tree.reports, in_time.is_ok());
                 Box::new(tree).kill().await;

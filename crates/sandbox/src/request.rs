@@ -41,6 +41,10 @@ pub(crate) fn check(request: &SandboxRequest) -> Result<(), SandboxError> {
             return Err(bad_config("a path is not UTF-8, or contains a NUL byte"));
         }
     }
+    if let Some(file) = request.home.iter().find(|file| !may_lie_in_home(&file.path)) {
+        let path = file.path.display();
+        return Err(bad_config(format!("a file of the home escapes it, or has no name: {path}")));
+    }
     if request.writable.as_ref().is_some_and(|path| !stays_beneath(path)) {
         return Err(bad_config("write_subdir escapes workspace"));
     }
@@ -62,6 +66,13 @@ pub(crate) fn check(request: &SandboxRequest) -> Result<(), SandboxError> {
     }
 }
 
+fn may_lie_in_home(path: &Path) -> bool {
+    let plain = |part| matches!(part, Component::Normal(_));
+    path.file_name().is_some()
+        && path.to_str().is_some_and(|text| !text.contains('\0') && !text.ends_with('/'))
+        && path.components().all(plain)
+}
+
 /// By its words alone: relative, and without `..`.
 fn stays_beneath(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
@@ -72,7 +83,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use overmind_core::sandbox::SandboxLimits;
+    use overmind_core::sandbox::{HomeFile, SandboxLimits};
 
     use super::*;
 
@@ -83,6 +94,7 @@ mod tests {
             writable: Some(PathBuf::from("a/./b")),
             cwd: PathBuf::from("."),
             env: vec![("A".to_owned(), String::new())],
+            home: Vec::new(),
             stdin: Vec::new(),
             timeout: Duration::from_millis(1),
             limits: SandboxLimits::default(),
@@ -117,6 +129,18 @@ mod tests {
         for escape in ["..", "a/../../b", "/etc"] {
             refused(|r| r.writable = Some(escape.into()), "write_subdir escapes workspace");
             refused(|r| r.cwd = escape.into(), "working directory escapes workspace");
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_home_stays_in_it() {
+        let with = |path: &str| {
+            let file = HomeFile { path: path.into(), content: Vec::new() };
+            check(&SandboxRequest { home: vec![file], ..request() })
+        };
+        assert_eq!(with(".aws/credentials"), Ok(()));
+        for path in ["", "/etc/passwd", "../a", "a/../../b", ".", "a/"] {
+            assert!(with(path).is_err(), "{path}");
         }
     }
 

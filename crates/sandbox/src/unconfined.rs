@@ -61,6 +61,9 @@ impl Unconfined {
         sink: Option<OutputSink>,
     ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
+        if !request.home.is_empty() {
+            return Err(request::bad_config("the level none has no home of its own for files"));
+        }
         let spec = to_spec(&request, Kind::Unconfined);
         let outcome = launch::run(Launch {
             program: &self.options.init_program,

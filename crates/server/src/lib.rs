@@ -27,6 +27,7 @@ mod front;
 mod host;
 mod inbox_stream;
 mod listen;
+mod log_stream;
 mod metrics;
 mod openapi;
 mod page;
@@ -35,6 +36,7 @@ mod routes;
 mod serve;
 mod socket;
 mod sse;
+mod timeline_stream;
 
 pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};

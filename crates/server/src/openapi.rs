@@ -34,7 +34,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
         memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
         memory::memory_fetch, memory::memory_reembed,
-        admin::tool_list, admin::event_list, admin::setting_fetch, admin::key_create,
+        admin::tool_list, admin::event_list, admin::event_stream, admin::setting_fetch, admin::key_create,
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,
         admin::backup, admin::prune, admin::openapi,
     ),

@@ -1,12 +1,14 @@
-//! A run's timeline as server-sent events.
+//! Streams of server-sent events: what all of them share.
 //!
-//! Level-triggered: the stream looks at what is there, sends it, and only then waits for word
-//! that there may be more. No event is kept in memory for a client that reads slowly: the next
-//! page is read when the client has taken the last one.
+//! Level-triggered: a stream looks at what is there, sends it, and only then waits for word that
+//! there may be more. Nothing is kept in memory for a client that reads slowly: the next page is
+//! read when the client has taken the last one.
+//!
+//! What a stream says is its [`Source`]'s; signs of life, the end of the server, errors and resuming
+//! are the same for all.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,132 +17,82 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use overmind_api::{Done, RunStatus};
-use overmind_core::ids::{AgentId, SessionId};
-use overmind_core::row::SessionRow;
-use overmind_engine::Caller;
-use overmind_engine::view::TimelineItem;
+use overmind_engine::EngineError;
 use tokio::sync::watch;
 
-use crate::convert;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::host::single;
 use crate::metrics::Open;
 
-/// Items read at once. A page is the most that one stream holds in memory.
-const PAGE: u32 = 128;
-/// Between two tries when the engine has let go of a session's watch.
+/// Between two tries when the engine has let go of a watch.
 const RESUBSCRIBE: Duration = Duration::from_millis(500);
 
-/// `(seq, part)` of a timeline item; the SSE id is `seq.part`.
-pub(crate) type Place = (u64, u8);
+/// What a stream tells of.
+pub(crate) trait Source: Send + 'static {
+    /// Reads what comes next: at most a page, as messages of [`message`].
+    fn look(&mut self, cx: &Cx) -> impl Future<Output = Result<Look, EngineError>> + Send;
 
-/// Where to resume: the header `Last-Event-ID`, else the query's `last_event_id`, else the start.
-pub(crate) fn resume_place(headers: &HeaderMap, query: Option<&str>) -> Result<Place, Fault> {
-    const NAME: HeaderName = HeaderName::from_static("last-event-id");
-    let header = single(headers, &NAME)?;
-    let text = match (header, query) {
-        (Some(text), _) | (None, Some(text)) if !text.is_empty() => text,
-        (Some(_) | None, _) => return Ok((0, 0)),
-    };
-    parse_place(text).ok_or_else(|| {
-        let shown: String = text.chars().take(60).collect();
-        let message = format!("must be the `id:` of an event of this stream, not `{shown}`");
-        Fault::invalid("Last-Event-ID", message)
-    })
+    /// Changes whenever another look may find something.
+    fn watch(&self, cx: &Cx) -> watch::Receiver<u64>;
 }
 
-fn parse_place(text: &str) -> Option<Place> {
-    let (seq, part) = text.split_once('.')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(seq) || !digits(part) {
-        return None;
-    }
-    Some((seq.parse().ok()?, part.parse().ok()?))
+/// What a look has found.
+pub(crate) enum Look {
+    /// There may be more at once.
+    More(String),
+    /// Nothing now.
+    Nothing,
+    /// The last that there is to say, which may be nothing.
+    Last(String),
 }
 
 /// One stream under way.
-pub(crate) struct Replay {
+pub(crate) struct Stream<S> {
     cx: Arc<Cx>,
-    caller: Caller,
-    run: SessionId,
-    agent: AgentId,
-    after: Place,
-    follow: bool,
+    source: S,
     watch: watch::Receiver<u64>,
-    /// What is left to say before the end.
-    ready: VecDeque<Bytes>,
     ended: bool,
     _open: Open,
 }
 
-impl Replay {
-    pub(crate) fn new(
-        cx: Arc<Cx>,
-        caller: Caller,
-        run: &SessionRow,
-        after: Place,
-        follow: bool,
-    ) -> Self {
-        let watch = cx.engine.session_watch(run.id);
-        let open = cx.metrics.stream();
-        Self {
-            caller,
-            run: run.id,
-            agent: run.agent,
-            after,
-            follow,
-            watch,
-            ready: VecDeque::new(),
-            ended: false,
-            _open: open,
-            cx,
-        }
+impl<S: Source> Stream<S> {
+    pub(crate) fn new(cx: Arc<Cx>, source: S) -> Self {
+        let (watch, open) = (source.watch(&cx), cx.metrics.stream());
+        Self { cx, source, watch, ended: false, _open: open }
     }
 
     /// The next bytes; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                return Some(bytes);
-            }
-            if self.ended {
-                return None;
-            }
+        while !self.ended {
             if self.cx.stop.is_cancelled() {
-                return Some(
-                    self.end(": the server is shutting down; resume with Last-Event-ID\n\n"),
-                );
+                self.ended = true;
+                return Some(": the server is shutting down; resume with Last-Event-ID\n\n".into());
             }
             // Marked as seen before the look, so that what comes meanwhile wakes the wait below.
             self.watch.borrow_and_update();
-            let look = self.cx.engine.session_timeline(&self.caller, self.run, self.after, PAGE);
-            let page = match look.await {
-                Ok(page) => page,
+            match self.source.look(&self.cx).await {
+                Ok(Look::More(text)) => return Some(text.into()),
+                Ok(Look::Nothing) => {
+                    if let Some(bytes) = self.wait().await {
+                        return Some(bytes);
+                    }
+                }
+                Ok(Look::Last(text)) => {
+                    self.ended = true;
+                    return (!text.is_empty()).then(|| text.into());
+                }
                 Err(err) => {
+                    self.ended = true;
                     let fault = Fault::from(err);
                     let problem = serde_json::to_string(fault.problem()).unwrap_or_default();
-                    return Some(self.end(format!("event: error\ndata: {problem}\n\n")));
+                    let mut text = String::new();
+                    message(&mut text, None::<u64>, Some("error"), &problem);
+                    return Some(text.into());
                 }
-            };
-            let over = !page.more && page.status.is_terminal();
-            let nothing_new = page.items.is_empty();
-            if !nothing_new {
-                let text = self.write(page.items);
-                self.ready.push_back(text);
-            }
-            if over {
-                let done = Done { run_id: self.run, status: RunStatus::from(page.status) };
-                let done = serde_json::to_string(&done).unwrap_or_default();
-                let last = self.end(format!("event: done\ndata: {done}\n\n"));
-                self.ready.push_back(last);
-            } else if !self.follow && (nothing_new || !page.more) {
-                self.ended = true;
-            } else if nothing_new && let Some(bytes) = self.wait().await {
-                return Some(bytes);
             }
         }
+        None
     }
 
     /// Waits for more. Answers a sign of life when there was nothing for a while.
@@ -158,35 +110,17 @@ impl Replay {
                 // The engine has let go of the watch. The log says what there is to say; a pause
                 // keeps this from spinning.
                 let _ = tokio::time::timeout(RESUBSCRIBE, stop.cancelled()).await;
-                self.watch = self.cx.engine.session_watch(self.run);
+                self.watch = self.source.watch(&self.cx);
                 None
             }
             Err(_) => Some(Bytes::from_static(b": keepalive\n\n")),
         }
     }
 
-    fn write(&mut self, items: Vec<TimelineItem>) -> Bytes {
-        let mut text = String::with_capacity(items.len() * 512);
-        for item in items {
-            self.after = item.place;
-            let entry = convert::timeline(item, self.agent);
-            match serde_json::to_string(&entry) {
-                Ok(json) => frame(&mut text, self.after, &json),
-                Err(err) => tracing::error!(error = %err, "a timeline item could not be written"),
-            }
-        }
-        text.into()
-    }
-
-    fn end(&mut self, last: impl Into<Bytes>) -> Bytes {
-        self.ended = true;
-        last.into()
-    }
-
     pub(crate) fn into_response(self) -> Response {
-        let bytes = stream::unfold(self, |mut replay| async move {
-            let bytes = replay.next().await?;
-            Some((Ok::<_, Infallible>(bytes), replay))
+        let bytes = stream::unfold(self, |mut stream| async move {
+            let bytes = stream.next().await?;
+            Some((Ok::<_, Infallible>(bytes), stream))
         });
         let mut response = Body::from_stream(bytes).into_response();
         let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
@@ -199,11 +133,41 @@ impl Replay {
     }
 }
 
+/// Where to resume: the header `Last-Event-ID`, else the query's `last_event_id`, as `read` reads
+/// it; `None` without either.
+pub(crate) fn resume_after<T>(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Fault> {
+    const NAME: HeaderName = HeaderName::from_static("last-event-id");
+    let text = match (single(headers, &NAME)?, query) {
+        (Some(text), _) | (None, Some(text)) if !text.is_empty() => text,
+        (Some(_) | None, _) => return Ok(None),
+    };
+    read(text).map(Some).ok_or_else(|| {
+        let shown: String = text.chars().take(60).collect();
+        let message = format!("must be the `id:` of an event of this stream, not `{shown}`");
+        Fault::invalid("Last-Event-ID", message)
+    })
+}
+
+/// A number in digits alone.
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
 /// One message. A payload of the log is shown as it was hashed, and might hold line breaks
 /// between its tokens: each line gets its own `data:`, as the format wants.
-fn frame(out: &mut String, (seq, part): Place, json: &str) {
+pub(crate) fn message(out: &mut String, id: Option<impl Display>, event: Option<&str>, json: &str) {
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "id: {seq}.{part}");
+    if let Some(id) = id {
+        let _ = writeln!(out, "id: {id}");
+    }
+    if let Some(event) = event {
+        let _ = writeln!(out, "event: {event}");
+    }
     for line in json.split(['\n', '\r']) {
         out.push_str("data: ");
         out.push_str(line);
@@ -219,37 +183,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_two_numbers_and_nothing_else() {
-        assert_eq!(parse_place("17.3"), Some((17, 3)));
-        assert_eq!(parse_place("18446744073709551615.255"), Some((u64::MAX, 255)));
-        for bad in ["", "17", "17.", ".3", "17.256", "+1.0", "1.-0", "1.0.0", "a.b", "1 .0"] {
-            assert_eq!(parse_place(bad), None, "{bad}");
+    fn the_header_wins_over_the_query_and_nothing_means_the_start() {
+        let mut headers = HeaderMap::new();
+        let after = |headers: &HeaderMap, query| resume_after(headers, query, number::<u64>);
+        assert_eq!(after(&headers, None).unwrap(), None);
+        assert_eq!(after(&headers, Some("")).unwrap(), None);
+        assert_eq!(after(&headers, Some("7")).unwrap(), Some(7));
+        headers.insert("last-event-id", HeaderValue::from_static("9"));
+        assert_eq!(after(&headers, Some("7")).unwrap(), Some(9));
+        for bad in ["nine", "-1", "1.0", "+1", "99999999999999999999999"] {
+            headers.insert("last-event-id", HeaderValue::from_static(bad));
+            assert_eq!(after(&headers, None).unwrap_err().problem().status, 422, "{bad}");
         }
     }
 
     #[test]
-    fn the_header_wins_over_the_query_and_nothing_means_the_start() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(resume_place(&headers, None).unwrap(), (0, 0));
-        assert_eq!(resume_place(&headers, Some("2.1")).unwrap(), (2, 1));
-        headers.insert("last-event-id", HeaderValue::from_static("9.0"));
-        assert_eq!(resume_place(&headers, Some("2.1")).unwrap(), (9, 0));
-        headers.insert("last-event-id", HeaderValue::from_static("nine"));
-        assert_eq!(resume_place(&headers, None).unwrap_err().problem().status, 422);
-    }
-
-    #[test]
-    fn a_frame_has_an_id_one_data_line_per_line_and_an_empty_line() {
+    fn a_message_has_its_id_its_event_one_data_line_per_line_and_an_empty_line() {
         let mut out = String::new();
-        frame(&mut out, (4, 1), "{\"a\":\n1}");
+        message(&mut out, Some("4.1"), None, "{\"a\":\n1}");
         assert_eq!(out, "id: 4.1\ndata: {\"a\":\ndata: 1}\n\n");
+        out.clear();
+        message(&mut out, None::<u64>, Some("done"), "{}");
+        assert_eq!(out, "event: done\ndata: {}\n\n");
     }
 
     proptest! {
         #[test]
-        fn a_frame_is_one_message_whatever_it_carries(json in "[ -~\n\r]{0,60}") {
+        fn a_message_is_one_whatever_it_carries(json in "[ -~\n\r]{0,60}") {
             let mut out = String::new();
-            frame(&mut out, (1, 0), &json);
+            message(&mut out, Some(1), None, &json);
             prop_assert!(out.ends_with("\n\n"));
             prop_assert!(!out[..out.len() - 2].contains("\n\n"));
             prop_assert!(!out.contains('\r'));

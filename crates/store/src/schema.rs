@@ -118,6 +118,13 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
     Ok(conn)
 }
 
+/// From here on `conn` commits and does nothing larger, so what it may have to undo is kept in
+/// memory: no more than the pages of one commit, which would otherwise be written into a file that
+/// nobody ever reads.
+pub(crate) fn undo_in_memory(conn: &Connection) -> Outcome<()> {
+    Ok(conn.execute_batch("PRAGMA temp_store = MEMORY;")?)
+}
+
 /// A connection that SQLite lets undo what a crash left half done, which it does at the first
 /// read. It changes nothing else.
 fn open_to_undo(path: &Path) -> Outcome<Connection> {

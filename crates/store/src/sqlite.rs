@@ -119,6 +119,7 @@ impl Sqlite {
         let explain = |fault: crate::error::Fault| fault.explain(&path, "opening the store");
         let mut conn = schema::open_writer(&path, options.max_bytes).map_err(explain)?;
         schema::migrate(&mut conn).map_err(explain)?;
+        schema::undo_in_memory(&conn).map_err(explain)?;
         let key = Arc::new(SigningKey::open(&options.key_file())?);
         let mut trusted = vec![*key.public()];
         trusted.extend(&options.trusted_keys);

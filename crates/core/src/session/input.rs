@@ -310,7 +310,7 @@ impl Recorded {
                 let HandedOverPayload { not_begun } = read(kind, payload)?;
                 Self::Input(Input::HandedOver { not_begun })
             }
-            // About a call from outside, as such calls are.
+            // About a call from outside, as such calls are, or about what a model said.
             "canary.seen" | "canary.tripped" => {
                 let CanaryPayload { outside } = read(kind, payload)?;
                 if outside { Self::Observation } else { Self::Decision }

@@ -4,6 +4,7 @@
 //! the commit that says so is durable; an answer to a caller likewise.
 
 mod live;
+mod streamed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,11 @@ use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down};
 use crate::error::EngineError;
 
@@ -105,8 +107,10 @@ struct Driver {
     id: SessionId,
     /// Taken out only while a step is made of it: a copy would cost the whole conversation.
     held: Option<Session>,
-    /// Characters streamed by the model call under way, per channel.
-    streamed: Option<(EffectId, u64)>,
+    /// Of the model call under way.
+    streamed: Option<streamed::Streamed>,
+    /// Calls of the model's last reply in which canaries were masked.
+    masked: Vec<Masked>,
     /// Output of tool calls under way that waits for its lines to end.
     live: Vec<live::Output>,
     stop: CancellationToken,
@@ -135,6 +139,7 @@ pub(super) async fn drive(
         id,
         held: Some(session),
         streamed: None,
+        masked: Vec::new(),
         live: Vec::new(),
         stop,
     };
@@ -353,10 +358,13 @@ impl Driver {
         mut input: Input,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        self.cortex.mask_canaries(self.id, &mut input);
+        let (said, held) = self.cortex.mask_canaries(self.id, &mut input);
         self.cortex.redact(&mut input);
         // Outside values may be nested deeper than the log's reader goes.
         input.flatten();
+        if matches!(input, Input::ModelDone { .. }) {
+            self.masked = Masked::of(&input, held);
+        }
         if let Err(refusal) = self.session().accepts(&input) {
             if refusal == Refusal::Stale {
                 count(&self.cortex.counters.stale);
@@ -364,16 +372,12 @@ impl Driver {
             return Ok(());
         }
         let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
-        let stream = StreamId::Session(self.id);
         let mut commit = Commit { guards: vec![guard], events: ahead, changes: Vec::new() };
-        if let (Input::ModelDone { .. }, Some((effect, chars))) = (&input, self.streamed.take()) {
-            commit.events.push(NewEvent {
-                stream,
-                kind: "model.output.completed",
-                ts: now,
-                payload: json!({"run_id": self.id, "stream_id": effect, "total_chars": chars}),
-            });
+        if let (Input::ModelDone { .. }, Some(streamed)) = (&input, self.streamed.take()) {
+            commit.events.push(streamed.completed(self.id, now));
         }
+        let (row, model) = (self.session().row(), &self.session().agent().model);
+        commit.events.extend(self.cortex.said_canaries(row, model, &said, now));
         let before = self.session().row().clone();
         let waited = self.session().inbox_item();
         // What of these is done again was begun in an earlier life.
@@ -460,7 +464,7 @@ impl Driver {
     fn verdict(&self) -> Option<GateVerdict> {
         let session = self.session();
         let call = session.to_judge()?;
-        if let Some(refused) = self.cortex.alarm(self.id, call.tool, call.args) {
+        if let Some(refused) = self.cortex.alarm(self.id, call.tool, call.args, &self.masked) {
             return Some(refused);
         }
         let asks = session.agent_asks(call.tool);
@@ -565,64 +569,6 @@ impl Driver {
             Change::SessionUpdate(Box::new(self.session().row().clone())),
         ];
         self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
-    }
-
-    /// Writes a piece of a model's reply while it streams.
-    async fn progress(&mut self, effect: EffectId, delta: ModelDelta) -> Result<(), Stop> {
-        let now = self.cortex.clock.now();
-        let mut events = Vec::new();
-        self.streamed_events(effect, delta, now, &mut events);
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
-        self.commit(Commit { guards: vec![guard], events, changes: Vec::new() }).await
-    }
-
-    /// What the log says about a piece of a model's reply.
-    fn streamed_events(
-        &mut self,
-        effect: EffectId,
-        delta: ModelDelta,
-        now: Timestamp,
-        events: &mut Vec<NewEvent>,
-    ) {
-        let (channel, text) = match &delta {
-            ModelDelta::Text(text) => ("assistant", text),
-            ModelDelta::Reasoning(text) => ("reasoning", text),
-            ModelDelta::ToolArgs { name: _, text } => ("decision", text),
-            ModelDelta::Restarted { attempt: _, why } => ("restarted", why),
-        };
-        let stream = StreamId::Session(self.id);
-        let event = |kind, payload| NewEvent { stream, kind, ts: now, payload };
-        let model = self.session().agent().model.clone();
-        let chars = match &mut self.streamed {
-            Some((id, chars)) if *id == effect => chars,
-            other => {
-                events.push(event(
-                    "model.output.started",
-                    json!({"run_id": self.id, "stream_id": effect, "kind": "action", "model": model}),
-                ));
-                &mut other.insert((effect, 0)).1
-            }
-        };
-        let mut payload = json!({"run_id": self.id, "stream_id": effect, "channel": channel});
-        match &delta {
-            ModelDelta::Restarted { attempt, why } => {
-                *chars = 0;
-                payload["attempt"] = json!(attempt);
-                payload["why"] = json!(why);
-                events.push(event("model.output.restarted", payload));
-            }
-            ModelDelta::ToolArgs { name, .. } => {
-                *chars += text.chars().count() as u64;
-                payload["tool_name"] = json!(name);
-                payload["delta"] = Value::String(text.clone());
-                events.push(event("model.output.delta", payload));
-            }
-            ModelDelta::Text(_) | ModelDelta::Reasoning(_) => {
-                *chars += text.chars().count() as u64;
-                payload["delta"] = Value::String(text.clone());
-                events.push(event("model.output.delta", payload));
-            }
-        }
     }
 
     /// Effects that were decided on while the engine shuts down: they are not begun, and the

@@ -1,7 +1,7 @@
 //! Asking the policy.
 
 use overmind_core::agent::AgentSpec;
-use overmind_core::canary;
+use overmind_core::canary::{self, Alarm, Sighting};
 use overmind_core::gate::{
     Decision, GateRequest, GateVerdict, Labels, PolicyVersion, Risk, RuleRef, scratch_of,
 };
@@ -9,21 +9,49 @@ use overmind_core::ids::{ColonyId, SessionId};
 use overmind_core::row::SessionRow;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::Input;
-use serde_json::Value;
+use overmind_core::store::{NewEvent, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
 
 use super::Cortex;
 
+/// A call of a model's reply, as it is now, and the canaries that stood in it.
+#[derive(Debug)]
+pub(crate) struct Masked {
+    tool: String,
+    args: Value,
+    held: Vec<Sighting>,
+}
+
+impl Masked {
+    /// Those calls of a reply that held any; `held` is about the same calls in their order.
+    pub(crate) fn of(input: &Input, held: Vec<Vec<Sighting>>) -> Vec<Self> {
+        let Input::ModelDone { reply: Ok(reply), .. } = input else { return Vec::new() };
+        let calls = reply.calls.iter().zip(held).filter(|(_, held)| !held.is_empty());
+        calls
+            .map(|(call, held)| Self { tool: call.name.clone(), args: call.args.clone(), held })
+            .collect()
+    }
+}
+
 impl Cortex {
-    /// The refusal of a call that carries a canary; `None` for all others. The policy is not asked
+    /// The refusal of a call that carries a canary; `None` for all others. `masked` says what stood
+    /// where the mask stands now in the calls of the last reply, as far as it is known. The policy is not asked
     /// about one: nobody shall be able to agree to it.
     pub(crate) fn alarm(
         &self,
         session: SessionId,
         tool: &str,
         args: &Value,
+        masked: &[Masked],
     ) -> Option<GateVerdict> {
         let canaries = self.config.canaries.as_ref()?.of(session);
-        let carried = canaries.carried(tool, args);
+        let mut carried = canaries.carried(tool, args);
+        if let Some(known) = masked.iter().find(|call| call.tool == tool && call.args == *args)
+            && !carried.is_empty()
+        {
+            carried.clone_from(&known.held);
+        }
         let first = carried.first()?;
         Some(GateVerdict {
             decision: Decision::Deny,
@@ -43,22 +71,53 @@ impl Cortex {
 
     /// Masks canaries in what a model wants. What it says is masked by their shape anyway; what it
     /// encodes would not be, and a call that carries the mask is known as one that carried a
-    /// canary.
-    pub(crate) fn mask_canaries(&self, session: SessionId, input: &mut Input) {
+    /// canary. Answers what it says apart from calls, which are judged by themselves, and what
+    /// stood in each call.
+    pub(crate) fn mask_canaries(
+        &self,
+        session: SessionId,
+        input: &mut Input,
+    ) -> (Vec<Sighting>, Vec<Vec<Sighting>>) {
         let (Some(planter), Input::ModelDone { reply: Ok(reply), .. }) =
             (&self.config.canaries, input)
         else {
-            return;
+            return <(Vec<Sighting>, Vec<Vec<Sighting>>)>::default();
         };
         let canaries = planter.of(session);
+        let mut said = canaries.seen_in_text(&reply.text, "/text");
+        said.extend(canaries.seen_in_text(&reply.reasoning, "/reasoning"));
         canaries.mask_text(&mut reply.text);
         canaries.mask_text(&mut reply.reasoning);
-        for call in &mut reply.calls {
-            canaries.mask(&mut call.args);
-        }
+        let held = reply.calls.iter_mut().map(|call| canaries.mask(&mut call.args)).collect();
         if let Some(state) = &mut reply.provider_state {
             canaries.mask(state);
         }
+        (said, held)
+    }
+
+    /// The alarm about a model that has said a canary: nothing has left, and whoever told the model
+    /// of it has had it from elsewhere.
+    pub(crate) fn said_canaries(
+        &self,
+        session: &SessionRow,
+        model: &str,
+        said: &[Sighting],
+        now: Timestamp,
+    ) -> Option<NewEvent> {
+        if said.is_empty() {
+            return None;
+        }
+        let kind = Alarm::Seen.kind();
+        self.counters.of_event(kind);
+        Some(NewEvent {
+            stream: StreamId::Session(session.id),
+            kind,
+            ts: now,
+            payload: json!({
+                "run_id": session.id, "outside": true, "model": model,
+                "what": canary::in_words(said),
+            }),
+        })
     }
 
     /// What the policy says about a call of this session, and about nothing else: what the

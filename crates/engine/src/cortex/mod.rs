@@ -7,6 +7,7 @@
 mod driver;
 mod gating;
 mod inbox;
+mod keeper;
 mod load;
 mod watch;
 
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
+use overmind_core::attest::Attested;
 use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
 use overmind_core::canary::Alarm;
 use overmind_core::gate::Gate;
@@ -33,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use self::driver::Mail;
 pub(crate) use self::driver::Order;
 pub(crate) use self::gating::gate_request;
+pub(crate) use self::keeper::{TOOL_SERVERS, ToolServersKeeper};
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
@@ -79,8 +82,16 @@ pub(crate) struct Cortex {
     fresh: Mutex<HashMap<SessionId, Session>>,
     agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
-    calls: Mutex<HashMap<EffectId, oneshot::Sender<(ToolOutcome, u64)>>>,
+    calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
     identities: Mutex<HashMap<[u8; 32], Caller>>,
+}
+
+/// What became of a call from outside.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) outcome: ToolOutcome,
+    pub(crate) latency_ms: u64,
+    pub(crate) attested: Option<Arc<Attested>>,
 }
 
 /// What `/metrics` shows; all only grow.
@@ -188,26 +199,31 @@ impl Cortex {
                     self.report(session, Mail::Progress { epoch, effect, delta });
                 }
                 ToCortex::Attested { session, epoch, attested } => {
-                    // Without a driver the session is over, and its row does not change any more.
-                    if let Some(driver) = lock(&self.drivers).get(&session) {
-                        let _ = driver.send(Mail::Attested { epoch, attested });
-                    }
+                    self.attested(session, epoch, attested);
                 }
                 ToCortex::Acknowledge { session, epoch, accepted } => {
                     if !accepted {
                         tracing::warn!(session.id = %session, epoch, "the hive knows a newer epoch");
                     }
                 }
-                ToCortex::Called { call, outcome, latency_ms } => {
+                ToCortex::Called { call, outcome, latency_ms, attested } => {
                     if let Some(waiting) = lock(&self.calls).remove(&call) {
                         // A caller that left does not hear; its task writes the result all the same.
-                        let _ = waiting.send((outcome, latency_ms));
+                        let _ = waiting.send(Called { outcome, latency_ms, attested });
                     }
                 }
                 ToCortex::Heartbeat { at, sessions, effects } => {
                     tracing::trace!(hive.id = %message.hive, %at, sessions, effects, "heartbeat");
                 }
             }
+        }
+    }
+
+    /// Tells the session what its sandbox was measured to give. Without a driver it is over or at
+    /// rest, and its row does not change.
+    pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
+        if let Some(driver) = lock(&self.drivers).get(&session) {
+            let _ = driver.send(Mail::Attested { epoch, attested });
         }
     }
 
@@ -425,7 +441,7 @@ impl Cortex {
         lock(&self.identities).clear();
     }
 
-    pub(crate) fn await_call(&self, call: EffectId) -> oneshot::Receiver<(ToolOutcome, u64)> {
+    pub(crate) fn await_call(&self, call: EffectId) -> oneshot::Receiver<Called> {
         let (send, receive) = oneshot::channel();
         lock(&self.calls).insert(call, send);
         receive

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 /// Watchers of streams. A stream that nobody watches costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
+    /// How many commits there were while somebody watched all streams.
+    all: watch::Sender<u64>,
     streams: Mutex<HashMap<StreamId, watch::Sender<u64>>>,
 }
 
@@ -21,8 +23,16 @@ impl Watchers {
         streams.entry(stream).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
+    /// The receiver's value changes with each commit, whatever its streams.
+    pub(crate) fn watch_all(&self) -> watch::Receiver<u64> {
+        self.all.subscribe()
+    }
+
     /// Called by the store's writer after each durable commit.
     pub(crate) fn committed(&self, places: &[(StreamId, u64)]) {
+        if self.all.receiver_count() > 0 && !places.is_empty() {
+            self.all.send_modify(|commits| *commits += 1);
+        }
         let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.is_empty() {
             return;
@@ -45,6 +55,12 @@ mod tests {
         let receiver = watchers.watch(StreamId::System);
         watchers.committed(&[(StreamId::System, 7), (StreamId::System, 6)]);
         assert_eq!(*receiver.borrow(), 7);
+        let mut all = watchers.watch_all();
+        watchers.committed(&[(StreamId::System, 8)]);
+        assert!(all.has_changed().unwrap());
+        all.borrow_and_update();
+        watchers.committed(&[]);
+        assert!(!all.has_changed().unwrap());
         drop(receiver);
         let session = StreamId::Session(overmind_core::ids::SessionId::from_u128(1));
         let _other = watchers.watch(session);

@@ -9,7 +9,7 @@ use overmind_core::row::SessionStatus;
 use overmind_core::session::SANDBOX_ATTESTED;
 use overmind_core::store::{EventQuery, StreamId};
 use overmind_engine::EngineError;
-use overmind_engine::request::ForkDraft;
+use overmind_engine::request::{ForkDraft, ToolCallDraft};
 use overmind_testkit::ports::{FakeModels, FakeTools, calls, says};
 use overmind_testkit::store_conformance::attestation;
 use serde_json::json;
@@ -58,6 +58,32 @@ async fn the_first_command_puts_the_measurement_on_the_run_once_and_the_log_repl
     let event = world.store.events(query).await.unwrap().remove(0).value();
     assert_eq!(event["attestation"]["digest"], attested.digest);
     assert_eq!(event["attestation"]["signer"], world.notary.signer);
+    world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn a_call_from_outside_names_the_measurement_of_the_sandbox_that_it_ran_in() {
+    let world = World::new(FakeTools::ok(), FakeModels::new([says("end")])).await;
+    let attested = measured(&world);
+    let agent = world.agent("gpt-test", |_| ()).await;
+    let run = world.run(&agent, "x").await;
+    world.ended(run).await;
+    let call = |tool: &str| ToolCallDraft { tool: tool.into(), args: json!({"command": "a"}) };
+    assert!(world.engine.tool_call(&world.by, run, call("run_shell")).await.unwrap().ok());
+    assert!(world.engine.tool_call(&world.by, run, call("look")).await.unwrap().ok());
+    let query = EventQuery {
+        stream: Some(StreamId::Session(run)),
+        after: 0,
+        kinds: &["tool.called"],
+        limit: 10,
+    };
+    let events = world.store.events(query).await.unwrap();
+    assert_eq!(events[0].value()["attestation"]["digest"], attested.digest);
+    assert_eq!(events[1].value().get("attestation"), None, "it ran in no sandbox");
+    let kept = world.store.attestation_fetch(attested.digest.clone()).await.unwrap();
+    assert_eq!(kept.unwrap().attested, *attested);
+    // The run was over: its row is what it was.
+    assert_eq!(world.ended(run).await.attestation, None);
     world.check(&[run]).await;
 }
 

@@ -4,14 +4,20 @@
 //! of a program with everything else by default. Shown are both: the short form's fields beside
 //! `config`.
 
+use std::sync::Arc;
+
 use overmind_core::Fut;
-use overmind_core::tool_source::{ToolServerError, ToolServers};
+use overmind_core::tool_source::{Keeper, ToolServerError, ToolServers};
 use serde_json::{Map, Value, json};
 
 use super::{McpError, McpServers, ServerState, ServerView, ToolState, ToolView};
 use crate::config::{ServerConfig, Transport};
 
 impl ToolServers for McpServers {
+    fn begin(&self, saved: Option<Value>, keeper: Arc<dyn Keeper>) -> Result<(), ToolServerError> {
+        McpServers::begin(self, saved, keeper).map_err(told)
+    }
+
     fn list(&self) -> Vec<Value> {
         McpServers::list(self).iter().map(shown).collect()
     }
@@ -99,6 +105,7 @@ fn shown(view: &ServerView) -> Value {
         "state": view.state.as_str(),
         "protocol": view.protocol,
         "server_info": view.server_info,
+        "attestation": view.attested,
         "sessions": view.sessions,
         "needs_approval": view.needs_approval(),
         "tools": view.tools.iter().map(tool).collect::<Vec<_>>(),

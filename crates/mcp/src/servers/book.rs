@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use overmind_core::attest::AttestationRef;
 use overmind_core::ids::SessionId;
 use overmind_core::time::Timestamp;
 use overmind_core::tool::{EffectClass, ToolSpec};
@@ -67,6 +68,7 @@ pub(super) struct Server {
     pub(super) seen: Option<Vec<Verdict>>,
     pub(super) protocol: String,
     pub(super) server_info: String,
+    pub(super) attested: Option<AttestationRef>,
     /// The shared connection, while there is one.
     pub(super) link: Option<Arc<Link>>,
     pub(super) own: HashMap<SessionId, Arc<Own>>,
@@ -99,6 +101,7 @@ impl Server {
             seen: None,
             protocol: String::new(),
             server_info: String::new(),
+            attested: None,
             link: None,
             own: HashMap::new(),
             stop: CancellationToken::new(),
@@ -255,6 +258,7 @@ impl Book {
                 state: server.state.clone(),
                 protocol: server.protocol.clone(),
                 server_info: server.server_info.clone(),
+                attested: server.attested.clone(),
                 sessions: server.own.len(),
                 tools: tools.into_iter().map(|tool| view(server, tool)).collect(),
             })

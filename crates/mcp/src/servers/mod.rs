@@ -1,6 +1,6 @@
 //! All configured servers: what people ask of them, and the tools that agents get.
 //!
-//! [`McpServers::open`] reads the configuration and starts every enabled server at once; each has
+//! [`McpServers::begin`] reads the configuration and starts every enabled server at once; each has
 //! a worker of its own (`worker.rs`), so a server that hangs delays nobody. `book.rs` keeps what
 //! is known of each and decides which of their tools are offered; `calls.rs` calls them.
 
@@ -11,12 +11,14 @@ mod worker;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use overmind_core::attest::AttestationRef;
 use overmind_core::piped::Launcher;
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolSpec};
+use overmind_core::tool_source::Keeper;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +26,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{ConfigError, ServerConfig};
 use crate::pins::{Difference, Pin};
-use crate::settings::Settings;
 use book::{Book, Server};
 
 /// Finds a secret's text by its name.
@@ -34,7 +35,6 @@ pub type SecretLookup = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 #[derive(Clone)]
 pub struct Parts {
     pub launcher: Arc<dyn Launcher>,
-    pub settings: Arc<dyn Settings>,
     pub secrets: SecretLookup,
     pub clock: Arc<dyn Clock>,
     /// Directory of the daemon in which each shared server gets one of its own.
@@ -150,6 +150,8 @@ pub struct ServerView {
     pub protocol: String,
     /// Name and version that it gives itself.
     pub server_info: String,
+    /// What its sandbox was measured to give before it was started last.
+    pub attested: Option<AttestationRef>,
     pub tools: Vec<ToolView>,
     /// Sessions that have a server of their own now.
     pub sessions: usize,
@@ -168,6 +170,8 @@ impl ServerView {
 /// The servers. Shared by `Arc`; the workers hold it weakly.
 pub struct McpServers {
     parts: Parts,
+    /// Where changes are saved, once it has begun.
+    keeper: OnceLock<Arc<dyn Keeper>>,
     book: Mutex<Book>,
     /// Held over a change and its save: changes are made one after the other.
     changing: tokio::sync::Mutex<()>,
@@ -189,30 +193,39 @@ const MAX_SERVERS: usize = 64;
 const DRAIN: Duration = Duration::from_secs(15);
 
 impl McpServers {
+    /// Without any server until [`begin`](Self::begin).
+    pub fn new(parts: Parts) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            parts,
+            keeper: OnceLock::new(),
+            book: Mutex::new(Book::new(Vec::new())),
+            changing: tokio::sync::Mutex::new(()),
+            changes: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+            me: me.clone(),
+        })
+    }
+
     /// Reads what was saved and starts every enabled server. Does not wait for them:
     /// [`McpServers::settled`] does.
     ///
     /// # Errors
     ///
-    /// When the settings cannot be read. A server that cannot be started is no error.
-    pub async fn open(parts: Parts) -> Result<Arc<Self>, McpError> {
-        let saved = parts.settings.load().await.map_err(McpError::Damaged)?;
+    /// When what was saved cannot be read, and the second time. A server that cannot be started
+    /// is no error.
+    pub fn begin(&self, saved: Option<Value>, keeper: Arc<dyn Keeper>) -> Result<(), McpError> {
         let servers = match saved {
             Some(document) => book::read(document).map_err(McpError::Damaged)?,
             None => Vec::new(),
         };
-        let all = Arc::new_cyclic(|me| Self {
-            parts,
-            book: Mutex::new(Book::new(servers)),
-            changing: tokio::sync::Mutex::new(()),
-            changes: watch::Sender::new(0),
-            stop: CancellationToken::new(),
-            me: me.clone(),
-        });
-        let ids: Vec<String> = all.lock().servers.iter().map(|s| s.config.id.clone()).collect();
-        ids.iter().for_each(|id| all.start_worker(id));
-        all.publish();
-        Ok(all)
+        if self.keeper.set(keeper).is_err() {
+            return Err(McpError::Refused("the MCP servers have begun already".to_owned()));
+        }
+        *self.lock() = Book::new(servers);
+        let ids: Vec<String> = self.lock().servers.iter().map(|s| s.config.id.clone()).collect();
+        ids.iter().for_each(|id| self.start_worker(id));
+        self.publish();
+        Ok(())
     }
 
     /// Waits until every server has answered once or has failed. Each has its own bound in
@@ -475,7 +488,9 @@ impl McpServers {
         event: Value,
     ) -> Result<(), McpError> {
         let document = book::write(servers);
-        self.parts.settings.save(document, kind, event).await.map_err(McpError::Settings)
+        let keeper = self.keeper.get();
+        let keeper = keeper.ok_or_else(|| McpError::Settings("they have not begun".to_owned()))?;
+        keeper.save(document, kind, event).await.map_err(McpError::Settings)
     }
 
     /// Approves what a server offers first, if its configuration says so.

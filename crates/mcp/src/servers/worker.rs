@@ -191,6 +191,7 @@ impl McpServers {
             server.seen = Some(seen);
             server.protocol.clone_from(&link.protocol);
             server.server_info.clone_from(&link.server_info);
+            server.attested = link.attested();
         }
         // Before others are told: whoever waited for it looks again then.
         link.taken();

@@ -11,10 +11,8 @@ use overmind_core::live::{Live, LivePiece, LiveSink};
 use overmind_core::sandbox::{SandboxLevel, SandboxLimits};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::ToolContext;
-use overmind_core::tool_source::ToolSource;
-use overmind_mcp::{
-    McpServers, Parts, ServerConfig, ServerState, ServerView, Settings, Transport, Value,
-};
+use overmind_core::tool_source::{Keeper, ToolSource};
+use overmind_mcp::{McpServers, Parts, ServerConfig, ServerState, ServerView, Transport, Value};
 use overmind_sandbox::{Options, PipedLauncher};
 use serde_json::Value as Json;
 
@@ -35,10 +33,7 @@ pub(crate) struct Memory {
     pub(crate) kinds: Mutex<Vec<&'static str>>,
 }
 
-impl Settings for Memory {
-    fn load(&self) -> Fut<'_, Result<Option<Json>, String>> {
-        Box::pin(async { Ok(self.document.lock().unwrap().clone()) })
-    }
+impl Keeper for Memory {
     fn save(&self, document: Json, kind: &'static str, _: Json) -> Fut<'_, Result<(), String>> {
         Box::pin(async move {
             *self.document.lock().unwrap() = Some(document);
@@ -80,16 +75,15 @@ impl Bench {
         std::fs::create_dir(dir.path().join("ws")).unwrap();
         let progress = Arc::new(Mutex::new(Vec::new()));
         let options = Options { init_program: helper(), ..Options::default() };
-        let servers = McpServers::open(Parts {
+        let servers = McpServers::new(Parts {
             launcher: Arc::new(PipedLauncher::new(options)),
-            settings: Arc::clone(&settings) as Arc<dyn Settings>,
             secrets: Arc::new(|name| (name == "SECRET").then(|| SECRET.to_owned())),
             clock: Arc::new(Wall),
             scratch: dir.path().join("scratch"),
             built_in: ["run_shell", "ask_user"].map(str::to_owned).into(),
-        })
-        .await
-        .unwrap();
+        });
+        let saved = settings.document.lock().unwrap().clone();
+        servers.begin(saved, Arc::clone(&settings) as Arc<dyn Keeper>).unwrap();
         Self { servers, settings, progress, dir }
     }
 

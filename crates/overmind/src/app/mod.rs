@@ -100,10 +100,13 @@ impl App {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
         };
-        let canaries = config.canaries.then(|| Planter::new(&token_key));
+        let canaries = match config.canaries {
+            true => Some(Planter::new(&token_key).with(config.declared_canaries()?)),
+            false => None,
+        };
         let tools = tools::gateway(&config, parts, canaries.clone())?;
         let gate = gate::open(&config.policy)?;
-        let mcp = tools::mcp_servers(&config, &store, &clock, tools.specs().iter()).await?;
+        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter());
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");

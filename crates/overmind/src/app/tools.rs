@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use overmind_core::canary::Planter;
-use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::ToolSpec;
-use overmind_mcp::{McpServers, StoreSettings};
+use overmind_mcp::McpServers;
 use overmind_sandbox::PipedLauncher;
 use overmind_tools::egress::Egress;
 use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts};
@@ -34,22 +33,18 @@ pub(super) fn gateway(
     Ok(gateway.expect("the built-in tools have names of their own and sound schemas"))
 }
 
-/// The servers of tools that are configured in the store. Does not wait for them.
-pub(super) async fn mcp_servers(
+/// The servers of tools. The engine tells them which there are and keeps what they must remember.
+pub(super) fn mcp_servers<'a>(
     config: &Config,
-    store: &Arc<overmind_store::Sqlite>,
     clock: &Arc<dyn Clock>,
-    built_in: impl Iterator<Item = &ToolSpec>,
-) -> Result<Arc<McpServers>, StartError> {
+    built_in: impl Iterator<Item = &'a ToolSpec>,
+) -> Arc<McpServers> {
     let credentials = config.credentials.clone();
-    let store = Arc::clone(store) as Arc<dyn Store>;
-    let opened = McpServers::open(overmind_mcp::Parts {
+    McpServers::new(overmind_mcp::Parts {
         launcher: Arc::new(PipedLauncher::new(sandbox_options(config))),
-        settings: Arc::new(StoreSettings::new(store, Arc::clone(clock))),
         secrets: Arc::new(move |name| Some(credentials.get(name)?.expose().to_owned())),
         clock: Arc::clone(clock),
         scratch: config.data.path().join("mcp"),
         built_in: built_in.map(|spec| spec.name.clone()).collect(),
-    });
-    Ok(opened.await?)
+    })
 }

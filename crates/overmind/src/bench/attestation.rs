@@ -16,6 +16,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         writable: None,
         cwd: std::path::PathBuf::new(),
         env: Vec::new(),
+        home: Vec::new(),
         stdin: Vec::new(),
         timeout: Duration::from_secs(30),
         limits: SandboxLimits::default(),

@@ -14,6 +14,7 @@ mod floors;
 mod gateway;
 mod http;
 mod memory;
+mod policy;
 mod process;
 mod sandbox;
 mod store;
@@ -217,6 +218,7 @@ const GROUPS: &[Group] = &[
     ("engine", &["agent steps", "single step", "replay verify", "approval to resumed session"]),
     ("attestation", &["first command", "first command p90"]),
     ("http", &["health requests", "instant runs", "instant runs lost"]),
+    ("policy", &["policy decision p50", "policy decision p99"]),
     ("gateway", GATEWAY),
     ("sandbox", SANDBOX),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
@@ -261,6 +263,7 @@ async fn measure(
             "engine" => Box::pin(engine::measure(setting, &floors)).await?,
             "attestation" => Box::pin(attestation::measure(setting)).await?,
             "http" => Box::pin(http::measure(setting)).await?,
+            "policy" => policy::measure(setting)?,
             "gateway" => Box::pin(gateway::measure(setting)).await?,
             "sandbox" => {
                 let config = cx.config(None)?;

@@ -71,6 +71,7 @@ fn request(workspace: &Path) -> SandboxRequest {
         writable: None,
         cwd: PathBuf::new(),
         env: Vec::new(),
+        home: Vec::new(),
         stdin: Vec::new(),
         timeout: Duration::from_secs(300),
         limits: SandboxLimits::default(),

@@ -6,8 +6,8 @@ use super::args_more::ConfigCommand;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::show::{self, cell, dim};
-use crate::config::layers::{Given, Source};
-use crate::config::settings::{Kind, PROVIDER_FIELDS, SETTINGS};
+use crate::config::layers::{self, Given, Source};
+use crate::config::settings::{Kind, SETTINGS, by_key};
 use crate::config::{Config, Secret};
 use crate::output::table::{Table, Tone};
 
@@ -60,13 +60,9 @@ fn rows(config: &Config) -> Vec<Row> {
     };
     let mut rows: Vec<Row> =
         SETTINGS.iter().map(|setting| row(setting.key, setting.kind, setting.help)).collect();
-    for provider in &config.providers {
-        for field in PROVIDER_FIELDS {
-            let key = format!("providers.{}.{}", provider.name, field.key);
-            if config.layers.0.contains_key(&key) {
-                rows.push(row(&key, field.kind, field.help));
-            }
-        }
+    let named = config.layers.0.keys().filter(|key| by_key(key).is_none());
+    for (key, field) in named.filter_map(|key| Some((key, layers::known(key)?))) {
+        rows.push(row(key, field.kind, field.help));
     }
     rows
 }

@@ -16,7 +16,8 @@ use overmind_api::{
     RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
-    Client, ClientError, InboxWatch, Options, Page, Replay, ReplayItem, ReplayOptions, Target,
+    Client, ClientError, InboxWatch, LogWatch, Options, Page, Replay, ReplayItem, ReplayOptions,
+    Target,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -406,6 +407,12 @@ impl Remote {
     pub async fn events(&self, limit: u32) -> Result<Vec<Event>, Failure> {
         let first = self.client.event_list(&first(limit)).await?;
         self.rest(first, limit).await
+    }
+
+    /// Events of all streams as they come: from now on, or after a number.
+    pub async fn watch_events(&self, after: Option<u64>) -> Result<LogWatch, Failure> {
+        // Resuming is the caller's business here, too.
+        Ok(self.client.event_watch(after, 0).await?)
     }
 
     pub async fn tools(&self) -> Result<Vec<Tool>, Failure> {

@@ -122,9 +122,12 @@ impl Story {
                 paint(&line, Tone::Bad, self.colour)
             }
             "canary.seen" => {
-                let tool = clean::line(text("tool_name").unwrap_or("a call")).into_owned();
+                let who = match text("tool_name") {
+                    Some(tool) => format!("{} read", clean::line(tool)),
+                    None => "the model said".to_owned(),
+                };
                 let what = clean::line(text("what").unwrap_or_default()).into_owned();
-                paint(&format!("alarm: {tool} read {what}"), Tone::Waits, self.colour)
+                paint(&format!("alarm: {who} {what}"), Tone::Waits, self.colour)
             }
             "tool.retry" => {
                 let error = payload.get("error").unwrap_or(&Value::Null);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use overmind_api::{Event, Run, RunCreate, RunStatus, Timeline, TimelineData};
-use overmind_core::time::Clock as _;
+use overmind_core::time::{Clock as _, Timestamp};
 
 use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
 use super::context::Context;
@@ -156,14 +156,14 @@ async fn watch(
     show: &mut dyn FnMut(&Timeline) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut after: Option<String> = None;
-    let mut away_since = None;
+    let mut away = Away::default();
     loop {
         let opened = remote.replay(id, until != Until::Now, after.as_deref()).await;
         let failure = match opened {
             Ok(mut stream) => loop {
                 match stream.next().await {
                     Ok(Some(Item::Entry { id: place, entry })) => {
-                        away_since = None;
+                        away.is_back();
                         show(&entry)?;
                         let may_wait = until == Until::Settled && speaks_of_waiting(&entry);
                         after = place.or(after);
@@ -183,21 +183,35 @@ async fn watch(
             Some(failure) if failure.exit != Exit::Unreachable || until == Until::Now => {
                 return Err(failure);
             }
-            failure => {
-                // The server stops or has been killed; the run goes on when it is back.
-                let now = SystemClock.now();
-                let since = *away_since.get_or_insert_with(|| {
-                    cx.out.note("the server went away; waiting for it to come back");
-                    now
-                });
-                if now.since(since) > PATIENCE {
-                    return Err(failure.unwrap_or_else(|| {
-                        Failure::new(Exit::Unreachable, "the server went away and stayed away")
-                    }));
-                }
-                SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;
-            }
+            // The server stops or has been killed; the run goes on when it is back.
+            failure => away.wait(cx, failure).await?,
         }
+    }
+}
+
+/// Patience with a server that went away.
+#[derive(Default)]
+struct Away(Option<Timestamp>);
+
+impl Away {
+    fn is_back(&mut self) {
+        self.0 = None;
+    }
+
+    /// Returns when it is time to try again, or with what went wrong when that took too long.
+    async fn wait(&mut self, cx: &Context, failure: Option<Failure>) -> Result<(), Failure> {
+        let now = SystemClock.now();
+        let since = *self.0.get_or_insert_with(|| {
+            cx.out.note("the server went away; waiting for it to come back");
+            now
+        });
+        if now.since(since) > PATIENCE {
+            return Err(failure.unwrap_or_else(|| {
+                Failure::new(Exit::Unreachable, "the server went away and stayed away")
+            }));
+        }
+        SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;
+        Ok(())
     }
 }
 
@@ -337,29 +351,29 @@ pub async fn events(cx: &Context, args: &EventsArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Follows all streams by asking for what is new: the whole log has no stream of its own.
+/// Follows all streams, through restarts of the server.
 async fn tail(cx: &Context, remote: &Remote) -> Result<(), Failure> {
     let mut seen = remote.events(1).await?.first().map_or(0, |event| event.global);
+    let mut away = Away::default();
     loop {
-        let mut news = Vec::new();
-        let mut limit = 100;
-        // Ask for more until what is known already comes into sight.
-        loop {
-            let newest = remote.events(limit).await?;
-            let complete = newest.len() < limit as usize
-                || newest.last().is_none_or(|event| event.global <= seen);
-            news.clear();
-            news.extend(newest.into_iter().filter(|event| event.global > seen));
-            if complete || limit >= 100_000 {
-                break;
-            }
-            limit *= 10;
+        let failure = match remote.watch_events(Some(seen)).await {
+            Ok(mut stream) => loop {
+                match stream.next().await {
+                    Some(Ok(event)) => {
+                        away.is_back();
+                        seen = event.global;
+                        show_event(cx, &event)?;
+                    }
+                    Some(Err(err)) => break Some(Failure::from(err)),
+                    None => break None,
+                }
+            },
+            Err(failure) => Some(failure),
+        };
+        match failure {
+            Some(failure) if failure.exit != Exit::Unreachable => return Err(failure),
+            failure => away.wait(cx, failure).await?,
         }
-        for event in news.iter().rev() {
-            seen = seen.max(event.global);
-            show_event(cx, event)?;
-        }
-        SystemClock.sleep_until(cx.now().after(Duration::from_millis(200))).await;
     }
 }
 

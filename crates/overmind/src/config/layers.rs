@@ -55,7 +55,7 @@ pub struct Placed {
     pub source: Source,
 }
 
-/// All values, by key. `providers.<name>.<field>` keys come from the file alone.
+/// All values, by key. Keys of tables with names (`providers.<name>.<field>`) come from the file alone.
 #[derive(Clone, Debug, Default)]
 pub struct Layers(pub BTreeMap<String, Placed>);
 
@@ -156,6 +156,7 @@ impl Layers {
                     .collect(),
             )),
             Kind::Text
+            | Kind::Lines
             | Kind::Path
             | Kind::PathOrNone
             | Kind::Choice(_)
@@ -243,21 +244,30 @@ fn flatten<'t, 'i>(
 }
 
 /// The definition behind a key of the file.
-fn known(key: &str) -> Option<&'static Setting> {
-    if let Some(rest) = key.strip_prefix("providers.") {
-        let (name, field) = rest.split_once('.')?;
-        let plain =
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-        return settings::PROVIDER_FIELDS.iter().find(|setting| plain && setting.key == field);
+pub(crate) fn known(key: &str) -> Option<&'static Setting> {
+    match of_family(key) {
+        Some((_, fields, name, field)) => {
+            let plain = !name.is_empty()
+                && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+            fields.iter().find(|setting| plain && setting.key == field)
+        }
+        None => settings::by_key(key),
     }
-    settings::by_key(key)
+}
+
+/// Of a key such as `providers.NAME.FIELD`: the family, its fields, the name and the field.
+fn of_family(key: &str) -> Option<(&'static str, &'static [Setting], &str, &str)> {
+    let (family, rest) = key.split_once('.')?;
+    let (family, fields) = settings::FAMILIES.iter().find(|(name, _)| *name == family)?;
+    let (name, field) = rest.split_once('.')?;
+    Some((family, fields, name, field))
 }
 
 fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
-    let suggestion = match key.strip_prefix("providers.").and_then(|rest| rest.split_once('.')) {
-        Some((name, field)) => {
-            let fields = settings::PROVIDER_FIELDS.iter().map(|setting| setting.key);
-            settings::nearest(field, fields).map(|near| format!("providers.{name}.{near}"))
+    let suggestion = match of_family(key) {
+        Some((family, fields, name, field)) => {
+            let fields = fields.iter().map(|setting| setting.key);
+            settings::nearest(field, fields).map(|near| format!("{family}.{name}.{near}"))
         }
         None => {
             let keys = settings::SETTINGS.iter().map(|setting| setting.key);
@@ -336,6 +346,7 @@ fn fit(kind: Kind, value: Given, base: &Base<'_>) -> Option<Given> {
             let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
             rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/')).then_some(value)
         }
+        (Kind::Lines, Given::Text(text)) => (!text.trim().is_empty()).then_some(value),
         (Kind::Text | Kind::Secret, Given::Text(text)) => {
             // A line break in a key is a slip of copying that no provider would explain.
             (!text.trim().is_empty() && !text.contains('\n'))
@@ -370,6 +381,7 @@ fn absolute(text: &str, base: &Base<'_>) -> Option<String> {
 fn wanted(kind: Kind) -> String {
     match kind {
         Kind::Text | Kind::Secret => "a text of one line that is not blank".into(),
+        Kind::Lines => "a text that is not blank".into(),
         Kind::Path => "a path".into(),
         Kind::PathOrNone => "a path, or `none`".into(),
         Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),

@@ -5,6 +5,7 @@
 //! `overmind config show`. Nothing outside this module reads the environment, and no other
 //! crate reads either: they are given values.
 
+mod canaries;
 pub mod data;
 pub mod env;
 pub mod error;
@@ -17,8 +18,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use overmind_core::canary::Declared;
 use overmind_sandbox::microvm::Acceleration;
 
+use canaries::DeclaredCanary;
 pub use data::DataDir;
 pub use env::Env;
 pub use error::ConfigError;
@@ -66,6 +69,8 @@ pub struct Config {
     pub untrusted_paths: Option<Vec<String>>,
     /// Whether canaries are planted and watched for.
     pub canaries: bool,
+    /// Those on top of what every session has.
+    declared_canaries: Vec<DeclaredCanary>,
     pub policy: PolicyChoice,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
@@ -215,6 +220,7 @@ impl Config {
             private_paths: some_list(key::PRIVATE_PATHS),
             untrusted_paths: some_list(key::UNTRUSTED_PATHS),
             canaries: layers.text_of(key::CANARIES) != Some("off"),
+            declared_canaries: canaries::declared(&layers)?,
             policy: policy(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
@@ -258,6 +264,15 @@ impl Config {
     pub fn var(&self, name: &str) -> Option<String> {
         let setting = settings::SETTINGS.iter().find(|setting| setting.env == Some(name))?;
         self.layers.get(setting.key).map(ToString::to_string)
+    }
+
+    /// The canaries that are declared, with their values: for the server, which has the secrets.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for a secret that is not there, or that ordinary text could hold.
+    pub fn declared_canaries(&self) -> Result<Vec<Declared>, ConfigError> {
+        canaries::resolved(&self.declared_canaries, &self.credentials)
     }
 
     /// The value of a setting as text.

@@ -9,6 +9,8 @@ use super::env;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
+    /// A text of any number of lines.
+    Lines,
     /// Relative ones in the file start at the file's directory, elsewhere at the current one.
     Path,
     /// A path, or the word `none`.
@@ -406,7 +408,7 @@ pub const SETTINGS: &[Setting] = &[
         None,
         Kind::Choice(&["on", "off"]),
         Some("on"),
-        "whether a secret that opens nothing is planted in commands, and watched for wherever data could leave",
+        "whether secrets that open nothing are planted in commands and their home, and watched for wherever data could leave",
     ),
     setting(
         POLICY_FILE,
@@ -464,6 +466,24 @@ pub const PROVIDER_FIELDS: &[Setting] = &[
         "names of its models, `*` at the end for all that begin so; NAME:MODEL works without",
     ),
 ];
+
+/// Fields of `[canaries.NAME]`, one table for each secret that is planted on top.
+pub const CANARY_FIELDS: &[Setting] = &[
+    setting("env", None, Kind::Text, None, "the variable of commands that holds it"),
+    setting("file", None, Kind::Text, None, "the file that holds it, relative to a sandbox's home"),
+    setting(
+        "credential",
+        None,
+        Kind::Text,
+        None,
+        "name of the secret that is its value, as in OVERMIND_CRED_NAME; unset is another one for every session",
+    ),
+    setting("text", None, Kind::Lines, None, "what the file says, with {canary} for the value"),
+];
+
+/// Tables of which there may be many, each with a name: how their keys begin, and their fields.
+pub const FAMILIES: &[(&str, &[Setting])] =
+    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS)];
 
 pub fn by_key(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)

@@ -206,3 +206,57 @@ fn a_named_configuration_file_must_exist() {
     let err = Config::load(&Flags::default(), &env, Path::new("/")).unwrap_err();
     assert!(err.to_string().starts_with("reading /does/not/exist.toml: "), "{err}");
 }
+
+#[test]
+fn canaries_are_declared_as_tables_and_a_secret_of_ones_own_is_named_and_never_shown() {
+    let file = "[canaries.db]\nenv = \"DB_PASSWORD\"\n\
+                [canaries.stripe]\nenv = \"STRIPE_KEY\"\ncredential = \"STRIPE\"\n\
+                [canaries.netrc]\nfile = \".netrc\"\n\
+                text = \"machine example.org\\npassword {canary}\\n\"\n";
+    let literal = "sk_live_4eC39HqLyjWDarjtT1zdp7dc";
+    let config = load(file, &[("OVERMIND_CRED_STRIPE", literal)], &[]).unwrap();
+    let declared = config.declared_canaries().unwrap();
+    let places: Vec<String> = declared.iter().map(|one| one.place.to_string()).collect();
+    assert_eq!(places, ["env DB_PASSWORD", "file ~/.netrc", "env STRIPE_KEY"]);
+    assert_eq!(declared[1].text.as_deref(), Some("machine example.org\npassword {canary}\n"));
+    assert_eq!(declared[2].value.as_deref(), Some(literal));
+    assert!(!format!("{config:?}").contains(literal), "no value in a log");
+}
+
+#[test]
+fn a_canary_that_cannot_be_planted_or_found_is_refused_by_its_key() {
+    let cred = [("OVERMIND_CRED_SHORT", "hunter2")];
+    for (file, words) in [
+        ("[canaries.a]\ntext = \"{canary}\"", "[canaries.a] needs `env` or `file`"),
+        ("[canaries.a]\nenv = \"A\"\nfile = \"b\"", "[canaries.a] needs `env` or `file`"),
+        ("[canaries.a]\nenv = \"PATH\"", "`canaries.a.env` cannot be"),
+        ("[canaries.a]\nenv = \"LD_PRELOAD\"", "`canaries.a.env` cannot be"),
+        ("[canaries.a]\nenv = \"OVERMIND_SESSION\"", "`canaries.a.env` cannot be"),
+        ("[canaries.a]\nenv = \"A=B\"", "`canaries.a.env` cannot be"),
+        ("[canaries.a]\nenv = \"DEPLOY_GITHUB_TOKEN\"", "`canaries.a.env` cannot be"),
+        ("[canaries.a]\nfile = \"/etc/x\"", "`canaries.a.file` cannot be"),
+        ("[canaries.a]\nfile = \"../x\"", "`canaries.a.file` cannot be"),
+        ("[canaries.a]\nfile = \".aws\"", "`canaries.a.file` cannot be"),
+        (
+            "[canaries.a]\nenv = \"A\"\ncredential = \"NONE\"",
+            "the secret `NONE`, which is not there",
+        ),
+        ("[canaries.a]\nenv = \"A\"\ncredential = \"SHORT\"", "which ordinary text could hold"),
+        ("[canaries.a]\nenv = \"A\"\ntext = \"{canary}\"", "`canaries.a.text` is not"),
+        ("[canaries.a]\nfile = \"a\"\ntext = \"none\"", "`canaries.a.text` is not"),
+        ("[canaries.a]\nenv = \"A\"\n[canaries.b]\nenv = \"A\"", "[canaries.b] is planted where"),
+        (
+            "[canaries.a]\nfile = \"d\"\n[canaries.b]\nfile = \"d/e\"",
+            "[canaries.b] is planted where",
+        ),
+        ("[canaries.a]\nvalue = \"x\"", "canaries.a.value"),
+    ] {
+        let loaded = load(file, &cred, &[]).and_then(|config| config.declared_canaries());
+        let err = loaded.unwrap_err().to_string();
+        assert!(err.contains(words) && !err.contains("hunter2"), "{file}: {err}");
+    }
+    // Whoever only asks the server has no secrets and needs none.
+    assert!(load("[canaries.a]\nenv = \"A\"\ncredential = \"NONE\"", &[], &[]).is_ok());
+    let many: String = (0..17).map(|n| format!("[canaries.c{n}]\nenv = \"C{n}\"\n")).collect();
+    assert!(error(&many, &[]).contains("declares 17 canaries"));
+}

@@ -107,6 +107,7 @@ pub(crate) async fn run_one_command(driver: &dyn Sandbox) -> Result<Duration, Sa
         writable: None,
         cwd: PathBuf::from("."),
         env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+        home: Vec::new(),
         stdin: Vec::new(),
         timeout: Duration::from_secs(10),
         limits: SandboxLimits::default(),

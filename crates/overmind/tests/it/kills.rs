@@ -2,9 +2,11 @@
 //!
 //! The crash test beside this one kills at random under load; here each point is hit for sure.
 
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::home::{Home, until};
 
@@ -81,6 +83,54 @@ fn a_watch_goes_on_through_a_kill_and_a_restart() {
     assert_eq!(out.matches("  started").count(), 1, "nothing is told twice: {out}");
     assert!(err.contains("the server went away"), "{err}");
     home.run(&["replay", &id, "--verify"]).ok();
+}
+
+#[test]
+fn the_whole_log_is_followed_through_a_kill_and_a_restart() {
+    let mut home = Home::up();
+    home.agent("sh", &[]);
+    let mut watch = home
+        .command(&["events", "--follow", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (seen, out) = (Arc::new(Mutex::new(Vec::new())), watch.stdout.take().unwrap());
+    let told = Arc::clone(&seen);
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            told.lock().unwrap().push(serde_json::from_str::<Value>(&line).unwrap());
+        }
+    });
+    let mut made = 0;
+    until("somebody watches", || {
+        made += 1;
+        home.agent(&format!("one-more-{made}"), &[]);
+        (!seen.lock().unwrap().is_empty()).then_some(())
+    });
+    let run = |home: &Home| {
+        let id = home.run(&["run", "sh", "shell: echo 1", "-o", "name"]).ok().line().to_owned();
+        until("its end is told", || {
+            let seen = seen.lock().unwrap();
+            let mut ends = seen.iter().filter(|event| event["type"] == "run.succeeded");
+            ends.any(|event| event["run_id"] == id).then_some(())
+        });
+    };
+    run(&home);
+    home.kill();
+    home.start(&["--listen", "none"], &[]);
+    run(&home);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    reader.join().unwrap();
+    let seen = seen.lock().unwrap();
+    let numbers: Vec<u64> = seen.iter().map(|event| event["global"].as_u64().unwrap()).collect();
+    assert!(
+        numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "nothing twice, nothing left out: {numbers:?}"
+    );
+    let kinds: Vec<&str> = seen.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "run.queued").count(), 2, "{kinds:?}");
 }
 
 #[test]

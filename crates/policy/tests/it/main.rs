@@ -6,5 +6,4 @@ mod approvals;
 mod corpus;
 mod language;
 mod properties;
-mod speed;
 mod traced;

@@ -51,6 +51,7 @@ impl Inquiry {
             writable: None,
             cwd: PathBuf::new(),
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
+            home: Vec::new(),
             stdin: Vec::new(),
             timeout: TIMEOUT,
             limits: SandboxLimits { output_bytes: MAX_ANSWER_BYTES, ..SandboxLimits::default() },

@@ -290,6 +290,12 @@ impl Docker {
         })?;
         let key = self.key(&client, &plan).await;
         let ran = match self.run_kept(&client, key.as_ref(), &request, sink.as_ref()).await {
+            Some(ran) => Some(ran),
+            None if request.home.is_empty() => None,
+            // Only a process inside can put files there.
+            None => self.run_furnished(&client, &plan, &request, sink.as_ref()).await,
+        };
+        let ran = match ran {
             Some(ran) => ran,
             None => self.run_new(&client, plan.container(), &request, sink.as_ref()).await?,
         };
@@ -318,6 +324,11 @@ impl Docker {
         if self.options.waiting == 0 || !self.options.init {
             return None;
         }
+        self.with_waiter(client, plan).await
+    }
+
+    /// The container of this command, with a waiter in it; `None` when that cannot be.
+    async fn with_waiter(&self, client: &Client, plan: &Plan<'_>) -> Option<Key> {
         let program = &self.options.init_program;
         // A failure is told once, and each call makes its own container.
         let found = self.waiter.get_or_try_init(|| Program::find(program)).await;
@@ -335,10 +346,47 @@ impl Docker {
         request: &SandboxRequest,
         sink: Option<&OutputSink>,
     ) -> Option<Ran> {
-        let warm = self.pool.take(key?)?;
+        self.run_in(client, self.pool.take(key?)?, request, sink).await
+    }
+
+    /// Runs in a container of its own whose waiter puts files in place first; `None`, with a
+    /// warning, when the command has not begun.
+    async fn run_furnished(
+        &self,
+        client: &Client,
+        plan: &Plan<'_>,
+        request: &SandboxRequest,
+        sink: Option<&OutputSink>,
+    ) -> Option<Ran> {
+        let made = async {
+            let key = self.with_waiter(client, plan).await?;
+            let (name, outstanding) = (self.next_name(), Arc::clone(&self.outstanding));
+            let removal = Removal::armed(client.clone(), name, outstanding);
+            let made = Warm::make(client, removal, &key);
+            let made = tokio::time::timeout(warm::START_TIMEOUT, made).await.ok()?;
+            made.inspect_err(|why| tracing::debug!(why, "no container waits")).ok()
+        };
+        let ran = match made.await {
+            Some(warm) => self.run_in(client, warm, request, sink).await,
+            None => None,
+        };
+        if ran.is_none() {
+            tracing::warn!("a command in a container goes without the files of its home");
+        }
+        ran
+    }
+
+    async fn run_in(
+        &self,
+        client: &Client,
+        warm: Warm,
+        request: &SandboxRequest,
+        sink: Option<&OutputSink>,
+    ) -> Option<Ran> {
         let order = Order {
             argv: request.argv.clone(),
             env: request.env.clone(),
+            home: request.home.clone(),
             stdin: !request.stdin.is_empty(),
         };
         let Warm { removal, output, input, left_over } = warm

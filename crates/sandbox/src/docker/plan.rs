@@ -242,6 +242,7 @@ mod tests {
             writable: None,
             cwd: PathBuf::new(),
             env: vec![("TOKEN".to_owned(), "s3cret".to_owned())],
+            home: Vec::new(),
             stdin: Vec::new(),
             timeout: Duration::from_secs(1),
             limits: SandboxLimits::default(),

@@ -10,9 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
+use overmind_core::sandbox::{HOME, HomeFile};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::{self, CStrings};
@@ -36,6 +40,9 @@ pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
     /// On top of what the engine and the image give.
     pub(crate) env: Vec<(String, String)>,
+    /// Written before the command begins.
+    #[serde(default)]
+    pub(crate) home: Vec<HomeFile>,
     /// Whether the rest of standard input is the command's; else it gets none.
     pub(crate) stdin: bool,
 }
@@ -75,10 +82,11 @@ struct Failure {
 fn wait() -> io::Result<Option<Failure>> {
     say(READY)?;
     // Not through the buffer of `Stdin`: what follows the order belongs to the command.
-    let mut input = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some(order) = read(&mut input)? else { return Ok(None) };
+    furnish(Path::new(HOME), &order.home)?;
     if !order.stdin {
-        let nothing = std::fs::File::open("/dev/null")?;
+        let nothing = File::open("/dev/null")?;
         sys::replace_standard_stream(nothing.as_fd(), 0)?;
     }
     say(BEGUN)?;
@@ -87,8 +95,22 @@ fn wait() -> io::Result<Option<Failure>> {
     Ok(Some(exec(order)))
 }
 
+/// Puts files into the home, which is empty: it came to be with the container.
+fn furnish(home: &Path, files: &[HomeFile]) -> io::Result<()> {
+    for HomeFile { path, content } in files {
+        let path = home.join(path);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(&path)?.write_all(content)?;
+    }
+    Ok(())
+}
+
 fn say(what: &[u8]) -> io::Result<()> {
-    let mut out = std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     out.write_all(what)
 }
 
@@ -166,6 +188,7 @@ mod tests {
         Order {
             argv: vec!["sh".to_owned(), "-c".to_owned(), "cat".to_owned()],
             env: vec![("A".to_owned(), "b\nc".to_owned())],
+            home: vec![HomeFile { path: "a/b".into(), content: b"\0x".to_vec() }],
             stdin: true,
         }
     }

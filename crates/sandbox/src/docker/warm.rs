@@ -31,7 +31,7 @@ use crate::docker::waiter::{BEGUN, Order, READY};
 /// How long a container waits at most.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long one may take until it waits. An engine under load takes seconds.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to begin its command.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -74,7 +74,7 @@ pub(crate) struct Warm {
 
 impl Warm {
     /// Makes one and returns when it waits. Dropped at any moment, nothing of it stays.
-    async fn make(client: &Client, removal: Removal, key: &Key) -> Result<Self, String> {
+    pub(crate) async fn make(client: &Client, removal: Removal, key: &Key) -> Result<Self, String> {
         let named = CreateContainerOptionsBuilder::default().name(removal.name()).build();
         if let Err(err) = client.create_container(Some(named), key.body.clone()).await {
             if matches!(err, Error::DockerResponseServerError { .. }) {

@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use overmind_core::sandbox::{HOME, HomeFile};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -168,6 +169,7 @@ impl Prepared {
             }
         }
         workspace(&root, spec)?;
+        home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
         if let Some(path) = crate::init::mutation::shown() {
             show_for_a_test(&root, path)?;
@@ -358,6 +360,19 @@ fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     let Some((path, writable)) = writable else { return Ok(()) };
     let tree = clone_tree(&writable, Path::new(""))?;
     put(root, &tree, Depth::Recursive, harmless, &Path::new("workspace").join(path))
+}
+
+/// Files of the command's own in `/tmp`, which is its home.
+fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
+    let home = Path::new(HOME.trim_start_matches('/'));
+    for HomeFile { path, content } in files {
+        let inside = home.join(path);
+        write_file(root, &inside, content)?;
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::chmodat(root, &inside, mode, rustix::fs::AtFlags::empty())
+            .doing(Step::Mount, inside.display())?;
+    }
+    Ok(())
 }
 
 /// Opens the workspace, which must be a directory that the caller may enter.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use overmind_core::sandbox::HomeFile;
 use serde::{Deserialize, Serialize};
 
 /// What is the same for every command of a driver, and comes first: with it the sandbox is built
@@ -35,6 +36,7 @@ pub(crate) struct Spec {
     pub(crate) kind: Kind,
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
+    pub(crate) home: Vec<HomeFile>,
     pub(crate) workspace: PathBuf,
     pub(crate) writable: Option<PathBuf>,
     pub(crate) cwd: PathBuf,

@@ -228,6 +228,7 @@ fn serve() -> io::Result<Answer> {
         writable: order.writable,
         cwd: order.cwd,
         env: order.env,
+        home: Vec::new(),
         stdin,
         timeout: order.timeout,
         limits: SandboxLimits {

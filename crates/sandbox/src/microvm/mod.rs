@@ -270,6 +270,7 @@ impl Microvm {
             kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
             argv: self.emulator(machine, picture, request.writable.is_some()),
             env: environment(),
+            home: Vec::new(),
             workspace: request.workspace.clone(),
             writable: request.writable.clone(),
             // The guest opens the command's own.
@@ -412,6 +413,7 @@ impl Microvm {
                 kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
                 argv: machine.take_picture(),
                 env: environment(),
+                home: Vec::new(),
                 workspace: half.clone(),
                 writable: Some(PathBuf::from(".")),
                 cwd: PathBuf::new(),

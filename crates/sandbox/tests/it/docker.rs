@@ -8,7 +8,7 @@ use std::time::Duration;
 use bollard::query_parameters::ListContainersOptionsBuilder;
 use overmind_core::Fut;
 use overmind_core::attest::CheckName;
-use overmind_core::sandbox::{Exit, Sandbox, SandboxError, SandboxLevel};
+use overmind_core::sandbox::{Exit, HOME, HomeFile, Sandbox, SandboxError, SandboxLevel};
 use overmind_sandbox::attest::NOT_ATTESTED;
 use overmind_sandbox::docker::{Mutation, Options, image};
 use overmind_sandbox::{Docker, RunAs};
@@ -620,5 +620,30 @@ async fn needs_docker_a_device_with_state_is_refused() {
             assert!(reason.contains("devices"), "{reason}");
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn needs_docker_files_of_the_home_are_there_in_a_new_container_and_in_one_that_waited() {
+    let Some(socket) = engine().await else { return };
+    for waiting in [0, 1] {
+        let options = Options { waiting, ..options(&socket) };
+        let docker = Docker::new(options.clone());
+        let place = Place::new();
+        let mut request = place.sh("cat ~/.a/b; stat -c %a ~/.a/b; cat; exit 3");
+        request.env.push(("HOME".to_owned(), HOME.to_owned()));
+        request.home = vec![HomeFile { path: ".a/b".into(), content: b"decoy\n".to_vec() }];
+        request.stdin = b"input".to_vec();
+        for _ in 0..2 {
+            let result = docker.run(request.clone()).await.unwrap();
+            assert_eq!(result.stdout.text, "decoy\n600\ninput", "{result:?}");
+            assert_eq!(result.exit, Exit::Code(3));
+            if waiting > 0 {
+                until("one waits", || docker.warmth().waiting > 0).await;
+            }
+        }
+        assert_eq!(docker.warmth().served, u64::from(waiting > 0));
+        docker.settled().await;
+        assert_eq!(containers_of(&socket, &options.owner).await, [""; 0]);
     }
 }

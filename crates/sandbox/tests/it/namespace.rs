@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overmind_core::sandbox::{Exit, Sandbox, SandboxError};
+use overmind_core::sandbox::{Exit, HOME, HomeFile, Sandbox, SandboxError};
 use overmind_sandbox::{Namespace, Options, RunAs};
 use tempfile::TempDir;
 
@@ -540,4 +540,26 @@ async fn figures() {
         let at = |percent: usize| times[(ROUNDS - 1) * percent / 100];
         eprintln!("{name:14} p50 {:?} p90 {:?} p99 {:?}", at(50), at(90), at(99));
     }
+}
+
+#[tokio::test]
+async fn files_of_the_home_are_the_commands_own_and_gone_with_it() {
+    let place = Place::new();
+    let driver = with(options());
+    let script = "cat ~/.a/b; stat -c %a:%u ~/.a/b; id -u; echo more >> ~/.a/b; wc -c < ~/.a/b";
+    let mut request = place.sh(script);
+    request.env.push(("HOME".to_owned(), HOME.to_owned()));
+    request.home = vec![HomeFile { path: ".a/b".into(), content: b"decoy\n".to_vec() }];
+    for _ in 0..2 {
+        let result = driver.run(request.clone()).await;
+        assert_eq!(result.stdout.text, "decoy\n600:1000\n1000\n11\n", "{result:?}");
+    }
+    request.home.clear();
+    request.argv = ["sh", "-c", "ls -A ~"].map(str::to_owned).to_vec();
+    assert_eq!(driver.run(request.clone()).await.stdout.text, "");
+    // A home that is too small for them is an error of the call, and nothing runs.
+    request.limits.tmp_bytes = 4096;
+    request.home = vec![HomeFile { path: "big".into(), content: vec![b'x'; 1 << 20] }];
+    let err = driver.sandbox.run(request).await.unwrap_err();
+    assert!(err.to_string().contains("tmp/big"), "{err}");
 }

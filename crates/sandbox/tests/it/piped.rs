@@ -73,8 +73,12 @@ async fn a_child_is_talked_to_over_its_pipes_and_its_end_is_told() {
     for level in LEVELS {
         let dir = tempfile::tempdir().unwrap();
         let script = "read line; echo got $line in $ONLY $HOME; exit 3";
-        let Piped { stdin, stdout, stderr: _stderr, mut tree } =
+        let Piped { stdin, stdout, stderr: _stderr, mut tree, attested } =
             launcher().launch(request(level, dir.path(), script)).await.unwrap();
+        // Measured before it was started, and the same for the next one.
+        let level_of = attested.map(|attested| attested.attestation.achieved);
+        let measured = (level == SandboxLevel::Namespace).then_some(level);
+        assert_eq!(level_of, measured, "{level:?}");
         File::from(stdin).write_all(b"hello\n").unwrap();
         let said = until(&mut receiver(stdout), "\n").await;
         assert_eq!(said.trim(), "got hello in this", "{level:?}");
@@ -91,7 +95,7 @@ async fn a_child_that_ignores_the_end_of_its_input_is_killed_with_all_it_started
         let script = format!(
             "trap '' TERM HUP; (setsid sleep {mark} &) ; echo up; sleep {mark}; sleep {mark}"
         );
-        let Piped { stdin, stdout, stderr: _stderr, tree } =
+        let Piped { stdin, stdout, stderr: _stderr, tree, attested: _ } =
             launcher().launch(request(level, dir.path(), &script)).await.unwrap();
         drop(stdin);
         until(&mut receiver(stdout), "up\n").await;
@@ -144,7 +148,7 @@ async fn a_namespaced_child_sees_only_its_own_world() {
     );
     let mut request = request(SandboxLevel::Namespace, dir.path(), &script);
     request.read_only = vec![shown.path().to_owned()];
-    let Piped { stdin: _stdin, stdout, stderr: _stderr, tree: _tree } =
+    let Piped { stdin: _stdin, stdout, stderr: _stderr, tree: _tree, attested: _ } =
         launcher().launch(request).await.unwrap();
     let said = until(&mut receiver(stdout), "done\n").await;
     assert!(said.starts_with("/workspace\n"), "{said}");

@@ -116,6 +116,7 @@ impl Place {
             writable: None,
             cwd: PathBuf::new(),
             env: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
+            home: Vec::new(),
             stdin: Vec::new(),
             timeout: Duration::from_secs(30),
             limits: SandboxLimits::default(),

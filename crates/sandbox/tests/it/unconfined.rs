@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::attest::CheckName;
-use overmind_core::sandbox::{Sandbox, SandboxLevel};
+use overmind_core::sandbox::{HomeFile, Sandbox, SandboxLevel};
 use overmind_sandbox::{Options, Unconfined};
 
 use crate::conformance::suite;
@@ -35,4 +35,13 @@ async fn the_record_of_none_says_that_nothing_is_isolated_and_what_a_command_rea
         assert_eq!(check.expected, "nothing is promised");
     }
     assert!(std::fs::read_dir(home.path()).unwrap().next().is_none(), "nothing is made there");
+}
+
+#[tokio::test]
+async fn files_of_the_home_are_refused_where_the_home_is_the_hosts() {
+    let driver = Unconfined::new(Options { init_program: init_program(), ..Options::default() });
+    let mut request = crate::support::Place::new().sh("true");
+    request.home = vec![HomeFile { path: ".a".into(), content: Vec::new() }];
+    let err = driver.run(request).await.unwrap_err();
+    assert!(err.to_string().contains("no home of its own"), "{err}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{
     AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, KeyCreated, ListQuery,
@@ -13,12 +13,15 @@ use overmind_api::{
 };
 use overmind_core::ids::ApiKeyId;
 use overmind_core::row::Role;
+use overmind_core::store::Page;
 
 use crate::convert;
 use crate::cx::Cx;
 use crate::extract::{Body, KeyPath, Query, SettingPath, Who};
 use crate::fault::Fault;
+use crate::log_stream::LogSource;
 use crate::page::{Window, json, list};
+use crate::sse;
 
 /// Lists the registered tools by name.
 #[utoipa::path(get, path = "/api/tools", tag = "server", responses((status = 200, body = [Tool])))]
@@ -47,6 +50,35 @@ pub(crate) async fn event_list(
     let limit = window.limit;
     let events = cx.engine.events(&caller, window.into()).await?;
     Ok(list(&uri, limit, events, |event| event.global.to_string(), Event::from))
+}
+
+/// Streams the events of all runs and of the system as server-sent events, as they come.
+///
+/// Each `data:` is an event, and its `id:` is its number in the whole log, to resume after
+/// (`Last-Event-ID`); without one the stream begins with what comes next.
+#[utoipa::path(get, path = "/api/events/stream", tag = "server",
+    params(
+        ("last_event_id" = Option<String>, Query, description = "As the header, for those who cannot set it"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
+    ),
+    responses(
+        (status = 200, description = "Each `data:` is an `Event`", body = Event, content_type = "text/event-stream"),
+        (status = 422, description = "The Last-Event-ID is wrong"),
+    ))]
+pub(crate) async fn event_stream(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    headers: HeaderMap,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let resume = query.take("last_event_id");
+    query.finish()?;
+    let after = sse::resume_after(&headers, resume.as_deref(), sse::number)?;
+    // Asked before the stream begins, so that 403 is still a status.
+    let head = cx.engine.events(&caller, Page { limit: 1, after: None }).await?;
+    let head = head.first().map_or(0, |event| event.global);
+    let log = LogSource::new(caller, after.unwrap_or(head));
+    Ok(sse::Stream::new(cx, log).into_response())
 }
 
 /// Says whether a model provider's key is set, without showing it.

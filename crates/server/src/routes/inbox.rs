@@ -17,8 +17,9 @@ use crate::convert;
 use crate::cx::Cx;
 use crate::extract::{Body, InboxPath, Query, Who};
 use crate::fault::Fault;
-use crate::inbox_stream::{InboxStream, resume_after};
+use crate::inbox_stream::InboxSource;
 use crate::page::{Window, json, list};
+use crate::sse;
 
 /// Lists what waits for a human, asked last first.
 #[utoipa::path(get, path = "/api/inbox", tag = "inbox", params(InboxListQuery),
@@ -178,8 +179,9 @@ pub(crate) async fn inbox_events(
 ) -> Result<Response, Fault> {
     let resume = query.take("last_event_id");
     query.finish()?;
-    let after = resume_after(&headers, resume.as_deref())?;
+    let after = sse::resume_after(&headers, resume.as_deref(), sse::number)?;
     // Asked before the stream begins, so that 403 is still a status.
     let (counts, head) = cx.engine.inbox_counts(&caller).await?;
-    Ok(InboxStream::new(cx, caller, after, counts.total(), head).into_response())
+    let inbox = InboxSource::new(caller, after, counts.total(), head);
+    Ok(sse::Stream::new(cx, inbox).into_response())
 }

@@ -102,6 +102,7 @@ routes! {
 
     Quick get "/api/tools" => admin::tool_list;
     Quick get "/api/events" => admin::event_list;
+    Quick get "/api/events/stream" => admin::event_stream;
     Quick get "/api/settings/{name}" => admin::setting_fetch;
     Quick get "/api/settings/mcp/servers" => mcp::mcp_list;
     Long post "/api/settings/mcp/servers" => mcp::mcp_put;

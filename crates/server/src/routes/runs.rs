@@ -21,7 +21,8 @@ use crate::cx::Cx;
 use crate::extract::{ApprovalPath, Body, LargeBody, Query, RunPath, Who, parse_bool};
 use crate::fault::Fault;
 use crate::page::{Window, json, list};
-use crate::sse::{self, Replay};
+use crate::sse::{self, Stream};
+use crate::timeline_stream::{TimelineSource, parse_place};
 
 /// Starts a run: queued at once, under way as soon as there is room.
 #[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = RunCreate,
@@ -281,10 +282,11 @@ pub(crate) async fn run_replay(
     query.take_parsed("poll_ms", "a whole number", |text| text.parse::<i64>().ok())?;
     let resume = query.take("last_event_id");
     query.finish()?;
-    let after = sse::resume_place(&headers, resume.as_deref())?;
+    let after = sse::resume_after(&headers, resume.as_deref(), parse_place)?.unwrap_or((0, 0));
     // Asked before the stream begins, so that 403 and 404 are still a status.
     let run = cx.engine.session_fetch(&caller, id).await?;
-    Ok(Replay::new(cx, caller, &run, after, follow.unwrap_or(false)).into_response())
+    let timeline = TimelineSource::new(caller, &run, after, follow.unwrap_or(false));
+    Ok(Stream::new(cx, timeline).into_response())
 }
 
 /// Calls a tool in the run's name. Always 200: a denied or failed call says so in its body.

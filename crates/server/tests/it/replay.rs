@@ -38,6 +38,32 @@ async fn read_until(stream: &mut TcpStream, text: &mut String, wanted: &str) {
 }
 
 #[tokio::test]
+async fn the_whole_log_streams_from_now_on_or_after_a_number() {
+    let world = World::new().await;
+    let run = world.ended_run().await;
+    let (mut stream, mut text) = (world.connect().await, String::new());
+    let request = world.request("GET", "/api/events/stream");
+    stream.write_all(request.text().as_bytes()).await.unwrap();
+    // From here on: the place was taken before the head was sent.
+    read_until(&mut stream, &mut text, "text/event-stream").await;
+    let other = world.ended_run().await;
+    read_until(&mut stream, &mut text, "\"run.succeeded\"").await;
+    assert!(text.contains(&other) && !text.contains(&run), "{text}");
+
+    let (mut stream, mut text) = (world.connect().await, String::new());
+    let request = world.request("GET", "/api/events/stream").header("Last-Event-ID", "0");
+    stream.write_all(request.text().as_bytes()).await.unwrap();
+    let newest = world.get("/api/events?limit=1").await.fine()[0]["global"].clone();
+    read_until(&mut stream, &mut text, &format!("id: {newest}\n")).await;
+    let numbers = text.lines().filter_map(|line| line.strip_prefix("id: "));
+    let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+    assert_eq!(numbers, (1..=newest.as_u64().unwrap()).collect::<Vec<_>>());
+
+    let wrong = world.request("GET", "/api/events/stream").header("Last-Event-ID", "1.0");
+    wrong.send().await.problem(422);
+}
+
+#[tokio::test]
 async fn a_replay_shows_everything_in_order_with_ids_and_says_done() {
     let world = World::new().await;
     let run = world.ended_run().await;

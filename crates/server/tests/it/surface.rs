@@ -388,7 +388,9 @@ async fn a_runs_own_token_reaches_that_run_and_nothing_else() {
     assert_eq!(ask(&format!("/api/runs/{run}")).await, 200);
     assert_eq!(ask(&format!("/api/runs/{run}/steps")).await, 200);
     assert_eq!(ask(&format!("/api/runs/{other}")).await, 403);
-    for path in ["/api/runs", "/api/agents", "/api/keys", "/api/tools", "/metrics"] {
+    for path in
+        ["/api/runs", "/api/agents", "/api/keys", "/api/tools", "/api/events/stream", "/metrics"]
+    {
         assert_eq!(ask(path).await, 403, "{path}");
     }
     let cancel = format!("/api/runs/{run}/cancel");

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use overmind_core::canary::{self, Planter};
+use overmind_core::canary::Planter;
 use overmind_core::gate;
 use overmind_core::live::Live;
 use overmind_core::sandbox::{
-    Captured, Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
+    Captured, Exit, HOME, HomeFile, OutputSink, Sandbox, SandboxError, SandboxLevel,
+    SandboxRequest, SandboxResult,
 };
 use overmind_core::tool::ToolContext;
 use rustix::fs::{Gid, Uid};
@@ -88,12 +89,12 @@ impl Runner {
         }
     }
 
-    /// The whole environment of a command. Nothing of the daemon's own is in it, and one thing
+    /// The whole environment of a command. Nothing of the daemon's own is in it, and something
     /// that nobody needs.
     pub(super) fn environment(&self, context: &ToolContext) -> Vec<(String, String)> {
         let mut env = [
             ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            ("HOME", "/tmp"),
+            ("HOME", HOME),
             ("LANG", "C.UTF-8"),
             ("TERM", "dumb"),
             ("OVERMIND_SESSION", &context.session.to_string()),
@@ -101,9 +102,21 @@ impl Runner {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .to_vec();
         if let Some(planter) = &self.canaries {
-            env.push((canary::VARIABLE.to_owned(), planter.variable(context.session)));
+            env.extend(planter.env(context.session));
         }
         env
+    }
+
+    /// What a command finds in its home: nothing that anybody needs. At the level `none` the home
+    /// is the host's, where nothing is planted.
+    pub(super) fn home(&self, context: &ToolContext) -> Vec<HomeFile> {
+        match (&self.canaries, context.sandbox) {
+            (None, _) | (Some(_), SandboxLevel::None) => Vec::new(),
+            (
+                Some(planter),
+                SandboxLevel::Namespace | SandboxLevel::Docker | SandboxLevel::Microvm,
+            ) => planter.home(context.session),
+        }
     }
 }
 

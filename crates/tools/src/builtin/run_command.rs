@@ -116,6 +116,7 @@ impl Tool for RunCommand {
                 writable,
                 cwd,
                 env: self.runner.environment(context),
+                home: self.runner.home(context),
                 stdin: args.stdin.unwrap_or_default().into_bytes(),
                 timeout: Duration::from_secs(args.timeout_s),
                 limits: context.limits,

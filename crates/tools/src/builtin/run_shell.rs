@@ -116,6 +116,7 @@ impl RunShell {
             cwd: writable.clone().unwrap_or_else(|| PathBuf::from(".")),
             writable,
             env: self.runner.environment(context),
+            home: self.runner.home(context),
             stdin: Vec::new(),
             timeout: Duration::from_secs(args.timeout_s),
             limits: context.limits,

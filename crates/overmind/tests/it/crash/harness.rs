@@ -34,6 +34,8 @@ pub(crate) struct Tally {
     pub(crate) draining: u32,
     /// Deaths by each failpoint.
     pub(crate) fired: BTreeMap<String, u32>,
+    /// Rounds in a row that waited for a failpoint in vain.
+    pub(crate) missed: BTreeMap<String, u32>,
 }
 
 /// How a round is to end.
@@ -171,7 +173,7 @@ impl Harness {
                 let End::Failpoint(name, _) = &end else {
                     panic!("a daemon died that nobody killed:\n{}", self.world.places.log_tail());
                 };
-                *self.tally.fired.entry(name.clone()).or_default() += 1;
+                self.fired(name);
                 return self.died(daemon.pid);
             }
         };
@@ -192,7 +194,9 @@ impl Harness {
                 self.loaded(&client, &mut daemon, appetite, patience).await;
                 if let Some(status) = daemon.ended() {
                     assert_killed(status, &self.world.places);
-                    *self.tally.fired.entry(name).or_default() += 1;
+                    self.fired(&name);
+                } else {
+                    *self.tally.missed.entry(name).or_default() += 1;
                 }
             }
         }
@@ -212,7 +216,14 @@ impl Harness {
         self.world.killed.borrow_mut().push(daemon.pid);
     }
 
-    /// Half of the rounds end at a failpoint, those first that have killed the least.
+    fn fired(&mut self, name: &str) {
+        *self.tally.fired.entry(name.to_owned()).or_default() += 1;
+        self.tally.missed.remove(name);
+    }
+
+    /// Half of the rounds end at a failpoint, those first that have killed the least: none has its
+    /// second turn before each has had one. One that was not reached is waited for with fewer
+    /// passings the next time, down to the first.
     fn how(&self) -> End {
         let mut rng = self.world.rng.borrow_mut();
         // A round that fills the write-ahead log takes seconds: two deaths of each are enough.
@@ -220,10 +231,11 @@ impl Harness {
         let points: Vec<_> = self.tally.fired.iter().filter(worth).collect();
         if !points.is_empty() && rng.one_in(2) {
             let least = points.iter().map(|(_, count)| **count).min().unwrap_or(0);
+            let slack = u32::from(least > 0);
             let rare: Vec<_> =
-                points.into_iter().filter(|(_, count)| **count <= least + 1).collect();
+                points.into_iter().filter(|(_, count)| **count <= least + slack).collect();
             let name = rng.pick(&rare).0.clone();
-            let most = match name.split('.').next() {
+            let most: u64 = match name.split('.').next() {
                 // Passed once in a start, or once in thousands of commits.
                 Some("start") => 1,
                 _ if is_of_wal(&name) => 1,
@@ -231,6 +243,8 @@ impl Harness {
                 Some("hive") => 12,
                 _ => 25,
             };
+            let missed = self.tally.missed.get(&name).copied().unwrap_or(0);
+            let most = most.checked_shr(missed).unwrap_or(0).max(1);
             return End::Failpoint(name, 1 + rng.below(most));
         }
         let after = rng.millis(5, 150);

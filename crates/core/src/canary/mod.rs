@@ -1,13 +1,15 @@
 //! Canaries: secrets that open nothing, planted where nobody should look.
 //!
-//! Every session has one, a variable of its commands ([`VARIABLE`]) that looks like somebody's
-//! deployment token. An honest session never touches it. Its sight in a result says that a session
-//! has looked where it should not; its sight in what a call would carry away says that somebody,
-//! most likely a text that the session has read, is at work to get secrets out.
+//! Every session has two: a variable of its commands ([`VARIABLE`]) that looks like somebody's
+//! deployment token, and a file in their home ([`FILE`]) that looks like somebody's keys to a
+//! cloud. Whoever runs the server may declare more ([`Declared`]). An honest session never touches
+//! them. Their sight in a result says that a session has looked where it should not; their sight
+//! in what a call would carry away says that somebody, most likely a text that the session has
+//! read, is at work to get secrets out.
 //!
-//! This module makes canaries, finds them again and masks them. It is pure; planting, refusing and
-//! raising the alarm are for its callers. A store that masks secrets hides a canary like any other,
-//! so whoever wants to know must ask before.
+//! This module makes canaries ([`Planter`]), finds them again and masks them ([`Canaries`]). It is
+//! pure; planting, refusing and raising the alarm are for its callers. A store that masks secrets
+//! hides a canary like any other, so whoever wants to know must ask before.
 //!
 //! # What is found
 //!
@@ -20,18 +22,22 @@
 //! Not found: what was compressed or encrypted, other encodings, parts that are shorter, and parts
 //! whose characters were mixed with letters or digits.
 
-use std::collections::HashMap;
+mod index;
+mod planter;
+
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::encoded::digits_within;
-use crate::ids::SessionId;
+use index::Index;
+pub use planter::{Declared, Place, Planter};
 
 /// The variable that holds the canary of a session's commands. No program is known to read it.
 pub const VARIABLE: &str = "DEPLOY_GITHUB_TOKEN";
+/// The file that holds another one, in the home that commands have in a sandbox.
+pub const FILE: &str = ".aws/credentials";
 /// What a canary becomes. A call that carries this carries what was a canary.
 pub const MASK: &str = "[redacted:canary]";
 /// The member of a result's envelope that tells of a sighting. Written by the gateway, and not
@@ -49,18 +55,6 @@ pub const ADVICE: &str = "This call was refused, and an alarm was raised: it car
 /// Fewest characters of a value that are a sighting.
 pub const LEAST: usize = 12;
 
-/// Begins like a token of a well-known forge, so that masking by shape knows it, too.
-const PREFIX: &str = "ghp_";
-/// Characters after it: letters and digits only, which every encoding here rests on.
-const BODY: usize = 36;
-const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-
-/// Characters that are looked up, and the distance of those that are kept: every part of
-/// `WINDOW + STRIDE - 1` characters holds one of them. That is [`LEAST`].
-const WINDOW: usize = 8;
-const STRIDE: usize = 5;
 /// Tools that carry nothing away: what they take stays in the workspace, in the memory or with
 /// the people who run the session.
 const INSIDE: [&str; 9] = [
@@ -76,21 +70,25 @@ const INSIDE: [&str; 9] = [
 ];
 /// Tools whose arguments are a command.
 const COMMANDS: [&str; 2] = ["run_shell", "run_command"];
-/// Sessions whose canaries are kept ready.
-const KEPT: usize = 128;
 
 /// One planted value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Canary {
     /// Where it was planted, for the alarm: `env DEPLOY_GITHUB_TOKEN`.
     pub place: String,
     pub value: String,
 }
 
+impl fmt::Debug for Canary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Canary").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
 /// Where and how a canary was seen. Does not hold its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// [`Canary::place`].
+    /// [`Canary::place`]; empty for one that was masked before, which may have been any.
     pub place: String,
     /// JSON pointer to the text it stood in; that of an object's key ends in the key's parent.
     pub at: String,
@@ -100,6 +98,9 @@ pub struct Sighting {
 
 impl fmt::Display for Sighting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.place.is_empty() {
+            return f.write_str("a canary that was masked before");
+        }
         let at = if self.at.is_empty() { "/" } else { &self.at };
         write!(f, "the canary of `{}` at {at}", self.place)?;
         f.write_str(if self.encoded { ", encoded, masked, named or in part" } else { "" })
@@ -147,113 +148,28 @@ pub fn in_words(sightings: &[Sighting]) -> String {
     words.join("; ")
 }
 
-/// Plants canaries: makes the same one for the same session again, so that a restart knows what
-/// was planted before and no list has to be kept. Clones share what they have made ready.
-#[derive(Clone)]
-pub struct Planter {
-    key: [u8; 32],
-    ready: Arc<Mutex<HashMap<SessionId, Arc<Canaries>>>>,
-}
-
-impl fmt::Debug for Planter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Planter").finish_non_exhaustive()
-    }
-}
-
-impl Planter {
-    /// `secret` is this installation's: without it nobody can make a canary, or tell one from a
-    /// real token.
-    pub fn new(secret: &[u8; 32]) -> Self {
-        let key = blake3::derive_key("overmind 2026 canaries of sessions", secret);
-        Self { key, ready: Arc::default() }
-    }
-
-    /// The value of [`VARIABLE`] in the session's commands.
-    pub fn variable(&self, session: SessionId) -> String {
-        mint(&self.key, &session.to_string(), &format!("env {VARIABLE}")).value
-    }
-
-    /// What is planted in this session.
-    pub fn of(&self, session: SessionId) -> Arc<Canaries> {
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(canaries) = ready.get(&session) {
-            return Arc::clone(canaries);
-        }
-        if ready.len() >= KEPT {
-            ready.clear();
-        }
-        let place = format!("env {VARIABLE}");
-        let canaries = Arc::new(Canaries::new(vec![mint(&self.key, &session.to_string(), &place)]));
-        ready.insert(session, Arc::clone(&canaries));
-        canaries
-    }
-}
-
-/// Makes the canary of one place.
-fn mint(key: &[u8; 32], owner: &str, place: &str) -> Canary {
-    let mut hash = blake3::Hasher::new_keyed(key);
-    hash.update(&(owner.len() as u64).to_be_bytes()).update(owner.as_bytes());
-    hash.update(place.as_bytes());
-    let mut bytes = [0; BODY];
-    hash.finalize_xof().fill(&mut bytes);
-    // Not quite even, which matters to nobody.
-    let letters = bytes.iter().map(|byte| char::from(LETTERS[usize::from(*byte) % 62]));
-    let value = letters.fold(PREFIX.to_owned(), |mut value, letter| {
-        value.push(letter);
-        value
-    });
-    Canary { place: place.to_owned(), value }
-}
-
 /// The canaries of one session, ready to be looked for.
+///
+/// What is looked for is worked out when a text first needs it: many sessions are asked only about
+/// texts that are too short, or about tools that carry nothing away.
 #[derive(Debug, Default)]
 pub struct Canaries {
     planted: Vec<Canary>,
-    forms: Vec<Form>,
-    /// Where in which form such characters stand.
-    index: HashMap<u64, Vec<(usize, usize)>>,
-    /// One bit for each key of the index, by [`bit`]: most texts never get further.
-    filter: Vec<u64>,
-}
-
-/// One way in which a canary may be written, letters and digits alone.
-#[derive(Debug)]
-struct Form {
-    canary: usize,
-    letters: Vec<u8>,
-    /// Fewest characters of it that are a sighting.
-    least: usize,
-    plain: bool,
-}
-
-/// A text without what stands between its letters and digits, and where each of them stood.
-struct Squeezed {
-    letters: Vec<u8>,
-    at: Vec<usize>,
+    /// Names of variables among them: a command that names one wants its value.
+    variables: Vec<String>,
+    index: OnceLock<Index>,
+    /// Those that are the same in every session.
+    shared: Option<Arc<Index>>,
 }
 
 impl Canaries {
     pub fn new(planted: Vec<Canary>) -> Self {
-        let mut this = Self { planted, filter: vec![0; FILTER_WORDS], ..Self::default() };
-        for canary in 0..this.planted.len() {
-            let value = &this.planted[canary].value;
-            let body = value.strip_prefix(PREFIX).unwrap_or(value).as_bytes().to_vec();
-            for (letters, least) in forms(&body) {
-                let plain = letters == body;
-                this.forms.push(Form { canary, letters, least, plain });
-            }
-        }
-        for (form, Form { letters, .. }) in this.forms.iter().enumerate() {
-            let places = (0..=letters.len().saturating_sub(WINDOW)).step_by(STRIDE);
-            for at in places.filter(|at| at + WINDOW <= letters.len()) {
-                let window = letters[at..at + WINDOW].iter().fold(0, |sum, byte| push(sum, *byte));
-                this.index.entry(window).or_default().push((form, at));
-                let bit = bit(window);
-                this.filter[bit / 64] |= 1 << (bit % 64);
-            }
-        }
-        this
+        Self { planted, ..Self::default() }
+    }
+
+    fn indices(&self) -> impl Iterator<Item = &Index> {
+        let own = self.index.get_or_init(|| Index::new(self.planted.clone()));
+        [own].into_iter().chain(self.shared.as_deref())
     }
 
     /// Every canary that stands in `value`, in its texts and in the keys of its objects.
@@ -272,12 +188,31 @@ impl Canaries {
             return Vec::new();
         }
         let seen = self.seen_in(args);
-        let asked = was_in(args) || (COMMANDS.contains(&tool) && is_named_in(args));
-        if !seen.is_empty() || !asked {
+        if !seen.is_empty() {
             return seen;
         }
-        let place = self.planted[0].place.clone();
-        vec![Sighting { place, at: String::new(), encoded: true }]
+        let was = was_in(args).then(String::new);
+        let named = || {
+            let named = COMMANDS.contains(&tool).then(|| self.named_in(args)).flatten();
+            named.map(|name| Place::Env(name.to_owned()).to_string())
+        };
+        let carried = was.or_else(named);
+        carried
+            .map(|place| Sighting { place, at: String::new(), encoded: true })
+            .into_iter()
+            .collect()
+    }
+
+    /// The planted variable that a text in `value` names.
+    fn named_in(&self, value: &Value) -> Option<&str> {
+        self.variables.iter().map(String::as_str).find(|name| holds(value, name))
+    }
+
+    /// Every canary in one text, which stands at `at`.
+    pub fn seen_in_text(&self, text: &str, at: &str) -> Vec<Sighting> {
+        let mut seen = Vec::new();
+        self.text(text, at, &mut seen);
+        seen
     }
 
     /// Puts [`MASK`] in the place of every canary in `value`, and says where they stood.
@@ -291,11 +226,36 @@ impl Canaries {
 
     /// The same in one text; answers whether there was one.
     pub fn mask_text(&self, text: &mut String) -> bool {
-        let runs = self.runs(text);
-        for (range, _) in merged(&runs).into_iter().rev() {
-            text.replace_range(range, MASK);
+        let ranges = self.ranges(text);
+        for range in ranges.iter().rev() {
+            text.replace_range(range.clone(), MASK);
         }
-        !runs.is_empty()
+        !ranges.is_empty()
+    }
+
+    /// The same in a text that goes on where `before` ended, which was shown already: what belongs
+    /// to a canary that began there is masked, too.
+    ///
+    /// So of a canary that comes in small pieces, the first ones are shown until there are enough
+    /// letters of it to know it: fewer than [`LEAST`] of the value.
+    pub fn mask_after(&self, before: &str, text: &mut String) -> bool {
+        let at = before.len();
+        let ranges = self.ranges(&format!("{before}{text}"));
+        let here = ranges.into_iter().filter(|range| range.end > at);
+        let here: Vec<Range<usize>> =
+            here.map(|range| range.start.max(at) - at..range.end - at).collect();
+        for range in here.iter().rev() {
+            text.replace_range(range.clone(), MASK);
+        }
+        !here.is_empty()
+    }
+
+    /// Where canaries stand in `text`, in the order in which they do; none touches another.
+    fn ranges(&self, text: &str) -> Vec<Range<usize>> {
+        if text.len() < LEAST || self.planted.is_empty() {
+            return Vec::new();
+        }
+        merged(self.indices().flat_map(|index| index.ranges(text)).collect())
     }
 
     fn masked(&self, value: &mut Value) {
@@ -307,7 +267,7 @@ impl Canaries {
             Value::Array(items) => items.iter_mut().for_each(|item| self.masked(item)),
             Value::Object(fields) => {
                 fields.values_mut().for_each(|field| self.masked(field));
-                if fields.keys().any(|key| !self.runs(key).is_empty()) {
+                if fields.keys().any(|key| !self.ranges(key).is_empty()) {
                     let all = std::mem::take(fields).into_iter();
                     fields.extend(all.map(|(mut key, field)| {
                         self.mask_text(&mut key);
@@ -345,70 +305,16 @@ impl Canaries {
     }
 
     fn text(&self, text: &str, at: &str, seen: &mut Vec<Sighting>) {
-        let mut runs = self.runs(text);
-        // The value itself before what is only alike, and each canary once.
-        runs.sort_by_key(|(_, form)| (self.forms[*form].canary, !self.forms[*form].plain));
-        runs.dedup_by_key(|(_, form)| self.forms[*form].canary);
-        for (range, form) in runs {
-            let Form { canary, plain, .. } = &self.forms[form];
-            let Canary { place, value } = &self.planted[*canary];
-            let whole = *plain && range.len() + PREFIX.len() >= value.len();
-            seen.push(Sighting { place: place.clone(), at: at.to_owned(), encoded: !whole });
+        if text.len() < LEAST || self.planted.is_empty() {
+            return;
         }
-    }
-
-    /// The parts of `text` that are a canary, with the form that each has.
-    fn runs(&self, text: &str) -> Vec<(Range<usize>, usize)> {
-        if self.forms.is_empty() || !self.may_hold(text) {
-            return Vec::new();
-        }
-        let squeezed = Squeezed::of(text);
-        let mut runs = Vec::new();
-        let (mut window, mut done) = (0, 0);
-        for (n, byte) in squeezed.letters.iter().enumerate() {
-            window = push(window, *byte);
-            if n + 1 < WINDOW || n < done {
-                continue;
-            }
-            let at = n + 1 - WINDOW;
-            let places = self.index.get(&window).into_iter().flatten();
-            let longest = places
-                .filter_map(|(form, place)| {
-                    let form_of = &self.forms[*form];
-                    let run = common(&squeezed.letters, at, &form_of.letters, *place);
-                    (run.len() >= form_of.least).then_some((run, *form))
-                })
-                .max_by_key(|(run, _)| run.len());
-            if let Some((run, form)) = longest {
-                done = run.end;
-                runs.push((squeezed.at[run.start]..squeezed.at[run.end - 1] + 1, form));
-            }
-        }
-        runs
-    }
-
-    /// False for nearly every text that holds none.
-    fn may_hold(&self, text: &str) -> bool {
-        let (mut window, mut length) = (0, 0_usize);
-        text.bytes().filter(u8::is_ascii_alphanumeric).any(|byte| {
-            window = push(window, byte);
-            length += 1;
-            let bit = bit(window);
-            length >= WINDOW
-                && self.filter[bit / 64] >> (bit % 64) & 1 == 1
-                && self.index.contains_key(&window)
-        })
+        seen.extend(self.indices().flat_map(|index| index.sightings(text, at)));
     }
 }
 
 /// Whether a text in `value` holds what was once a canary.
 fn was_in(value: &Value) -> bool {
     holds(value, MASK)
-}
-
-/// Whether a text in `value` names the planted variable: a command that does wants its value.
-fn is_named_in(value: &Value) -> bool {
-    holds(value, VARIABLE)
 }
 
 fn holds(value: &Value, wanted: &str) -> bool {
@@ -422,96 +328,26 @@ fn holds(value: &Value, wanted: &str) -> bool {
     }
 }
 
-const FILTER_WORDS: usize = 256;
-
-/// Where a window stands in the filter.
-fn bit(window: u64) -> usize {
-    (window.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize
-}
-
-/// The last [`WINDOW`] letters, with one more.
-fn push(window: u64, byte: u8) -> u64 {
-    window << 8 | u64::from(byte)
-}
-
-/// How far two texts are alike around two places where they are.
-fn common(text: &[u8], at: usize, form: &[u8], place: usize) -> Range<usize> {
-    let before = text[..at].iter().rev().zip(form[..place].iter().rev());
-    let before = before.take_while(|(a, b)| a == b).count();
-    let after = text[at..].iter().zip(&form[place..]).take_while(|(a, b)| a == b).count();
-    at - before..at + after
-}
-
 /// Ranges that touch or cross become one; in the order in which they stand.
-fn merged(runs: &[(Range<usize>, usize)]) -> Vec<(Range<usize>, usize)> {
-    let mut sorted = runs.to_vec();
-    sorted.sort_by_key(|(range, _)| range.start);
-    let mut all: Vec<(Range<usize>, usize)> = Vec::new();
-    for (range, form) in sorted {
+fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
         match all.last_mut() {
-            Some((last, _)) if range.start <= last.end => last.end = last.end.max(range.end),
-            Some(_) | None => all.push((range, form)),
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            Some(_) | None => all.push(range),
         }
     }
     all
 }
 
-impl Squeezed {
-    fn of(text: &str) -> Self {
-        let kept = text.bytes().enumerate().filter(|(_, byte)| byte.is_ascii_alphanumeric());
-        let (at, letters) = kept.unzip();
-        Self { letters, at }
-    }
-}
-
-/// Every form of `body` that is looked for, with the fewest characters of it that count: what
-/// [`LEAST`] characters of the value become.
-fn forms(body: &[u8]) -> Vec<(Vec<u8>, usize)> {
-    let reversed = |bytes: &[u8]| bytes.iter().rev().copied().collect::<Vec<u8>>();
-    let hex = |bytes: &[u8]| bytes.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect();
-    let base64 =
-        |bytes: &[u8]| (0..3).map(|n| digits_within(bytes, n, 6, BASE64)).collect::<Vec<_>>();
-    let backwards = reversed(body);
-    let hexed: Vec<u8> = hex(body);
-    let mut all = vec![
-        (body.to_vec(), LEAST),
-        (backwards.clone(), LEAST),
-        (body.iter().map(|byte| rot13(*byte)).collect(), LEAST),
-        (body.to_ascii_lowercase(), LEAST),
-        (body.to_ascii_uppercase(), LEAST),
-        (hexed.clone(), 2 * LEAST),
-        (hexed.to_ascii_uppercase(), 2 * LEAST),
-        (reversed(&hexed), 2 * LEAST),
-        // `103, 104, …`
-        (body.iter().flat_map(|byte| byte.to_string().into_bytes()).collect(), 5 * LEAST / 2),
-    ];
-    for inner in base64(body) {
-        all.push((reversed(&inner), 4 * LEAST / 3));
-        all.push((hex(&inner), 8 * LEAST / 3));
-        all.extend(base64(&inner).into_iter().map(|outer| (outer, 16 * LEAST / 9)));
-        all.push((inner, 4 * LEAST / 3));
-    }
-    all.extend(base64(&backwards).into_iter().map(|form| (form, 4 * LEAST / 3)));
-    all.extend(base64(&hexed).into_iter().map(|form| (form, 8 * LEAST / 3)));
-    for before in 0..5 {
-        let form = digits_within(body, before, 5, BASE32);
-        all.push((form.to_ascii_lowercase(), 8 * LEAST / 5));
-        all.push((form, 8 * LEAST / 5));
-    }
-    all
-}
-
-fn rot13(byte: u8) -> u8 {
-    match byte {
-        b'a'..=b'm' | b'A'..=b'M' => byte + 13,
-        b'n'..=b'z' | b'N'..=b'Z' => byte - 13,
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::index::{BASE32, BASE64, rot13};
+    use super::planter::BODY;
     use super::*;
+    use crate::encoded::digits_within;
+    use crate::ids::SessionId;
 
     const SECRET: [u8; 32] = [7; 32];
     const SESSION: SessionId = SessionId::from_u128(5);
@@ -616,6 +452,30 @@ mod tests {
     }
 
     #[test]
+    fn a_canary_that_comes_in_pieces_is_masked_from_where_it_can_be_known() {
+        let (value, canaries) = planted();
+        let hexed = hex(value.as_bytes());
+        for (text, size) in [(&value, 40), (&value, 1), (&value, 5), (&hexed, 1), (&hexed, 7)] {
+            let (mut before, mut shown) = (String::new(), String::new());
+            let all = format!("the key is {text} and no more");
+            for piece in all.as_bytes().chunks(size) {
+                let piece = String::from_utf8(piece.to_vec()).unwrap();
+                let mut masked = piece.clone();
+                canaries.mask_after(&before, &mut masked);
+                before.push_str(&piece);
+                shown.push_str(&masked);
+            }
+            assert!(shown.starts_with("the key is ") && shown.ends_with(" and no more"), "{shown}");
+            assert!(shown.contains(MASK), "{size}: {shown}");
+            // The prefix of the value is everybody's.
+            let (from, least) = if text.len() > 40 { (8, 2 * LEAST) } else { (4, LEAST) };
+            let told = (from..text.len().saturating_sub(least + size))
+                .filter(|at| shown.contains(&text[*at..at + least + size]));
+            assert_eq!(told.count(), 0, "{size}: {shown}");
+        }
+    }
+
+    #[test]
     fn what_would_carry_it_away_is_told_and_what_stays_inside_is_not() {
         let (value, canaries) = planted();
         for (tool, args, carried) in [
@@ -648,7 +508,5 @@ mod tests {
             assert!(!canaries.mask_text(&mut copy) && copy == text);
         }
         assert!(Canaries::default().seen_in(&json!("anything at all")).is_empty());
-        assert!(is_named_in(&json!({"command": format!("echo ${VARIABLE}")})));
-        assert!(!is_named_in(&json!({"command": "env"})));
     }
 }
