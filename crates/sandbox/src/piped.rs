@@ -50,7 +50,8 @@ impl PipedLauncher {
             SandboxLevel::Namespace => {
                 let read_only = self.options.read_only.iter().chain(&piped.read_only);
                 let read_only = read_only.cloned().collect();
-                Kind::Namespace { read_only, program: Program::Command }
+                let devices = self.options.devices.clone();
+                Kind::Namespace { read_only, devices, program: Program::Command }
             }
             SandboxLevel::None => Kind::Unconfined,
             SandboxLevel::Docker | SandboxLevel::Microvm => {
