@@ -9,8 +9,9 @@
 //! 3. the emulator (QEMU: no network, no device but two shared directories, two ports and a
 //!    console; its own filter is on, it can start no program);
 //! 4. around the emulator the `namespace` sandbox of the host, with KVM's device where it is used,
-//!    and the workspace read-only but for the directory that the request names. A timeout, a dropped call and the end of the
-//!    daemon end it as they end any command there, and nothing is left.
+//!    and the workspace read-only but for the directory that the request names. A timeout, a
+//!    dropped call and the end of the daemon end it as they end any command there, and nothing is
+//!    left.
 //!
 //! The guest sees the host's programs as that outer sandbox shows them, so every level offers the
 //! same tools, and the image holds a kernel and no more.
@@ -18,7 +19,8 @@
 //! Booting costs seconds. So the first machine of each size is stopped where it waits for an
 //! order, and its picture kept beside the image; later ones begin from there. Nothing of a
 //! command is in a picture: it was taken before there was one. A machine that begins from it is
-//! given the time and fresh randomness; its kernel's address layout is that of the picture.
+//! given the time and fresh randomness; its kernel's address layout is that of the picture. Where
+//! a machine does not begin from one, such machines boot.
 //!
 //! Before the first command, and again when image, emulator, kernel or options are others, a
 //! machine is started whose command is the probe ([`crate::attest`]), and whose first process tells
@@ -28,10 +30,11 @@
 //! for long, are removed when new ones are made.
 //!
 //! Limits, named: **acceleration** is KVM, tried before it is used ([`Execution`]); emulation is
-//! five to fifty times slower and used only if [`Options::acceleration`] says so. **Processor share** is whole processors, rounded up.
-//! **Memory** is bounded per process and, by the machine's size, in all. **Disk**: as in the
-//! `namespace` driver. `machine` is QEMU's `pc`: its `microvm` type gives the distribution's
-//! kernel no clock under emulation, and no virtio devices without ACPI. x86-64 only.
+//! five to fifty times slower and used only if [`Options::acceleration`] says so. **Processor
+//! share** is whole processors, rounded up. **Memory** is bounded per process and, by the machine's
+//! size, in all. **Disk**: as in the `namespace` driver. `machine` is QEMU's `pc`: its `microvm`
+//! type gives the distribution's kernel no clock under emulation, and no virtio devices without
+//! ACPI. x86-64 only.
 
 use std::collections::HashMap;
 use std::io;
