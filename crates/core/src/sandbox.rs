@@ -105,7 +105,7 @@ pub struct SandboxRequest {
     /// The whole environment: nothing of the daemon's own environment is passed on.
     pub env: Vec<(String, String)>,
     /// Files in [`HOME`], the command's own to read and change; their bytes count among those of
-    /// `/tmp`. `none` has no home of its own and refuses them. `microvm` leaves them out so far.
+    /// `/tmp`. `none` has no home of its own and refuses them.
     pub home: Vec<HomeFile>,
     pub stdin: Vec<u8>,
     pub timeout: Duration,

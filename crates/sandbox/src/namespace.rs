@@ -57,6 +57,11 @@ pub struct Options {
     /// Further directories of the host that are shown read-only at the same path, for example
     /// a compiler that lives in a home. Absolute, without links; all of it is readable inside.
     pub read_only: Vec<PathBuf>,
+    /// Character devices of the host, by absolute paths in `/dev`, that commands may open for
+    /// reading and writing; anything else there refuses the command. Whether the user of the
+    /// commands may open them is still the node's own mode. The attestation accepts these and no
+    /// other.
+    pub devices: Vec<PathBuf>,
     /// For a daemon that is root: whom commands run as outside. It must be able to enter the
     /// workspace, and to write where commands shall write.
     pub run_as: Option<RunAs>,
@@ -77,6 +82,7 @@ impl Default for Options {
         Self {
             init_program: PathBuf::from("/proc/self/exe"),
             read_only: Vec::new(),
+            devices: Vec::new(),
             run_as: None,
             private: Vec::new(),
             sockets: Vec::new(),
@@ -212,9 +218,9 @@ impl Namespace {
     }
 
     fn spec(&self, request: &SandboxRequest, program: Program) -> Spec {
-        let read_only = self.options.read_only.clone();
+        let Options { read_only, devices, .. } = self.options.clone();
         #[cfg_attr(not(feature = "mutations"), expect(unused_mut, reason = "a field of tests"))]
-        let mut spec = to_spec(request, Kind::Namespace { read_only, program });
+        let mut spec = to_spec(request, Kind::Namespace { read_only, devices, program });
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();
@@ -284,24 +290,33 @@ impl Namespace {
 
     /// Names what is measured: another kernel, program or option is another sandbox.
     pub(crate) fn config(&self) -> String {
-        let Options { init_program, read_only, run_as, private, sockets, waiting: _, notary: _ } =
-            &self.options;
+        let Options {
+            init_program,
+            read_only,
+            devices,
+            run_as,
+            private,
+            sockets,
+            waiting: _,
+            notary: _,
+        } = &self.options;
         let program = std::fs::metadata(init_program)
             .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
             .ok();
         let kernel = attest::this_kernel();
         let all = format!(
-            "{kernel:?} {init_program:?} {program:?} {read_only:?} {run_as:?} {private:?} \
-             {sockets:?}"
+            "{kernel:?} {init_program:?} {program:?} {read_only:?} {devices:?} {run_as:?} \
+             {private:?} {sockets:?}"
         );
         blake3::hash(all.as_bytes()).to_hex()[..32].to_owned()
     }
 
     /// Runs the probe inside and judges its answer.
     async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
-        let Options { private, sockets, read_only, .. } = &self.options;
+        let Options { private, sockets, read_only, devices, .. } = &self.options;
         let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, WRITABLE)?
-            .with(|traps| traps.except(read_only));
+            .with(|traps| traps.except(read_only))
+            .accepting(devices);
         // Measured is what is let in, not how much of it.
         inquiry.request.limits.cpus = 8.0;
         let result = self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?;

@@ -72,7 +72,8 @@ impl PipedLauncher {
                 let read_only = self.options.read_only.iter().chain(&piped.read_only);
                 let read_only: Vec<PathBuf> = read_only.cloned().collect();
                 attested = self.measuring(&read_only).attest().await?;
-                Kind::Namespace { read_only, program: Program::Command }
+                let devices = self.options.devices.clone();
+                Kind::Namespace { read_only, devices, program: Program::Command }
             }
             SandboxLevel::None => Kind::Unconfined,
             SandboxLevel::Docker | SandboxLevel::Microvm => {

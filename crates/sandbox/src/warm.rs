@@ -184,7 +184,7 @@ async fn end_when_idle(pool: Weak<Mutex<Inner>>) {
 /// What an init would copy or mount of the system now.
 fn fingerprint(ground: &Ground) -> u64 {
     match &ground.kind {
-        Kind::Namespace { read_only, .. } => root::fingerprint(read_only),
+        Kind::Namespace { .. } => root::fingerprint(&ground.kind),
         Kind::Unconfined => 0,
     }
 }

@@ -5,17 +5,19 @@
 //! opens with the machine and how busy it was.
 //!
 //! Figures come from two places. What happens inside the product is measured by the release
-//! binary's own `overmind bench -o json`, which prints `{"figures": [ … ]}` of [`Figure`]s. What
-//! concerns whole processes is measured here, around that binary. Floors that need nothing of
-//! ours are in [`floors`].
+//! binary's own `overmind bench -o json`, which prints `{"figures": [ … ], "left_out": [ … ]}`
+//! with [`Figure`]s and reasons. What concerns whole processes is measured here, around that
+//! binary. Floors that need nothing of ours are in [`floors`]; the engine and the images that
+//! sandboxes are measured with come from [`sandboxes`].
 
 pub mod floors;
 pub mod machine;
 pub mod process;
 pub mod report;
 pub mod sample;
+pub mod sandboxes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
@@ -47,8 +49,9 @@ pub fn command(host: &Host) -> Result<()> {
     let fsync = floors::fsync(&scratch, 500)?;
     let spawn = floors::spawn("/bin/true", 300)?;
     let mut figures = process::figures(&binary, spawn)?;
-    figures.extend(from_product(host, &binary)?);
-    let report = Report { machine, fsync, spawn, figures };
+    let Printed { figures: more, left_out } = from_product(host, &binary, &scratch)?;
+    figures.extend(more);
+    let report = Report { machine, fsync, spawn, figures, left_out };
 
     let text = report.markdown();
     let path = host.root.join("docs/benchmarks.md");
@@ -62,20 +65,25 @@ fn release_binary(host: &Host) -> Result<PathBuf> {
     Ok(host.target.join("release/overmind"))
 }
 
+#[derive(Deserialize)]
+struct Printed {
+    figures: Vec<Figure>,
+    /// What could not be measured here, and why.
+    left_out: Vec<String>,
+}
+
 /// What the product measures inside itself.
-fn from_product(host: &Host, binary: &std::path::Path) -> Result<Vec<Figure>> {
-    #[derive(Deserialize)]
-    struct Printed {
-        figures: Vec<Figure>,
-    }
+fn from_product(host: &Host, binary: &Path, scratch: &Path) -> Result<Printed> {
     let (model, manual) = counterparts::of_memory(host)?;
+    let sandboxes = sandboxes::prepare(host, binary, scratch)?;
     let json = output(
-        std::process::Command::new(binary)
+        sandboxes::product(binary, &sandboxes.config)
             .current_dir(&host.root)
             .args(["bench", "-o", "json", "--embedding-model", &model, "--manual", &manual])
-            .stdin(Stdio::null()),
+            // It says what it left out, and why.
+            .stderr(Stdio::inherit()),
     )?;
-    let printed: Printed =
-        serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")?;
-    Ok(printed.figures)
+    // Its engine must not end before.
+    drop(sandboxes);
+    serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")
 }

@@ -77,6 +77,8 @@ pub struct Report {
     /// Start and end of `/bin/true`.
     pub spawn: Samples,
     pub figures: Vec<Figure>,
+    /// What could not be measured on this machine, and why.
+    pub left_out: Vec<String>,
 }
 
 impl Report {
@@ -127,6 +129,12 @@ impl Report {
             .collect();
         if !notes.is_empty() {
             let _ = write!(text, "\n## Notes\n\n{}", notes.concat());
+        }
+        if !self.left_out.is_empty() {
+            text += "\n## Not measured here\n\n";
+            for reason in &self.left_out {
+                let _ = writeln!(text, "* {reason}");
+            }
         }
         text
     }
@@ -213,6 +221,7 @@ mod tests {
                 Figure { note: Some("why".into()), ..figure(5.0, Some(2.0), Goal::AtMost(4.0)) },
                 Figure { goal: None, floor: None, ..figure(20_000.0, None, Goal::AtLeast(1.0)) },
             ],
+            left_out: Vec::new(),
         };
         let text = report.markdown();
         assert!(
@@ -221,6 +230,8 @@ mod tests {
         );
         assert!(text.contains("| a | 20,000 ms | – | – | – | – |"), "{text}");
         assert!(text.ends_with("## Notes\n\n* a: why\n"), "{text}");
+        let text = Report { left_out: vec!["b: no engine".into()], ..report }.markdown();
+        assert!(text.ends_with("* a: why\n\n## Not measured here\n\n* b: no engine\n"), "{text}");
     }
 
     #[test]

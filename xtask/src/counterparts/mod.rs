@@ -111,6 +111,35 @@ pub fn of_memory(host: &Host) -> Result<(String, String)> {
     Ok((model.address, manual.address))
 }
 
+/// What the figures of sandboxes are measured with. Dropped, the engine ends.
+#[derive(Debug)]
+pub struct OfSandboxes {
+    /// The socket of a Docker engine.
+    pub docker: Option<String>,
+    /// A directory for images of virtual machines, with a kernel package below `packages`.
+    pub microvm: Option<String>,
+    /// What is not there, why, and what to do.
+    pub missing: Vec<String>,
+    _engine: Option<Daemon>,
+}
+
+/// Prepares what the figures of sandboxes are measured with, as far as this machine can give it.
+///
+/// The engine lives for as long as the calling thread does, at most.
+pub fn of_sandboxes(host: &Host) -> OfSandboxes {
+    let mut missing = packages::ensure(host);
+    let mut or_missing = |what: &str, started: Result<Started>| match started {
+        Ok(Started { address, daemon }) => (Some(address), daemon),
+        Err(err) => {
+            missing.push(format!("{what}: {err:#}"));
+            (None, None)
+        }
+    };
+    let (docker, engine) = or_missing("a Docker engine", docker::start(host));
+    let (microvm, _) = or_missing("a kernel for virtual machines", microvm::start(host));
+    OfSandboxes { docker, microvm, missing, _engine: engine }
+}
+
 /// The path of `strace`. The test that uses it makes namespaces of its own, which takes root.
 fn strace(host: &Host) -> Result<Started> {
     if !host.is_root {

@@ -19,6 +19,7 @@ mod process;
 mod sandbox;
 mod store;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -169,9 +170,11 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
         .enable_all()
         .build()
         .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
+    let left_out = RefCell::default();
     let figures = runtime.block_on(Box::pin(measure(
         cx,
         &setting,
+        &left_out,
         args.only.as_deref(),
         args.embedding_model
             .as_deref()
@@ -179,7 +182,7 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
             .as_ref(),
     )))?;
     runtime.shutdown_timeout(Duration::from_secs(1));
-    show(cx, &figures, home.path())
+    show(cx, &figures, &left_out.into_inner(), home.path())
 }
 
 /// A group of figures that are measured together.
@@ -208,6 +211,8 @@ const SANDBOX: &[&str] = &[
     "docker call without waiting",
     "microvm call p50",
     "microvm call that boots",
+    "microvm emulated call p50",
+    "microvm emulated call that boots",
 ];
 
 const GROUPS: &[Group] = &[
@@ -227,6 +232,7 @@ const GROUPS: &[Group] = &[
 async fn measure(
     cx: &Context,
     setting: &Setting,
+    left_out: &RefCell<Vec<String>>,
     only: Option<&str>,
     memory_from: Option<&memory::Sources<'_>>,
 ) -> Result<Vec<Figure>, Failure> {
@@ -239,6 +245,11 @@ async fn measure(
             .hint(format!("there are: {}", names.join(", "))));
     }
     let bar = cx.out.watched.then(|| progress::bar("measuring floors", Some(groups.len() as u64)));
+    // Not only said: whoever reads a report must see that figures are missing, and why.
+    let leave_out = |text: &str| {
+        cx.out.note(text);
+        left_out.borrow_mut().push(text.to_owned());
+    };
     let floors = Floors::measure(setting)?;
     let mut figures = floors.figures();
     for (group, _) in groups {
@@ -251,7 +262,7 @@ async fn measure(
             "memory" => Box::pin(store::listing(setting)).await?,
             "memory-quality" | "memory-speed" => {
                 let Some(from) = memory_from else {
-                    cx.out.note(&format!("{group} left out: it needs --embedding-model DIR"));
+                    leave_out(&format!("{group} left out: it needs --embedding-model DIR"));
                     continue;
                 };
                 if group == "memory-quality" {
@@ -272,8 +283,8 @@ async fn measure(
                     docker: crate::app::docker_options(&config, "bench"),
                     microvm: crate::app::microvm_options(&config),
                 };
-                let left_out = |text: &str| cx.out.note(text);
-                Box::pin(sandbox::measure(setting, drivers, left_out)).await?
+                let wanted = |name: &str| wanted(&name);
+                Box::pin(sandbox::measure(setting, drivers, wanted, leave_out)).await?
             }
             _ => Box::pin(process::measure(setting)).await?,
         };
@@ -289,11 +300,11 @@ async fn measure(
     Ok(figures)
 }
 
-fn show(cx: &Context, figures: &[Figure], at: &Path) -> Outcome {
+fn show(cx: &Context, figures: &[Figure], left_out: &[String], at: &Path) -> Outcome {
     match cx.out.format {
         Format::Json | Format::Yaml => {
             let rounded: Vec<Figure> = figures.iter().map(Figure::rounded).collect();
-            cx.out.value(&json!({"figures": rounded}))?;
+            cx.out.value(&json!({"figures": rounded, "left_out": left_out}))?;
         }
         Format::Name => {
             for figure in figures {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::sandbox::{Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest};
 use overmind_core::time::Clock as _;
+use overmind_sandbox::microvm::Acceleration;
 use overmind_sandbox::{Docker, Microvm, Namespace, Options, docker, microvm};
 
 use super::{Figure, Goal, Setting, ms, percentile};
@@ -27,26 +28,33 @@ pub(super) struct Drivers {
     pub(super) microvm: microvm::Options,
 }
 
+/// `wanted` says whether a figure is asked for by its name; a level of which none is, is not
+/// measured.
 pub(super) async fn measure(
     setting: &Setting,
     drivers: Drivers,
+    wanted: impl Fn(&str) -> bool,
     note: impl Fn(&str),
 ) -> Result<Vec<Figure>, Failure> {
+    let level = |name: &str| super::SANDBOX.iter().any(|one| one.starts_with(name) && wanted(one));
     let place = setting.place("sandbox")?;
     // Containers run as another user than root.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&place, open)
         .map_err(|err| Failure::failed(format!("opening {}: {err}", place.display())))?;
-    let mut figures = namespace(setting, &drivers.namespace, &place, &note).await?;
     let Drivers { namespace: outer, docker, microvm } = drivers;
-    let asked = Docker::new(docker.clone()).check().await;
-    match asked {
-        Ok(()) => figures.extend(containers(setting, docker, &place).await?),
-        Err(err) => note(&format!("docker left out: {}", reason(&err))),
+    let mut figures = Vec::new();
+    if level("namespace") {
+        figures.extend(namespace(setting, &outer, &place, &note).await?);
     }
-    match Microvm::new(microvm.clone(), outer.clone()).check().await {
-        Ok(()) => figures.extend(machines(setting, &microvm, &outer, &place).await?),
-        Err(err) => note(&format!("microvm left out: {}", reason(&err))),
+    if level("docker") {
+        match Docker::new(docker.clone()).check().await {
+            Ok(()) => figures.extend(containers(setting, docker, &place).await?),
+            Err(err) => note(&format!("docker left out: {}", reason(&err))),
+        }
+    }
+    if level("microvm") {
+        figures.extend(both_machines(setting, &microvm, &outer, &place, &note).await?);
     }
     Ok(figures)
 }
@@ -225,11 +233,47 @@ async fn containers(
     ])
 }
 
+/// By KVM and emulated, as far as the configuration allows it and the machine gives it.
+async fn both_machines(
+    setting: &Setting,
+    options: &microvm::Options,
+    outer: &Options,
+    place: &Path,
+    note: &impl Fn(&str),
+) -> Result<Vec<Figure>, Failure> {
+    let kinds: &[(Acceleration, &str, [&'static str; 2])] = &[
+        (Acceleration::Kvm, "microvm by KVM", ["microvm call p50", "microvm call that boots"]),
+        (
+            Acceleration::Emulation,
+            "microvm emulated",
+            ["microvm emulated call p50", "microvm emulated call that boots"],
+        ),
+    ];
+    let mut figures = Vec::new();
+    for (acceleration, kind, names) in kinds {
+        let allowed = match options.acceleration {
+            Acceleration::KvmOrEmulation => true,
+            only @ (Acceleration::Kvm | Acceleration::Emulation) => only == *acceleration,
+        };
+        if !allowed {
+            note(&format!("{kind} left out: sandbox.microvm_emulation = \"yes\" measures it too"));
+            continue;
+        }
+        let options = microvm::Options { acceleration: *acceleration, ..options.clone() };
+        match Microvm::new(options.clone(), outer.clone()).check().await {
+            Ok(()) => figures.extend(machines(setting, &options, outer, place, *names).await?),
+            Err(err) => note(&format!("{kind} left out: {}", reason(&err))),
+        }
+    }
+    Ok(figures)
+}
+
 async fn machines(
     setting: &Setting,
     options: &microvm::Options,
     outer: &Options,
     place: &Path,
+    [restores_as, boots_as]: [&'static str; 2],
 ) -> Result<Vec<Figure>, Failure> {
     let rounds = setting.count(10);
     let booting = microvm::Options { pictures: false, ..options.clone() };
@@ -238,8 +282,8 @@ async fn machines(
     let restoring = Microvm::new(options.clone(), outer.clone());
     let restored = percentile(&calls(&restoring, place, rounds, || true).await?, 0.5);
     Ok(vec![
-        Figure::new("microvm call p50", ms(restored), "ms").note("`true`, from a picture"),
-        Figure::new("microvm call that boots", ms(boots), "ms").note(format!(
+        Figure::new(restores_as, ms(restored), "ms").note("`true`, from a picture"),
+        Figure::new(boots_as, ms(boots), "ms").note(format!(
             "{:.0} % of it is the boot that a picture leaves out",
             100.0 * (1.0 - restored.as_secs_f64() / boots.as_secs_f64()).max(0.0)
         )),

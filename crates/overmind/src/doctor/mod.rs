@@ -8,6 +8,7 @@ mod host;
 
 use overmind_core::gate::PolicySource;
 use overmind_core::sandbox::SandboxError;
+use overmind_sandbox::microvm::{Acceleration, Execution};
 use serde::Serialize;
 
 use crate::app::lock::Holder;
@@ -80,6 +81,7 @@ pub(crate) async fn run(cx: &Context) -> Outcome {
         findings.push(policy(config));
         findings.push(sandbox(config).await);
         findings.push(docker(config).await);
+        findings.extend(microvm(config).await);
         findings.push(models(config));
     }
     findings.push(host::git());
@@ -307,6 +309,33 @@ async fn docker(config: &Config) -> Finding {
         }
         Err(err) => Finding::warning(CHECK, err.to_string(), "only for agents with `docker`"),
     }
+}
+
+/// Nobody has chosen it who has made no image for it. No machine is started with a kernel; but
+/// whether KVM runs one is tried.
+async fn microvm(config: &Config) -> Option<Finding> {
+    const CHECK: &str = "sandbox microvm";
+    let options = app::microvm_options(config);
+    overmind_sandbox::microvm::image::current(&options.dir)?;
+    let asked_for = options.acceleration == Acceleration::Emulation;
+    let driver = overmind_sandbox::Microvm::new(options, app::sandbox_options(config));
+    let execution = match overmind_core::sandbox::Sandbox::check(&driver).await {
+        Ok(()) => driver.execution().await,
+        Err(err) => Err(err),
+    };
+    Some(match execution {
+        Ok(Execution::Emulated { why }) if !asked_for => Finding::warning(
+            CHECK,
+            format!("KVM runs no guest here, so they are emulated, which is slow: {why}"),
+            "let the user of commands open the device (group kvm, or its mode), on a machine \
+             whose processor KVM runs",
+        ),
+        Ok(execution) => Finding::fine(CHECK, execution.to_string()),
+        Err(SandboxError::Unavailable { message, remedy, .. }) => {
+            Finding::warning(CHECK, message, format!("only for agents with `microvm`: {remedy}"))
+        }
+        Err(err) => Finding::warning(CHECK, err.to_string(), "only for agents with `microvm`"),
+    })
 }
 
 fn models(config: &Config) -> Finding {

@@ -27,6 +27,8 @@ pub(crate) struct Inquiry {
     begun: Instant,
     pub(crate) traps: Traps,
     pub(crate) request: SandboxRequest,
+    /// Devices that the driver gives on purpose.
+    devices: Vec<String>,
 }
 
 impl Inquiry {
@@ -56,13 +58,19 @@ impl Inquiry {
             timeout: TIMEOUT,
             limits: SandboxLimits { output_bytes: MAX_ANSWER_BYTES, ..SandboxLimits::default() },
         };
-        Ok(Self { level, begun, traps, request }.asked())
+        Ok(Self { level, begun, traps, request, devices: Vec::new() }.asked())
     }
 
     /// Changes what is asked, and tells the probe.
     pub(crate) fn with(mut self, change: impl FnOnce(Traps) -> Traps) -> Self {
         self.traps = change(self.traps);
         self.asked()
+    }
+
+    /// Accepts these devices, and still no other.
+    pub(crate) fn accepting(mut self, devices: &[PathBuf]) -> Self {
+        self.devices = devices.iter().map(|path| path.display().to_string()).collect();
+        self
     }
 
     fn asked(mut self) -> Self {
@@ -98,6 +106,7 @@ impl Inquiry {
             at: now(),
             took: self.begun.elapsed(),
             config,
+            devices: self.devices,
             bounds,
         };
         Ok(judge(subject, &facts))

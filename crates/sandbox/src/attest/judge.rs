@@ -17,6 +17,8 @@ pub struct Subject {
     pub level: SandboxLevel,
     /// Names of the variables that the probe was given, sorted.
     pub variables: Vec<String>,
+    /// Devices with state that are given on purpose: these are accepted, and no other.
+    pub devices: Vec<String>,
     pub at: Timestamp,
     pub took: Duration,
     /// Hash of the driver's configuration; see [`Attestation::config`].
@@ -297,9 +299,16 @@ fn expected(
             let pass = match &facts.machine {
                 // Its own kernel's are its own; what counts is what the emulator gave it.
                 Some(found) => found.devices.is_empty(),
-                None => !promise.own_kernel && facts.devices.is_empty(),
+                None => {
+                    let given = |found: &String| subject.devices.contains(found);
+                    !promise.own_kernel && facts.devices.iter().all(given)
+                }
             };
-            ("none with state".to_owned(), pass)
+            let words = match subject.devices.as_slice() {
+                [] => "none with state".to_owned(),
+                given => format!("none with state but {}", listed(given)),
+            };
+            (words, pass)
         }
         CheckName::KeyRings => {
             let refused = !facts.key_rings.is_empty()
@@ -364,6 +373,7 @@ mod tests {
         Subject {
             level,
             variables: vec!["PATH".to_owned()],
+            devices: Vec::new(),
             at: Timestamp::from_micros(1),
             took: Duration::from_millis(1),
             config: String::new(),
@@ -500,6 +510,29 @@ mod tests {
         ] {
             assert!(failed.contains(&name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_device_that_is_given_on_purpose_is_accepted_and_no_other_beside_it() {
+        let given = ["/dev/kvm".to_owned()];
+        let subject = || Subject { devices: given.to_vec(), ..subject(SandboxLevel::Namespace) };
+        let judged = |found: &[&str]| {
+            let devices = found.iter().map(|path| (*path).to_owned()).collect();
+            let attestation = judge(subject(), &Facts { devices, ..good() });
+            let devices = attestation.checks.iter().find(|check| check.name == CheckName::Devices);
+            (attestation.failed().count(), devices.expect("it is checked").clone())
+        };
+        for found in [&[][..], &["/dev/kvm"]] {
+            let (failed, check) = judged(found);
+            assert_eq!((failed, check.pass), (0, true));
+            assert_eq!(check.expected, "none with state but /dev/kvm");
+        }
+        for found in [&["/dev/kvm", "/dev/kmsg"][..], &["/dev/kvm2"], &["and 3 more"]] {
+            let (failed, check) = judged(found);
+            assert_eq!((failed, check.pass), (1, false), "{found:?}");
+        }
+        let machine = Facts { devices: vec!["/dev/kvm".to_owned()], ..good_container() };
+        assert_eq!(failing(SandboxLevel::Docker, &machine), [CheckName::Devices]);
     }
 
     #[test]

@@ -12,7 +12,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -32,12 +31,7 @@ use crate::sys::{self, Fork};
 pub(crate) const INSIDE_ID: u32 = 1000;
 
 /// The launcher.
-pub(crate) fn run(
-    ground: &Ground,
-    read_only: &[PathBuf],
-    program: Program,
-    cgroups: Vec<OwnedFd>,
-) -> Result<(), Stop> {
+pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> Result<(), Stop> {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     if user == 0 {
@@ -55,7 +49,7 @@ pub(crate) fn run(
 
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
-            if let Err(stop) = process_one(ground, read_only, inside.as_ref(), cgroups) {
+            if let Err(stop) = process_one(ground, inside.as_ref(), cgroups) {
                 report(&stop.into_report());
             }
             sys::exit_now(0)
@@ -108,7 +102,6 @@ fn wait_for(first: Pid) -> io::Result<()> {
 
 fn process_one(
     ground: &Ground,
-    read_only: &[PathBuf],
     program: Option<&OwnedFd>,
     cgroups: Vec<OwnedFd>,
 ) -> Result<(), Stop> {
@@ -118,7 +111,7 @@ fn process_one(
 
     // First, so that what is slow in there goes on meanwhile.
     let seat = Seat::start(cgroups, program)?;
-    let site = root::prepare(read_only)?;
+    let site = root::prepare(&ground.kind)?;
     if !skips(Layer::UtsNamespace) {
         rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
     }

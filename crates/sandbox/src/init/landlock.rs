@@ -1,8 +1,8 @@
 //! Landlock: the same promises about files once more, kept by another part of the kernel.
 //!
 //! Everything visible may be read and started; written only what is meant to be: `/tmp`,
-//! `/dev/shm`, the writable directory and the stateless devices. Device nodes can be made
-//! nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
+//! `/dev/shm`, the writable directory, the stateless devices, and the devices that the driver gives
+//! to this sandbox. Device nodes can be made nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
 //! Within the sandbox's own network nothing is forbidden.
 //!
 //! Rules hold for files by what they are, not by path, so they survive whatever is mounted.
@@ -18,7 +18,7 @@ use landlock::{
 };
 use rustix::fs::{CWD, Mode, OFlags};
 
-use crate::init::spec::{Doing, Spec, Step, Stop};
+use crate::init::spec::{Doing, Kind, Spec, Step, Stop};
 
 /// The newest version whose rights are used; the crate leaves out what the kernel has not got.
 const VERSION: ABI = ABI::V6;
@@ -44,7 +44,12 @@ impl Rules {
             paths.push((Path::new("/workspace").join(writable), write));
         }
         let sink = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
-        paths.extend(SINKS.iter().map(|path| (PathBuf::from(path), sink | AccessFs::ReadFile)));
+        let given = match &spec.kind {
+            Kind::Namespace { devices, .. } => devices.as_slice(),
+            Kind::Unconfined => &[],
+        };
+        let devices = SINKS.iter().map(PathBuf::from).chain(given.iter().cloned());
+        paths.extend(devices.map(|path| (path, sink | AccessFs::ReadFile)));
 
         let mut rules = Ruleset::default()
             .handle_access(all)

@@ -79,9 +79,7 @@ fn run() -> Result<(), Stop> {
     #[cfg(feature = "mutations")]
     mutation::obey(ground.mutation.as_ref());
     match &ground.kind {
-        Kind::Namespace { read_only, program } => {
-            confined::run(&ground, read_only, *program, cgroups)
-        }
+        Kind::Namespace { program, .. } => confined::run(&ground, *program, cgroups),
         Kind::Unconfined => match order(&ground)? {
             Some(Order { spec, text: _, stdin }) => unconfined::run(&spec, stdin),
             None => Ok(()),

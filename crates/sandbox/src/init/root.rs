@@ -5,7 +5,8 @@
 //! /usr /bin /lib …   the host's programs and libraries, read-only
 //! /etc               a few harmless files of the host, and a generated passwd
 //! /proc              fresh, of the sandbox's own processes, read-only
-//! /dev               null zero full random urandom, and links to the standard streams
+//! /dev               null zero full random urandom, links to the standard streams, and the
+//!                    character devices that the driver gives to this sandbox
 //! /tmp /dev/shm      memory, bounded together
 //! /workspace         the workspace, read-only; the writable directory on top
 //! ```
@@ -29,7 +30,7 @@ use rustix::mount::{
 
 use crate::init::confined::{INSIDE_ID, bound_processes};
 use crate::init::mutation::{Layer, skips};
-use crate::init::spec::{Doing, Spec, Step, Stop};
+use crate::init::spec::{Doing, Kind, Spec, Step, Stop};
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
 /// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
@@ -90,11 +91,13 @@ const ROOT_BYTES: u64 = 8 << 20;
 
 /// Changes when what [`prepare`] copies or shows is another file now: a link, a directory, or the
 /// content of a file of `/etc` that was copied.
-pub(crate) fn fingerprint(read_only: &[PathBuf]) -> u64 {
+pub(crate) fn fingerprint(kind: &Kind) -> u64 {
+    let (read_only, devices) = given(kind);
     let system = SYSTEM.iter().map(|name| Path::new("/").join(name));
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
     let mut hasher = DefaultHasher::new();
-    for path in system.chain(etc).chain(read_only.iter().cloned()) {
+    let given = read_only.iter().chain(devices).cloned();
+    for path in system.chain(etc).chain(given) {
         let found = rustix::fs::lstat(&path).ok().map(|found| {
             let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
             // What happens in a directory is seen through the mount.
@@ -119,8 +122,17 @@ pub(crate) struct Site {
 /// Where a test leaves the root out there is no site.
 pub(crate) struct Prepared(Option<Site>);
 
+/// The directories and the devices of the host that are shown on top of the usual ones.
+fn given(kind: &Kind) -> (&[PathBuf], &[PathBuf]) {
+    match kind {
+        Kind::Namespace { read_only, devices, program: _ } => (read_only, devices),
+        Kind::Unconfined => (&[], &[]),
+    }
+}
+
 /// Builds all that needs no order.
-pub(crate) fn prepare(read_only: &[PathBuf]) -> Result<Prepared, Stop> {
+pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
+    let (read_only, given_devices) = given(kind);
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .doing(Step::Mount, "making the mounts private")?;
     if skips(Layer::OwnRoot) {
@@ -143,12 +155,10 @@ pub(crate) fn prepare(read_only: &[PathBuf]) -> Result<Prepared, Stop> {
     let temporary = temporary(&root)?;
     // After what would cover them: a data directory may lie in the host's /tmp.
     for extra in read_only {
-        // Only a driver of this crate asks for a device (the microvm's hypervisor).
-        if extra.starts_with("/dev") {
-            device(&root, extra)?;
-        } else {
-            show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
-        }
+        show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
+    }
+    for path in given_devices {
+        given_device(&root, path)?;
     }
     let proc = proc(&root, hosts_proc.as_ref())?;
     make_directory(&root, Path::new("workspace"))?;
@@ -262,13 +272,37 @@ fn devices(root: &OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
+/// A device that the driver names. It must lie in `/dev` and be a character device: what is
+/// checked is the very node that is mounted.
+fn given_device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
+    let refused = |why: &str| {
+        Stop::BadConfig(format!("cannot give the device {} to a sandbox: {why}", host.display()))
+    };
+    let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    if !host.starts_with("/dev") || !host.components().all(plain) {
+        return Err(refused("it is no absolute path in /dev"));
+    }
+    let node = match clone_tree(CWD, host) {
+        Err(Stop::Refused { errno: libc::ENOENT, .. }) => return Err(refused("there is none")),
+        node => node?,
+    };
+    let found = rustix::fs::fstat(&node).doing(Step::Mount, host.display())?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice {
+        return Err(refused("it is no character device"));
+    }
+    mount_device(root, host, &node)
+}
+
 fn device(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
+    mount_device(root, host, &clone_tree(CWD, host)?)
+}
+
+fn mount_device(root: &OwnedFd, host: &Path, node: &OwnedFd) -> Result<(), Stop> {
     let inside = host.strip_prefix("/").unwrap_or(host);
     write_file(root, inside, b"")?;
-    let node = clone_tree(CWD, host)?;
     // Read-only covers the node (its mode must not be changed: it is the host's), not what
     // is written through it.
-    put(root, &node, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, inside)
+    put(root, node, Depth::This, MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NOEXEC, inside)
 }
 
 /// Bytes of `/tmp` and `/dev/shm` until the order says how many.

@@ -49,8 +49,9 @@ pub(crate) struct Spec {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
-    /// Full isolation; see [`super::confined`].
-    Namespace { read_only: Vec<PathBuf>, program: Program },
+    /// Full isolation; see [`super::confined`]. `devices` are character devices of the host that
+    /// may be opened for reading and writing, at the same path.
+    Namespace { read_only: Vec<PathBuf>, devices: Vec<PathBuf>, program: Program },
     /// No isolation; see [`super::unconfined`].
     Unconfined,
 }

@@ -11,9 +11,9 @@ use overmind_core::attest::{Attestation, Attested, Bound};
 use overmind_core::sandbox::{Captured, SandboxError, SandboxLevel, SandboxResult};
 
 use crate::attest::{Inquiry, Traps};
-use crate::microvm::guest::{Answer, What, answer_in};
+use crate::microvm::guest::{Answer, What};
 use crate::microvm::machine::Machine;
-use crate::microvm::{Microvm, Prepared, failed, not_booted};
+use crate::microvm::{Execution, Microvm, Prepared, Ran, failed, not_booted};
 use crate::namespace::WRITABLE;
 
 /// What is wrong with a machine that a test makes.
@@ -36,35 +36,45 @@ impl Microvm {
     pub fn broken(options: super::Options, outer: crate::Options, mutation: Mutation) -> Self {
         let mut driver = Self::new(options, outer.clone());
         if let Mutation::Around(layer) = &mutation {
+            let mut with_kvm = outer.clone();
+            with_kvm.devices.push(driver.options.kvm.clone());
             driver.around = crate::Namespace::broken(outer, layer.clone());
+            driver.around_kvm = crate::Namespace::broken(with_kvm, layer.clone());
         }
         Self { mutation: Some(mutation), ..driver }
     }
 
     /// The attestation of this driver, or the refusal.
     pub(super) async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
-        let accelerator = self.accelerator()?;
+        let execution = self.execution().await?;
         let image = self.image()?;
         let Prepared { version, agent } = self.prepared().await?;
         let all = format!(
-            "{} {} {version:?} {accelerator:?} {agent:?} {:?}",
-            self.around.config(),
+            "{} {} {version:?} {execution:?} {agent:?} {:?}",
+            self.around(execution.accelerator()).config(),
             image.manifest.hash,
             self.options.program
         );
         let config = blake3::hash(all.as_bytes()).to_hex()[..32].to_owned();
         let notary = self.outer.notary.as_ref();
-        self.attestations.get(&config, notary, Box::pin(self.measure(config.clone()))).await
+        self.attestations
+            .get(&config, notary, Box::pin(self.measure(config.clone(), &execution)))
+            .await
     }
 
-    async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
-        self.around.attested().await?;
+    async fn measure(
+        &self,
+        config: String,
+        execution: &Execution,
+    ) -> Result<Attestation, SandboxError> {
+        self.around(execution.accelerator()).attested().await?;
         let crate::Options { private, sockets, read_only, .. } = &self.outer;
         let inquiry = Inquiry::begin(SandboxLevel::Microvm, private, sockets, WRITABLE)?
             .with(|traps| traps.except(read_only))
             .with(Traps::by_name);
-        let (outcome, _) = self.run_order(&inquiry.request, self.what()).await?;
-        let (end, stdout, stderr, machine) = match answer_in(&outcome.stdout.text) {
+        let Ran { outcome, heard, shown: _ } =
+            self.run_order(&inquiry.request, self.what(), None).await?;
+        let (end, stdout, stderr, machine) = match heard.answer {
             Some(Answer::Probed { end, stdout, stderr, machine }) => (end, stdout, stderr, machine),
             Some(Answer::BadConfig { code, message }) => {
                 return Err(SandboxError::BadConfig { code, message });
@@ -83,7 +93,7 @@ impl Microvm {
             level: SandboxLevel::Microvm,
             shown_as: None,
         };
-        inquiry.conclude(&result, Some(machine), config, bounds())
+        inquiry.conclude(&result, Some(machine), config, bounds(execution))
     }
 
     /// The emulator's command line, as the driver was made.
@@ -140,7 +150,7 @@ impl Microvm {
 }
 
 /// Which limits of a request are enforced, and by what.
-fn bounds() -> Vec<Bound> {
+fn bounds(execution: &Execution) -> Vec<Bound> {
     let by = |limit: &str, text: &str, remark: &str| Bound {
         limit: limit.to_owned(),
         enforced_by: Some(text.to_owned()),
@@ -148,7 +158,7 @@ fn bounds() -> Vec<Bound> {
     };
     vec![
         by("memory_bytes", "rlimit, for each process", "and the machine's size, for all of them"),
-        by("cpus", "the machine's processors", "whole ones, rounded up"),
+        by("cpus", "the machine's processors", &format!("whole ones, rounded up; {execution}")),
         by("pids", "rlimit, for the whole tree", ""),
         by("tmp_bytes", "size of the file system in memory", ""),
         by("file_bytes", "rlimit, for each file", ""),

@@ -7,32 +7,31 @@
 //! of the host.
 //!
 //! The order and the command's standard input come through standard input, which is a port of
-//! the virtual machine; the answer goes to standard output, which is another.
+//! the virtual machine; output, if somebody listens, and the answer go to standard output, which is
+//! another ([`super::port`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::sandbox::{
-    Captured, Exit, Sandbox, SandboxError, SandboxLimits, SandboxRequest, SandboxResult,
+    Captured, Exit, HomeFile, OutputSink, Sandbox, SandboxError, SandboxLimits, SandboxRequest,
+    SandboxResult,
 };
 use rustix::time::{ClockId, Timespec};
 use serde::{Deserialize, Serialize};
 
 use crate::attest::MachineFacts;
 use crate::microvm::given as machine;
+use crate::microvm::port::{Kind, PIECE, frame};
 use crate::namespace::{Namespace, Options};
 use crate::{RunAs, sys};
 
 /// The first argument that makes the program a guest's first process.
 pub(crate) const ARGUMENT: &str = "__microvm-guest";
-
-/// Said when the command is about to run: whatever comes after is no failure to start.
-pub(crate) const STARTED: &str = "overmind-guest-started";
-/// Stands before the answer, which is one line of JSON.
-pub(crate) const ANSWER: &str = "overmind-guest-answer ";
 
 /// Where the workspace is, in the emulator's root as in the guest's.
 const WORKSPACE: &str = "/workspace";
@@ -51,6 +50,7 @@ const MAX_PART_BYTES: u64 = 1 << 30;
 pub(crate) struct Order {
     argv: Vec<String>,
     env: Vec<(String, String)>,
+    home: Vec<HomeFile>,
     writable: Option<PathBuf>,
     cwd: PathBuf,
     timeout: Duration,
@@ -59,6 +59,8 @@ pub(crate) struct Order {
     now: (i64, i64),
     /// All guests of one picture would draw the same random numbers without it.
     seed: [u8; 32],
+    /// Somebody listens to the output.
+    live: bool,
     what: What,
 }
 
@@ -147,8 +149,8 @@ impl From<End> for Exit {
 }
 
 /// What the guest reads: a line that wakes it, the order's length and text, the input's length
-/// and bytes.
-pub(crate) fn message(request: &SandboxRequest, what: What) -> io::Result<Vec<u8>> {
+/// and bytes. `live`: output shall come while the command runs.
+pub(crate) fn message(request: &SandboxRequest, what: What, live: bool) -> io::Result<Vec<u8>> {
     let mut seed = [0; 32];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
     let now = rustix::time::clock_gettime(ClockId::Realtime);
@@ -157,6 +159,7 @@ pub(crate) fn message(request: &SandboxRequest, what: What) -> io::Result<Vec<u8
     let order = Order {
         argv: request.argv.clone(),
         env: request.env.clone(),
+        home: request.home.clone(),
         writable: request.writable.clone(),
         cwd: request.cwd.clone(),
         timeout: request.timeout,
@@ -171,6 +174,7 @@ pub(crate) fn message(request: &SandboxRequest, what: What) -> io::Result<Vec<u8
         },
         now: (now.tv_sec, now.tv_nsec),
         seed,
+        live,
         what,
     };
     let order = serde_json::to_vec(&order)?;
@@ -182,21 +186,14 @@ pub(crate) fn message(request: &SandboxRequest, what: What) -> io::Result<Vec<u8
     Ok(message)
 }
 
-/// Finds the answer in all that came out of the machine.
-pub(crate) fn answer_in(output: &str) -> Option<Answer> {
-    let line = output.lines().rev().find_map(|line| line.strip_prefix(ANSWER))?;
-    serde_json::from_str(line).ok()
-}
-
 /// Never returns: the machine ends with it.
 pub(crate) fn become_guest() -> ! {
     let answer = serve().unwrap_or_else(|err| Answer::Failed(format!("in the guest: {err}")));
-    let text = serde_json::to_string(&answer).expect("an answer is plain data");
-    say(&format!("{ANSWER}{text}"));
+    say(Kind::Answer, &serde_json::to_vec(&answer).expect("an answer is plain data"));
     // A write to a port returns before the host has it, and the machine's end would lose it. But
     // a port's queue is short: when this many more have found room, the answer has left.
     for _ in 0..DRAIN {
-        say("");
+        say(Kind::Nothing, b"");
     }
     // What the command wrote is at the host already; this is for what the kernel still holds.
     rustix::fs::sync();
@@ -204,10 +201,11 @@ pub(crate) fn become_guest() -> ! {
     sys::exit_now(1)
 }
 
-/// One write, one place in the port's queue.
-fn say(line: &str) {
+/// One write, one place in the port's queue. Waits for room there, and so for a host that reads
+/// slower than the command writes.
+fn say(kind: Kind, bytes: &[u8]) {
     if let Ok(out) = io::stdout().as_fd().try_clone_to_owned() {
-        let _ = File::from(out).write_all(format!("{line}\n").as_bytes());
+        let _ = File::from(out).write_all(&frame(kind, bytes));
     }
 }
 
@@ -228,7 +226,7 @@ fn serve() -> io::Result<Answer> {
         writable: order.writable,
         cwd: order.cwd,
         env: order.env,
-        home: Vec::new(),
+        home: order.home,
         stdin,
         timeout: order.timeout,
         limits: SandboxLimits {
@@ -245,8 +243,14 @@ fn serve() -> io::Result<Answer> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let What::Probe { .. } = &order.what else {
         let driver = Namespace::new(options).unmeasured();
-        say(STARTED);
-        return Ok(ended(runtime.block_on(driver.run(request))));
+        say(Kind::Started, b"");
+        if !order.live {
+            return Ok(ended(runtime.block_on(driver.run(request))));
+        }
+        let sink: OutputSink = Arc::new(|stream, bytes| {
+            bytes.chunks(PIECE).for_each(|piece| say(Kind::Output(stream), piece));
+        });
+        return Ok(ended(runtime.block_on(driver.run_streaming(request, sink))));
     };
     // Before anything is mounted over.
     let machine = machine::facts();
@@ -257,7 +261,7 @@ fn serve() -> io::Result<Answer> {
         What::Probe { mutation: Some(mutation) } => Namespace::broken(options, mutation),
         What::Probe { mutation: None } | What::Command => Namespace::new(options),
     };
-    say(STARTED);
+    say(Kind::Started, b"");
     Ok(match ended(runtime.block_on(driver.unmeasured().probe(&request, None))) {
         Answer::Ended { end, stdout, stderr } => Answer::Probed { end, stdout, stderr, machine },
         other => other,
@@ -295,30 +299,4 @@ fn part(port: &mut File) -> io::Result<Vec<u8>> {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
     Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_answer_is_the_last_line_that_says_so() {
-        let forged = Answer::Failed("forged".to_owned());
-        let real = Answer::Ended {
-            end: End::Code(3),
-            stdout: Captured { text: "ü\n".into(), total_bytes: 9, truncated: true }.into(),
-            stderr: Captured::default().into(),
-        };
-        let line = |answer| format!("{ANSWER}{}\n", serde_json::to_string(answer).unwrap());
-        let output = format!("{STARTED}\n{}{}", line(&forged), line(&real));
-        match answer_in(&output) {
-            Some(Answer::Ended { end, stdout, .. }) => {
-                assert_eq!(end, End::Code(3));
-                let expected = Captured { text: "ü\n".into(), total_bytes: 9, truncated: true };
-                assert_eq!(Captured::from(stdout), expected);
-            }
-            other => panic!("{other:?}"),
-        }
-        assert!(answer_in(STARTED).is_none());
-    }
 }

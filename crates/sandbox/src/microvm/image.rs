@@ -7,7 +7,8 @@
 //! <hash>/vmlinux       the kernel, unpacked: an emulated processor would need seconds for it
 //! <hash>/initrd.cpio   busybox, some kernel modules, and the script below
 //! <hash>/manifest.json what it was made from
-//! current              the name of the one in use
+//! current              the name of the one in use; others are removed after a while, see
+//!                      [`super::prune`]
 //! ```
 //!
 //! There is no root file system in it: a guest sees the host's programs, read-only, as the
@@ -24,12 +25,16 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::microvm::cpio::Cpio;
+use crate::microvm::prune;
 
 /// The kernel of the distribution that has the 9p file system (the smaller `cloud` one has not).
 pub const KERNEL_PACKAGE: &str = "linux-image-amd64";
 
 /// Modules that the guest needs; what they need themselves is found in them.
 const MODULES: &[&str] = &["virtio_pci", "virtio_console", "9pnet_virtio", "9p"];
+
+/// What an image was made from; its time is that of the last use.
+pub(super) const MANIFEST: &str = "manifest.json";
 
 /// Raised when the script or the layout changes.
 const FORMAT: u32 = 1;
@@ -124,7 +129,7 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> ImageError 
 pub fn current(dir: &Path) -> Option<Image> {
     let name = std::fs::read_to_string(dir.join("current")).ok()?;
     let dir = dir.join(name.trim());
-    let text = std::fs::read(dir.join("manifest.json")).ok()?;
+    let text = std::fs::read(dir.join(MANIFEST)).ok()?;
     let image = Image { manifest: serde_json::from_slice(&text).ok()?, dir };
     (image.kernel().exists() && image.initrd().exists()).then_some(image)
 }
@@ -143,6 +148,13 @@ pub fn build(dir: &Path, sources: &Sources) -> Result<Image, ImageError> {
     std::fs::create_dir(&work).map_err(failed(format_args!("making {}", work.display())))?;
     let made = assemble(dir, &work, sources);
     let _ = std::fs::remove_dir_all(&work);
+    if let Ok(image) = &made {
+        prune::mark_used(&image.dir.join(MANIFEST));
+        // The image is there all the same; what stays is removed another time.
+        if let Err(err) = prune::prune(dir) {
+            tracing::warn!(dir = %dir.display(), error = %err, "unused images of microvms stay");
+        }
+    }
     made
 }
 
@@ -181,13 +193,11 @@ fn assemble(dir: &Path, work: &Path, sources: &Sources) -> Result<Image, ImageEr
         hash: hash.clone(),
     };
     let image = Image { dir: dir.join(&hash), manifest };
-    if !image.dir.join("manifest.json").exists() {
+    if !image.dir.join(MANIFEST).exists() {
         let parts = work.join("image");
         let text = serde_json::to_vec_pretty(&image.manifest).expect("plain data");
         std::fs::create_dir(&parts).map_err(failed("making the image's directory"))?;
-        for (name, content) in
-            [("vmlinux", kernel), ("initrd.cpio", initrd), ("manifest.json", text)]
-        {
+        for (name, content) in [("vmlinux", kernel), ("initrd.cpio", initrd), (MANIFEST, text)] {
             std::fs::write(parts.join(name), content).map_err(failed(format_args!(
                 "writing {} ({} must have room)",
                 parts.join(name).display(),

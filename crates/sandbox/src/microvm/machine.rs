@@ -80,21 +80,64 @@ const TAKE: &str = r#"
     cat /tmp/console >&2
 }"#;
 
+/// A firmware of which nothing is used but its last sixteen bytes, where a processor begins:
+/// counts down from fifty million and writes to the port that ends the emulator. Run by a
+/// processor it takes some 20 ms.
+const TRY: &str = r#"
+{
+    head -c 65520 /dev/zero
+    printf '\146\271\200\360\372\002\146\111\165\374\260\020\346\364\353\376'
+} >/tmp/firmware
+exec "$0" "$@""#;
+/// What the emulator ends with when the firmware came to its end: twice what it wrote, and one.
+pub(crate) const TRIAL_CODE: i32 = 33;
+
+/// The emulator's own filter: it can start no program and change nothing about itself.
+const FILTER: &str =
+    "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+
+/// The machine that every other one is made from.
+const BARE: &str = "-nodefaults -no-user-config -no-reboot -display none -M pc,usb=off,vmport=off";
+
+/// The command line that tries whether KVM runs a processor of the model that guests get.
+pub(crate) fn trial(program: &Path) -> Vec<String> {
+    let (accelerator, processor) = Accelerator::Kvm.words();
+    let more = "-m 64 -monitor none -bios /tmp/firmware \
+                -device isa-debug-exit,iobase=0xf4,iosize=1";
+    let texts = [BARE, "-accel", &accelerator, "-cpu", processor, more, FILTER];
+    let words = texts.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned);
+    begin(TRY, program).into_iter().chain(words).collect()
+}
+
+fn begin(script: &str, program: &Path) -> Vec<String> {
+    ["/bin/sh", "-c", script, &program.display().to_string()].map(str::to_owned).to_vec()
+}
+
+impl Accelerator {
+    /// What executes, and the model of the processor.
+    fn words(self) -> (String, &'static str) {
+        match self {
+            // Not passed on: machines within the guest, which make a large part of the host's
+            // kernel reachable; and a register of Intel's that kernels offer on AMD's processors
+            // and then refuse to be set.
+            Self::Kvm => ("kvm".to_owned(), "host,-vmx,-svm,-arch-capabilities"),
+            Self::Emulation => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max"),
+        }
+    }
+}
+
 impl Machine<'_> {
     /// All that makes two machines the same machine.
     fn devices(&self) -> Vec<String> {
-        let (accelerator, processor) = match self.accelerator {
-            Accelerator::Kvm => ("kvm".to_owned(), "host"),
-            Accelerator::Emulation => (format!("tcg,tb-size={TRANSLATED_MIB}"), "max"),
-        };
+        let (accelerator, processor) = self.accelerator.words();
         let append = format!(
             "console=ttyS0 quiet loglevel=3 panic=-1 reboot=k audit=0 mitigations=off \
              overmind.agent={} rdinit=/init",
             self.agent.display()
         );
         let texts = [
-            "-nodefaults -no-user-config -no-reboot -display none",
-            "-M pc,usb=off,vmport=off -accel",
+            BARE,
+            "-accel",
             &accelerator,
             "-cpu",
             processor,
@@ -124,13 +167,19 @@ impl Machine<'_> {
 
     /// Tells pictures of different machines apart. `version` is the emulator's.
     pub(crate) fn fingerprint(&self, version: &str) -> String {
-        let text = format!("{version}\n{}\n{}", self.program.display(), self.devices().join("\n"));
+        // Under KVM a machine has what the host's processor and kernel have.
+        let host = match self.accelerator {
+            Accelerator::Kvm => this_processor(),
+            Accelerator::Emulation => String::new(),
+        };
+        let program = self.program.display();
+        let text = format!("{version}\n{program}\n{}\n{host}", self.devices().join("\n"));
         blake3::hash(text.as_bytes()).to_hex()[..32].to_owned()
     }
 
     /// Runs one order; from a picture where there is one.
     pub(crate) fn run(&self, picture: Option<&Path>, writable: bool) -> Vec<String> {
-        let mut words = self.begin(picture.map_or(RUN, |_| RESTORE));
+        let mut words = begin(picture.map_or(RUN, |_| RESTORE), self.program);
         words.extend(picture.map(|path| path.display().to_string()));
         words.extend(self.devices());
         let workspace = if writable { "" } else { ",readonly=on" };
@@ -144,7 +193,7 @@ impl Machine<'_> {
                 "-fsdev local,id=workspace,path=/workspace,security_model=none,multidevs=remap\
                  {workspace}"
             ),
-            "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+            FILTER,
             if picture.is_some() { "-incoming fd:7" } else { "" },
         ];
         words.extend(more.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
@@ -153,7 +202,7 @@ impl Machine<'_> {
 
     /// Takes the picture into the workspace.
     pub(crate) fn take_picture(&self) -> Vec<String> {
-        let mut words = self.begin(TAKE);
+        let mut words = begin(TAKE, self.program);
         words.extend(self.devices());
         let more = "-monitor stdio -chardev null,id=in -chardev null,id=out \
                     -chardev file,id=console,path=/tmp/console \
@@ -161,10 +210,6 @@ impl Machine<'_> {
                     -fsdev local,id=workspace,path=/tmp,security_model=none,readonly=on";
         words.extend(more.split_whitespace().map(str::to_owned));
         words
-    }
-
-    fn begin(&self, script: &str) -> Vec<String> {
-        ["/bin/sh", "-c", script, &self.program.display().to_string()].map(str::to_owned).to_vec()
     }
 
     /// A line for a person: what is run, without paths that say nothing.
@@ -182,6 +227,19 @@ impl Machine<'_> {
             self.image.manifest.kernel
         )
     }
+}
+
+/// The host's processor and kernel, as far as a guest of KVM can tell them from others.
+fn this_processor() -> String {
+    let uname = rustix::system::uname();
+    let kernel = uname.release().to_string_lossy().into_owned();
+    let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let first = all.split("\n\n").next().unwrap_or_default();
+    let telling = ["vendor_id", "cpu family", "model", "stepping", "microcode", "flags"];
+    let lines = first.lines().filter(|line| {
+        line.split_once(':').is_some_and(|(name, _)| telling.contains(&name.trim()))
+    });
+    lines.fold(kernel, |text, line| format!("{text}\n{line}"))
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@
 //! 2. the guest's own kernel;
 //! 3. the emulator (QEMU: no network, no device but two shared directories, two ports and a
 //!    console; its own filter is on, it can start no program);
-//! 4. around the emulator the `namespace` sandbox of the host, with the workspace read-only but
-//!    for the directory that the request names. A timeout, a dropped call and the end of the
-//!    daemon end it as they end any command there, and nothing is left.
+//! 4. around the emulator the `namespace` sandbox of the host, with KVM's device where it is used,
+//!    and the workspace read-only but for the directory that the request names. A timeout, a
+//!    dropped call and the end of the daemon end it as they end any command there, and nothing is
+//!    left.
 //!
 //! The guest sees the host's programs as that outer sandbox shows them, so every level offers the
 //! same tools, and the image holds a kernel and no more.
@@ -18,20 +19,22 @@
 //! Booting costs seconds. So the first machine of each size is stopped where it waits for an
 //! order, and its picture kept beside the image; later ones begin from there. Nothing of a
 //! command is in a picture: it was taken before there was one. A machine that begins from it is
-//! given the time and fresh randomness; its kernel's address layout is that of the picture.
+//! given the time and fresh randomness; its kernel's address layout is that of the picture. Where
+//! a machine does not begin from one, such machines boot.
 //!
 //! Before the first command, and again when image, emulator, kernel or options are others, a
 //! machine is started whose command is the probe ([`crate::attest`]), and whose first process tells
 //! what devices and shares it was given. The sandbox around the emulator is measured by itself.
 //!
-//! Pictures and copies of the guest's program that nobody has used for long are removed when new
-//! ones are made.
+//! Images that are not in use, and pictures and copies of the guest's program that nobody has used
+//! for long, are removed when new ones are made.
 //!
-//! Limits, named: **acceleration** is KVM; emulation is five to fifty times slower and used only
-//! if [`Options::acceleration`] says so. **Processor share** is whole processors, rounded up.
-//! **Memory** is bounded per process and, by the machine's size, in all. **Disk**: as in the
-//! `namespace` driver. `machine` is QEMU's `pc`: its `microvm` type gives the distribution's
-//! kernel no clock under emulation, and no virtio devices without ACPI. x86-64 only.
+//! Limits, named: **acceleration** is KVM, tried before it is used ([`Execution`]); emulation is
+//! five to fifty times slower and used only if [`Options::acceleration`] says so. **Processor
+//! share** is whole processors, rounded up. **Memory** is bounded per process and, by the machine's
+//! size, in all. **Disk**: as in the `namespace` driver. `machine` is QEMU's `pc`: its `microvm`
+//! type gives the distribution's kernel no clock under emulation, and no virtio devices without
+//! ACPI. x86-64 only.
 
 use std::collections::HashMap;
 use std::io;
@@ -43,15 +46,18 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::attest::Attested;
 use overmind_core::sandbox::{
-    Exit, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
+    Exit, OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest,
+    SandboxResult,
 };
 use tokio::sync::{Mutex, OnceCell, Semaphore};
 
 use crate::init::spec::{Kind, Limits, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome};
-use crate::microvm::guest::{Answer, What, answer_in, message};
+use crate::microvm::guest::{Answer, What, message};
 use crate::microvm::image::Image;
 use crate::microvm::machine::{Accelerator, Machine, Size};
+use crate::microvm::port::{Ear, Heard};
+use crate::microvm::trial::Tried;
 use crate::namespace::{self, into_result};
 use crate::{diagnosis, request};
 
@@ -61,10 +67,14 @@ mod given;
 pub(crate) mod guest;
 pub mod image;
 mod machine;
+mod picture;
+mod port;
 mod prune;
+mod trial;
 
 #[cfg(feature = "mutations")]
 pub use attest::Mutation;
+pub use trial::Execution;
 
 /// What may execute the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +82,7 @@ pub enum Acceleration {
     /// The processor, through KVM, or nothing.
     #[default]
     Kvm,
-    /// KVM where this user may use it, else emulation.
+    /// KVM where it runs guests, which is tried, else emulation.
     KvmOrEmulation,
     /// Emulation, also where KVM could be used.
     Emulation,
@@ -114,8 +124,11 @@ pub struct Microvm {
     options: Options,
     /// Of the sandbox around the emulator.
     outer: namespace::Options,
-    /// That sandbox by itself, to be measured.
+    /// That sandbox by itself, to be measured: as emulation needs it, and with KVM's device.
     around: namespace::Namespace,
+    around_kvm: namespace::Namespace,
+    tried: Mutex<Option<Tried>>,
+    version: OnceCell<String>,
     attestations: crate::attest::Keeper,
     #[cfg(feature = "mutations")]
     mutation: Option<Mutation>,
@@ -137,6 +150,8 @@ struct Prepared {
 /// machine that is busy.
 const BOOT_KVM: Duration = Duration::from_secs(20);
 const BOOT_EMULATED: Duration = Duration::from_secs(90);
+/// What is kept of the guest's console, which tells why it did not start.
+const WORDS: usize = 64 << 10;
 /// How long it may take to say what came of a command that has ended.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -158,10 +173,15 @@ fn failed(message: String) -> SandboxError {
 impl Microvm {
     /// `outer` are the options of the sandbox around the emulator; the guest shows what it shows.
     pub fn new(options: Options, outer: namespace::Options) -> Self {
+        let mut with_kvm = outer.clone();
+        with_kvm.devices.push(options.kvm.clone());
         Self {
             places: Semaphore::new(options.machines.max(1)),
             options,
             around: namespace::Namespace::new(outer.clone()),
+            around_kvm: namespace::Namespace::new(with_kvm),
+            tried: Mutex::new(None),
+            version: OnceCell::new(),
             outer,
             attestations: crate::attest::Keeper::default(),
             #[cfg(feature = "mutations")]
@@ -181,32 +201,24 @@ impl Microvm {
         })
     }
 
-    fn accelerator(&self) -> Result<Accelerator, SandboxError> {
-        let kvm = std::fs::File::options().read(true).write(true).open(&self.options.kvm);
-        match (self.options.acceleration, kvm) {
-            (Acceleration::Emulation, _) | (Acceleration::KvmOrEmulation, Err(_)) => {
-                Ok(Accelerator::Emulation)
-            }
-            (Acceleration::Kvm | Acceleration::KvmOrEmulation, Ok(_)) => Ok(Accelerator::Kvm),
-            (Acceleration::Kvm, Err(err)) => Err(unavailable(
-                "kvm_unusable",
-                format!("KVM cannot be used: {}: {err}", self.options.kvm.display()),
-                "let this user open the device (group kvm) on a machine that has one, or set \
-                 sandbox.microvm_emulation to yes and accept that commands run much slower",
-            )),
-        }
+    /// The emulator's version, as it says it.
+    async fn version(&self) -> Result<&str, SandboxError> {
+        let version = self.version.get_or_try_init(|| async {
+            version_of(&self.options.program).await.map_err(|err| {
+                unavailable(
+                    "qemu_missing",
+                    format!("cannot start {}: {err}", self.options.program.display()),
+                    "apt-get install qemu-system-x86",
+                )
+            })
+        });
+        version.await.map(String::as_str)
     }
 
     async fn prepared(&self) -> Result<&Prepared, SandboxError> {
         self.prepared
             .get_or_try_init(|| async {
-                let version = version_of(&self.options.program).await.map_err(|err| {
-                    unavailable(
-                        "qemu_missing",
-                        format!("cannot start {}: {err}", self.options.program.display()),
-                        "apt-get install qemu-system-x86",
-                    )
-                })?;
+                let version = self.version().await?.to_owned();
                 let (dir, program) = (self.options.dir.clone(), self.outer.init_program.clone());
                 let agent = tokio::task::spawn_blocking(move || image::place_agent(&dir, &program))
                     .await
@@ -222,22 +234,28 @@ impl Microvm {
             .await
     }
 
-    async fn run_request(&self, request: SandboxRequest) -> Result<SandboxResult, SandboxError> {
+    async fn run_request(
+        &self,
+        request: SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
         request::check(&request)?;
         self.attested().await?;
-        let (outcome, shown) = self.run_order(&request, What::Command).await?;
-        self.judge(outcome, shown, request.limits.output_bytes)
+        let ran = self.run_order(&request, What::Command, sink).await?;
+        judge(ran, request.limits.output_bytes)
     }
 
-    /// Starts a machine with one order. Answers also how a person would see it.
+    /// Starts a machine with one order.
     async fn run_order(
         &self,
         request: &SandboxRequest,
         what: What,
-    ) -> Result<(Outcome, String), SandboxError> {
-        let accelerator = self.accelerator()?;
+        sink: Option<OutputSink>,
+    ) -> Result<Ran, SandboxError> {
+        let accelerator = self.execution().await?.accelerator();
         let image = self.image()?;
         let Prepared { version, agent } = self.prepared().await?;
+        prune::mark_used(&image.dir.join(image::MANIFEST));
         self.keep_agent(agent).await?;
         let machine = Machine {
             program: &self.options.program,
@@ -247,12 +265,32 @@ impl Microvm {
             size: Size::of(&request.limits),
         };
         let _place = self.places.acquire().await.expect("it is never closed");
-        let picture = match self.options.pictures {
+        let mut picture = match self.options.pictures {
             true => self.picture(&machine, version).await,
             false => None,
         };
-        let outcome = self.boot_and_run(&machine, picture.as_deref(), request, what).await?;
-        Ok((outcome, machine.shown()))
+        let live = sink.is_some();
+        // A character takes six bytes where JSON writes it as a number, and there are two streams.
+        let longest = request.limits.output_bytes.saturating_mul(12).saturating_add(64 << 10);
+        let message = message(request, what, live)
+            .map_err(|err| failed(format!("drawing the guest's random numbers: {err}")))?;
+        loop {
+            let ear = Ear::new(longest, sink.clone());
+            let outcome =
+                self.boot_and_run(&machine, picture.as_deref(), request, &message, &ear).await?;
+            let heard = ear.heard();
+            // Nothing of the command has run then, so it can be run in a machine that boots.
+            if let Ended::Exit(exit) = outcome.ended
+                && !heard.begun()
+                && picture.take().is_some()
+            {
+                self.distrust(&machine, version, outcome.stderr.text.trim()).await;
+                if exit != Exit::TimedOut {
+                    continue;
+                }
+            }
+            return Ok(Ran { outcome, heard, shown: machine.shown() });
+        }
     }
 
     async fn boot_and_run(
@@ -260,14 +298,13 @@ impl Microvm {
         machine: &Machine<'_>,
         picture: Option<&Path>,
         request: &SandboxRequest,
-        what: What,
+        message: &[u8],
+        ear: &Ear,
     ) -> Result<Outcome, SandboxError> {
-        let message = message(request, what)
-            .map_err(|err| failed(format!("drawing the guest's random numbers: {err}")))?;
         let mut limits = bounds(machine.size, request.limits.file_bytes);
         limits.tmp_bytes = 1 << 20;
         let spec = Spec {
-            kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
+            kind: self.kind(machine.accelerator, Program::Command),
             argv: self.emulator(machine, picture, request.writable.is_some()),
             env: environment(),
             home: Vec::new(),
@@ -279,165 +316,8 @@ impl Microvm {
             #[cfg(feature = "mutations")]
             mutation: None,
         };
-        // A character takes six bytes where JSON writes it as a number.
-        let answer = request.limits.output_bytes.saturating_mul(12).saturating_add(64 << 10);
         let time = request.timeout.saturating_add(boot_time(machine.accelerator) + ANSWER);
-        self.launch(&spec, &message, answer, time).await
-    }
-
-    fn judge(
-        &self,
-        outcome: Outcome,
-        shown: String,
-        output_bytes: usize,
-    ) -> Result<SandboxResult, SandboxError> {
-        let result = |exit, stdout, stderr| SandboxResult {
-            exit,
-            stdout,
-            stderr,
-            elapsed: outcome.elapsed,
-            level: SandboxLevel::Microvm,
-            shown_as: Some(shown.clone()),
-        };
-        match answer_in(&outcome.stdout.text) {
-            Some(Answer::Ended { end, stdout, stderr }) => {
-                // The guest cut them; a guest that was taken over may not have.
-                let bounded = |stream: guest::Stream| {
-                    let mut captured = overmind_core::sandbox::Captured::from(stream);
-                    if captured.text.len() > output_bytes {
-                        let end = captured.text.floor_char_boundary(output_bytes);
-                        captured.text.truncate(end);
-                        captured.truncated = true;
-                    }
-                    captured
-                };
-                Ok(result(end.into(), bounded(stdout), bounded(stderr)))
-            }
-            Some(Answer::BadConfig { code, message }) => {
-                Err(SandboxError::BadConfig { code, message })
-            }
-            Some(Answer::Failed(message)) => Err(failed(message)),
-            Some(Answer::Probed { .. }) => {
-                Err(failed("the guest answered what it was not asked".to_owned()))
-            }
-            None if outcome.stdout.text.contains(guest::STARTED) => {
-                let exit = match outcome.ended {
-                    Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
-                    // The machine is gone, and the command with it.
-                    Ended::Exit(Exit::Code(_) | Exit::Signal(_))
-                    | Ended::BadConfig(_)
-                    | Ended::Refused { .. }
-                    | Ended::Silent => Exit::Signal(libc::SIGKILL),
-                };
-                Ok(result(exit, Default::default(), Default::default()))
-            }
-            None => Err(not_booted(outcome)),
-        }
-    }
-
-    /// The picture of such a machine, taken now if there is none yet. Whoever wants the same
-    /// meanwhile waits.
-    async fn picture(&self, machine: &Machine<'_>, version: &str) -> Option<PathBuf> {
-        let name = machine.fingerprint(version);
-        let mut pictures = self.pictures.lock().await;
-        if let Some(known) = pictures.get(&name) {
-            // Somebody may have emptied the directory.
-            if known.as_deref().is_none_or(prune::mark_used) {
-                return known.clone();
-            }
-        }
-        let place = self.options.dir.join("pictures").join(&name).join("picture");
-        let picture = if prune::mark_used(&place) {
-            Some(place)
-        } else {
-            match self.take_picture(machine, &place).await {
-                Ok(()) => {
-                    self.prune().await;
-                    Some(place)
-                }
-                Err(why) => {
-                    tracing::warn!(error = why, "no picture of the microvm: each call boots one");
-                    None
-                }
-            }
-        };
-        pictures.insert(name, picture.clone());
-        picture
-    }
-
-    /// Removes pictures and programs that nobody has used for long; see [`prune`].
-    async fn prune(&self) {
-        let dir = self.options.dir.clone();
-        let pruned = tokio::task::spawn_blocking(move || prune::prune(&dir)).await;
-        match pruned {
-            Ok(Ok(0)) => {}
-            Ok(Ok(count)) => tracing::info!(count, "removed unused pictures of microvms"),
-            Ok(Err(err)) => {
-                tracing::warn!(dir = %self.options.dir.display(), error = %err,
-                    "unused pictures of microvms stay");
-            }
-            Err(err) => tracing::error!(error = %err, "removing unused pictures failed"),
-        }
-    }
-
-    /// The guest's program, placed again if another server has removed it as unused.
-    async fn keep_agent(&self, agent: &Path) -> Result<(), SandboxError> {
-        if prune::mark_used(agent) {
-            return Ok(());
-        }
-        let (dir, program) = (self.options.dir.clone(), self.outer.init_program.clone());
-        let placed = tokio::task::spawn_blocking(move || image::place_agent(&dir, &program)).await;
-        match placed {
-            Ok(Ok(placed)) if placed == agent => Ok(()),
-            Ok(Ok(_)) => {
-                Err(failed("the server's program was exchanged: start it again".to_owned()))
-            }
-            Ok(Err(err)) => Err(failed(format!("placing the guest's program again: {err}"))),
-            Err(err) => Err(failed(format!("placing the guest's program again: {err}"))),
-        }
-    }
-
-    async fn take_picture(&self, machine: &Machine<'_>, place: &Path) -> Result<(), String> {
-        let home = place.parent().expect("it has a directory of its own");
-        let half = home.with_extension(format!("half-{}", std::process::id()));
-        let made = async {
-            let make = || -> io::Result<()> {
-                std::fs::create_dir_all(&half)?;
-                if let Some(user) = self.outer.run_as {
-                    std::os::unix::fs::chown(&half, Some(user.uid), Some(user.gid))?;
-                }
-                Ok(())
-            };
-            make().map_err(|err| format!("making {}: {err}", half.display()))?;
-            let spec = Spec {
-                kind: Kind::Namespace { read_only: self.shown(machine), program: Program::Command },
-                argv: machine.take_picture(),
-                env: environment(),
-                home: Vec::new(),
-                workspace: half.clone(),
-                writable: Some(PathBuf::from(".")),
-                cwd: PathBuf::new(),
-                limits: bounds(machine.size, machine.size.memory_mib << 21),
-                #[cfg(feature = "mutations")]
-                mutation: None,
-            };
-            let outcome = self
-                .launch(&spec, &[], 64 << 10, boot_time(machine.accelerator))
-                .await
-                .map_err(|err| err.to_string())?;
-            if !outcome.stdout.text.contains("Migration status: completed") {
-                let words = outcome.stderr.text.trim();
-                return Err(format!("it did not get there ({:?}): {words}", outcome.ended));
-            }
-            // Another daemon may have been first: then it made the same.
-            if !home.exists() {
-                std::fs::rename(&half, home).map_err(|err| format!("keeping it: {err}"))?;
-            }
-            Ok(())
-        }
-        .await;
-        let _ = std::fs::remove_dir_all(&half);
-        made
+        self.launch(&spec, message, WORDS, Some(ear.sink()), time).await
     }
 
     async fn launch(
@@ -445,6 +325,7 @@ impl Microvm {
         spec: &Spec,
         stdin: &[u8],
         output_bytes: usize,
+        sink: Option<OutputSink>,
         timeout: Duration,
     ) -> Result<Outcome, SandboxError> {
         let program = &self.outer.init_program;
@@ -457,30 +338,96 @@ impl Microvm {
             group: None,
             stdin,
             output_bytes,
-            sink: None,
+            sink,
             timeout,
         })
         .await
         .map_err(|err| diagnosis::init_not_started(program, &err))
     }
 
-    /// What the emulator needs of the host beside the system's programs. The guest's command
-    /// sees none of it, but for what the configuration shows to every command.
-    fn shown(&self, machine: &Machine<'_>) -> Vec<PathBuf> {
-        let mut shown = self.outer.read_only.clone();
-        shown.push(self.options.dir.clone());
-        if machine.accelerator == Accelerator::Kvm {
-            shown.push(self.options.kvm.clone());
+    /// The sandbox around the emulator, with what it needs of the host beside the system's programs.
+    /// The guest's command sees none of it, but for what the configuration shows to every command.
+    fn kind(&self, accelerator: Accelerator, program: Program) -> Kind {
+        let mut read_only = self.outer.read_only.clone();
+        read_only.push(self.options.dir.clone());
+        Kind::Namespace { read_only, devices: self.devices(accelerator), program }
+    }
+
+    fn devices(&self, accelerator: Accelerator) -> Vec<PathBuf> {
+        let mut devices = self.outer.devices.clone();
+        match accelerator {
+            Accelerator::Kvm => devices.push(self.options.kvm.clone()),
+            Accelerator::Emulation => {}
         }
-        shown
+        devices
+    }
+
+    /// That sandbox by itself, to be measured.
+    fn around(&self, accelerator: Accelerator) -> &namespace::Namespace {
+        match accelerator {
+            Accelerator::Kvm => &self.around_kvm,
+            Accelerator::Emulation => &self.around,
+        }
     }
 
     async fn check_all(&self) -> Result<(), SandboxError> {
-        self.accelerator()?;
+        let accelerator = self.execution().await?.accelerator();
         self.image()?;
         self.prepared().await?;
         // Around the emulator, and by the same means in the guest.
-        namespace::Namespace::new(self.outer.clone()).check().await
+        self.around(accelerator).check().await
+    }
+}
+
+/// What came of one order.
+struct Ran {
+    outcome: Outcome,
+    heard: Heard,
+    /// How a person would see it.
+    shown: String,
+}
+
+fn judge(ran: Ran, output_bytes: usize) -> Result<SandboxResult, SandboxError> {
+    let Ran { outcome, heard, shown } = ran;
+    let result = |exit, stdout, stderr| SandboxResult {
+        exit,
+        stdout,
+        stderr,
+        elapsed: outcome.elapsed,
+        level: SandboxLevel::Microvm,
+        shown_as: Some(shown.clone()),
+    };
+    match heard.answer {
+        Some(Answer::Ended { end, stdout, stderr }) => {
+            // The guest cut them; a guest that was taken over may not have.
+            let bounded = |stream: guest::Stream| {
+                let mut captured = overmind_core::sandbox::Captured::from(stream);
+                if captured.text.len() > output_bytes {
+                    let end = captured.text.floor_char_boundary(output_bytes);
+                    captured.text.truncate(end);
+                    captured.truncated = true;
+                }
+                captured
+            };
+            Ok(result(end.into(), bounded(stdout), bounded(stderr)))
+        }
+        Some(Answer::BadConfig { code, message }) => Err(SandboxError::BadConfig { code, message }),
+        Some(Answer::Failed(message)) => Err(failed(message)),
+        Some(Answer::Probed { .. }) => {
+            Err(failed("the guest answered what it was not asked".to_owned()))
+        }
+        None if heard.started => {
+            let exit = match outcome.ended {
+                Ended::Exit(Exit::TimedOut) => Exit::TimedOut,
+                // The machine is gone, and the command with it.
+                Ended::Exit(Exit::Code(_) | Exit::Signal(_))
+                | Ended::BadConfig(_)
+                | Ended::Refused { .. }
+                | Ended::Silent => Exit::Signal(libc::SIGKILL),
+            };
+            Ok(result(exit, Default::default(), Default::default()))
+        }
+        None => Err(not_booted(outcome)),
     }
 }
 
@@ -551,7 +498,16 @@ impl Sandbox for Microvm {
     }
 
     fn run(&self, request: SandboxRequest) -> Fut<'_, Result<SandboxResult, SandboxError>> {
-        Box::pin(self.run_request(request))
+        Box::pin(self.run_request(request, None))
+    }
+
+    /// The guest hands over each piece through its port, before its answer.
+    fn run_streaming(
+        &self,
+        request: SandboxRequest,
+        sink: OutputSink,
+    ) -> Fut<'_, Result<SandboxResult, SandboxError>> {
+        Box::pin(self.run_request(request, Some(sink)))
     }
 
     /// Whether image, emulator and the sandboxes around and in the guest are there. No machine

@@ -1,10 +1,16 @@
-//! Pictures of machines and copies of the guest's program that nobody uses any more.
+//! Images, pictures of machines and copies of the guest's program that nobody uses any more.
 //!
-//! Each version of the program, of the emulator and each size of machine has its own. They are
-//! removed when new ones are made: what was not used for [`MOST_AGE`], and beyond that the ones
-//! unused for longest, until [`MOST_KEPT`] are left. Used within [`IN_USE`] is in use, perhaps by
-//! another server on the same directory, and stays. Only entries with names of our making are
-//! touched; a lock keeps two servers from doing it at once.
+//! All are removed when new ones are made. Used within [`IN_USE`] is in use, perhaps by another
+//! server on the same directory, and stays. Beyond that:
+//!
+//! * **Images** that are not the current one go, and so do kernel packages that were fetched for
+//!   them and what a build that was killed left behind.
+//! * **Pictures and programs**, of which each version of the program, of the emulator and each size
+//!   of machine has its own: what was not used for [`MOST_AGE`], and the ones unused for longest,
+//!   until [`MOST_KEPT`] are left.
+//!
+//! Only entries with names of our making are touched; a lock keeps two servers from doing it at
+//! once.
 
 use std::fs::File;
 use std::io;
@@ -12,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, Timespec, Timestamps};
+
+use crate::microvm::image;
 
 /// Of pictures, and of programs.
 const MOST_KEPT: usize = 8;
@@ -60,7 +68,67 @@ fn prune_at(dir: &Path, now: SystemTime) -> io::Result<usize> {
             removed += 1;
         }
     }
-    Ok(removed)
+    Ok(removed + prune_images(dir, now)?)
+}
+
+/// What belongs to images that are not in use. Without a current one nothing is known, and all
+/// stays.
+fn prune_images(dir: &Path, now: SystemTime) -> io::Result<usize> {
+    let Some(current) = image::current(dir) else { return Ok(0) };
+    let mut unused = Vec::new();
+    for Entry { path, unused: time, half: _ } in entries(dir, image::MANIFEST, now)? {
+        if path != current.dir && time > IN_USE {
+            unused.push(path);
+        }
+    }
+    for (path, time) in leftovers(dir, "building-", "", now)? {
+        if time > IN_USE {
+            unused.push(path);
+        }
+    }
+    for (path, time) in leftovers(&dir.join("packages"), "linux-image-", ".deb", now)? {
+        let its_own = path.file_name().is_some_and(|name| *name == *current.manifest.package);
+        if !its_own && time > IN_USE {
+            unused.push(path);
+        }
+    }
+    for path in &unused {
+        let is_dir = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        let removed =
+            if is_dir { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        removed.map_err(|err| {
+            io::Error::new(err.kind(), format!("removing {}: {err}", path.display()))
+        })?;
+    }
+    Ok(unused.len())
+}
+
+/// Entries with names of such a form, and how long nothing has happened to each.
+fn leftovers(
+    dir: &Path,
+    begin: &str,
+    end: &str,
+    now: SystemTime,
+) -> io::Result<Vec<(PathBuf, Duration)>> {
+    let mut found = Vec::new();
+    let listed = match std::fs::read_dir(dir) {
+        Ok(listed) => listed,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(found),
+        Err(err) => return Err(err),
+    };
+    for entry in listed {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| name.starts_with(begin) && name.ends_with(end)) {
+            continue;
+        }
+        let meta = entry.metadata()?;
+        // A package that was fetched has the time of its making; when it came is another one.
+        let came = meta.created().ok().filter(|created| *created <= now);
+        let last = came.into_iter().fold(meta.modified()?, SystemTime::max);
+        found.push((entry.path(), now.duration_since(last).unwrap_or_default()));
+    }
+    Ok(found)
 }
 
 /// One of ours, and how long it has not been used.
@@ -153,6 +221,60 @@ mod tests {
         let left: Vec<bool> = few.iter().map(|path| path.exists()).collect();
         assert_eq!(left, [vec![true; 8], vec![false; 2]].concat(), "the longest unused go");
         assert_eq!(prune_at(dir.path(), at()).unwrap(), 0);
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "files are made now, whatever a test would like")]
+    fn clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    /// An image that was last used so long ago, with all that [`image::current`] asks for.
+    fn make_image(dir: &Path, name: &str, package: &str, unused: Duration) -> PathBuf {
+        let home = dir.join(name);
+        std::fs::create_dir_all(&home).unwrap();
+        let text = format!(r#"{{"hash":"{name}","kernel":"6","package":"{package}","bytes":1}}"#);
+        for (file, content) in
+            [("vmlinux", ""), ("initrd.cpio", ""), (image::MANIFEST, text.as_str())]
+        {
+            std::fs::write(home.join(file), content).unwrap();
+        }
+        let manifest = File::options().write(true).open(home.join(image::MANIFEST)).unwrap();
+        manifest.set_modified(clock() - unused).unwrap();
+        home
+    }
+
+    #[test]
+    fn an_image_that_is_not_the_current_one_goes_with_its_package_and_what_builds_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = |n: usize| format!("{n:032x}");
+        let current = make_image(dir.path(), &name(1), "linux-image-2_amd64.deb", 99 * DAY);
+        let old = make_image(dir.path(), &name(2), "linux-image-1_amd64.deb", 2 * DAY);
+        let used = make_image(dir.path(), &name(3), "linux-image-0_amd64.deb", DAY / 2);
+        let strange = make_image(dir.path(), "not-ours", "", 99 * DAY);
+        let packages = dir.path().join("packages");
+        std::fs::create_dir_all(&packages).unwrap();
+        let kept = packages.join("linux-image-2_amd64.deb");
+        let gone = packages.join("linux-image-1_amd64.deb");
+        let left = dir.path().join("building-7");
+        for file in [&kept, &gone, &packages.join("notes")] {
+            std::fs::write(file, "").unwrap();
+        }
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join("half"), "").unwrap();
+
+        // Nobody has said which one is in use.
+        assert_eq!(prune_images(dir.path(), clock()).unwrap(), 0);
+        std::fs::write(dir.path().join("current"), name(1)).unwrap();
+        assert_eq!(prune_images(dir.path(), clock()).unwrap(), 1);
+        assert!(!old.exists() && current.exists() && used.exists() && strange.exists());
+        assert!(gone.exists() && left.exists(), "they came just now");
+
+        let later = clock() + 3 * DAY;
+        assert_eq!(prune_images(dir.path(), later).unwrap(), 3);
+        assert!(!used.exists() && !gone.exists() && !left.exists());
+        assert!(current.exists() && kept.exists() && strange.exists());
+        assert!(packages.join("notes").exists());
+        assert!(image::current(dir.path()).is_some(), "what is in use stays whatever its age");
     }
 
     #[test]

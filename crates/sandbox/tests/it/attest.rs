@@ -10,7 +10,7 @@ use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
 use overmind_sandbox::attest::{NOT_ATTESTED, Program};
 use overmind_sandbox::{Layer, Mutation, Namespace, Options, RunAs};
 
-use crate::support::{Place, host_has, init_program, open_to_all};
+use crate::support::{Place, device_with_state, host_has, init_program, open_to_all};
 
 fn options() -> Options {
     Options { init_program: init_program(), ..Options::default() }
@@ -155,6 +155,25 @@ async fn a_device_with_state_that_is_shown_is_refused() {
         return; // Closed to this user, so it is to the sandbox.
     }
     refused(Mutation::Shows(device), options(), &[CheckName::Devices]).await;
+}
+
+#[tokio::test]
+async fn a_device_that_is_given_on_purpose_is_accepted_and_another_one_beside_it_is_refused() {
+    let Some(device) = device_with_state() else { return };
+    let given = || Options { devices: vec![device.clone()], ..options() };
+    let record = attested(&Namespace::new(given())).await;
+    assert_eq!(record.attestation.failed().count(), 0);
+    let name = device.display().to_string();
+    let check = record.attestation.checks.iter().find(|check| check.name == CheckName::Devices);
+    assert_eq!(check.unwrap().expected, format!("none with state but {name}"));
+    assert_eq!(measured(&record, CheckName::Devices), name);
+
+    // Shown all the same, it is not the one that was given.
+    refused(Mutation::Shows(device.clone()), options(), &[CheckName::Devices]).await;
+    let other = PathBuf::from("/dev/kmsg");
+    if std::fs::File::open(&other).is_ok() {
+        refused(Mutation::Shows(other), given(), &[CheckName::Devices]).await;
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 use crate::conformance::suite;
 use crate::support::{
-    NAMESPACE, Place, Subject, host_has, init_program, marker, open_to_all, processes_with, until,
+    NAMESPACE, Place, Subject, device_with_state, host_has, init_program, marker, open_to_all,
+    processes_with, until,
 };
 
 fn options() -> Options {
@@ -340,6 +341,46 @@ async fn cargo_builds_when_its_directory_is_shown() {
         (Exit::Code(0), "built\n"),
         "{result:?}"
     );
+}
+
+#[tokio::test]
+async fn a_device_is_opened_for_reading_and_writing_if_it_is_given_and_stays_as_it_is() {
+    let Some(device) = device_with_state() else { return };
+    let place = Place::new();
+    let path = device.to_str().unwrap();
+    let script = format!(
+        "(exec 3<>{path}) 2>/dev/null && echo open; chmod 777 {path} 2>/dev/null && echo changed; \
+         ls -d /dev/kvm /dev/fuse /dev/net/tun /dev/kmsg 2>/dev/null; true"
+    );
+    let given = Options { devices: vec![device.clone()], ..options() };
+    assert_eq!(with(given.clone()).says(&place, &script).await, format!("open\n{path}\n"));
+    assert_eq!(with(options()).says(&place, &script).await, "");
+
+    if path == "/dev/kvm" && host_has("python3") {
+        // Calls to the driver pass Landlock and the filter: this one asks for its version.
+        let ask = "python3 -c 'import fcntl, os; \
+                   print(fcntl.ioctl(os.open(\"/dev/kvm\", os.O_RDWR), 0xAE00))'";
+        assert_eq!(with(given).says(&place, ask).await, "12\n");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_character_device_in_dev_is_never_given() {
+    let place = Place::new();
+    let secret = place.secret();
+    for (path, why) in [
+        (secret.as_path(), "no absolute path in /dev"),
+        (Path::new("/dev/../etc/passwd"), "no absolute path in /dev"),
+        (Path::new("dev/null"), "no absolute path in /dev"),
+        (Path::new("/dev/shm"), "no character device"),
+        (Path::new("/dev/no-such-device"), "there is none"),
+    ] {
+        let options = Options { devices: vec![path.to_owned()], ..options() };
+        let message = with(options).refusal(place.sh("true")).await;
+        let expected = format!("cannot give the device {} to a sandbox: it is", path.display());
+        assert!(message.contains(why), "{message}");
+        assert!(why == "there is none" || message.starts_with(&expected), "{message}");
+    }
 }
 
 /// An init that is started in surroundings where one step of the set-up is refused.

@@ -45,8 +45,6 @@ pub(crate) struct Gives {
     pub(crate) privileges: bool,
     /// A signal is told from an exit code above 128.
     pub(crate) signals: bool,
-    /// Output is handed over while the command runs.
-    pub(crate) streams: bool,
     /// No variable but the request's.
     pub(crate) exact_environment: bool,
 }
@@ -57,7 +55,6 @@ pub(crate) const NAMESPACE: Gives = Gives {
     processes: true,
     privileges: true,
     signals: true,
-    streams: true,
     exact_environment: true,
 };
 
@@ -65,7 +62,7 @@ pub(crate) const NAMESPACE: Gives = Gives {
 pub(crate) const DOCKER: Gives = Gives { signals: false, exact_environment: false, ..NAMESPACE };
 
 /// By the `namespace` driver inside.
-pub(crate) const MICROVM: Gives = Gives { streams: false, ..NAMESPACE };
+pub(crate) const MICROVM: Gives = NAMESPACE;
 
 pub(crate) const NONE: Gives = Gives {
     files: false,
@@ -73,7 +70,6 @@ pub(crate) const NONE: Gives = Gives {
     processes: false,
     privileges: false,
     signals: true,
-    streams: true,
     exact_environment: true,
 };
 
@@ -378,6 +374,17 @@ pub(crate) fn host_has(program: &str) -> bool {
         .any(|dir| Path::new(dir).join(program).exists());
     if !found {
         eprintln!("skipped: {program} is not installed here");
+    }
+    found
+}
+
+/// A character device with state that this user may open, if the host has one.
+pub(crate) fn device_with_state() -> Option<PathBuf> {
+    let open =
+        |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path).is_ok();
+    let found = ["/dev/kvm", "/dev/fuse", "/dev/net/tun"].map(PathBuf::from).into_iter().find(open);
+    if found.is_none() {
+        eprintln!("skipped: this user may open no device with state here");
     }
     found
 }

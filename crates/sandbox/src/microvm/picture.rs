@@ -1,0 +1,125 @@
+//! Pictures: machines that were stopped where they wait for an order.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::init::spec::{Program, Spec};
+use crate::microvm::machine::Machine;
+use crate::microvm::{Microvm, boot_time, bounds, environment, image, prune};
+
+impl Microvm {
+    /// The picture of such a machine, taken now if there is none yet. Whoever wants the same
+    /// meanwhile waits.
+    pub(super) async fn picture(&self, machine: &Machine<'_>, version: &str) -> Option<PathBuf> {
+        let name = machine.fingerprint(version);
+        let mut pictures = self.pictures.lock().await;
+        if let Some(known) = pictures.get(&name) {
+            // Somebody may have emptied the directory.
+            if known.as_deref().is_none_or(prune::mark_used) {
+                return known.clone();
+            }
+        }
+        let place = self.options.dir.join("pictures").join(&name).join("picture");
+        let picture = if prune::mark_used(&place) {
+            Some(place)
+        } else {
+            match self.take_picture(machine, &place).await {
+                Ok(()) => {
+                    self.prune().await;
+                    Some(place)
+                }
+                Err(why) => {
+                    tracing::warn!(error = why, "no picture of the microvm: each call boots one");
+                    None
+                }
+            }
+        };
+        pictures.insert(name, picture.clone());
+        picture
+    }
+
+    /// A machine that began from it did not begin: until this server's end such machines boot.
+    pub(super) async fn distrust(&self, machine: &Machine<'_>, version: &str, words: &str) {
+        tracing::warn!(words, "no machine begins from the picture of the microvm: each call boots");
+        self.pictures.lock().await.insert(machine.fingerprint(version), None);
+    }
+
+    /// Removes what nobody has used for long; see [`prune`].
+    async fn prune(&self) {
+        let dir = self.options.dir.clone();
+        let pruned = tokio::task::spawn_blocking(move || prune::prune(&dir)).await;
+        match pruned {
+            Ok(Ok(0)) => {}
+            Ok(Ok(count)) => {
+                tracing::info!(count, "removed unused images and pictures of microvms")
+            }
+            Ok(Err(err)) => {
+                tracing::warn!(dir = %self.options.dir.display(), error = %err,
+                    "unused images and pictures of microvms stay");
+            }
+            Err(err) => tracing::error!(error = %err, "removing unused pictures failed"),
+        }
+    }
+
+    async fn take_picture(&self, machine: &Machine<'_>, place: &Path) -> Result<(), String> {
+        let home = place.parent().expect("it has a directory of its own");
+        let half = home.with_extension(format!("half-{}", std::process::id()));
+        let made = async {
+            let make = || -> io::Result<()> {
+                std::fs::create_dir_all(&half)?;
+                if let Some(user) = self.outer.run_as {
+                    std::os::unix::fs::chown(&half, Some(user.uid), Some(user.gid))?;
+                }
+                Ok(())
+            };
+            make().map_err(|err| format!("making {}: {err}", half.display()))?;
+            let spec = Spec {
+                kind: self.kind(machine.accelerator, Program::Command),
+                argv: machine.take_picture(),
+                env: environment(),
+                home: Vec::new(),
+                workspace: half.clone(),
+                writable: Some(PathBuf::from(".")),
+                cwd: PathBuf::new(),
+                limits: bounds(machine.size, machine.size.memory_mib << 21),
+                #[cfg(feature = "mutations")]
+                mutation: None,
+            };
+            let outcome = self
+                .launch(&spec, &[], 64 << 10, None, boot_time(machine.accelerator))
+                .await
+                .map_err(|err| err.to_string())?;
+            if !outcome.stdout.text.contains("Migration status: completed") {
+                let words = outcome.stderr.text.trim();
+                return Err(format!("it did not get there ({:?}): {words}", outcome.ended));
+            }
+            // Another daemon may have been first: then it made the same.
+            if !home.exists() {
+                std::fs::rename(&half, home).map_err(|err| format!("keeping it: {err}"))?;
+            }
+            Ok(())
+        }
+        .await;
+        let _ = std::fs::remove_dir_all(&half);
+        made
+    }
+
+    /// The guest's program, placed again if another server has removed it as unused.
+    pub(super) async fn keep_agent(&self, agent: &Path) -> Result<(), super::SandboxError> {
+        if prune::mark_used(agent) {
+            return Ok(());
+        }
+        let (dir, program) = (self.options.dir.clone(), self.outer.init_program.clone());
+        let placed = tokio::task::spawn_blocking(move || image::place_agent(&dir, &program)).await;
+        let failed =
+            |why: String| super::failed(format!("placing the guest's program again: {why}"));
+        match placed {
+            Ok(Ok(placed)) if placed == agent => Ok(()),
+            Ok(Ok(_)) => {
+                Err(super::failed("the server's program was exchanged: start it again".to_owned()))
+            }
+            Ok(Err(err)) => Err(failed(err.to_string())),
+            Err(err) => Err(failed(err.to_string())),
+        }
+    }
+}
