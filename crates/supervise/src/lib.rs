@@ -1,0 +1,1 @@
+//! Processes that outlive their supervisor: terminals, process trees, output on disk, adoption.
