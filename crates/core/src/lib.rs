@@ -23,6 +23,7 @@ pub mod memory;
 pub mod model;
 pub mod piped;
 pub mod policy;
+pub mod process;
 pub mod queue;
 pub mod replay;
 pub mod retry;
