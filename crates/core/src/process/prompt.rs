@@ -249,10 +249,7 @@ fn choices(lower: &str) -> Option<Vec<&str>> {
         .filter(|word| !word.is_empty())
         .collect();
     let is_answer = |word: &str| {
-        matches!(
-            word,
-            "y" | "n" | "yes" | "no" | "a" | "all" | "q" | "o" | "ok" | "i" | "v" | "s"
-        )
+        matches!(word, "y" | "n" | "yes" | "no" | "a" | "all" | "q" | "o" | "ok" | "i" | "v" | "s")
     };
     let answers = words.iter().filter(|word| is_answer(word)).count();
     let single = words.len() == 1 && answers == 1 && open[..start].trim_end().ends_with(['?', ':']);

@@ -116,8 +116,14 @@ impl Lines {
                 Err(err) => return Err(ProcessError::Pattern { pattern, reason: err.to_string() }),
             },
         };
+        let mut cutter = Cutter::new(grep, query.strip, query.notes);
+        match query.from {
+            LogFrom::Start => cutter.begins(0, Some(0)),
+            LogFrom::Offset(offset) => cutter.begins(offset, None),
+            LogFrom::Since(_) | LogFrom::Tail(_) | LogFrom::End => {}
+        }
         let follower = Follower::open(session, dir, query.from, watching).await?;
-        Ok(Self { follower, cutter: Cutter::new(grep, query.strip, query.notes), out: Vec::new() })
+        Ok(Self { follower, cutter, out: Vec::new() })
     }
 }
 

@@ -17,8 +17,8 @@ pub(crate) struct Cutter {
     pub(crate) grep: Option<Regex>,
     pub(crate) strip: bool,
     pub(crate) notes: bool,
-    /// Where the last chunk ended, if there was one.
-    expected: Option<(u64, u64)>,
+    /// Where the next chunk is to begin, and after how many lines, as far as that is known.
+    expected: Option<(u64, Option<u64>)>,
     halves: [Option<Half>; 2],
 }
 
@@ -35,12 +35,17 @@ impl Cutter {
         Self { grep, strip, notes, expected: None, halves: [None, None] }
     }
 
+    /// Where the reading begins: what is gone there is told, too.
+    pub(crate) fn begins(&mut self, offset: u64, line: Option<u64>) {
+        self.expected = Some((offset, line));
+    }
+
     pub(crate) fn push(&mut self, chunk: Chunk, out: &mut Vec<LogItem>) {
         let Chunk { record, bytes } = chunk;
         match self.expected {
             Some((offset, line)) if offset != record.offset => {
                 self.flush(out);
-                let lines = record.line.checked_sub(line);
+                let lines = line.and_then(|line| record.line.checked_sub(line));
                 out.push(LogItem::Gap { from: offset, to: record.offset, lines });
             }
             None | Some(_) => {}
@@ -50,7 +55,7 @@ impl Cutter {
             LogKind::Output => 0,
             LogKind::Stderr => 1,
             LogKind::Note(_) => {
-                self.expected = Some((end, record.line + crate::log::newlines(&bytes)));
+                self.expected = Some((end, Some(record.line + crate::log::newlines(&bytes))));
                 if self.notes {
                     // One that was written into a line begins with that line's end.
                     let text = bytes.trim_ascii_end();
@@ -93,7 +98,7 @@ impl Cutter {
                 self.flush_one(slot, out);
             }
         }
-        self.expected = Some((end, line));
+        self.expected = Some((end, Some(line)));
     }
 
     /// Hands out what has no line end, because nothing more will come.

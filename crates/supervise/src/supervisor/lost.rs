@@ -53,7 +53,6 @@ pub(crate) fn clean(lost: &[LostLife], bases: &Bases, limits: Limits) -> HashMap
         for (key, _, groups) in &lives {
             for directory in groups {
                 found.extend(group::processes(directory).into_iter().map(|pid| (*key, pid)));
-                group::kill(directory);
             }
         }
         for (key, life, _) in &lives {
@@ -73,6 +72,12 @@ pub(crate) fn clean(lost: &[LostLife], bases: &Bases, limits: Limits) -> HashMap
         found.retain(|(_, pid)| Stat::of(*pid).is_some_and(|stat| stat.is_alive()));
         if found.is_empty() || Instant::now() >= until {
             break;
+        }
+        // Counted first: the kernel is quick.
+        for (_, _, groups) in &lives {
+            for directory in groups {
+                group::kill(directory);
+            }
         }
         for (key, pid) in found {
             kill(pid);
