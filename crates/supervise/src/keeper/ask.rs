@@ -4,7 +4,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::keeper::child::{Streams, window};
-use crate::keeper::input;
 use crate::keeper::peer::{Heard, Peer};
 use crate::keeper::{Keeper, MAX_PEERS, Phase};
 use crate::record::{self, Kind};
@@ -18,8 +17,9 @@ impl Keeper {
             let room = self.peers.len() < MAX_PEERS;
             if room
                 && Peer::may_speak(&stream)
-                && let Ok(peer) = Peer::new(stream)
+                && let Ok(peer) = Peer::new(self.next_peer, stream)
             {
+                self.next_peer += 1;
                 self.peers.push(peer);
             }
         }
@@ -138,7 +138,7 @@ impl Keeper {
                 Err(why) => Answer::Failed(why),
             },
             Ask::CancelInput { id: input } => {
-                let name = input::name(&self.peers[n]);
+                let name = self.peers[n].name;
                 self.input.cancel(&mut self.peers, name, input);
                 Answer::Ok
             }

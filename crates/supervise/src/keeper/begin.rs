@@ -81,12 +81,9 @@ fn carry_out(
     lock(&own_dir)?;
     let log_dir = own_dir.try_clone().map_err(refused("its log"))?;
     let mut log = Writer::open(log_dir, order.log, key.epoch).map_err(refused("its log"))?;
-    if log.last_epoch() > key.epoch {
+    if log.last_epoch() >= key.epoch {
         let newest = log.last_epoch();
         return Err(Refusal::new("its log", format!("the session is in life {newest} already")));
-    }
-    if let Some((kind, text)) = &order.opening {
-        log.note((*kind).into(), text, now_us()).map_err(refused("its log"))?;
     }
     let signals = sys::signals().map_err(refused("signals"))?;
     let group = Group::make(order.group.clone()).map_err(|(path, err)| {
@@ -121,9 +118,13 @@ fn carry_out(
             Io::Pipes { .. } => None,
         },
     };
-    let ready = || -> io::Result<Peer> {
+    let mut ready = || -> io::Result<Peer> {
+        // Now that it runs, and before any of its output is read.
+        if let Some((kind, text)) = &order.opening {
+            log.note((*kind).into(), text, started_us)?;
+        }
         record::write(&own_dir, Kind::Life, key.epoch, &life)?;
-        let mut first = Peer::new(connection.try_clone()?.into())?;
+        let mut first = Peer::new(0, connection.try_clone()?.into())?;
         first.first = true;
         first.greeted = true;
         first.say(&FromKeeper::Running(running.clone()));
@@ -146,6 +147,7 @@ fn carry_out(
         streams,
         tree,
         peers: vec![first],
+        next_peer: 1,
         phase: Phase::Running,
         main_end: None,
         leftovers: 0,

@@ -18,7 +18,7 @@ const MAX_LINE: usize = 4095;
 #[derive(Debug)]
 struct Piece {
     /// By which its peer is found again: peers come and go.
-    peer: i32,
+    peer: u64,
     id: u64,
     bytes: Vec<u8>,
     written: usize,
@@ -55,7 +55,7 @@ impl Input {
         bytes: Vec<u8>,
         streams: &Streams,
     ) -> Result<(), String> {
-        let peer = name(peer);
+        let peer = peer.name;
         if !self.possible {
             return Err("it was started without input".to_owned());
         }
@@ -87,7 +87,7 @@ impl Input {
         if !self.possible {
             return Err("it was started without input".to_owned());
         }
-        self.queue.push_back(Piece { peer: name(peer), id, bytes, written: 0, closes: true });
+        self.queue.push_back(Piece { peer: peer.name, id, bytes, written: 0, closes: true });
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Input {
     }
 
     /// Gives up on a piece and tells how much of it was taken.
-    pub(crate) fn cancel(&mut self, peers: &mut [Peer], peer: i32, id: u64) {
+    pub(crate) fn cancel(&mut self, peers: &mut [Peer], peer: u64, id: u64) {
         let Some(at) = self.queue.iter().position(|piece| piece.peer == peer && piece.id == id)
         else {
             // Taken meanwhile, and answered.
@@ -167,13 +167,8 @@ impl Input {
     }
 }
 
-/// A peer's name as long as it is connected.
-pub(crate) fn name(peer: &Peer) -> i32 {
-    std::os::fd::AsRawFd::as_raw_fd(&peer.stream)
-}
-
 fn tell(peers: &mut [Peer], piece: &Piece, answer: Answer) {
-    if let Some(peer) = peers.iter_mut().find(|peer| name(peer) == piece.peer) {
+    if let Some(peer) = peers.iter_mut().find(|peer| peer.name == piece.peer) {
         peer.say(&FromKeeper::Done { id: piece.id, answer });
     }
 }

@@ -94,6 +94,7 @@ struct Keeper {
     input: Input,
     tree: Tree,
     peers: Vec<Peer>,
+    next_peer: u64,
     phase: Phase,
     main_end: Option<MainEnd>,
     leftovers: u32,

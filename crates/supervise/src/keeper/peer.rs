@@ -13,6 +13,8 @@ const MAX_OUTBOX: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Peer {
+    /// No two of one keeper have the same, ever.
+    pub(crate) name: u64,
     pub(crate) stream: OwnedFd,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -34,9 +36,10 @@ pub(crate) enum Heard {
 }
 
 impl Peer {
-    pub(crate) fn new(stream: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(name: u64, stream: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Self {
+            name,
             stream,
             inbox: Vec::new(),
             outbox: Vec::new(),

@@ -267,7 +267,9 @@ impl Driver {
     }
 
     async fn listen(&mut self, connection: &mut Connection) -> Stopped {
+        let mut watchers = self.entry.watchers.changes();
         loop {
+            watchers.mark_unchanged();
             let wanted = self.entry.watchers.any();
             if wanted != self.watched && !self.has_ended() {
                 self.watched = wanted;
@@ -300,7 +302,8 @@ impl Driver {
                         }
                     }
                 },
-                () = self.entry.watchers.changed.notified() => {}
+                // The entry that has the sender is held here.
+                _ = watchers.changed() => {}
             }
         }
     }

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use crate::group::Bases;
 use crate::supervisor::entry::Entry;
 use crate::supervisor::nursery::Nursery;
+use crate::supervisor::pulse::State;
 
 mod adopt;
 mod attach;
@@ -97,9 +98,18 @@ impl Shared {
     }
 
     pub(crate) fn entry_or_new(&self, session: SessionId) -> Arc<Entry> {
+        self.with_entry(session, Arc::clone)
+    }
+
+    /// Does something with an entry, made if there is none, that cannot be forgotten meanwhile.
+    pub(crate) fn with_entry<T>(
+        &self,
+        session: SessionId,
+        work: impl FnOnce(&Arc<Entry>) -> T,
+    ) -> T {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.entry(session);
-        Arc::clone(entry.or_insert_with(|| Arc::new(Entry::new(self.dir(session)))))
+        work(entry.or_insert_with(|| Arc::new(Entry::new(self.dir(session)))))
     }
 
     /// The entry of a life that is known.
@@ -107,8 +117,24 @@ impl Shared {
         self.entry(key.session).ok_or(ProcessError::NotAlive(key))
     }
 
-    pub(crate) fn forget(&self, session: SessionId) {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
+    /// Forgets a session in which nothing lives or starts; `Err` with its life if something does.
+    ///
+    /// With `unwatched`, only one that nobody watches: who does goes on with the next life.
+    pub(crate) fn forget(&self, session: SessionId, unwatched: bool) -> Result<(), ProcessKey> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = entries.get(&session) else { return Ok(()) };
+        let (busy, epoch) = {
+            let inner = entry.lock();
+            let live = matches!(entry.pulse.borrow().state, State::Live);
+            (live || inner.starting || (unwatched && inner.life.is_some()), inner.newest)
+        };
+        if busy {
+            return Err(ProcessKey { session, epoch });
+        }
+        if !(unwatched && entry.watchers.any()) {
+            entries.remove(&session);
+        }
+        Ok(())
     }
 }
 

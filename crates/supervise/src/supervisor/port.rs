@@ -176,15 +176,9 @@ impl Processes for Supervisor {
 
     fn forget(&self, session: SessionId) -> Fut<'_, Result<(), ProcessError>> {
         Box::pin(async move {
-            if let Some(entry) = self.shared.entry(session) {
-                let inner = entry.lock();
-                let live = matches!(entry.pulse.borrow().state, State::Live) || inner.starting;
-                if live {
-                    let epoch = inner.newest;
-                    return Err(ProcessError::AlreadyLive { live: ProcessKey { session, epoch } });
-                }
-            }
-            self.shared.forget(session);
+            self.shared
+                .forget(session, false)
+                .map_err(|live| ProcessError::AlreadyLive { live })?;
             let dir = self.shared.dir(session);
             blocking(session, move || match std::fs::remove_dir_all(&dir) {
                 Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(err),

@@ -1,7 +1,6 @@
 //! What is known of a session's process at the moment, for everybody who waits for a change.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use overmind_core::process::{Activity, Ended};
 use overmind_core::time::Timestamp;
@@ -38,24 +37,29 @@ pub(crate) struct Watching {
     count: Arc<Watchers>,
 }
 
-/// How many watch; the driver of the life tells its keeper when that becomes none or some.
-#[derive(Debug, Default)]
-pub(crate) struct Watchers {
-    count: AtomicUsize,
-    pub(crate) changed: tokio::sync::Notify,
+/// How many watch; drivers of lives tell their keepers when that becomes none or some.
+#[derive(Debug)]
+pub(crate) struct Watchers(watch::Sender<usize>);
+
+impl Default for Watchers {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
 }
 
 impl Watchers {
     pub(crate) fn any(&self) -> bool {
-        self.count.load(Ordering::SeqCst) > 0
+        *self.0.borrow() > 0
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<usize> {
+        self.0.subscribe()
     }
 }
 
 impl Watching {
     pub(crate) fn new(pulse: watch::Receiver<Pulse>, count: Arc<Watchers>) -> Self {
-        if count.count.fetch_add(1, Ordering::SeqCst) == 0 {
-            count.changed.notify_one();
-        }
+        count.0.send_modify(|count| *count += 1);
         Self { pulse, count }
     }
 
@@ -80,8 +84,6 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        if self.count.count.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.count.changed.notify_one();
-        }
+        self.count.0.send_modify(|count| *count -= 1);
     }
 }

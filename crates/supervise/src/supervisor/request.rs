@@ -156,6 +156,8 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
             }
         }
     }
+    // What is needed of a session that rests is on the disk. One that lives is kept, of course.
+    let _ = shared.forget(key.session, true);
     let dir = shared.dir(key.session);
     let removed = tokio::task::spawn_blocking(move || -> std::io::Result<()> {
         let Ok(dir) = record::open_dir(&dir) else { return Ok(()) };

@@ -22,30 +22,32 @@ use crate::wire::{self, FromKeeper, MAX_FRAME, Order, ToKeeper};
 const RUNS_WITHIN: Duration = Duration::from_secs(30);
 
 /// While it lives, no other start of this session begins.
-struct Starting<'a>(&'a Entry);
+struct Starting(Arc<Entry>);
 
-impl Drop for Starting<'_> {
+impl Drop for Starting {
     fn drop(&mut self) {
         self.0.lock().starting = false;
     }
 }
 
-fn claim(entry: &Entry, key: ProcessKey) -> Result<Starting<'_>, ProcessError> {
-    let mut inner = entry.lock();
-    if let Some(life) = &inner.life
-        && matches!(entry.pulse.borrow().state, State::Live)
-    {
-        return Err(ProcessError::AlreadyLive { live: life.started.key });
-    }
-    if inner.starting {
-        return Err(ProcessError::AlreadyLive { live: key });
-    }
-    if key.epoch <= inner.newest {
-        return Err(ProcessError::Stale { asked: key, newest: inner.newest });
-    }
-    inner.starting = true;
-    drop(inner);
-    Ok(Starting(entry))
+/// Claims a session for a start. Under the table's lock, so that it cannot be forgotten meanwhile.
+fn claim(shared: &Shared, key: ProcessKey) -> Result<Starting, ProcessError> {
+    shared.with_entry(key.session, |entry| {
+        let mut inner = entry.lock();
+        if let Some(life) = &inner.life
+            && matches!(entry.pulse.borrow().state, State::Live)
+        {
+            return Err(ProcessError::AlreadyLive { live: life.started.key });
+        }
+        if inner.starting {
+            return Err(ProcessError::AlreadyLive { live: key });
+        }
+        if key.epoch <= inner.newest {
+            return Err(ProcessError::Stale { asked: key, newest: inner.newest });
+        }
+        inner.starting = true;
+        Ok(Starting(Arc::clone(entry)))
+    })
 }
 
 /// What can be said before anything is done.
@@ -84,8 +86,8 @@ pub(crate) async fn start(
         step,
         reason,
     };
-    let entry = shared.entry_or_new(key.session);
-    let _starting = claim(&entry, key)?;
+    let starting = claim(shared, key)?;
+    let entry = &starting.0;
     let plan = shared
         .ground
         .bases
@@ -121,7 +123,7 @@ pub(crate) async fn start(
             // Until this is read, the life ends with this connection: then nobody knows of it.
             wire::put(&mut connection.outbox, &ToKeeper::Confirm);
             connection.flush().await.map_err(|err| failed(&err))?;
-            life::serve(shared, &entry, connection, &running);
+            life::serve(shared, entry, connection, &running);
             Ok(running.started())
         }
         FromKeeper::Refused { step, reason } => Err(refused(known_step(&step), reason)),

@@ -68,7 +68,7 @@ async fn starts_echo_and_memory() {
         let (mut starts, mut kills, mut restarts) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..100 {
             let key = first(session());
-            let mut spec = ProcessSpec { io, group: group.clone(), ..shell(key, "") };
+            let mut spec = ProcessSpec { io, group, ..shell(key, "") };
             spec.argv = ["/bin/sleep", "1000"].map(str::to_owned).to_vec();
             let again = ProcessSpec { key: ProcessKey { epoch: 2, ..key }, ..spec.clone() };
             let before = Instant::now();
