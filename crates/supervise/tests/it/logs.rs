@@ -141,3 +141,73 @@ async fn a_session_that_is_forgotten_leaves_nothing_and_one_that_lives_is_not() 
     assert_eq!(std::fs::read_dir(place.dir.path()).unwrap().count(), 0);
     assert_eq!(place.text(key.session).await, "");
 }
+
+/// A small disk of its own; `None` where this user may not mount one.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=4m", "none"]).arg(dir.path());
+        mount.status().is_ok_and(|status| status.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_holds_the_command_up_and_loses_nothing() {
+    let Some(disk) = SmallDisk::mount() else {
+        assert!(!rustix::process::geteuid().is_root() || cfg!(not(target_os = "linux")));
+        return;
+    };
+    let root = disk.0.path().join("sessions");
+    let supervisor = Place::supervisor(&root);
+    let ballast = disk.0.path().join("ballast");
+    let fill = || {
+        // Until nothing more goes in; that is the point.
+        let _ = std::fs::write(&ballast, vec![0; 8 << 20]);
+    };
+    let session = session();
+    let key = first(session);
+    supervisor
+        .start(shell(key, "sleep 0.2; seq 1 100000; echo through >&2; exit 3"))
+        .await
+        .unwrap();
+    fill();
+    let size = || {
+        let path = root.join(session.to_string()).join("0000000000000000.log");
+        std::fs::metadata(path).map_or(0, |meta| meta.len())
+    };
+    let mut last = u64::MAX;
+    crate::common::eventually("it stands still", async || {
+        let pause = tokio::time::timeout(Duration::from_millis(400), std::future::pending::<()>());
+        let _ = pause.await;
+        let now = size();
+        let stands = now == last;
+        last = now;
+        stands
+    })
+    .await;
+    assert!(size() < 500_000, "{}", size());
+    assert!(supervisor.usage(key).await.unwrap().processes >= 1, "it waits");
+    std::fs::remove_file(&ballast).unwrap();
+    let exit = crate::common::exit(&supervisor, key).await;
+    assert_eq!(exit.status, overmind_core::process::ExitStatus::Code(3));
+    let expected: String = (1..=100_000).map(|n| format!("{n}\n")).collect();
+    let text = crate::common::text(&supervisor, session).await;
+    assert!(text.starts_with(&expected), "{}", text.len());
+    // And one that can write nothing at all any more is ended all the same.
+    let second = ProcessKey { session, epoch: 2 };
+    supervisor.start(shell(second, "sleep 0.2; yes")).await.unwrap();
+    fill();
+    supervisor.end(second, End::Kill, None).await.unwrap();
+    let exit = crate::common::exit(&supervisor, second).await;
+    assert_eq!(exit.status, overmind_core::process::ExitStatus::Signal(9));
+    supervisor.acknowledge(second).await.unwrap();
+}
