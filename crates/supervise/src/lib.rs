@@ -15,6 +15,10 @@
 //! Begin with [`Supervisor::open`]; it is the port [`overmind_core::process::Processes`]. The
 //! binary calls [`zygote::main_if_requested`] first thing in `main`.
 //!
+//! A daemon under a service manager must not take its keepers along: with systemd that is
+//! `KillMode=process` and, for control groups, `Delegate=yes`. `docs/processes.md` has the whole
+//! story, with its limits.
+//!
 //! Refused here: deciding what is run, whether it may be, and when it is started again; isolation
 //! (a sandbox is part of the command line that is given). Not found by anybody: processes that
 //! another daemon starts on a session's behalf (`systemd-run`, `docker run`, `at`).

@@ -34,18 +34,14 @@ impl Stat {
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(") ")?;
         let (pid, _name) = before.split_once(" (")?;
-        let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-        // Counted as in proc(5), whose field 3 is the first one here.
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        Some(Self {
-            pid: pid.parse().ok()?,
-            state: fields.first()?.chars().next()?,
-            parent: fields.get(1)?.parse().ok()?,
-            group: fields.get(2)?.parse().ok()?,
-            ticks: number(14)? + number(15)? + number(16)? + number(17)?,
-            started: number(22)?,
-            resident_pages: number(24)?,
-        })
+        // Counted as in proc(5), where the state is field 3.
+        let mut fields = after.split(' ');
+        let state = fields.next()?.chars().next()?;
+        let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let mut number = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
+        let ticks = number(14 - 6)? + number(0)? + number(0)? + number(0)?;
+        let (started, resident_pages) = (number(22 - 18)?, number(24 - 23)?);
+        Some(Self { pid: pid.parse().ok()?, parent, group, state, ticks, started, resident_pages })
     }
 
     pub(crate) fn cpu(&self) -> Duration {
@@ -63,18 +59,48 @@ impl Stat {
     }
 }
 
-/// Every process of the machine.
-pub(crate) fn all() -> Vec<Stat> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?))
-        .collect()
+/// Which processes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Those whose numbers were given out after this one, if numbers have not begun anew more
+    /// than once since: few, for a young tree.
+    After(i32),
+    /// Every process of the machine.
+    All,
 }
 
-/// All below `root`, without itself.
-pub(crate) fn descendants(root: i32) -> Vec<Stat> {
-    below(all(), root)
+fn look(look: Look) -> Vec<Stat> {
+    let last = last_number();
+    let wanted = |pid: i32| match look {
+        Look::All => true,
+        // The last number is smaller where they have begun anew.
+        Look::After(first) if last < first => pid >= first || pid <= last,
+        Look::After(first) => pid >= first,
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|pid| wanted(*pid)).filter_map(Stat::of).collect()
+}
+
+/// The number that was given out last.
+fn last_number() -> i32 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().last().and_then(|last| last.parse().ok()).unwrap_or(i32::MAX)
+}
+
+/// The processes with the last `count` numbers that were given out, the last one first.
+pub(crate) fn youngest(count: i32) -> impl Iterator<Item = Stat> {
+    let last = last_number();
+    // A little beyond: more are born while we look. Where numbers begin anew, a few are missed.
+    (last.saturating_sub(count)..=last.saturating_add(4))
+        .rev()
+        .filter(|pid| *pid > 1)
+        .filter_map(Stat::of)
+}
+
+/// All below `root` that are looked at, without itself.
+pub(crate) fn descendants(root: i32, which: Look) -> Vec<Stat> {
+    below(look(which), root)
 }
 
 fn below(all: Vec<Stat>, root: i32) -> Vec<Stat> {

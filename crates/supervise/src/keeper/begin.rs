@@ -16,7 +16,7 @@ use crate::keeper::peer::Peer;
 use crate::keeper::tree::Tree;
 use crate::keeper::{Keeper, PRUNE_EVERY, Phase, READ_BYTES, now_us};
 use crate::log::writer::Writer;
-use crate::proc::Stat;
+use crate::proc::{Look, Stat};
 use crate::record::{self, Kind, Life};
 use crate::sys;
 use crate::wire::{self, Frame, FromKeeper, Io, Order, PROTOCOL, Running, ToKeeper};
@@ -166,7 +166,7 @@ fn carry_out(
 fn end_unborn(tree: &mut Tree) {
     let until = Instant::now() + Duration::from_secs(5);
     while !tree.reap().empty && Instant::now() < until {
-        tree.kill_all();
+        tree.kill_all(Look::All);
         std::thread::sleep(Duration::from_millis(5));
     }
     tree.group.remove();

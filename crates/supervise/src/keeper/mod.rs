@@ -20,6 +20,7 @@ use crate::keeper::input::Input;
 use crate::keeper::peer::Peer;
 use crate::keeper::tree::{Reaped, Tree};
 use crate::log::writer::Writer;
+use crate::proc::Look;
 use crate::record::{self, Kind};
 use crate::sys;
 use crate::wire::{Answer, By, Exit, FromKeeper, Running};
@@ -42,8 +43,11 @@ const WATCHED: Duration = Duration::from_millis(1);
 const UNWATCHED: Duration = Duration::from_secs(1);
 /// Between TERM to the command's own group and TERM to whoever left it.
 const REST_AFTER: Duration = Duration::from_millis(100);
-/// After this long what is still there counts as a survivor.
+/// Rounds of killing, about 300 ms, in which those that were found cheaply may die.
+const PATIENT_ROUNDS: u32 = 5;
+/// After this long, and as many tries, what is still there counts as a survivor.
 const KILL_FOR: Duration = Duration::from_secs(10);
+const KILL_ROUNDS: u32 = 20;
 /// For the daemon to record the end, before the disk has to.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(5);
 /// Between two tries to write where the disk is full.
@@ -117,7 +121,7 @@ pub(crate) fn run(given: [OwnedFd; GIVEN]) -> i32 {
             // Whatever goes wrong in the loop itself (a poll that fails), the tree must not stay
             // behind without anybody to end it.
             if keeper.serve().is_err() {
-                keeper.tree.kill_all();
+                keeper.tree.kill_all(Look::All);
                 return 1;
             }
             0
@@ -278,21 +282,29 @@ impl Keeper {
         }
         match self.phase {
             Phase::Asked { by, kill_at, grace, .. } if kill_at <= now => {
+                self.kill(by, now);
                 let reason = format!("killed: it did not end within {grace:?}");
                 self.note(NoteKind::Killed, &reason);
-                self.kill(by, now);
             }
             Phase::Asked { by, kill_at, rest_at: Some(at), grace } if at <= now => {
                 self.tree.ask_rest();
                 self.phase = Phase::Asked { by, kill_at, rest_at: None, grace };
             }
             Phase::Killing { by, since, again_at, rounds } if again_at <= now => {
-                if now.duration_since(since) >= KILL_FOR {
+                // Both: on a machine that stands still, time passes and nothing was tried.
+                if now.duration_since(since) >= KILL_FOR && rounds >= KILL_ROUNDS {
                     self.finish(by);
                 } else {
-                    self.tree.kill_all();
-                    let pause = Duration::from_millis(10 << rounds.min(5));
-                    let again_at = now + pause;
+                    // Who was found cheaply dies by itself, in its time. Only what is left when
+                    // that is over must be looked for among all processes of the machine.
+                    if rounds >= PATIENT_ROUNDS || self.tree.has_strays() {
+                        // Most are young; whoever is not found so is found later.
+                        let young = Look::After(self.tree.main.as_raw_nonzero().get());
+                        self.tree.kill_all(if rounds % 3 == 2 { Look::All } else { young });
+                    } else {
+                        self.tree.kill_known();
+                    }
+                    let again_at = now + Duration::from_millis(10 << rounds.min(5));
                     self.phase = Phase::Killing { by, since, again_at, rounds: rounds + 1 };
                     self.reap();
                 }
@@ -334,6 +346,11 @@ impl Keeper {
                 Phase::Running | Phase::Over { .. } => By::Itself,
             };
             self.finish(by);
+        } else if main.is_some()
+            && let Phase::Killing { again_at, .. } = &mut self.phase
+        {
+            // Whoever left the main process's group is known to be left only now.
+            *again_at = Instant::now();
         } else if main.is_some() && matches!(self.phase, Phase::Running) {
             let left = self.tree.list();
             self.leftovers = u32::try_from(left.len()).unwrap_or(u32::MAX);
@@ -363,9 +380,10 @@ impl Keeper {
                 };
             }
             (None, Phase::Running | Phase::Asked { .. }) => {
+                // First of all: to write the marker may take a while.
+                self.kill(By::Kill, now);
                 let reason = reason.map_or("killed".to_owned(), |why| format!("killed: {why}"));
                 self.note(NoteKind::Killed, &reason);
-                self.kill(By::Kill, now);
             }
             // Asked already, or about to be gone.
             (Some(_), Phase::Asked { .. }) | (_, Phase::Killing { .. } | Phase::Over { .. }) => {}

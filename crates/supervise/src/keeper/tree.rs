@@ -6,15 +6,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::time::{Duration, Instant};
 
 use overmind_core::process::ExitStatus;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus};
 
 use crate::group::Group;
-use crate::proc::{self, Stat};
+use crate::proc::{self, Look, Stat};
 use crate::sys;
+
+/// Looks at the whole machine in one go.
+const LOOKS: u32 = 20;
+/// Looks at those born last, and how many they are.
+const CHASES: u32 = 50;
+const YOUNGEST: i32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Tree {
@@ -61,14 +66,19 @@ impl Tree {
         }
     }
 
-    /// Every living process of the tree. Without a control group this looks at every process of
-    /// the machine.
+    /// Every living process of the tree. Without a control group this may have to look at every
+    /// process of the machine.
     pub(crate) fn list(&self) -> Vec<Stat> {
         let found = match self.group.processes() {
             // Whoever left the group (root may) is still our descendant, but is found only when
             // it counts: by `kill`.
             Some(pids) => pids.into_iter().filter_map(Stat::of).collect(),
-            None => proc::descendants(self.own),
+            None => {
+                let main = self.main.as_raw_nonzero().get();
+                let young = proc::descendants(self.own, Look::After(main));
+                // Somebody there must be, or `wait` would have said so.
+                if young.is_empty() { proc::descendants(self.own, Look::All) } else { young }
+            }
         };
         found.into_iter().filter(Stat::is_alive).collect()
     }
@@ -109,6 +119,33 @@ impl Tree {
         let _ = self.signal_main(libc::SIGKILL);
     }
 
+    /// Stops those that were born last. A chain of processes, each of which begins the next and
+    /// ends, is gone from where it was seen before a look at the whole machine is over; where its
+    /// next link appears is known.
+    fn chase(&self, stopped: &mut HashMap<i32, Stat>) {
+        for _ in 0..CHASES {
+            let mut caught = false;
+            for stat in proc::youngest(YOUNGEST) {
+                let ours = stat.parent == self.own || stopped.contains_key(&stat.parent);
+                let known = stopped.get(&stat.pid).is_some_and(|seen| seen.started == stat.started);
+                if ours && !known && stat.is_alive() {
+                    signal(&stat, Signal::STOP);
+                    stopped.insert(stat.pid, stat);
+                    caught = true;
+                }
+            }
+            if !caught {
+                return;
+            }
+        }
+    }
+
+    /// Whether somebody is left whom [`kill_known`](Self::kill_known) does not reach, if anybody
+    /// is left at all.
+    pub(crate) fn has_strays(&self) -> bool {
+        self.main_gone && self.group.processes().is_none_or(|all| all.is_empty())
+    }
+
     /// Signals the main process's group.
     pub(crate) fn signal_main(&self, signal: i32) -> io::Result<()> {
         if self.main_gone {
@@ -119,20 +156,20 @@ impl Tree {
 
     /// Kills everybody, one by one. Whoever forks faster than we look is stopped first: what is
     /// stopped does not fork, so the next look finds at most what was born meanwhile.
-    pub(crate) fn kill_all(&self) {
+    pub(crate) fn kill_all(&self, which: Look) {
         self.group.kill();
         let mut stopped: HashMap<i32, Stat> = HashMap::new();
-        let until = Instant::now() + Duration::from_millis(500);
-        loop {
-            let mut found = proc::descendants(self.own);
-            found.retain(|stat| !stopped.contains_key(&stat.pid));
-            if found.is_empty() || Instant::now() >= until {
+        for _ in 0..LOOKS {
+            let mut found = proc::descendants(self.own, which);
+            found.retain(|stat| !stopped.contains_key(&stat.pid) && stat.is_alive());
+            if found.is_empty() {
                 break;
             }
             for stat in found {
                 signal(&stat, Signal::STOP);
                 stopped.insert(stat.pid, stat);
             }
+            self.chase(&mut stopped);
         }
         for stat in stopped.values() {
             signal(stat, Signal::KILL);

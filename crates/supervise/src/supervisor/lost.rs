@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::group::{self, Bases};
 use crate::log::writer::Writer;
-use crate::proc::{self, Stat};
+use crate::proc::{self, Look, Stat};
 use crate::record::{self, Kind, Life, mark};
 use crate::wire::Limits;
 
@@ -60,7 +60,9 @@ pub(crate) fn clean(lost: &[LostLife], bases: &Bases, limits: Limits) -> HashMap
                 Stat::of(life.pid).filter(|stat| stat.started == life.started_ticks)
             });
             if let Some(main) = main {
-                found.extend(proc::descendants(main.pid).into_iter().map(|stat| (*key, stat.pid)));
+                found.extend(
+                    proc::descendants(main.pid, Look::All).into_iter().map(|stat| (*key, stat.pid)),
+                );
                 found.push((*key, main.pid));
             }
         }

@@ -146,13 +146,19 @@ pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool)
 
 /// Processes that have a session's mark in their environment.
 pub(crate) fn marked(session: SessionId) -> HashSet<i32> {
-    let mark = format!("OVERMIND_LIFE={session}.");
-    numbers()
-        .filter(|pid| {
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|b| *b == 0).any(|variable| variable.starts_with(mark.as_bytes()))
-        })
-        .collect()
+    let mark = format!("{session}.");
+    all_marked().into_iter().filter(|(_, life)| life.starts_with(&mark)).map(|one| one.0).collect()
+}
+
+/// Every process that has the mark of some life, and of which.
+pub(crate) fn all_marked() -> Vec<(i32, String)> {
+    let life = |pid: i32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut variables = environ.split(|b| *b == 0);
+        let mark = variables.find_map(|variable| variable.strip_prefix(b"OVERMIND_LIFE="))?;
+        Some(String::from_utf8_lossy(mark).into_owned())
+    };
+    numbers().filter_map(|pid| Some((pid, life(pid)?))).collect()
 }
 
 /// Processes whose command line contains something.
