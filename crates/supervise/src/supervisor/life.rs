@@ -19,7 +19,7 @@ use crate::supervisor::{Ground, Shared, lost};
 use crate::wire::{self, Answer, Ask, Frame, FromKeeper, OLDEST, PROTOCOL, Running, ToKeeper};
 
 /// For a keeper to answer: it has one thread, and never waits for anything.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the driver is asked to pass on.
 #[derive(Debug)]
