@@ -24,6 +24,7 @@ pub mod model;
 pub mod name;
 pub mod piped;
 pub mod policy;
+pub mod process;
 pub mod queue;
 pub mod replay;
 pub mod retry;

@@ -40,8 +40,10 @@ pub const EDGES: &[(&str, &[&str])] = &[
     ("overmind-sandbox", &["overmind-core"]),
     ("overmind-server", &["overmind-api", "overmind-core", "overmind-engine"]),
     ("overmind-store", &["overmind-core"]),
+    ("overmind-supervise", &["overmind-core"]),
     ("overmind-testkit", &["overmind-core"]),
     ("overmind-tools", &["overmind-core"]),
+    ("overmind-workspace", &["overmind-core"]),
     ("xtask", &[]),
 ];
 

@@ -1,0 +1,195 @@
+//! From the order to the running command.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use overmind_core::process::ProcessKey;
+use rustix::fs::{FlockOperation, Mode};
+use rustix::process::DumpableBehavior;
+
+use crate::group::Group;
+use crate::keeper::child::{self, Refusal};
+use crate::keeper::input::Input;
+use crate::keeper::peer::Peer;
+use crate::keeper::tree::Tree;
+use crate::keeper::{Keeper, PRUNE_EVERY, Phase, READ_BYTES, now_us};
+use crate::log::writer::Writer;
+use crate::proc::{Look, Stat};
+use crate::record::{self, Kind, Life};
+use crate::sys;
+use crate::wire::{self, Frame, FromKeeper, Io, Order, PROTOCOL, Running, ToKeeper};
+
+/// For the daemon to send the order that it asked us for.
+const ORDER_WITHIN: Duration = Duration::from_secs(10);
+/// For the keeper of the life before to let go of the log.
+const LOCK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Takes the order and carries it out. On failure the daemon has been told, and nothing is left.
+pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io::Result<Keeper> {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    rustix::thread::set_name(c"overmind-keeper")?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    // Commands of the same user can neither trace us nor read our memory.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let mut connection = UnixStream::from(connection);
+    let order = take_order(&mut connection)?;
+    let epoch = order.key.epoch;
+    match carry_out(order, &connection, &dir, listener) {
+        Ok(keeper) => Ok(keeper),
+        Err(Refusal { step, reason }) => {
+            let mut out = Vec::new();
+            let message = FromKeeper::Refused { step: step.to_owned(), reason: reason.clone() };
+            wire::put(&mut out, &message);
+            record::remove(&dir, Kind::Life, epoch)?;
+            record::remove(&dir, Kind::Socket, epoch)?;
+            connection.write_all(&out)?;
+            Err(io::Error::other(reason))
+        }
+    }
+}
+
+fn take_order(connection: &mut UnixStream) -> io::Result<Order> {
+    connection.set_read_timeout(Some(ORDER_WITHIN))?;
+    let mut inbox = Vec::new();
+    let mut piece = vec![0; 16 << 10];
+    loop {
+        match wire::take::<ToKeeper>(&mut inbox)? {
+            Some(Frame::Message(ToKeeper::Start(order))) => return Ok(*order),
+            Some(other) => {
+                return Err(io::Error::other(format!("no order but {other:?}")));
+            }
+            None => {}
+        }
+        match connection.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => inbox.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+fn carry_out(
+    order: Order,
+    connection: &UnixStream,
+    dir: &OwnedFd,
+    listener: OwnedFd,
+) -> Result<Keeper, Refusal> {
+    let key: ProcessKey = order.key.into();
+    let refused = |step: &'static str| move |err: io::Error| Refusal::new(step, err);
+    let own_dir = child::reopened(dir).map_err(refused("the session's directory"))?;
+    lock(&own_dir)?;
+    let log_dir = own_dir.try_clone().map_err(refused("its log"))?;
+    let mut log = Writer::open(log_dir, order.log, key.epoch).map_err(refused("its log"))?;
+    if log.last_epoch() >= key.epoch {
+        let newest = log.last_epoch();
+        return Err(Refusal::new("its log", format!("the session is in life {newest} already")));
+    }
+    let signals = sys::signals().map_err(refused("signals"))?;
+    let group = Group::make(order.group.clone()).map_err(|(path, err)| {
+        Refusal::new("its control group", format!("{}: {err}", path.display()))
+    })?;
+    let (main, streams) = match child::spawn(&order, &group) {
+        Ok(begun) => begun,
+        Err(refusal) => {
+            group.remove();
+            return Err(refusal);
+        }
+    };
+    let mut tree = Tree::new(main, group);
+    let pid = main.as_raw_nonzero().get();
+    let life = Life {
+        key: order.key,
+        pid,
+        started_ticks: Stat::of(pid).map_or(0, |stat| stat.started),
+        groups: tree.group.directories(),
+    };
+    let started_us = now_us();
+    let running = Running {
+        protocol: PROTOCOL,
+        key: order.key,
+        pid: pid.unsigned_abs(),
+        started_us,
+        offset: log.offset(),
+        end: log.offset(),
+        last_output_us: started_us,
+        terminal: match &order.io {
+            Io::Terminal(size) => Some(*size),
+            Io::Pipes { .. } => None,
+        },
+    };
+    let mut ready = || -> io::Result<Peer> {
+        // Now that it runs, and before any of its output is read.
+        if let Some((kind, text)) = &order.opening {
+            log.note((*kind).into(), text, started_us)?;
+        }
+        record::write(&own_dir, Kind::Life, key.epoch, &life)?;
+        let mut first = Peer::new(0, connection.try_clone()?.into())?;
+        first.first = true;
+        first.greeted = true;
+        first.say(&FromKeeper::Running(running.clone()));
+        Ok(first)
+    };
+    let first = match ready() {
+        Ok(first) => first,
+        Err(err) => {
+            end_unborn(&mut tree);
+            return Err(Refusal::new("its record", err));
+        }
+    };
+    Ok(Keeper {
+        key,
+        dir: own_dir,
+        listener,
+        signals,
+        log,
+        input: Input::new(&streams),
+        streams,
+        tree,
+        peers: vec![first],
+        next_peer: 1,
+        phase: Phase::Running,
+        main_end: None,
+        leftovers: 0,
+        leftovers_grace: order.leftovers_grace_ms.map(Duration::from_millis),
+        running,
+        held: None,
+        retry_at: None,
+        prune_at: Instant::now() + PRUNE_EVERY,
+        buffer: vec![0; READ_BYTES],
+        enlarged: false,
+        acknowledged: false,
+    })
+}
+
+/// Ends a command whose start could not be told.
+fn end_unborn(tree: &mut Tree) {
+    let until = Instant::now() + Duration::from_secs(5);
+    while !tree.reap().empty && Instant::now() < until {
+        tree.kill_all(Look::All);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    tree.group.remove();
+}
+
+/// Only one life of a session at a time: the log has one writer.
+fn lock(dir: &OwnedFd) -> Result<(), Refusal> {
+    let until = Instant::now() + LOCK_WITHIN;
+    loop {
+        match rustix::fs::flock(dir.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR)
+                if Instant::now() < until =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(Refusal::new(
+                    "its log",
+                    "an earlier life of this session still runs: end it first",
+                ));
+            }
+            Err(err) => return Err(Refusal::new("its log", err)),
+        }
+    }
+}

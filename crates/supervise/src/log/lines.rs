@@ -1,0 +1,218 @@
+//! Cuts chunks into lines, each stream for itself: a line of standard output into which an error
+//! or a marker was written in the middle is one line all the same.
+
+use overmind_core::process::{LogItem, LogKind, LogLine, LogPiece};
+use overmind_core::time::Timestamp;
+use regex::bytes::Regex;
+
+use crate::log::reader::Chunk;
+use crate::log::strip::strip;
+use crate::log::{Record, length};
+
+/// A line that grows beyond this is handed out as it is; what follows is the next one.
+const MAX_LINE: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Cutter {
+    pub(crate) grep: Option<Regex>,
+    pub(crate) strip: bool,
+    pub(crate) notes: bool,
+    /// Where the next chunk is to begin, and after how many lines, as far as that is known.
+    expected: Option<(u64, Option<u64>)>,
+    halves: [Option<Half>; 2],
+}
+
+/// A line whose end has not come.
+#[derive(Debug)]
+struct Half {
+    record: Record,
+    text: Vec<u8>,
+    next: u64,
+}
+
+impl Cutter {
+    pub(crate) fn new(grep: Option<Regex>, strip: bool, notes: bool) -> Self {
+        Self { grep, strip, notes, expected: None, halves: [None, None] }
+    }
+
+    /// Where the reading begins: what is gone there is told, too.
+    pub(crate) fn begins(&mut self, offset: u64, line: Option<u64>) {
+        self.expected = Some((offset, line));
+    }
+
+    pub(crate) fn push(&mut self, chunk: Chunk, out: &mut Vec<LogItem>) {
+        let Chunk { record, bytes } = chunk;
+        match self.expected {
+            Some((offset, line)) if offset != record.offset => {
+                self.flush(out);
+                let lines = line.and_then(|line| record.line.checked_sub(line));
+                out.push(LogItem::Gap { from: offset, to: record.offset, lines });
+            }
+            None | Some(_) => {}
+        }
+        let end = record.offset + length(&bytes);
+        let slot = match record.kind {
+            LogKind::Output => 0,
+            LogKind::Stderr => 1,
+            LogKind::Note(_) => {
+                self.expected = Some((end, Some(record.line + crate::log::newlines(&bytes))));
+                if self.notes {
+                    // One that was written into a line begins with that line's end.
+                    let text = bytes.trim_ascii_end();
+                    let text = text.strip_prefix(b"\n").unwrap_or(text).to_vec();
+                    self.emit(record, text, end, false, out);
+                }
+                return;
+            }
+        };
+        if self.halves[slot].as_ref().is_some_and(|half| half.record.epoch != record.epoch) {
+            self.flush_one(slot, out);
+        }
+        let mut at = 0;
+        let mut line = record.line;
+        for newline in memchr::memchr_iter(b'\n', &bytes) {
+            let next = record.offset + length(&bytes[..=newline]);
+            let piece = &bytes[at..newline];
+            let begun = self.halves[slot].take();
+            let (first, text) = match begun {
+                Some(mut half) => {
+                    half.text.extend_from_slice(piece);
+                    (half.record, half.text)
+                }
+                None => (Record { line, ..record }, piece.to_vec()),
+            };
+            self.emit(Record { line, ..first }, text, next, false, out);
+            line += 1;
+            at = newline + 1;
+        }
+        let rest = &bytes[at..];
+        if !rest.is_empty() {
+            let half = self.halves[slot].get_or_insert_with(|| Half {
+                record: Record { line, ..record },
+                text: Vec::new(),
+                next: end,
+            });
+            half.text.extend_from_slice(rest);
+            half.next = end;
+            if half.text.len() >= MAX_LINE {
+                self.flush_one(slot, out);
+            }
+        }
+        self.expected = Some((end, Some(line)));
+    }
+
+    /// Hands out what has no line end, because nothing more will come.
+    pub(crate) fn flush(&mut self, out: &mut Vec<LogItem>) {
+        for slot in 0..self.halves.len() {
+            self.flush_one(slot, out);
+        }
+    }
+
+    fn flush_one(&mut self, slot: usize, out: &mut Vec<LogItem>) {
+        if let Some(Half { record, text, next }) = self.halves[slot].take() {
+            self.emit(record, text, next, true, out);
+        }
+    }
+
+    fn emit(
+        &self,
+        record: Record,
+        text: Vec<u8>,
+        next: u64,
+        partial: bool,
+        out: &mut Vec<LogItem>,
+    ) {
+        let Record { at_us, line: number, epoch, kind, .. } = record;
+        let stripped = (self.strip || self.grep.is_some()).then(|| strip(&text));
+        if let Some(grep) = &self.grep
+            && !grep.is_match(stripped.as_deref().unwrap_or(&text))
+        {
+            return;
+        }
+        let mut text = match stripped {
+            Some(stripped) if self.strip => stripped,
+            Some(_) | None => text,
+        };
+        // A terminal ends its lines with both.
+        if text.last() == Some(&b'\r') {
+            text.pop();
+        }
+        let at = Timestamp::from_micros(at_us);
+        out.push(LogItem::Line(LogLine { next, number, at, epoch, kind, text, partial }));
+    }
+}
+
+pub(crate) fn piece(chunk: Chunk) -> LogPiece {
+    let Chunk { record: Record { at_us, offset, epoch, kind, .. }, bytes } = chunk;
+    LogPiece { offset, at: Timestamp::from_micros(at_us), epoch, kind, bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use overmind_core::process::NoteKind;
+
+    use super::*;
+
+    const NOTE: LogKind = LogKind::Note(NoteKind::Human);
+
+    /// Feeds pieces that follow each other and shows the lines as text.
+    fn cut(mut cutter: Cutter, pieces: &[(LogKind, &str)]) -> Vec<String> {
+        let mut out = Vec::new();
+        let (mut offset, mut line) = (0, 0);
+        for (kind, text) in pieces {
+            let record = Record { at_us: 0, offset, line, epoch: 1, kind: *kind };
+            cutter.push(Chunk { record, bytes: text.as_bytes().to_vec() }, &mut out);
+            offset += length(text.as_bytes());
+            line += crate::log::newlines(text.as_bytes());
+        }
+        cutter.flush(&mut out);
+        out.into_iter()
+            .map(|item| match item {
+                LogItem::Line(line) => {
+                    let text = String::from_utf8(line.text).unwrap();
+                    format!("{}:{text}{}", line.number, if line.partial { "…" } else { "" })
+                }
+                LogItem::Gap { from, to, .. } => format!("gap {from}-{to}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_line_into_which_something_was_written_stays_one() {
+        let pieces = [
+            (LogKind::Output, "{\"a\":"),
+            (LogKind::Stderr, "warning\n"),
+            (NOTE, "\n[human] hi\n"),
+            (LogKind::Output, "1}\nlast"),
+        ];
+        assert_eq!(
+            cut(Cutter::new(None, false, true), &pieces),
+            ["0:warning", "1:[human] hi", "3:{\"a\":1}", "4:last…"]
+        );
+        assert_eq!(
+            cut(Cutter::new(None, false, false), &pieces),
+            ["0:warning", "3:{\"a\":1}", "4:last…"]
+        );
+    }
+
+    #[test]
+    fn lines_are_searched_and_shown_without_colours() {
+        let pieces = [(LogKind::Output, "\x1b[31mre\x1b[0md\r\ngreen\r\nred too\r\n")];
+        let grep = Some(Regex::new("^red").unwrap());
+        assert_eq!(cut(Cutter::new(grep.clone(), true, true), &pieces), ["0:red", "2:red too"]);
+        assert_eq!(cut(Cutter::new(grep, false, true), &pieces)[0], "0:\x1b[31mre\x1b[0md");
+    }
+
+    #[test]
+    fn what_is_missing_is_told_and_a_huge_line_does_not_grow_for_ever() {
+        let mut cutter = Cutter::new(None, false, true);
+        let mut out = Vec::new();
+        let record = Record { at_us: 0, offset: 0, line: 0, epoch: 1, kind: LogKind::Output };
+        cutter.push(Chunk { record, bytes: b"half".to_vec() }, &mut out);
+        let later = Record { offset: 100, line: 9, ..record };
+        cutter.push(Chunk { record: later, bytes: vec![b'x'; MAX_LINE + 5] }, &mut out);
+        assert!(matches!(&out[0], LogItem::Line(line) if line.partial && line.text == b"half"));
+        assert_eq!(out[1], LogItem::Gap { from: 4, to: 100, lines: Some(9) });
+        assert!(matches!(&out[2], LogItem::Line(line) if line.partial));
+    }
+}

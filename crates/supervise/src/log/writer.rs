@@ -1,0 +1,415 @@
+//! Appends to a session's log. For the keeper; also for the daemon, where no life runs.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use overmind_core::process::{LogKind, NoteKind};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+
+use crate::log::{
+    RECORD, RECORD_BYTES, Record, data_name, index_name, length, newlines, note_line, start_of,
+};
+use crate::wire::Limits;
+
+/// A chunk is closed after this long, or this much.
+const CHUNK_US: i64 = 50_000;
+const CHUNK_BYTES: u64 = 64 << 10;
+/// A line that is longer than this is cut in two by the end of a segment.
+const LONG_LINE: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Writer {
+    dir: OwnedFd,
+    limits: Limits,
+    epoch: u32,
+    segment: Segment,
+    /// The end of the log.
+    offset: u64,
+    /// Line ends before it.
+    line: u64,
+    /// The last byte is no line end.
+    mid_line: bool,
+    chunk: Option<Record>,
+    /// The life that wrote last, before this one.
+    last_epoch: u32,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    data: File,
+    index: File,
+}
+
+impl Segment {
+    fn open(dir: &OwnedFd, start: u64) -> io::Result<Self> {
+        let open = |name: String| -> io::Result<File> {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+            Ok(File::from(rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?))
+        };
+        // The index first: readers find segments by their data.
+        let index = open(index_name(start))?;
+        Ok(Self { start, data: open(data_name(start))?, index })
+    }
+}
+
+/// The starts of all segments in a directory, in their order.
+pub(crate) fn segments(dir: impl AsFd) -> io::Result<Vec<u64>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        if let Some(start) = entry?.file_name().to_str().ok().and_then(start_of) {
+            found.push(start);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+impl Writer {
+    /// Goes on where the log ends, and puts in order what a crash left there.
+    ///
+    /// The caller holds the lock on the directory.
+    pub(crate) fn open(dir: OwnedFd, limits: Limits, epoch: u32) -> io::Result<Self> {
+        let start = segments(&dir)?.last().copied().unwrap_or(0);
+        let segment = Segment::open(&dir, start)?;
+        let mut this = Self {
+            dir,
+            limits,
+            epoch,
+            segment,
+            offset: start,
+            line: 0,
+            mid_line: false,
+            chunk: None,
+            last_epoch: 0,
+        };
+        this.repair()?;
+        Ok(this)
+    }
+
+    /// Finds the end of the log. Records that no writer wrote, or of data that is not there, go.
+    fn repair(&mut self) -> io::Result<()> {
+        let Segment { start, data, index } = &self.segment;
+        let data_bytes = data.metadata()?.len();
+        let end = start + data_bytes;
+        let mut records = index.metadata()?.len() / RECORD;
+        let last = loop {
+            if records == 0 {
+                break None;
+            }
+            let mut bytes = [0; RECORD_BYTES];
+            index.read_exact_at(&mut bytes, (records - 1) * RECORD)?;
+            match Record::from_bytes(&bytes) {
+                Some(record) if record.offset <= end && record.offset >= *start => {
+                    break Some(record);
+                }
+                Some(_) | None => records -= 1,
+            }
+        };
+        index.set_len(records * RECORD)?;
+        let (from, line) = match last {
+            Some(record) => (record.offset, record.line),
+            // Data without any record: its lines count, and whose they are nobody knows.
+            None => (*start, self.line_before(*start)?),
+        };
+        self.last_epoch = last.map_or(0, |record| record.epoch);
+        // Whoever writes for no life in particular writes for the last one.
+        self.epoch = self.epoch.max(self.last_epoch);
+        self.offset = end;
+        self.line = line + count_lines(data, from - start)?;
+        self.mid_line = data_bytes > 0 && {
+            let mut byte = [0];
+            data.read_exact_at(&mut byte, data_bytes - 1)?;
+            byte[0] != b'\n'
+        };
+        if last.is_none() && data_bytes > 0 {
+            let kind = LogKind::Output;
+            let record = Record { at_us: 0, offset: *start, line, epoch: 0, kind };
+            (&self.segment.index).write_all(&record.to_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Line ends before a segment of which nothing is known, from the segment before it.
+    fn line_before(&self, start: u64) -> io::Result<u64> {
+        let all = segments(&self.dir)?;
+        let Some(before) = all.iter().rev().find(|one| **one < start) else { return Ok(0) };
+        let segment = Segment::open(&self.dir, *before)?;
+        let records = segment.index.metadata()?.len() / RECORD;
+        let mut bytes = [0; RECORD_BYTES];
+        let last = (0..records).rev().find_map(|n| {
+            segment.index.read_exact_at(&mut bytes, n * RECORD).ok()?;
+            Record::from_bytes(&bytes)
+        });
+        let (from, line) = last.map_or((*before, 0), |record| (record.offset, record.line));
+        Ok(line + count_lines(&segment.data, from - before)?)
+    }
+
+    pub(crate) fn last_epoch(&self) -> u32 {
+        self.last_epoch
+    }
+
+    /// The end of the log.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Appends bytes of one kind; answers how many were written, and why not more.
+    ///
+    /// What was written is whole: a record before its bytes, and no byte twice.
+    pub(crate) fn append(
+        &mut self,
+        kind: LogKind,
+        bytes: &[u8],
+        now_us: i64,
+    ) -> (usize, io::Result<()>) {
+        if bytes.is_empty() {
+            return (0, Ok(()));
+        }
+        if let Err(err) = self.rotate(now_us).and_then(|()| self.begin_chunk(kind, now_us)) {
+            return (0, Err(err));
+        }
+        let mut written = 0;
+        let mut result = Ok(());
+        while written < bytes.len() {
+            match rustix::io::write(&self.segment.data, &bytes[written..]) {
+                Ok(0) => {
+                    result = Err(io::ErrorKind::WriteZero.into());
+                    break;
+                }
+                Ok(count) => written += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(err) => {
+                    result = Err(err.into());
+                    break;
+                }
+            }
+        }
+        let done = &bytes[..written];
+        self.offset += length(done);
+        self.line += newlines(done);
+        self.mid_line = done.last().map_or(self.mid_line, |byte| *byte != b'\n');
+        (written, result)
+    }
+
+    /// Writes a marker as a line of its own.
+    pub(crate) fn note(&mut self, kind: NoteKind, text: &str, now_us: i64) -> io::Result<()> {
+        let line = note_line(kind, text);
+        let line = if self.mid_line { format!("\n{line}") } else { line };
+        // A marker is a chunk of its own, so that readers find it whole.
+        self.chunk = None;
+        let (_, result) = self.append(LogKind::Note(kind), line.as_bytes(), now_us);
+        self.chunk = None;
+        result
+    }
+
+    fn begin_chunk(&mut self, kind: LogKind, now_us: i64) -> io::Result<()> {
+        let goes_on = self.chunk.is_some_and(|chunk| {
+            chunk.kind == kind
+                && (0..CHUNK_US).contains(&(now_us - chunk.at_us))
+                && self.offset - chunk.offset < CHUNK_BYTES
+        });
+        if goes_on {
+            return Ok(());
+        }
+        let record =
+            Record { at_us: now_us, offset: self.offset, line: self.line, epoch: self.epoch, kind };
+        let index = &self.segment.index;
+        if let Err(err) = (&*index).write_all(&record.to_bytes()) {
+            // Half a record would shift all that follow.
+            let whole = index.metadata()?.len() / RECORD;
+            index.set_len(whole * RECORD)?;
+            return Err(err);
+        }
+        self.chunk = Some(record);
+        Ok(())
+    }
+
+    /// Begins the next segment if this one is full.
+    fn rotate(&mut self, now_us: i64) -> io::Result<()> {
+        let filled = self.offset - self.segment.start;
+        let full = filled >= self.limits.segment_bytes.max(1)
+            && (!self.mid_line || filled >= self.limits.segment_bytes + LONG_LINE);
+        if full {
+            self.segment = Segment::open(&self.dir, self.offset)?;
+            self.chunk = None;
+            self.prune(now_us)?;
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest segments until the limits hold; never the last two.
+    pub(crate) fn prune(&mut self, now_us: i64) -> io::Result<()> {
+        prune(&self.dir, &self.limits, now_us)
+    }
+
+    /// Drops the oldest segment, if there are more than two: the disk is full.
+    pub(crate) fn make_room(&mut self) -> io::Result<bool> {
+        let all = segments(&self.dir)?;
+        if all.len() <= 2 {
+            return Ok(false);
+        }
+        drop_segment(&self.dir, all[0])?;
+        Ok(true)
+    }
+
+    /// Puts everything on the disk itself.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.segment.data.sync_data()?;
+        self.segment.index.sync_data()
+    }
+}
+
+/// Line ends in a file from a place on.
+fn count_lines(data: &File, mut from: u64) -> io::Result<u64> {
+    let mut buffer = vec![0; 64 << 10];
+    let mut lines = 0;
+    loop {
+        match data.read_at(&mut buffer, from)? {
+            0 => return Ok(lines),
+            count => {
+                lines += newlines(&buffer[..count]);
+                from += length(&buffer[..count]);
+            }
+        }
+    }
+}
+
+fn drop_segment(dir: &OwnedFd, start: u64) -> io::Result<()> {
+    // The data first: an index without data is nothing, the reverse is a riddle.
+    rustix::fs::unlinkat(dir, data_name(start), AtFlags::empty())?;
+    match rustix::fs::unlinkat(dir, index_name(start), AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+fn prune(dir: &OwnedFd, limits: &Limits, now_us: i64) -> io::Result<()> {
+    let all = segments(dir)?;
+    let size = |name: String| -> (u64, i64) {
+        rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or((0, now_us), |stat| {
+            (u64::try_from(stat.st_size).unwrap_or(0), stat.st_mtime.saturating_mul(1_000_000))
+        })
+    };
+    let sizes: Vec<(u64, u64, i64)> = all
+        .iter()
+        .map(|start| {
+            let (data, at_us) = size(data_name(*start));
+            (*start, data + size(index_name(*start)).0, at_us)
+        })
+        .collect();
+    let mut total: u64 = sizes.iter().map(|(_, bytes, _)| bytes).sum();
+    let oldest_us =
+        now_us - i64::try_from(limits.max_age_s).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    for (start, bytes, at_us) in sizes.iter().take(sizes.len().saturating_sub(2)) {
+        if total <= limits.total_bytes && *at_us >= oldest_us {
+            break;
+        }
+        drop_segment(dir, *start)?;
+        total -= bytes;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { total_bytes: 1 << 20, segment_bytes: 1 << 10, max_age_s: 3600 };
+
+    fn open(dir: &Path, epoch: u32) -> Writer {
+        let dir = File::open(dir).unwrap();
+        Writer::open(dir.into(), LIMITS, epoch).unwrap()
+    }
+
+    fn put(writer: &mut Writer, bytes: &[u8], now_us: i64) {
+        let (written, result) = writer.append(LogKind::Output, bytes, now_us);
+        result.unwrap();
+        assert_eq!(written, bytes.len());
+    }
+
+    fn records(dir: &Path, start: u64) -> Vec<Record> {
+        let bytes = std::fs::read(dir.join(index_name(start))).unwrap();
+        let (all, rest) = bytes.as_chunks::<RECORD_BYTES>();
+        assert!(rest.is_empty());
+        all.iter().map(|one| Record::from_bytes(one).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_chunk_ends_with_its_kind_its_time_and_its_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = open(dir.path(), 1);
+        put(&mut writer, b"a\nb", 1000);
+        put(&mut writer, b"c\n", 1001);
+        put(&mut writer, b"d", 100_000);
+        writer.note(NoteKind::Human, "hello", 100_001).unwrap();
+        put(&mut writer, b"e\n", 100_002);
+        let found: Vec<(u64, u64)> =
+            records(dir.path(), 0).iter().map(|one| (one.offset, one.line)).collect();
+        assert_eq!(found, [(0, 0), (5, 2), (6, 2), (21, 4)]);
+        let text = std::fs::read_to_string(dir.path().join(data_name(0))).unwrap();
+        assert_eq!(text, "a\nbc\nd\n[human] hello\ne\n", "a marker is a line of its own");
+    }
+
+    #[test]
+    fn segments_end_at_lines_and_the_oldest_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = open(dir.path(), 1);
+        writer.limits.total_bytes = 6 << 10;
+        for n in 0..400 {
+            put(&mut writer, format!("this is line {n:05}\n").as_bytes(), n);
+        }
+        let starts = segments(File::open(dir.path()).unwrap()).unwrap();
+        assert!(starts[0] > 0 && starts.len() >= 4, "{starts:?}");
+        assert!(starts.iter().all(|start| start % 19 == 0), "{starts:?}");
+        let first = records(dir.path(), starts[0])[0];
+        assert_eq!((first.offset, first.line), (starts[0], starts[0] / 19));
+        writer.limits.max_age_s = 1;
+        let later = i64::MAX / 2;
+        writer.prune(later).unwrap();
+        assert_eq!(segments(File::open(dir.path()).unwrap()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_torn_end_is_put_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = open(dir.path(), 1);
+        put(&mut writer, b"one\ntwo\n", 1);
+        put(&mut writer, b"three\nfo", 90_000);
+        drop(writer);
+        let index = dir.path().join(index_name(0));
+        let whole = std::fs::read(&index).unwrap();
+        assert_eq!(whole.len(), 64);
+        let beyond = Record { at_us: 9, offset: 999, line: 50, epoch: 1, kind: LogKind::Output };
+        for damaged in [
+            [&whole[..], &[7; 13]].concat(),
+            [&whole[..], &[0; 64]].concat(),
+            [&whole[..], &beyond.to_bytes()].concat(),
+            whole[..40].to_vec(),
+            Vec::new(),
+        ] {
+            std::fs::write(&index, &damaged).unwrap();
+            let writer = open(dir.path(), 2);
+            assert_eq!((writer.offset, writer.line, writer.mid_line), (16, 3, true));
+            assert!(!records(dir.path(), 0).is_empty());
+            std::fs::write(&index, &whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_log_goes_on_over_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        put(&mut open(dir.path(), 1), b"first", 1);
+        let mut second = open(dir.path(), 2);
+        second.note(NoteKind::Restart, "restart #1 at noon", 2).unwrap();
+        put(&mut second, b"second\n", 3);
+        let text = std::fs::read_to_string(dir.path().join(data_name(0))).unwrap();
+        assert_eq!(text, "first\n--- restart #1 at noon ---\nsecond\n");
+        let epochs: Vec<u32> = records(dir.path(), 0).iter().map(|one| one.epoch).collect();
+        assert_eq!(epochs, [1, 2, 2]);
+    }
+}

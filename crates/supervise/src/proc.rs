@@ -1,0 +1,203 @@
+//! What `/proc` says about processes.
+//!
+//! A whole scan costs about five microseconds for each process of the machine; whoever can find
+//! out otherwise (by a control group, by `wait` having no children) does.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+/// One line of `/proc/PID/stat`, as far as we need it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    /// The process group.
+    pub(crate) group: i32,
+    /// `Z` has ended and waits to be waited for.
+    pub(crate) state: char,
+    /// Ticks: its own, and of children that it has waited for.
+    ticks: u64,
+    /// Since the machine's start, in ticks. With the number it names a process for good.
+    pub(crate) started: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The name in the second field may contain anything, so it is cut out by its last bracket.
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.rsplit_once(") ")?;
+        let (pid, _name) = before.split_once(" (")?;
+        // Counted as in proc(5), where the state is field 3.
+        let mut fields = after.split(' ');
+        let state = fields.next()?.chars().next()?;
+        let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let mut number = |skip: usize| fields.nth(skip)?.parse::<u64>().ok();
+        let ticks = number(14 - 6)? + number(0)? + number(0)? + number(0)?;
+        let (started, resident_pages) = (number(22 - 18)?, number(24 - 23)?);
+        Some(Self { pid: pid.parse().ok()?, parent, group, state, ticks, started, resident_pages })
+    }
+
+    pub(crate) fn cpu(&self) -> Duration {
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Duration::from_micros(self.ticks.saturating_mul(1_000_000) / per_second)
+    }
+
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+        self.resident_pages.saturating_mul(page)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// Which processes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Those whose numbers were given out after this one, if numbers have not begun anew more
+    /// than once since: few, for a young tree.
+    After(i32),
+    /// Every process of the machine.
+    All,
+}
+
+fn look(look: Look) -> Vec<Stat> {
+    let last = last_number();
+    let wanted = |pid: i32| match look {
+        Look::All => true,
+        // The last number is smaller where they have begun anew.
+        Look::After(first) if last < first => pid >= first || pid <= last,
+        Look::After(first) => pid >= first,
+    };
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|pid| wanted(*pid)).filter_map(Stat::of).collect()
+}
+
+/// The number that was given out last.
+fn last_number() -> i32 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().last().and_then(|last| last.parse().ok()).unwrap_or(i32::MAX)
+}
+
+/// The processes with the last `count` numbers that were given out, the last one first.
+pub(crate) fn youngest(count: i32) -> impl Iterator<Item = Stat> {
+    let last = last_number();
+    // A little beyond: more are born while we look. Where numbers begin anew, a few are missed.
+    (last.saturating_sub(count)..=last.saturating_add(4))
+        .rev()
+        .filter(|pid| *pid > 1)
+        .filter_map(Stat::of)
+}
+
+/// All below `root` that are looked at, without itself.
+pub(crate) fn descendants(root: i32, which: Look) -> Vec<Stat> {
+    below(look(which), root)
+}
+
+fn below(all: Vec<Stat>, root: i32) -> Vec<Stat> {
+    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
+    for stat in all {
+        children.entry(stat.parent).or_default().push(stat);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        for stat in children.remove(&pid).unwrap_or_default() {
+            open.push(stat.pid);
+            found.push(stat);
+        }
+    }
+    found
+}
+
+/// Whether `pid` stands somewhere below `root`.
+pub(crate) fn is_below(pid: i32, root: i32) -> bool {
+    let mut at = pid;
+    // Deeper than any real tree; the bound is against a chain that changes while we walk.
+    for _ in 0..1000 {
+        match Stat::of(at) {
+            Some(stat) if stat.parent == root => return true,
+            Some(stat) if stat.parent > 1 => at = stat.parent,
+            Some(_) | None => return false,
+        }
+    }
+    false
+}
+
+/// The processes whose environment has one of `marks` (`NAME=value`).
+///
+/// Only what a program was started with is seen, and only of processes that we may look into.
+pub(crate) fn marked(marks: &HashSet<String>) -> Vec<(String, Pid)> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let own = std::process::id().to_string();
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| **name != own) else { continue };
+        let Some(pid) = name.parse().ok().and_then(Pid::from_raw) else { continue };
+        let Ok(environment) = std::fs::read(Path::new("/proc").join(name).join("environ")) else {
+            continue;
+        };
+        let mark = environment.split(|byte| *byte == 0).find_map(|variable| {
+            let variable = std::str::from_utf8(variable).ok()?;
+            marks.contains(variable).then(|| variable.to_owned())
+        });
+        if let Some(mark) = mark {
+            found.push((mark, pid));
+        }
+    }
+    found
+}
+
+/// Whether a process ignores a signal.
+pub(crate) fn ignores(pid: i32, signal: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(pid: i32, parent: i32) -> Stat {
+        Stat { pid, parent, group: pid, state: 'S', ticks: 0, started: 0, resident_pages: 0 }
+    }
+
+    #[test]
+    fn a_name_may_contain_brackets_and_blanks() {
+        let line = "42 (a) b) S 7 42 42 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 999 1000 55 \
+                    18446744073709551615 0 0";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.pid, stat.parent, stat.state), (42, 7, 'S'));
+        assert_eq!((stat.ticks, stat.started, stat.resident_pages), (100, 999, 55));
+        assert_eq!(Stat::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn a_tree_is_all_that_hangs_below_its_root() {
+        let all = vec![stat(2, 1), stat(3, 2), stat(4, 3), stat(5, 1), stat(6, 3)];
+        let mut found: Vec<i32> = below(all, 2).into_iter().map(|stat| stat.pid).collect();
+        found.sort_unstable();
+        assert_eq!(found, [3, 4, 6]);
+    }
+
+    #[test]
+    fn this_process_is_there_and_its_parent_is_above_it() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let stat = Stat::of(own).unwrap();
+        assert!(stat.is_alive() && stat.resident_bytes() > 0);
+        assert!(is_below(own, stat.parent));
+        assert!(!is_below(stat.parent, own));
+    }
+}

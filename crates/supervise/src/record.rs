@@ -1,0 +1,137 @@
+//! The small files that a life leaves beside its log: what it is, and how it ended.
+//!
+//! `keeper-N.sock` is where its keeper listens; `life-N` says what was started, for whoever must
+//! clean up after a keeper that was killed; `exit-N` is the true end. All three go when the end
+//! has been acknowledged. Their number is the epoch.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use overmind_core::process::{MARK, ProcessKey};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::wire::Key;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Socket,
+    Life,
+    Exit,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Socket, Self::Life, Self::Exit];
+
+    pub(crate) fn name(self, epoch: u32) -> String {
+        match self {
+            Self::Socket => format!("keeper-{epoch}.sock"),
+            Self::Life => format!("life-{epoch}"),
+            Self::Exit => format!("exit-{epoch}"),
+        }
+    }
+
+    /// What a file in a session's directory is, and of which life.
+    pub(crate) fn parse(name: &str) -> Option<(Self, u32)> {
+        let (kind, epoch) = name.split_once('-')?;
+        match kind {
+            "keeper" => Some((Self::Socket, epoch.strip_suffix(".sock")?.parse().ok()?)),
+            "life" => Some((Self::Life, epoch.parse().ok()?)),
+            "exit" => Some((Self::Exit, epoch.parse().ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// What was started.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Life {
+    pub(crate) key: Key,
+    pub(crate) pid: i32,
+    /// When the kernel says the main process began; with the number it is this one and no other.
+    pub(crate) started_ticks: u64,
+    pub(crate) groups: Vec<PathBuf>,
+}
+
+/// `NAME=value` of the variable that marks the processes of a life.
+pub(crate) fn mark(key: ProcessKey) -> String {
+    format!("{MARK}={key}")
+}
+
+/// Writes a record whole or not at all. It is on the disk itself only after [`sync`].
+pub(crate) fn write(
+    dir: &OwnedFd,
+    kind: Kind,
+    epoch: u32,
+    content: &impl Serialize,
+) -> io::Result<()> {
+    let name = kind.name(epoch);
+    let draft = format!("{name}.new");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(dir, &draft, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(&serde_json::to_vec(content)?)?;
+    Ok(rustix::fs::renameat(dir, &draft, dir, &name)?)
+}
+
+/// Puts a record, and that it is there, on the disk itself.
+pub(crate) fn sync(dir: &OwnedFd, kind: Kind, epoch: u32) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::fsync(rustix::fs::openat(dir, kind.name(epoch), flags, Mode::empty())?)?;
+    Ok(rustix::fs::fsync(rustix::fs::openat(dir, ".", flags | OFlags::DIRECTORY, Mode::empty())?)?)
+}
+
+/// `None` if there is no such record, or none that can be read.
+pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) -> Option<T> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(dir, kind.name(epoch), flags, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    File::from(file).take(1 << 20).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+pub(crate) fn remove(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir, kind.name(epoch), AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(err) => Err(err.into()),
+    }
+}
+
+/// Opens a directory itself.
+pub(crate) fn open_dir(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_a_file_is() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::parse(&kind.name(7)), Some((kind, 7)));
+        }
+        for other in
+            ["0000000000000000.log", "exit-", "exit-7.new", "keeper-7", "life-x", "lost+found"]
+        {
+            assert_eq!(Kind::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_torn_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open_dir(dir.path()).unwrap();
+        write(&fd, Kind::Exit, 3, &vec![1, 2]).unwrap();
+        sync(&fd, Kind::Exit, 3).unwrap();
+        assert_eq!(read::<Vec<u8>>(&fd, Kind::Exit, 3), Some(vec![1, 2]));
+        std::fs::write(dir.path().join("exit-3"), "[1,").unwrap();
+        assert_eq!(read::<Vec<u8>>(&fd, Kind::Exit, 3), None);
+        remove(&fd, Kind::Exit, 3).unwrap();
+        remove(&fd, Kind::Exit, 3).unwrap();
+        assert_eq!(read::<Vec<u8>>(&fd, Kind::Exit, 3), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! Viewers: they see the log grow, and may type.
+//!
+//! A viewer reads at its own pace from the files; nobody waits for it. One that falls too far
+//! behind is taken to the end and told what it missed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::process::{
+    AttachOptions, Attachment, Ended, LogFrom, LogKind, ProcessError, ProcessKey, Seen,
+    TerminalSize,
+};
+
+use crate::log::follow::Follower;
+use crate::supervisor::entry::Entry;
+use crate::supervisor::life::{Life, Request, What};
+use crate::supervisor::pulse::{State, Watching};
+use crate::supervisor::{Shared, request};
+use crate::wire::Ask;
+
+/// How far a viewer may be behind the end before it is taken there.
+const BEHIND: u64 = 1 << 20;
+/// What one call gives at most.
+const STEP: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Viewer {
+    key: ProcessKey,
+    entry: Arc<Entry>,
+    life: Arc<Life>,
+    follower: Follower,
+    watching: Watching,
+    options: AttachOptions,
+    id: u64,
+    /// Where the last piece ended.
+    expected: u64,
+    /// Something was left out since the last piece that was shown.
+    skipped: u64,
+    ready: std::collections::VecDeque<Seen>,
+    ended: Option<Ended>,
+}
+
+impl Viewer {
+    pub(crate) async fn open(
+        shared: &Arc<Shared>,
+        key: ProcessKey,
+        options: AttachOptions,
+    ) -> Result<Self, ProcessError> {
+        let entry = shared.known(key)?;
+        let life = entry.life(key)?;
+        let watching = entry.watch();
+        let end = entry.pulse.borrow().offset;
+        let from = end.saturating_sub(options.replay_bytes).max(life.started.offset.min(end));
+        let from = if options.replay_bytes == 0 { LogFrom::End } else { LogFrom::Offset(from) };
+        let follower = Follower::open(key.session, &entry.dir, from, Some(entry.watch())).await?;
+        let expected = follower.offset();
+        let id = entry.next_id();
+        let viewer = Self {
+            key,
+            entry,
+            life,
+            follower,
+            watching,
+            options,
+            id,
+            expected,
+            skipped: 0,
+            ready: std::collections::VecDeque::new(),
+            ended: None,
+        };
+        if let Some(size) = options.size {
+            viewer.activate(size, true).await?;
+        }
+        Ok(viewer)
+    }
+
+    /// Makes this the viewer whose size counts.
+    async fn activate(&self, size: TerminalSize, redraw: bool) -> Result<(), ProcessError> {
+        if self.options.read_only || self.life.terminal.is_none() {
+            return Ok(());
+        }
+        let changed = {
+            let mut inner = self.entry.lock();
+            inner.viewers.retain(|(id, _)| *id != self.id);
+            inner.viewers.push((self.id, size));
+            inner.terminal != Some(size)
+        };
+        if changed || redraw {
+            request::resize(&self.entry, &self.life, size, redraw).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Result<(), ProcessError> {
+        let end = self.watching.now().offset;
+        if end.saturating_sub(self.follower.offset()) > BEHIND {
+            let to = end.saturating_sub(self.options.replay_bytes.min(BEHIND / 2));
+            self.follower.jump(to);
+        }
+        let chunks = self.follower.chunks(STEP).await?;
+        let mut bytes = Vec::new();
+        let over = chunks.is_empty();
+        for chunk in chunks {
+            let at = chunk.record.offset;
+            if at > self.expected {
+                self.skipped += at - self.expected;
+            }
+            self.expected = chunk.end();
+            let shown = match chunk.record.kind {
+                LogKind::Output | LogKind::Stderr => chunk.record.epoch == self.key.epoch,
+                LogKind::Note(_) => false,
+            };
+            if shown {
+                if self.skipped > 0 {
+                    if !bytes.is_empty() {
+                        self.ready.push_back(Seen::Output(std::mem::take(&mut bytes)));
+                    }
+                    self.ready.push_back(Seen::Skipped(std::mem::take(&mut self.skipped)));
+                }
+                bytes.extend_from_slice(&chunk.bytes);
+            }
+        }
+        if !bytes.is_empty() {
+            self.ready.push_back(Seen::Output(bytes));
+        }
+        if over {
+            let pulse = self.watching.now();
+            let ended = match pulse.state {
+                State::Ended(ended) if pulse.epoch == self.key.epoch => ended,
+                State::Ended(_) | State::Idle | State::Live => Ended::Lost {
+                    reason: "the session goes on in another life, or was forgotten".to_owned(),
+                    killed: 0,
+                },
+            };
+            self.ended = Some(ended);
+        }
+        Ok(())
+    }
+}
+
+impl Attachment for Viewer {
+    fn next(&mut self) -> Fut<'_, Result<Seen, ProcessError>> {
+        Box::pin(async move {
+            loop {
+                if let Some(seen) = self.ready.pop_front() {
+                    return Ok(seen);
+                }
+                if let Some(ended) = &self.ended {
+                    return Ok(Seen::Ended(ended.clone()));
+                }
+                self.read().await?;
+            }
+        })
+    }
+
+    fn write(&mut self, bytes: Vec<u8>, limit: Duration) -> Fut<'_, Result<(), ProcessError>> {
+        Box::pin(async move {
+            if self.options.read_only {
+                return Err(ProcessError::ReadOnly(self.key));
+            }
+            if let Some(size) = self.options.size {
+                self.activate(size, false).await?;
+            }
+            request::write(&self.entry, &self.life, &bytes, limit).await
+        })
+    }
+
+    fn resize(&mut self, size: TerminalSize) -> Fut<'_, Result<(), ProcessError>> {
+        Box::pin(async move {
+            self.options.size = Some(size);
+            self.activate(size, false).await
+        })
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let mut inner = self.entry.lock();
+        let was_active = inner.viewers.last().is_some_and(|(id, _)| *id == self.id);
+        inner.viewers.retain(|(id, _)| *id != self.id);
+        let Some((_, size)) = inner.viewers.last().copied().filter(|_| was_active) else { return };
+        if inner.terminal == Some(size) {
+            return;
+        }
+        inner.terminal = Some(size);
+        let what = What::Ask(Ask::Resize { size: size.into(), redraw: false });
+        let request = Request { id: self.entry.next_id(), what, reply: None };
+        // With the queue full, the next key that the remaining viewer types sets it right.
+        let _ = self.life.requests.try_send(request);
+    }
+}

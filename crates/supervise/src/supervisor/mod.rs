@@ -1,0 +1,193 @@
+//! The daemon's side: starts lives, finds them again after a restart, passes on what is asked.
+//!
+//! One task for each living keeper, which waits for its socket and for requests; nothing is polled
+//! and output does not come through here. Readers and viewers read the log files themselves.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overmind_core::ids::SessionId;
+use overmind_core::process::{LogLimits, ProcessError, ProcessKey};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::group::Bases;
+use crate::supervisor::entry::Entry;
+use crate::supervisor::nursery::Nursery;
+use crate::supervisor::pulse::State;
+
+mod adopt;
+mod attach;
+mod entry;
+mod life;
+mod lost;
+mod nursery;
+mod port;
+pub(crate) mod pulse;
+mod request;
+mod start;
+
+/// How a [`Supervisor`] works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This program, or another whose `main` calls [`crate::zygote::main_if_requested`]. Use
+    /// `/proc/self/exe`, which is the program that runs even if its file was replaced.
+    pub program: PathBuf,
+    /// A directory for each session is made here. It is made with mode 0700.
+    pub root: PathBuf,
+    /// For markers that are written where no life runs.
+    pub log: LogLimits,
+    /// Starts under way at the same time; further ones wait.
+    pub starts: usize,
+}
+
+impl Options {
+    pub fn new(program: PathBuf, root: PathBuf) -> Self {
+        Self { program, root, log: LogLimits::default(), starts: 32 }
+    }
+}
+
+/// See [`overmind_core::process::Processes`]. Dropped, it lets go of all processes; they go on.
+#[derive(Clone)]
+pub struct Supervisor {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("root", &self.shared.ground.options.root)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What drivers need, too. They must not keep the rest alive, which owns them.
+pub(crate) struct Ground {
+    pub(crate) options: Options,
+    pub(crate) bases: Bases,
+}
+
+pub(crate) struct Shared {
+    pub(crate) ground: Arc<Ground>,
+    nursery: Nursery,
+    entries: Mutex<HashMap<SessionId, Arc<Entry>>>,
+    starts: Semaphore,
+    /// The drivers of lives.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Shared {
+    /// Spawns a driver. It ends with its life, or when the supervisor is closed.
+    pub(crate) fn spawn(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that have ended are forgotten here, so that the set has no more than the lives.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+
+    pub(crate) fn dir(&self, session: SessionId) -> PathBuf {
+        self.ground.options.root.join(session.to_string())
+    }
+
+    pub(crate) fn entry(&self, session: SessionId) -> Option<Arc<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).get(&session).cloned()
+    }
+
+    pub(crate) fn entry_or_new(&self, session: SessionId) -> Arc<Entry> {
+        self.with_entry(session, Arc::clone)
+    }
+
+    /// Does something with an entry, made if there is none, that cannot be forgotten meanwhile.
+    pub(crate) fn with_entry<T>(
+        &self,
+        session: SessionId,
+        work: impl FnOnce(&Arc<Entry>) -> T,
+    ) -> T {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.entry(session);
+        work(entry.or_insert_with(|| Arc::new(Entry::new(self.dir(session)))))
+    }
+
+    /// The entry of a life that is known.
+    pub(crate) fn known(&self, key: ProcessKey) -> Result<Arc<Entry>, ProcessError> {
+        self.entry(key.session).ok_or(ProcessError::NotAlive(key))
+    }
+
+    /// Forgets a session in which nothing lives or starts; `Err` with its life if something does.
+    ///
+    /// With `unwatched`, only one that nobody watches: who does goes on with the next life.
+    pub(crate) fn forget(&self, session: SessionId, unwatched: bool) -> Result<(), ProcessKey> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = entries.get(&session) else { return Ok(()) };
+        let (busy, epoch) = {
+            let inner = entry.lock();
+            let live = matches!(entry.pulse.borrow().state, State::Live);
+            (live || inner.starting || (unwatched && inner.life.is_some()), inner.newest)
+        };
+        if busy {
+            return Err(ProcessKey { session, epoch });
+        }
+        if !(unwatched && entry.watchers.any()) {
+            entries.remove(&session);
+        }
+        Ok(())
+    }
+}
+
+impl Supervisor {
+    /// Makes the directory, finds out about control groups, and starts the zygote.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be made or is not ours alone, or the program cannot be started.
+    pub fn open(options: Options) -> Result<Self, ProcessError> {
+        let refused =
+            |reason: String| ProcessError::Directory { path: options.root.clone(), reason };
+        make_private(&options.root).map_err(|err| refused(err.to_string()))?;
+        let nursery =
+            Nursery::open(options.program.clone()).map_err(|err| ProcessError::Refused {
+                program: options.program.display().to_string(),
+                step: "the process that keepers are born from",
+                reason: err.to_string(),
+            })?;
+        let shared = Shared {
+            nursery,
+            entries: Mutex::default(),
+            starts: Semaphore::new(options.starts.max(1)),
+            tasks: Mutex::default(),
+            ground: Arc::new(Ground { bases: Bases::discover(), options }),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Lets go of all processes, which go on, and ends the zygote. To be called when the daemon
+    /// drains; what is asked afterwards is answered with an error.
+    pub async fn close(&self) {
+        let mut tasks =
+            std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.shutdown().await;
+        self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let shared = Arc::clone(&self.shared);
+        // It waits for the zygote's end, which is at once.
+        let _ = tokio::task::spawn_blocking(move || shared.nursery.close()).await;
+    }
+}
+
+/// Makes a directory that is ours alone.
+fn make_private(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let meta = std::fs::symlink_metadata(dir)?;
+    let own = rustix::process::geteuid().as_raw();
+    if !meta.is_dir() || meta.uid() != own {
+        return Err(std::io::Error::other("it belongs to another user, or is no directory"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}

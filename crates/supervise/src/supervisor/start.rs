@@ -1,0 +1,175 @@
+//! Starting a life.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream as StdUnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::process::{ProcessError, ProcessKey, ProcessSpec, Started};
+use tokio::net::UnixStream;
+
+use crate::record::{self, Kind};
+use crate::supervisor::entry::Entry;
+use crate::supervisor::life::{self, Connection};
+use crate::supervisor::pulse::State;
+use crate::supervisor::{Shared, make_private};
+use crate::wire::{self, FromKeeper, MAX_FRAME, Order, ToKeeper};
+
+/// For a keeper to have its command running. Most of it is the program's own beginning; a disk
+/// that sleeps needs longest.
+const RUNS_WITHIN: Duration = Duration::from_secs(30);
+
+/// While it lives, no other start of this session begins.
+struct Starting(Arc<Entry>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.lock().starting = false;
+    }
+}
+
+/// Claims a session for a start. Under the table's lock, so that it cannot be forgotten meanwhile.
+fn claim(shared: &Shared, key: ProcessKey) -> Result<Starting, ProcessError> {
+    shared.with_entry(key.session, |entry| {
+        let mut inner = entry.lock();
+        if let Some(life) = &inner.life
+            && matches!(entry.pulse.borrow().state, State::Live)
+        {
+            return Err(ProcessError::AlreadyLive { live: life.started.key });
+        }
+        if inner.starting {
+            return Err(ProcessError::AlreadyLive { live: key });
+        }
+        if key.epoch <= inner.newest {
+            return Err(ProcessError::Stale { asked: key, newest: inner.newest });
+        }
+        inner.starting = true;
+        Ok(Starting(Arc::clone(entry)))
+    })
+}
+
+/// What can be said before anything is done.
+fn check(spec: &ProcessSpec) -> Result<(), ProcessError> {
+    let refuse = |step, reason: &str| {
+        let program = spec.argv.first().cloned().unwrap_or_default();
+        Err(ProcessError::Refused { program, step, reason: reason.to_owned() })
+    };
+    if spec.argv.first().is_none_or(String::is_empty) {
+        return refuse("the program", "no command was given");
+    }
+    if !spec.cwd.is_absolute() || spec.cwd.to_str().is_none() {
+        return refuse("its directory", "the path must be absolute, and text");
+    }
+    let bad_name = |(name, _): &(String, String)| name.is_empty() || name.contains('=');
+    if spec.env.iter().any(bad_name) {
+        return refuse("a variable", "its name is empty or contains `=`");
+    }
+    let texts = spec.argv.iter().map(String::len).sum::<usize>()
+        + spec.env.iter().map(|(name, value)| name.len() + value.len() + 16).sum::<usize>();
+    if texts > MAX_FRAME / 2 {
+        return refuse("its arguments", "more than 2 MiB with the environment: use standard input");
+    }
+    Ok(())
+}
+
+pub(crate) async fn start(
+    shared: &Arc<Shared>,
+    spec: ProcessSpec,
+) -> Result<Started, ProcessError> {
+    check(&spec)?;
+    let key = spec.key;
+    let program = spec.argv[0].clone();
+    let refused = |step: &'static str, reason: String| ProcessError::Refused {
+        program: program.clone(),
+        step,
+        reason,
+    };
+    let starting = claim(shared, key)?;
+    let entry = &starting.0;
+    let plan = shared
+        .ground
+        .bases
+        .plan(key, &spec.group)
+        .map_err(|reason| refused("its control group", reason))?;
+    let _permit = shared.starts.acquire().await.expect("nobody closes it");
+    let of = Arc::clone(shared);
+    let dir = entry.dir.clone();
+    let asked = tokio::task::spawn_blocking(move || ask(&of, &dir, key)).await;
+    let failed = |err: &dyn std::fmt::Display| refused("its keeper", err.to_string());
+    let stream = asked.map_err(|err| failed(&err))?.map_err(|err| failed(&err))?;
+    let stream = UnixStream::from_std(stream).map_err(|err| failed(&err))?;
+    let mut connection = Connection::new(stream);
+    wire::put(&mut connection.outbox, &ToKeeper::Start(Box::new(Order::new(spec, plan))));
+    let answered = async {
+        connection.flush().await?;
+        connection.hear().await
+    };
+    let answer = match tokio::time::timeout(RUNS_WITHIN, answered).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(err)) if err.kind() == io::ErrorKind::UnexpectedEof => {
+            let reason = "it could not be made: has this user too many processes, or the machine \
+                          no memory left?";
+            return Err(refused("its keeper", reason.to_owned()));
+        }
+        Ok(Err(err)) => return Err(failed(&err)),
+        Err(_) => {
+            return Err(refused("its keeper", format!("no answer within {RUNS_WITHIN:?}")));
+        }
+    };
+    match answer {
+        FromKeeper::Running(running) => {
+            // Until this is read, the life ends with this connection: then nobody knows of it.
+            wire::put(&mut connection.outbox, &ToKeeper::Confirm);
+            connection.flush().await.map_err(|err| failed(&err))?;
+            life::serve(shared, entry, connection, &running);
+            Ok(running.started())
+        }
+        FromKeeper::Refused { step, reason } => Err(refused(known_step(&step), reason)),
+        other @ (FromKeeper::Output { .. } | FromKeeper::Done { .. } | FromKeeper::Exited(_)) => {
+            Err(refused("its keeper", format!("it answered an order with {other:?}")))
+        }
+    }
+}
+
+/// The keeper is of this very version, so its words are ours.
+fn known_step(step: &str) -> &'static str {
+    const KNOWN: [&str; 13] = [
+        "the program",
+        "its directory",
+        "an argument",
+        "a variable",
+        "its streams",
+        "its control group",
+        "its user",
+        "its own session",
+        "its keeper",
+        "its log",
+        "its record",
+        "a process",
+        "a pipe",
+    ];
+    KNOWN.into_iter().find(|one| *one == step).unwrap_or("its start")
+}
+
+/// Makes what a keeper is given, and asks for one. Blocking, for well under a millisecond.
+fn ask(shared: &Shared, dir: &Path, key: ProcessKey) -> io::Result<StdUnixStream> {
+    if !dir.exists() {
+        make_private(dir)?;
+    }
+    let opened: OwnedFd = record::open_dir(dir)?;
+    // Left by a start that failed half-way: nobody listens there, for the life is a new one.
+    record::remove(&opened, Kind::Socket, key.epoch)?;
+    // Bound here and not by the keeper: from now on whoever looks finds that one is to come.
+    let listener = UnixListener::bind(life::below(&opened, &Kind::Socket.name(key.epoch)))?;
+    listener.set_nonblocking(true)?;
+    let (ours, theirs) = StdUnixStream::pair()?;
+    let asked = shared.nursery.ask([theirs.as_fd(), listener.as_fd(), opened.as_fd()]);
+    if let Err(err) = asked {
+        record::remove(&opened, Kind::Socket, key.epoch)?;
+        return Err(err);
+    }
+    ours.set_nonblocking(true)?;
+    Ok(ours)
+}

@@ -1,0 +1,120 @@
+//! Viewers.
+
+use std::time::Duration;
+
+use overmind_core::process::{
+    AttachOptions, Attachment, End, Ended, ProcessError, ProcessKey, ProcessSpec, Processes, Seen,
+    TerminalSize,
+};
+
+use crate::common::{PATIENCE, Place, TERMINAL, first, session, shell};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn sized(columns: u16, rows: u16) -> AttachOptions {
+    AttachOptions { size: Some(TerminalSize { columns, rows }), ..AttachOptions::default() }
+}
+
+/// Reads until something was seen, and answers all that was.
+async fn until(viewer: &mut Box<dyn Attachment>, what: &str) -> String {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(what) {
+        let next = tokio::time::timeout(PATIENCE, viewer.next()).await;
+        match next.unwrap_or_else(|_| panic!("{what}: {}", String::from_utf8_lossy(&seen))).unwrap()
+        {
+            Seen::Output(bytes) => seen.extend(bytes),
+            other => panic!("{other:?} before {what}"),
+        }
+    }
+    String::from_utf8(seen).unwrap()
+}
+
+async fn echo(place: &Place) -> ProcessKey {
+    let key = first(session());
+    let script = "stty -echo; trap 'stty size' WINCH; echo ready; while :; do read line && echo \"<$line>\"; done";
+    place.supervisor.start(ProcessSpec { io: TERMINAL, ..shell(key, script) }).await.unwrap();
+    place.until_says(key.session, "ready").await;
+    key
+}
+
+#[tokio::test]
+async fn two_viewers_see_the_same_and_one_that_may_only_look_cannot_type() {
+    let place = Place::new();
+    let key = echo(&place).await;
+    let mut one = place.supervisor.attach(key, AttachOptions::default()).await.unwrap();
+    let looking = AttachOptions { read_only: true, ..AttachOptions::default() };
+    let mut two = place.supervisor.attach(key, looking).await.unwrap();
+    one.write(b"hello\n".to_vec(), LIMIT).await.unwrap();
+    let seen = until(&mut one, "<hello>").await;
+    assert!(seen.starts_with("ready\r\n"), "what came before is shown first: {seen}");
+    assert_eq!(until(&mut two, "<hello>").await, seen);
+    let refused = two.write(b"x".to_vec(), LIMIT).await.unwrap_err();
+    assert!(matches!(refused, ProcessError::ReadOnly(_)), "{refused}");
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    for viewer in [&mut one, &mut two] {
+        loop {
+            match tokio::time::timeout(PATIENCE, viewer.next()).await.unwrap().unwrap() {
+                Seen::Output(_) => {}
+                Seen::Ended(Ended::Exited(_)) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(viewer.next().await, Ok(Seen::Ended(_))), "and again");
+    }
+    assert!(place.supervisor.attach(key, AttachOptions::default()).await.is_err());
+}
+
+#[tokio::test]
+async fn the_terminal_has_the_size_of_whoever_was_active_last() {
+    let place = Place::new();
+    let key = echo(&place).await;
+    let mut small = place.supervisor.attach(key, sized(90, 20)).await.unwrap();
+    until(&mut small, "20 90").await;
+    let mut large = place.supervisor.attach(key, sized(200, 50)).await.unwrap();
+    until(&mut large, "50 200").await;
+    // One that only looks has no say.
+    let looking = AttachOptions { read_only: true, ..sized(10, 10) };
+    let mut idle = place.supervisor.attach(key, looking).await.unwrap();
+    idle.resize(TerminalSize { columns: 11, rows: 11 }).await.unwrap();
+    small.write(b"mine\n".to_vec(), LIMIT).await.unwrap();
+    let seen = until(&mut small, "<mine>").await;
+    assert!(seen.contains("20 90") && !seen.contains("11 11"), "{seen}");
+    small.resize(TerminalSize { columns: 91, rows: 21 }).await.unwrap();
+    until(&mut small, "21 91").await;
+    // It leaves: the other's size counts again.
+    drop(small);
+    until(&mut large, "21 91").await;
+    until(&mut large, "50 200").await;
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    place.exit(key).await;
+}
+
+#[tokio::test]
+async fn a_slow_viewer_holds_nobody_up_and_is_told_what_it_missed() {
+    let place = Place::new();
+    let key = first(session());
+    let script = "echo begin; read x; seq 1 1500000; echo finished; read y";
+    place.supervisor.start(ProcessSpec { io: TERMINAL, ..shell(key, script) }).await.unwrap();
+    let mut slow = place.supervisor.attach(key, AttachOptions::default()).await.unwrap();
+    until(&mut slow, "begin").await;
+    place.supervisor.write(key, b"\n".to_vec(), LIMIT).await.unwrap();
+    // It reads nothing at all, and the program comes to its end.
+    place.supervisor.log(key.session, Default::default()).await.unwrap();
+    crate::common::eventually("it has written all", async || {
+        place.supervisor.screen(key.session, 3).await.unwrap().lines.iter().any(|l| l == "finished")
+    })
+    .await;
+    let mut skipped = 0;
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("finished") {
+        match tokio::time::timeout(PATIENCE, slow.next()).await.unwrap().unwrap() {
+            Seen::Output(bytes) => seen.extend(bytes),
+            Seen::Skipped(bytes) => skipped += bytes,
+            Seen::Ended(ended) => panic!("{ended:?}"),
+        }
+    }
+    assert!(skipped > 5 << 20, "{skipped}");
+    assert!(seen.len() < 2 << 20, "{}", seen.len());
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    place.exit(key).await;
+}

@@ -1,0 +1,223 @@
+//! Nothing survives, whatever it does to do so.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use overmind_core::process::{
+    End, Ended, EndedBy, ExitStatus, GroupLimits, GroupWish, ProcessError, ProcessSpec, Processes,
+};
+use rustix::process::Signal;
+
+use crate::common::{
+    PROGRAM, Place, TERMINAL, WISHES, ended, eventually, first, groups, kill, leftovers, lives,
+    marked, parent, session, shell, with_words,
+};
+
+#[tokio::test]
+async fn double_forks_sessions_of_their_own_and_deaf_children_are_all_killed() {
+    let place = Place::new();
+    for wish in WISHES {
+        let key = first(session());
+        // Of the last one not even the environment says where it comes from.
+        let word = format!("sleep 1{}", key.session.as_u128() % 1_000_000_007);
+        let script = format!(
+            "(setsid sh -c '(trap \"\" TERM HUP INT; {word} & {word}) & exec {word}' &)\n\
+             setsid sh -c 'trap \"\" TERM; while :; do sleep 0.01; done' &\n\
+             env -i setsid {word} &\n\
+             trap '' TERM HUP; echo ready; while :; do sleep 0.01; done"
+        );
+        place.supervisor.start(ProcessSpec { group: wish, ..shell(key, &script) }).await.unwrap();
+        place.until_says(key.session, "ready").await;
+        eventually("all have begun", async || with_words(&word).len() >= 4).await;
+        place.supervisor.end(key, End::Kill, None).await.unwrap();
+        let exit = place.exit(key).await;
+        assert_eq!((exit.status, exit.survivors), (ExitStatus::Signal(9), 0));
+        assert!(marked(key.session).is_empty(), "{wish:?}");
+        assert!(with_words(&word).is_empty(), "{wish:?}");
+        assert!(groups(key.session).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_stop_reaches_also_those_that_left_the_group() {
+    let place = Place::new();
+    for wish in WISHES {
+        let key = first(session());
+        let script = "setsid sh -c 'trap \"echo away; exit\" TERM; echo one; while :; do sleep 0.01; done' &\n\
+                      trap 'echo main; exit 0' TERM; echo two; while :; do sleep 0.01; done";
+        place.supervisor.start(ProcessSpec { group: wish, ..shell(key, script) }).await.unwrap();
+        place.until_says(key.session, "one").await;
+        place.until_says(key.session, "two").await;
+        let grace = Duration::from_secs(20);
+        place.supervisor.end(key, End::Stop { grace }, None).await.unwrap();
+        let exit = place.exit(key).await;
+        assert_eq!((exit.status, exit.by), (ExitStatus::Code(0), EndedBy::Stop));
+        let text = place.text(key.session).await;
+        assert!(text.contains("away") && text.contains("main"), "{wish:?}: {text}");
+        assert!(marked(key.session).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_chain_of_processes_that_replace_each_other_is_caught() {
+    let place = Place::new();
+    let script = place.dir.path().join("chain.sh");
+    std::fs::write(&script, "setsid sh \"$0\" &\nexit 0\n").unwrap();
+    for wish in WISHES {
+        let key = first(session());
+        let mut spec = ProcessSpec { group: wish, ..shell(key, "") };
+        let path = script.display().to_string();
+        spec.argv = vec!["sh".to_owned(), path.clone()];
+        let exit = place.run(spec).await;
+        assert_eq!((exit.status, exit.survivors), (ExitStatus::Code(0), 0), "{wish:?}");
+        assert!(with_words(&path).is_empty(), "{wish:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_bounded_and_killed() {
+    let place = Place::new();
+    let key = first(session());
+    let limits = GroupLimits { pids: Some(150), ..GroupLimits::default() };
+    let bomb = "f() { f & f & exec sleep 1000; }; f & exec sleep 1000";
+    let spec = ProcessSpec { group: GroupWish::Bounded(limits), ..shell(key, bomb) };
+    match place.supervisor.start(spec).await {
+        Ok(_) => {}
+        // A user who may not bound anything is told so, and nothing runs.
+        Err(ProcessError::Refused { step: "its control group", reason, .. }) => {
+            assert!(!rustix::process::geteuid().is_root(), "{reason}");
+            return;
+        }
+        Err(err) => panic!("{err}"),
+    }
+    eventually("it has spread", async || marked(key.session).len() > 50).await;
+    assert!(marked(key.session).len() <= 150);
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    assert_eq!(place.exit(key).await.survivors, 0);
+    assert!(marked(key.session).is_empty() && groups(key.session).is_empty());
+}
+
+#[tokio::test]
+async fn a_killed_keeper_takes_its_tree_along_and_is_told_as_lost() {
+    let place = Place::new();
+    for wish in WISHES {
+        let key = first(session());
+        let script = "setsid sh -c 'trap \"\" TERM HUP; echo apart; while :; do sleep 0.01; done' &\n\
+                      echo main; while :; do sleep 0.01; done";
+        let spec = ProcessSpec { group: wish, io: TERMINAL, ..shell(key, script) };
+        let started = place.supervisor.start(spec).await.unwrap();
+        place.until_says(key.session, "apart").await;
+        place.until_says(key.session, "main").await;
+        kill(parent(started.pid), Signal::KILL);
+        match ended(&place.supervisor, key).await {
+            Ended::Lost { reason, killed } => {
+                assert!(reason.contains("keeper was killed") && killed >= 1, "{reason} {killed}");
+            }
+            Ended::Exited(exit) => panic!("{exit:?}"),
+        }
+        assert!(marked(key.session).is_empty() && groups(key.session).is_empty(), "{wish:?}");
+        assert!(place.text(key.session).await.contains("--- lost: "));
+        place.supervisor.acknowledge(key).await.unwrap();
+        assert!(leftovers(place.dir.path(), key.session).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_keeper_that_is_asked_to_end_ends_its_tree_in_good_order() {
+    let place = Place::new();
+    let key = first(session());
+    let script = "trap 'echo leaving; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let started = place.supervisor.start(shell(key, script)).await.unwrap();
+    place.until_says(key.session, "ready").await;
+    kill(parent(started.pid), Signal::TERM);
+    let exit = place.exit(key).await;
+    assert_eq!((exit.status, exit.by), (ExitStatus::Code(3), EndedBy::Stop));
+    assert!(place.text(key.session).await.contains("leaving"));
+}
+
+#[tokio::test]
+async fn keepers_do_not_depend_on_the_process_that_they_were_born_from() {
+    let place = Place::new();
+    let key = first(session());
+    let script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+    let started = place.supervisor.start(shell(key, script)).await.unwrap();
+    place.until_says(key.session, "ready").await;
+    let keeper = parent(started.pid);
+    let zygote = parent(u32::try_from(keeper).unwrap());
+    kill(zygote, Signal::KILL);
+    eventually("it is gone", async || !lives(zygote)).await;
+    // The next start finds out and makes another.
+    let other = first(session());
+    assert_eq!(place.run(shell(other, "exit 6")).await.status, ExitStatus::Code(6));
+    place.supervisor.end(key, End::Stop { grace: Duration::from_secs(20) }, None).await.unwrap();
+    assert_eq!(place.exit(key).await.status, ExitStatus::Code(0));
+}
+
+#[tokio::test]
+async fn a_command_cannot_speak_to_its_own_keeper() {
+    let place = Place::new();
+    let key = first(session());
+    let socket = place.dir.path().join(key.session.to_string()).join("keeper-1.sock");
+    let mut spec = shell(key, "");
+    let script = format!("{PROGRAM} knock {}", socket.display());
+    spec.argv = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    let exit = place.run(spec).await;
+    let text = place.text(key.session).await;
+    assert_eq!(exit.status, ExitStatus::Code(2), "{text}");
+    assert!(text.starts_with("turned away"), "{text}");
+    // From outside the same knock is heard.
+    let other = first(session());
+    place.supervisor.start(shell(other, "exec sleep 1000")).await.unwrap();
+    let socket = place.dir.path().join(other.session.to_string()).join("keeper-1.sock");
+    let knock = std::process::Command::new(PROGRAM).arg("knock").arg(socket).status().unwrap();
+    assert!(knock.success());
+    place.supervisor.end(other, End::Kill, None).await.unwrap();
+    place.exit(other).await;
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_starts_and_kills_leave_nothing() {
+    let place = Place::new();
+    let warm = first(session());
+    place.run(shell(warm, "true")).await;
+    place.supervisor.acknowledge(warm).await.unwrap();
+    let before = descriptors();
+    let mut keys = Vec::new();
+    for round in 0..10 {
+        let lives = (0..20).map(|n| {
+            let io = if n % 2 == 0 { TERMINAL } else { crate::common::PIPES };
+            let group = WISHES[round % 2];
+            let spec = shell(first(session()), "setsid sleep 1000 & sleep 1000");
+            ProcessSpec { io, group, ..spec }
+        });
+        let lives: Vec<ProcessSpec> = lives.collect();
+        let round: Vec<_> = lives.iter().map(|spec| spec.key).collect();
+        let starts = lives.into_iter().map(|spec| place.supervisor.start(spec));
+        for started in futures_util::future::join_all(starts).await {
+            started.unwrap();
+        }
+        let ends = round.iter().map(|key| place.supervisor.end(*key, End::Kill, None));
+        for ended in futures_util::future::join_all(ends).await {
+            ended.unwrap();
+        }
+        for key in round {
+            assert_eq!(place.exit(key).await.survivors, 0);
+            place.supervisor.acknowledge(key).await.unwrap();
+            keys.push(key);
+        }
+    }
+    let root = PathBuf::from(place.dir.path());
+    eventually("the keepers are gone", async || {
+        keys.iter().all(|key| leftovers(&root, key.session).is_empty())
+    })
+    .await;
+    let ours: HashSet<String> = keys.iter().map(ToString::to_string).collect();
+    assert!(!crate::common::all_marked().iter().any(|(_, life)| ours.contains(life)));
+    assert!(keys.iter().all(|key| groups(key.session).is_empty()));
+    eventually("descriptors are given back", async || descriptors() <= before).await;
+}

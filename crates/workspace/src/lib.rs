@@ -1,0 +1,1 @@
+//! What a session works in and must give back: worktree, ports, databases, services.
