@@ -1,13 +1,13 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
 //! servers, a static embedding model on disk, manual pages to search in, a kernel package for
-//! the microvm's guest, and strace.
+//! the microvm's guest, strace, and git-lfs.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
 //! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
-//! `OVERMIND_TEST_STRACE` (a program).
+//! `OVERMIND_TEST_STRACE` and `OVERMIND_TEST_GIT_LFS` (programs).
 //! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
@@ -68,7 +68,7 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 8] = [
+        let all: [(&'static str, Start); 9] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
@@ -77,6 +77,7 @@ pub fn start(host: &Host) -> Counterparts {
             ("OVERMIND_TEST_MANUAL", manual::start),
             ("OVERMIND_TEST_MICROVM", microvm::start),
             ("OVERMIND_TEST_STRACE", strace),
+            ("OVERMIND_TEST_GIT_LFS", git_lfs),
         ];
         for (variable, start) in all {
             let began = Instant::now();
@@ -146,6 +147,12 @@ fn strace(host: &Host) -> Result<Started> {
         bail!("tracing commands in namespaces of their own needs root");
     }
     let path = host.which("strace").context("strace is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
+/// The path of `git-lfs`.
+fn git_lfs(host: &Host) -> Result<Started> {
+    let path = host.which("git-lfs").context("git-lfs is not installed")?;
     Ok(Started { address: path.display().to_string(), daemon: None })
 }
 

@@ -14,6 +14,7 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::StaticProgram("busybox"), "busybox-static"),
     (Probe::Program("dockerd"), "docker.io"),
     (Probe::Program("git"), "git"),
+    (Probe::Program("git-lfs"), "git-lfs"),
     (Probe::Program("node"), "nodejs"),
     (Probe::Program("npm"), "npm"),
     (Probe::Program("python3"), "python3"),

@@ -1,3 +1,12 @@
 //! Integration tests: against real processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
+
+mod tree_finish;
+mod tree_hostile;
+mod tree_lfs;
+mod tree_merge;
+mod tree_owner;
+mod tree_pool;
+mod tree_prepare;
+mod tree_repo;

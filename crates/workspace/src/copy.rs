@@ -1,0 +1,461 @@
+//! Copying files and directories without following a link, and removing what a session left.
+//!
+//! Sessions write in their trees, and what they wrote may be a link to anywhere. So a [`Dir`] is an open
+//! directory, and whatever lies beneath it is reached one component at a time, each opened without
+//! following links. A component that became a link meanwhile is an error, never a way out.
+//!
+//! Contents are shared by the file system where it can (`FICLONE`: btrfs, XFS, bcachefs) and copied by
+//! the kernel where it cannot. Hard links are not used: a write to one of them in place, by the same
+//! user, changes the other, and that is how a session would write into the primary checkout.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
+    fchmod, fstat, futimens, ioctl_ficlone, mkdirat, openat, readlinkat, statat, symlinkat,
+    unlinkat,
+};
+
+const LOOK: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Directories within directories that a copy goes down.
+const DEEPEST: usize = 200;
+
+/// An open directory. Nothing beneath it is reached through a symbolic link.
+#[derive(Debug)]
+pub(crate) struct Dir(OwnedFd);
+
+/// One entry of a directory.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: OsString,
+    pub(crate) kind: FileType,
+}
+
+impl Dir {
+    /// Opens a directory by a path that is ours; its last component must not be a link.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(rustix::fs::open(path, LOOK, Mode::empty())?))
+    }
+
+    /// The directory beneath this one.
+    pub(crate) fn sub(&self, relative: &Path) -> io::Result<Self> {
+        self.walk(relative, false)
+    }
+
+    /// The directory beneath this one, made where it is missing.
+    pub(crate) fn sub_made(&self, relative: &Path) -> io::Result<Self> {
+        self.walk(relative, true)
+    }
+
+    fn walk(&self, relative: &Path, make: bool) -> io::Result<Self> {
+        let mut at = Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?);
+        for component in relative.components() {
+            let name = match component {
+                Component::Normal(name) => name,
+                Component::CurDir => continue,
+                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidInput,
+                        "a path that leads out of the directory",
+                    ));
+                }
+            };
+            if make {
+                match mkdirat(&at.0, name, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            at = Self(openat(&at.0, name, LOOK, Mode::empty())?);
+        }
+        Ok(at)
+    }
+
+    /// The directory that a path's last component lies in, and that component.
+    fn parent<'a>(&self, relative: &'a Path, make: bool) -> io::Result<(Self, &'a OsStr)> {
+        let name = relative
+            .file_name()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a path without a name"))?;
+        Ok((self.walk(relative.parent().unwrap_or(Path::new("")), make)?, name))
+    }
+
+    /// What lies at the path; `None` when nothing does, or its way there is no directory.
+    pub(crate) fn stat(&self, relative: &Path) -> io::Result<Option<Stat>> {
+        let at = self
+            .parent(relative, false)
+            .and_then(|(dir, name)| Ok(statat(&dir.0, name, AtFlags::SYMLINK_NOFOLLOW)?));
+        absent(at)
+    }
+
+    /// Whether a directory, and not a link to one, lies at the path.
+    pub(crate) fn has_dir(&self, relative: &Path) -> bool {
+        let stat = self.stat(relative).ok().flatten();
+        stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    }
+
+    /// Opens a regular file for reading.
+    pub(crate) fn file(&self, relative: &Path) -> io::Result<File> {
+        let (dir, name) = self.parent(relative, false)?;
+        // Not blocking: the entry may be a pipe that nobody writes to.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(openat(&dir.0, name, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(file)
+    }
+
+    /// The contents of a small file; `None` when there is none.
+    pub(crate) fn read(&self, relative: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = absent(self.file(relative))? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than it may be"));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Writes a file: a new one in place of whatever was there, never through it.
+    pub(crate) fn write(&self, relative: &Path, bytes: &[u8]) -> io::Result<()> {
+        let (dir, name) = self.parent(relative, true)?;
+        dir.unlink(name)?;
+        dir.create(name, 0o644)?.write_all(bytes)
+    }
+
+    fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    fn unlink(&self, name: &OsStr) -> io::Result<()> {
+        match unlinkat(&self.0, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a file or link, if there is one.
+    pub(crate) fn remove(&self, relative: &Path) -> io::Result<()> {
+        match absent(self.parent(relative, false))? {
+            Some((dir, name)) => dir.unlink(name),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a symbolic link.
+    pub(crate) fn link(&self, target: &Path, relative: &Path) -> io::Result<()> {
+        let (dir, name) = self.parent(relative, true)?;
+        Ok(symlinkat(target, &dir.0, name)?)
+    }
+
+    /// Every entry but `.` and `..`.
+    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in Listing::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let name = OsString::from_vec(name.to_vec());
+            let kind = match entry.file_type() {
+                FileType::Unknown => FileType::from_raw_mode(
+                    statat(&self.0, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
+                ),
+                known => known,
+            };
+            entries.push(Entry { name, kind });
+        }
+        Ok(entries)
+    }
+}
+
+/// What is left of what a copy may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    pub(crate) bytes: u64,
+    pub(crate) files: u64,
+}
+
+impl Budget {
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        let too_much = || io::Error::new(io::ErrorKind::QuotaExceeded, "more than may be copied");
+        self.files = self.files.checked_sub(1).ok_or_else(too_much)?;
+        self.bytes = self.bytes.checked_sub(bytes).ok_or_else(too_much)?;
+        Ok(())
+    }
+}
+
+/// What a copy did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    pub files: u64,
+    pub bytes: u64,
+    /// Files whose blocks are shared with the original, so that they cost nothing yet.
+    pub shared: u64,
+    /// Sockets, pipes and devices: they are not copied.
+    pub skipped: u64,
+}
+
+impl Copied {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.shared += other.shared;
+        self.skipped += other.skipped;
+    }
+}
+
+/// Copies one file or link. What was at the target is replaced.
+pub(crate) fn copy_one(
+    from: &Dir,
+    at: &Path,
+    to: &Dir,
+    target: &Path,
+    budget: &mut Budget,
+) -> io::Result<Copied> {
+    let (from, name) = from.parent(at, false)?;
+    let kind = FileType::from_raw_mode(statat(&from.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+    let (to, target) = to.parent(target, true)?;
+    to.unlink(target)?;
+    entry(&from, name, kind, &to, target, budget)
+}
+
+/// Copies what lies in a directory into another one, which may hold something already: what is there
+/// stays. `leave` says which relative paths are not copied, by what they are.
+pub(crate) fn copy_dir(
+    from: &Dir,
+    to: &Dir,
+    budget: &mut Budget,
+    leave: &dyn Fn(&Path, FileType) -> bool,
+) -> io::Result<Copied> {
+    down(from, to, Path::new(""), budget, leave, 0)
+}
+
+fn down(
+    from: &Dir,
+    to: &Dir,
+    at: &Path,
+    budget: &mut Budget,
+    leave: &dyn Fn(&Path, FileType) -> bool,
+    depth: usize,
+) -> io::Result<Copied> {
+    if depth > DEEPEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "directories nest too deeply"));
+    }
+    let mut copied = Copied::default();
+    for Entry { name, kind } in from.entries()? {
+        let path = at.join(&name);
+        if leave(&path, kind) {
+            continue;
+        }
+        if kind != FileType::Directory {
+            copied.add(entry(from, &name, kind, to, &name, budget)?);
+            continue;
+        }
+        budget.take(0)?;
+        let source = from.sub(Path::new(&name))?;
+        let target = to.sub_made(Path::new(&name))?;
+        copied.add(down(&source, &target, &path, budget, leave, depth + 1)?);
+        let stat = fstat(&source.0)?;
+        // Last, so that a directory without write permission can be filled first.
+        fchmod(&target.0, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+        futimens(&target.0, &modified(&stat))?;
+    }
+    Ok(copied)
+}
+
+fn entry(
+    from: &Dir,
+    name: &OsStr,
+    kind: FileType,
+    to: &Dir,
+    target: &OsStr,
+    budget: &mut Budget,
+) -> io::Result<Copied> {
+    match kind {
+        FileType::RegularFile => {
+            let source = from.file(Path::new(name))?;
+            let stat = fstat(&source)?;
+            let bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
+            budget.take(bytes)?;
+            let file = to.create(target, 0o600)?;
+            let shared = contents(&source, &file)?;
+            // No set-user-id or set-group-id bit: a copy has another owner's authority.
+            file.set_permissions(std::fs::Permissions::from_mode(stat.st_mode & 0o777))?;
+            futimens(&file, &modified(&stat))?;
+            Ok(Copied { files: 1, bytes, shared: u64::from(shared), skipped: 0 })
+        }
+        FileType::Symlink => {
+            budget.take(0)?;
+            let points = readlinkat(&from.0, name, Vec::new())?;
+            symlinkat(points.as_c_str(), &to.0, target)?;
+            Ok(Copied { files: 1, ..Copied::default() })
+        }
+        _ => Ok(Copied { skipped: 1, ..Copied::default() }),
+    }
+}
+
+/// Copies a file's contents; `true` when the file system shares them.
+pub(crate) fn contents(mut from: &File, mut to: &File) -> io::Result<bool> {
+    if ioctl_ficlone(to, from).is_ok() {
+        return Ok(true);
+    }
+    // The kernel copies between the two files; nothing passes through this process.
+    io::copy(&mut from, &mut to)?;
+    Ok(false)
+}
+
+fn modified(stat: &Stat) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec {
+            tv_sec: stat.st_mtime,
+            tv_nsec: stat.st_mtime_nsec.cast_signed(),
+        },
+    }
+}
+
+/// Removes a directory with all that lies in it, whatever permissions it was left with, and follows
+/// no link. Nothing there is fine.
+pub(crate) fn remove_all(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Ok(()) => return Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {}
+        Err(err) => return Err(err),
+    }
+    permit(path, 0)?;
+    std::fs::remove_dir_all(path)
+}
+
+/// Gives a directory with all that lies in it to a user, following no link.
+pub(crate) fn give_to(path: &Path, user: u32, group: u32) -> io::Result<()> {
+    let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
+    let dir = Dir::open(path)?;
+    rustix::fs::fchown(&dir.0, Some(user), Some(group))?;
+    for Entry { name, kind } in dir.entries()? {
+        if kind == FileType::Directory {
+            give_to(&path.join(name), user.as_raw(), group.as_raw())?;
+        } else {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(&dir.0, &name, Some(user), Some(group), flags)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the owner every right on each directory, so that what is in it can be removed.
+fn permit(path: &Path, depth: usize) -> io::Result<()> {
+    if depth > DEEPEST {
+        return Ok(());
+    }
+    let dir = match Dir::open(path) {
+        Ok(dir) => dir,
+        Err(_) => {
+            // Without read permission it cannot be opened, so the mode is set by its path. This path
+            // is ours but for what the session made, and it is a directory and no link: checked here.
+            if !std::fs::symlink_metadata(path)?.is_dir() {
+                return Ok(());
+            }
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
+            Dir::open(path)?
+        }
+    };
+    fchmod(&dir.0, Mode::from_raw_mode(0o700))?;
+    for Entry { name, kind } in dir.entries()? {
+        if kind == FileType::Directory {
+            permit(&path.join(name), depth + 1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing where "no such file", "not a directory" and "a link" are one answer: it is not there.
+fn absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(err) => match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+            _ => Err(err),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const MUCH: Budget = Budget { bytes: 1 << 20, files: 1000 };
+
+    #[test]
+    fn a_link_on_the_way_is_an_error_and_not_a_way_out() {
+        let root = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "s").unwrap();
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        symlink(outside.path().join("secret"), root.path().join("leaf")).unwrap();
+        let dir = Dir::open(root.path()).unwrap();
+        assert!(dir.file(Path::new("out/secret")).is_err());
+        assert!(dir.file(Path::new("leaf")).is_err());
+        assert!(dir.write(Path::new("out/made"), b"x").is_err());
+        assert!(dir.sub(Path::new("../x")).is_err());
+        dir.write(Path::new("leaf"), b"mine").unwrap();
+        assert_eq!(std::fs::read(outside.path().join("secret")).unwrap(), b"s");
+        assert!(!outside.path().join("made").exists());
+    }
+
+    #[test]
+    fn a_copy_keeps_modes_times_and_links_and_leaves_special_files() {
+        let root = tempfile::tempdir().unwrap();
+        let (a, b) = (root.path().join("a"), root.path().join("b"));
+        std::fs::create_dir_all(a.join("sub")).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        std::fs::write(a.join("sub/run"), "#!").unwrap();
+        std::fs::set_permissions(a.join("sub/run"), PermissionsExt::from_mode(0o4750)).unwrap();
+        std::fs::set_permissions(a.join("sub"), PermissionsExt::from_mode(0o555)).unwrap();
+        symlink("/etc/passwd", a.join("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, a.join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        let mut budget = MUCH;
+        let copied =
+            copy_dir(&Dir::open(&a).unwrap(), &Dir::open(&b).unwrap(), &mut budget, &|path, _| {
+                path == Path::new("nothing")
+            })
+            .unwrap();
+        assert_eq!((copied.files, copied.skipped, copied.bytes), (2, 1, 2));
+        let meta = std::fs::metadata(b.join("sub/run")).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o750);
+        assert_eq!(
+            meta.modified().unwrap(),
+            std::fs::metadata(a.join("sub/run")).unwrap().modified().unwrap()
+        );
+        assert_eq!(std::fs::read_link(b.join("link")).unwrap(), Path::new("/etc/passwd"));
+        assert_eq!(std::fs::metadata(b.join("sub")).unwrap().permissions().mode() & 0o777, 0o555);
+        remove_all(&b).unwrap();
+        assert!(!b.exists());
+    }
+
+    #[test]
+    fn a_copy_stops_at_its_bound() {
+        let root = tempfile::tempdir().unwrap();
+        let (a, b) = (root.path().join("a"), root.path().join("b"));
+        std::fs::create_dir(&a).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        std::fs::write(a.join("big"), vec![0; 100]).unwrap();
+        let mut budget = Budget { bytes: 99, files: 10 };
+        let dirs = (Dir::open(&a).unwrap(), Dir::open(&b).unwrap());
+        let err = copy_dir(&dirs.0, &dirs.1, &mut budget, &|_, _| false).unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::QuotaExceeded);
+    }
+}

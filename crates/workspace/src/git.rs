@@ -1,0 +1,522 @@
+//! Running git: never with somebody else's environment, never for ever, never with unbounded output.
+//!
+//! Every call says which repository it means ([`Call::repo`]), so git looks for none and follows no
+//! `.git` that a session put in its way. What a configuration could make git *run* is switched off in
+//! every call: hooks, the file system monitor, `ssh`, credential helpers, pagers, editors, signing,
+//! every transport, and the fetching of missing objects. Filters and diff drivers are switched off by
+//! running under a configuration of our own, which names none (see `tree::gitdir`).
+//!
+//! There is no shell, and no thread: input comes from a file in memory, output is read while git runs. A
+//! child of git that keeps a descriptor open delays nobody, and what says too much is ended.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+/// Kept bytes of what git says on stderr.
+const SAID: u64 = 64 << 10;
+/// Bytes of an answer unless the call says more.
+const ANSWER: u64 = 64 << 20;
+
+/// The identity of every commit and every reflog entry that Overmind makes itself.
+pub const NAME: &str = "Overmind";
+/// See [`NAME`].
+pub const EMAIL: &str = "overmind@localhost";
+
+/// What is switched off in every call, whatever any configuration says.
+const OFF: &[(&str, &str)] = &[
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.untrackedCache", "false"),
+    ("core.sshCommand", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", "false"),
+    ("core.askPass", "false"),
+    ("core.alternateRefsCommand", "true"),
+    ("credential.helper", ""),
+    ("protocol.allow", "never"),
+    ("commit.gpgSign", "false"),
+    ("tag.gpgSign", "false"),
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("submodule.recurse", "false"),
+    ("fetch.recurseSubmodules", "false"),
+    ("diff.external", ""),
+    ("index.sparse", "false"),
+    ("core.splitIndex", "false"),
+    ("advice.detachedHead", "false"),
+];
+
+/// Why a call of git did not do what it was for.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error("starting {} to {what}: is git installed?", program.display())]
+    Start {
+        program: PathBuf,
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("talking with git, to {what}")]
+    Talk {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("git did not {what} within {} s and was ended", after.as_secs())]
+    TimedOut { what: String, after: Duration },
+    #[error("git's answer was cut at {limit} bytes; it was asked to {what}")]
+    TooMuch { what: String, limit: u64 },
+    #[error(
+        "{} exists, so git could not {what}: another git is at work there, or one died; remove the \
+         file when none is",
+        lock.display()
+    )]
+    Locked { what: String, lock: PathBuf },
+    #[error("git could not {what}: {said}")]
+    Failed { what: String, said: String },
+}
+
+/// The git program, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct Git {
+    program: PathBuf,
+    search: OsString,
+    timeout: Duration,
+}
+
+impl Default for Git {
+    fn default() -> Self {
+        Self {
+            program: "git".into(),
+            search: "/usr/local/bin:/usr/bin:/bin".into(),
+            timeout: Duration::from_mins(2),
+        }
+    }
+}
+
+impl Git {
+    /// Git as `program`, found along `search` when it is a bare name; each call may take `timeout`.
+    pub fn new(program: PathBuf, search: OsString, timeout: Duration) -> Self {
+        Self { program, search, timeout }
+    }
+
+    /// The first program of this name along the search path.
+    pub(crate) fn program_beside(&self, name: &str) -> Option<PathBuf> {
+        std::env::split_paths(&self.search)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(name))
+            .find(|path| path.is_file())
+    }
+
+    /// Begins a call. `what` completes "git could not …".
+    pub(crate) fn call(&self, what: impl Into<String>) -> Call<'_> {
+        Call {
+            git: self,
+            what: what.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: PathBuf::from("/"),
+            input: Input::Nothing,
+            output: None,
+            limit: ANSWER,
+            cut: false,
+            accept: &[0],
+            owner: None,
+            home: None,
+            users: false,
+        }
+    }
+}
+
+/// One call of git, being put together.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    git: &'a Git,
+    what: String,
+    args: Vec<OsString>,
+    env: Vec<(&'static str, OsString)>,
+    cwd: PathBuf,
+    input: Input,
+    output: Option<File>,
+    limit: u64,
+    cut: bool,
+    accept: &'a [i32],
+    owner: Option<(u32, u32)>,
+    home: Option<PathBuf>,
+    users: bool,
+}
+
+#[derive(Debug)]
+enum Input {
+    Nothing,
+    Bytes(Vec<u8>),
+    File(File),
+}
+
+/// What git answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) stdout: Vec<u8>,
+    /// There was more, and the call asked for no more.
+    pub(crate) cut: bool,
+}
+
+impl Answer {
+    /// The answer as one line.
+    pub(crate) fn line(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim_end_matches('\n').to_owned()
+    }
+
+    /// The answer's parts between zero bytes.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        self.stdout.split(|byte| *byte == 0).filter(|part| !part.is_empty())
+    }
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// The git directory. Without it git is told of a directory that does not exist.
+    pub(crate) fn repo(mut self, git_dir: &Path) -> Self {
+        self.env.push(("GIT_DIR", git_dir.into()));
+        self
+    }
+
+    /// The working tree, and the index that describes it.
+    pub(crate) fn work(mut self, tree: &Path, index: &Path) -> Self {
+        self.env.push(("GIT_WORK_TREE", tree.into()));
+        self.env.push(("GIT_INDEX_FILE", index.into()));
+        self.cwd = tree.to_owned();
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((key, value.into()));
+        self
+    }
+
+    pub(crate) fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.input = Input::Bytes(bytes.into());
+        self
+    }
+
+    /// Takes a file as standard input, for a pack that need not fit in memory.
+    pub(crate) fn input_file(mut self, file: File) -> Self {
+        self.input = Input::File(file);
+        self
+    }
+
+    /// Writes standard output to a file instead of returning it.
+    pub(crate) fn output_file(mut self, file: File) -> Self {
+        self.output = Some(file);
+        self
+    }
+
+    /// At most so many bytes of answer; more is an error.
+    pub(crate) fn limit(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self
+    }
+
+    /// At most so many bytes of answer; the rest is dropped and [`Answer::cut`] says so.
+    pub(crate) fn cut_at(mut self, bytes: u64) -> Self {
+        self.limit = bytes;
+        self.cut = true;
+        self
+    }
+
+    /// Exit codes that are an answer and not a failure.
+    pub(crate) fn accept(mut self, codes: &'a [i32]) -> Self {
+        self.accept = codes;
+        self
+    }
+
+    /// Runs as this user and group. What is written is then theirs.
+    pub(crate) fn owner(mut self, owner: Option<(u32, u32)>) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// Works in the user's own checkout as the user's git would: with their configuration beneath this
+    /// home, their filters, and their index in the form that it has.
+    pub(crate) fn for_user(mut self, home: Option<&Path>) -> Self {
+        self.home = home.map(Path::to_owned);
+        self.users = true;
+        self.env("GIT_LFS_SKIP_SMUDGE", "0")
+    }
+}
+
+impl Call<'_> {
+    /// Runs git to its end.
+    ///
+    /// # Errors
+    ///
+    /// [`GitError`]: not started, too slow, too much, a lock of another git, or refused.
+    pub(crate) fn run(mut self) -> Result<Answer, GitError> {
+        let what = std::mem::take(&mut self.what);
+        let talk = |source: io::Error| GitError::Talk { what: what.clone(), source };
+        let input = match std::mem::replace(&mut self.input, Input::Nothing) {
+            Input::Nothing => Stdio::null(),
+            Input::File(file) => file.into(),
+            Input::Bytes(bytes) => filled(&bytes).map_err(talk)?.into(),
+        };
+        let mut command = self.command();
+        command.stdin(input).stderr(Stdio::piped());
+        match self.output.take() {
+            Some(file) => command.stdout(file),
+            None => command.stdout(Stdio::piped()),
+        };
+        let mut child = command.spawn().map_err(|source| GitError::Start {
+            program: self.git.program.clone(),
+            what: what.clone(),
+            source,
+        })?;
+        drop(command);
+        let timeout = self.git.timeout;
+        let mut out = Heard { from: child.stdout.take().map(OwnedFd::from), ..Heard::default() };
+        let mut said = Heard { from: child.stderr.take().map(OwnedFd::from), ..Heard::default() };
+        let ended = listen(&child, (&mut out, self.limit), &mut said, Instant::now() + timeout);
+        if !matches!(ended, Ok(End::Exited)) {
+            // The group is git's own, and git has not been waited for: the number cannot be another's.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        }
+        let status = child.wait().map_err(talk)?;
+        let cut = match ended.map_err(talk)? {
+            End::Exited => false,
+            End::TooMuch if self.cut => true,
+            End::TooMuch => return Err(GitError::TooMuch { what, limit: self.limit }),
+            End::Late => return Err(GitError::TimedOut { what, after: timeout }),
+        };
+        let code = status.code().unwrap_or(-1);
+        if !cut && !self.accept.contains(&code) {
+            return Err(refused(what, &String::from_utf8_lossy(&said.bytes)));
+        }
+        Ok(Answer { code, stdout: out.bytes, cut })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.git.program);
+        command.env_clear().current_dir(&self.cwd).process_group(0);
+        command
+            .env("PATH", &self.git.search)
+            .env("LC_ALL", "C")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ALLOW_PROTOCOL", "none")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_LITERAL_PATHSPECS", "1")
+            .env("GIT_LFS_SKIP_SMUDGE", "1")
+            .env("GIT_PAGER", "cat")
+            .env("GIT_EDITOR", "false")
+            .env("GIT_DIR", "/nonexistent")
+            .env("GIT_AUTHOR_NAME", NAME)
+            .env("GIT_AUTHOR_EMAIL", EMAIL)
+            .env("GIT_COMMITTER_NAME", NAME)
+            .env("GIT_COMMITTER_EMAIL", EMAIL);
+        match &self.home {
+            Some(home) => command.env("HOME", home),
+            None => command.env("HOME", "/nonexistent").env("GIT_CONFIG_GLOBAL", "/dev/null"),
+        };
+        // The environment's settings come last of all configuration, so they win.
+        let form = ["core.untrackedCache", "core.splitIndex", "index.sparse"];
+        let off = OFF.iter().filter(|(key, _)| !(self.users && form.contains(key)));
+        let mut count = 0;
+        for (index, (key, value)) in off.enumerate() {
+            command.env(format!("GIT_CONFIG_KEY_{index}"), key);
+            command.env(format!("GIT_CONFIG_VALUE_{index}"), value);
+            count = index + 1;
+        }
+        command.env("GIT_CONFIG_COUNT", count.to_string());
+        command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        command.args(&self.args);
+        command
+    }
+}
+
+/// What came through a pipe.
+#[derive(Default)]
+struct Heard {
+    from: Option<OwnedFd>,
+    bytes: Vec<u8>,
+}
+
+enum End {
+    Exited,
+    TooMuch,
+    Late,
+}
+
+impl Heard {
+    /// Reads what there is. `false`: there is more than may be kept.
+    fn read(&mut self, limit: u64, drop_rest: bool) -> io::Result<bool> {
+        let Some(from) = &self.from else { return Ok(true) };
+        let mut buffer = [0; 64 << 10];
+        loop {
+            match rustix::io::read(from, &mut buffer) {
+                Ok(0) => {
+                    self.from = None;
+                    return Ok(true);
+                }
+                Ok(count) => {
+                    let left = usize::try_from(limit).unwrap_or(usize::MAX) - self.bytes.len();
+                    self.bytes.extend_from_slice(&buffer[..count.min(left)]);
+                    if count > left && !drop_rest {
+                        return Ok(false);
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN) => return Ok(true),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+/// Reads what git says until it has ended, is late, or says too much.
+fn listen(
+    child: &Child,
+    (out, limit): (&mut Heard, u64),
+    said: &mut Heard,
+    deadline: Instant,
+) -> io::Result<End> {
+    let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    for pipe in [&out.from, &said.from].into_iter().flatten() {
+        ioctl_fionbio(pipe, true)?;
+    }
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut ended = false;
+        {
+            let pipes = [&out.from, &said.from].into_iter().flatten();
+            let mut fds: Vec<PollFd<'_>> =
+                pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+            fds.push(PollFd::new(&handle, PollFlags::IN));
+            match poll(&mut fds, Some(&left)) {
+                Ok(0) => return Ok(End::Late),
+                Ok(_) => ended |= fds.last().is_some_and(|fd| !fd.revents().is_empty()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        // After its end, too: what it said last is still in the pipes.
+        if !out.read(limit, false)? {
+            return Ok(End::TooMuch);
+        }
+        said.read(SAID, true)?;
+        if ended {
+            return Ok(End::Exited);
+        }
+    }
+}
+
+fn filled(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"git", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(file)
+}
+
+fn refused(what: String, stderr: &str) -> GitError {
+    let lock = stderr.lines().find_map(|line| {
+        let (_, rest) = line.split_once("Unable to create '")?;
+        let (path, why) = rest.split_once(".lock'")?;
+        why.contains("exists").then(|| PathBuf::from(format!("{path}.lock")))
+    });
+    if let Some(lock) = lock {
+        return GitError::Locked { what, lock };
+    }
+    let lines: Vec<&str> =
+        stderr.lines().map(str::trim).filter(|line| !line.is_empty()).take(8).collect();
+    let said = if lines.is_empty() { "it gave no reason".to_owned() } else { lines.join("; ") };
+    GitError::Failed { what, said }
+}
+
+/// A path that git printed.
+pub(crate) fn path_of(bytes: &[u8]) -> PathBuf {
+    OsStr::from_bytes(bytes).into()
+}
+
+/// Whether the text is an object's name, as SHA-1 or as SHA-256.
+pub(crate) fn is_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64)
+        && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_beyond_the_limit_is_an_error_or_cut_as_asked() {
+        let git = Git::default();
+        let all = git.call("say its version").arg("version").run().unwrap();
+        assert!(all.line().starts_with("git version"));
+        let err = git.call("say its version").arg("version").limit(4).run().unwrap_err();
+        assert!(matches!(err, GitError::TooMuch { limit: 4, .. }), "{err}");
+        let cut = git.call("say its version").arg("version").cut_at(4).run().unwrap();
+        assert!(cut.cut);
+        assert!(cut.stdout.len() <= 4);
+    }
+
+    #[test]
+    fn a_git_that_hangs_is_ended_with_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let slow = dir.path().join("git");
+        let mark = dir.path().join("mark");
+        std::fs::write(&slow, format!("#!/bin/sh\n(sleep 3; touch {}) & wait\n", mark.display()))
+            .unwrap();
+        std::fs::set_permissions(&slow, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let git = Git::new(slow, "/usr/bin:/bin".into(), Duration::from_millis(50));
+        let err = git.call("wait").run().unwrap_err();
+        assert!(matches!(err, GitError::TimedOut { .. }), "{err}");
+        assert!(!mark.exists());
+    }
+
+    #[test]
+    fn a_lock_of_another_git_is_told_apart_and_named() {
+        let err = refused(
+            "add".to_owned(),
+            "fatal: Unable to create '/r/.git/index.lock': File exists.\n\nAnother git process",
+        );
+        assert!(
+            matches!(&err, GitError::Locked { lock, .. } if lock == Path::new("/r/.git/index.lock"))
+        );
+    }
+
+    #[test]
+    fn what_the_daemon_has_in_its_environment_does_not_reach_git() {
+        let git = Git::default();
+        let answer = git.call("list its settings").args(["config", "--list", "-z"]).run().unwrap();
+        let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+        assert!(text.contains("core.hookspath\n/dev/null"), "{text}");
+        assert!(!text.contains("user.name"), "{text}");
+    }
+}

@@ -1,0 +1,91 @@
+//! What can go wrong with a tree, and what the reader can do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::git::GitError;
+
+/// Why a tree could not be made, read, saved or removed. Nothing was half done: what a failed step
+/// had begun is taken back, or is taken up again by the next call.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    #[error("{attempt} {}", path.display())]
+    File {
+        attempt: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Git(#[from] GitError),
+    #[error(
+        "{} points to a repository that is not there: mend it, or remove it to work with the directory as it is",
+        file.display()
+    )]
+    BrokenRedirect { file: PathBuf },
+    #[error("{base:?} names no commit in {}", repo.display())]
+    NoSuchBase { base: String, repo: PathBuf },
+    #[error("a session of the name {session} was made in the meantime: ask again")]
+    NameTaken { session: String },
+    #[error("there is no tree at {}: it was removed, or never finished", place.display())]
+    Gone { place: PathBuf },
+    #[error(
+        "the repository {} is not there any more: if it was moved, say where to (`relink`); the files of \
+         the session are still in {}",
+        repo.display(), tree.display()
+    )]
+    RepositoryGone { repo: PathBuf, tree: PathBuf },
+    #[error("{} holds another program's lock: another Overmind works in this directory", root.display())]
+    InUse { root: PathBuf },
+    #[error("another step works on the tree of {session}: wait for it")]
+    Busy { session: String },
+    #[error(
+        "{} lies within {}: a copy would contain itself; use another data directory",
+        root.display(), project.display()
+    )]
+    ContainsUs { project: PathBuf, root: PathBuf },
+    #[error(
+        "saving would take {bytes} bytes of {files} files that are new or changed, and {limit} are allowed; \
+         ignore the large ones, for example {}",
+        largest.display()
+    )]
+    TooLarge { bytes: u64, files: usize, limit: u64, largest: PathBuf },
+    #[error("nothing of {session} was removed: {}", unsaved.join("; "))]
+    Unsaved { session: String, unsaved: Vec<String> },
+    #[error("{session} is kept on request: release it first")]
+    Kept { session: String },
+    #[error("merging needs a repository, and {session} works on a copy of a directory")]
+    NoRepository { session: String },
+    #[error("{branch} does not exist in {}, so nothing can be merged into it", repo.display())]
+    NoSuchBranch { branch: String, repo: PathBuf },
+    #[error(
+        "{} has no branch checked out, so name the one to merge into",
+        repo.display()
+    )]
+    NoBranch { repo: PathBuf },
+    #[error("{name:?} is not a name that git takes for a branch")]
+    BadBranch { name: String },
+    #[error("{session} has changes that are in no commit: commit or park them before merging")]
+    Uncommitted { session: String },
+    #[error("a {what} is under way in {}: end it first", top.display())]
+    PrimaryBusy { what: &'static str, top: PathBuf },
+    #[error("merging into {branch} would overwrite changes in {}: {said}", top.display())]
+    PrimaryInTheWay { branch: String, top: PathBuf, said: String },
+    #[error("the notes of the tree at {} cannot be read", place.display())]
+    Notes {
+        place: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Says of an I/O error what was attempted, and on what.
+pub(crate) trait At<T> {
+    fn at(self, attempt: &'static str, path: impl AsRef<Path>) -> Result<T, TreeError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, attempt: &'static str, path: impl AsRef<Path>) -> Result<T, TreeError> {
+        self.map_err(|source| TreeError::File { attempt, path: path.as_ref().to_owned(), source })
+    }
+}

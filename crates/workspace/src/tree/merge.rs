@@ -1,0 +1,202 @@
+//! Merging a session's work into a branch of the primary.
+//!
+//! The merge is computed in our own git directory, so that conflicts are known before anything of the
+//! primary is touched. Only when the branch is checked out somewhere are files changed, and there git
+//! first checks that nothing uncommitted is in the way, and then changes all or nothing.
+
+use std::path::{Path, PathBuf};
+
+use super::Trees;
+use super::adopt::Operation;
+use super::error::{At, TreeError};
+use super::notes::{Held, TreeIntent};
+use super::primary::Update;
+use super::snapshot::{Stamp, commit, shoot};
+use super::source::{self, Head, References, Source};
+use crate::copy::Dir;
+use crate::git::{GitError, path_of};
+
+/// How to merge.
+#[derive(Clone, Debug)]
+pub struct MergeInto<'a> {
+    /// The branch; without it the one that the primary has checked out.
+    pub branch: Option<&'a str>,
+    /// Commits what is uncommitted first, under `message`. Without it that is an error.
+    pub commit_rest: bool,
+    /// Of that commit, and of a merge commit where one is needed.
+    pub message: &'a str,
+    /// Seconds since 1970.
+    pub now: i64,
+    /// The home of the primary's user, whose configuration (filters above all) holds for their files.
+    pub home: Option<&'a Path>,
+}
+
+/// How a merge ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// The branch had everything.
+    Nothing { branch: String },
+    /// The branch was moved forward to the session's last commit.
+    Forward { branch: String, commit: String },
+    /// A merge commit joins both.
+    Joined { branch: String, commit: String },
+    /// Both changed these files; nothing was done.
+    Conflicts { branch: String, files: Vec<PathBuf> },
+}
+
+impl Trees {
+    /// Merges a session's commits into a branch of the primary.
+    ///
+    /// A conflict, a dirty file in the way, another git at work: nothing was changed then. After a crash
+    /// between the files and the branch, merging again finishes it.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Uncommitted`], [`TreeError::PrimaryInTheWay`], [`TreeError::PrimaryBusy`],
+    /// [`TreeError::NoBranch`], [`TreeError::NoSuchBranch`], [`TreeError::NoRepository`],
+    /// [`GitError::Locked`]; otherwise as [`Trees::status`].
+    pub fn merge(&self, intent: &TreeIntent, into: &MergeInto<'_>) -> Result<Merged, TreeError> {
+        let mut held = Held::take(intent)?;
+        let Some(source) = held.notes.intent.source() else {
+            return Err(TreeError::NoRepository { session: intent.session.clone() });
+        };
+        let (message, now) =
+            held.notes.stamp.clone().unwrap_or_else(|| (into.message.to_owned(), into.now));
+        let shots = shoot(&self.git, &held, Stamp { message: &message, now })?;
+        let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
+        if main.dirty && !into.commit_rest {
+            return Err(TreeError::Uncommitted { session: intent.session.clone() });
+        }
+        let refs = References::read(&self.git, &source)?;
+        let name = match (into.branch, &refs.head) {
+            (Some(branch), _) => format!("refs/heads/{branch}"),
+            (None, Head::Branch { name, .. }) => name.clone(),
+            (None, Head::Detached { .. }) => {
+                return Err(TreeError::NoBranch { repo: source.common });
+            }
+        };
+        let branch = name.trim_start_matches("refs/heads/").to_owned();
+        let Some(old) = refs.get(&name).map(str::to_owned) else {
+            return Err(TreeError::NoSuchBranch { branch, repo: source.common });
+        };
+        let ours = held.place.join("ours");
+        let Some(tip) = main.tip.clone() else { return Ok(Merged::Nothing { branch }) };
+        if self.is_ancestor(&ours, &tip, &old)? {
+            return Ok(Merged::Nothing { branch });
+        }
+        let forward = self.is_ancestor(&ours, &old, &tip)?;
+        let new = if forward {
+            tip.clone()
+        } else {
+            match self.join(&ours, &old, &tip)? {
+                Ok(tree) => {
+                    let stamp = Stamp { message: into.message, now: into.now };
+                    commit(&self.git, &ours, &tree, &[&old, &tip], stamp)?
+                }
+                Err(files) => return Ok(Merged::Conflicts { branch, files }),
+            }
+        };
+        if main.dirty {
+            held.notes.stamp = Some((message, now));
+            held.write()?;
+        }
+        let of_session = held.notes.intent.branch.clone();
+        self.save_submodules(&mut held, &shots, &of_session)?;
+        self.send(&ours, &source, &[&new])?;
+        self.set_branch(&source, &name, &old, &new, into.home)?;
+        Ok(if forward {
+            Merged::Forward { branch, commit: new }
+        } else {
+            Merged::Joined { branch, commit: new }
+        })
+    }
+
+    /// The tree of a merge, or the files that both sides changed.
+    fn join(
+        &self,
+        ours: &Path,
+        old: &str,
+        tip: &str,
+    ) -> Result<Result<String, Vec<PathBuf>>, TreeError> {
+        let merged = self
+            .git
+            .call("merge the session's commits")
+            .repo(ours)
+            .args(["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", old, tip])
+            .accept(&[0, 1])
+            .run()?;
+        let mut parts = merged.stdout.split(|byte| *byte == 0);
+        let tree = String::from_utf8_lossy(parts.next().unwrap_or_default()).trim().to_owned();
+        if merged.code == 0 {
+            return Ok(Ok(tree));
+        }
+        Ok(Err(parts.take_while(|part| !part.is_empty()).map(path_of).collect()))
+    }
+
+    /// Moves a branch, and the files where it is checked out.
+    fn set_branch(
+        &self,
+        source: &Source,
+        name: &str,
+        old: &str,
+        new: &str,
+        home: Option<&Path>,
+    ) -> Result<(), TreeError> {
+        let update =
+            [Update::Move { name: name.to_owned(), to: new.to_owned(), from: old.to_owned() }];
+        let out = self.checked_out(source)?;
+        let Some((_, top)) = out.into_iter().find(|(branch, _)| branch == name) else {
+            return self.update(source, "merge a session", &update);
+        };
+        let Some((at, _)) = source::find(&top)? else {
+            return Err(TreeError::RepositoryGone { repo: top.clone(), tree: top });
+        };
+        let git_dir = Dir::open(&at.git_dir).at("opening", &at.git_dir)?;
+        if let Some(operation) = Operation::of(&git_dir) {
+            return Err(TreeError::PrimaryBusy { what: operation.as_str(), top });
+        }
+        let there = Checkout { source: &at, top: &top, home };
+        // What only looks changed (another time, the same contents) must not be in the way.
+        self.in_checkout(&there, &["update-index", "--refresh"], &[0, 1])?;
+        self.in_checkout(&there, &["read-tree", "-m", "-u", old, new], &[0]).map_err(|err| {
+            let branch = name.trim_start_matches("refs/heads/").to_owned();
+            match err {
+                GitError::Failed { said, .. } => {
+                    TreeError::PrimaryInTheWay { branch, top: top.clone(), said }
+                }
+                err => err.into(),
+            }
+        })?;
+        if let Err(err) = self.update(source, "merge a session", &update) {
+            // Somebody moved the branch in between: the files go back to where they were.
+            self.in_checkout(&there, &["read-tree", "-m", "-u", new, old], &[0])?;
+            return Err(err);
+        }
+        Ok(())
+    }
+
+    fn in_checkout(
+        &self,
+        there: &Checkout<'_>,
+        args: &[&str],
+        accept: &[i32],
+    ) -> Result<(), GitError> {
+        self.git
+            .call(format!("change the files of {}", there.top.display()))
+            .repo(&there.source.git_dir)
+            .work(there.top, &there.source.git_dir.join("index"))
+            .owner(there.source.owner())
+            .for_user(there.home)
+            .args(args)
+            .accept(accept)
+            .run()
+            .map(drop)
+    }
+}
+
+/// A working tree of the primary.
+struct Checkout<'a> {
+    source: &'a Source,
+    top: &'a Path,
+    home: Option<&'a Path>,
+}

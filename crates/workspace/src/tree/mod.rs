@@ -1,0 +1,237 @@
+//! A tree of its own for each session, made from the repository that its project lies in.
+//!
+//! Start with [`Trees`]. [`Trees::plan`] decides everything and changes nothing; its [`TreeIntent`] is
+//! what a lease journal writes down before [`Trees::make`]. From the intent alone every later step
+//! works: [`Trees::status`], [`Trees::diff`], [`Trees::park`], [`Trees::merge`], [`Trees::remove`], …,
+//! and [`Trees::undo`] after a crash, in whatever state things are.
+//!
+//! A session's tree is not a worktree of the primary repository in git's sense: it has a repository of
+//! its own that borrows the primary's objects (docs/decisions, "A repository for each session"). So
+//! nothing that a session does with git reaches the primary's references, configuration, hooks, index or
+//! files. Its work comes back when we fetch it: as data, checked, and never by running git under a
+//! configuration that the session could write.
+//!
+//! What this refuses: to remove work that is saved nowhere; to write into the primary's tree except in
+//! [`Trees::merge`]; to run hooks, filters or helpers of a repository; to use the network.
+//!
+//! Every function blocks and runs to its end: call them where blocking is allowed.
+
+mod adopt;
+mod build;
+mod carry;
+mod error;
+mod finish;
+mod gitdir;
+mod merge;
+mod names;
+mod notes;
+mod options;
+mod pack;
+mod prepare;
+mod primary;
+mod snapshot;
+mod source;
+mod submodule;
+mod upkeep;
+
+pub use self::adopt::Operation;
+pub use self::error::TreeError;
+pub use self::finish::{Discarded, Parked, Published, Removed};
+pub use self::merge::{MergeInto, Merged};
+pub use self::notes::{Ending, HostPath, Listed, Origin, TreeIntent};
+pub use self::options::{BigDirectory, Options, Request, Strategy};
+pub use self::prepare::{LeftBehind, Plan, Prepared, Taken, Warning};
+pub use self::snapshot::{Change, ChangeKind, Diff, FileStat, Status};
+pub use self::upkeep::Swept;
+
+pub(crate) use self::build::{Ground, Template, Warmth, ignored_everywhere};
+pub(crate) use self::error::At;
+pub(crate) use self::source::{References, find};
+pub(crate) use self::upkeep::note_project_of;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+
+use self::source::{Settings, SettingsCache, Source};
+use crate::copy;
+use crate::git::Git;
+
+/// Where half-made things and things to be removed lie: never a session's name.
+const HALF_MADE: &str = ".making-";
+const TRASH: &str = ".trash";
+
+/// All trees of one data directory.
+///
+/// ```text
+/// <root>/<hash>-<project>/<session>/tree     the session's working tree; `.git` in it is its own
+///                                  /ours     our git directory: no session can write there
+///                                  /notes    what is known of it
+///                        /ready/…            trees that wait for a session
+/// ```
+#[derive(Debug)]
+pub struct Trees {
+    root: PathBuf,
+    git: Git,
+    settings: SettingsCache,
+    /// Bases of trees that are being made: no note names them yet.
+    wanted: Mutex<Vec<String>>,
+    /// Held as long as this lives: two daemons would remove each other's half-made trees.
+    _lock: Lock,
+}
+
+impl Trees {
+    /// Opens the directory, makes it where it is missing, and removes what a crash left half made.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::InUse`] when another program has it open; I/O errors.
+    pub fn open(root: &Path, git: Git) -> Result<Self, TreeError> {
+        std::fs::create_dir_all(root).at("making", root)?;
+        let root = std::fs::canonicalize(root).at("finding", root)?;
+        let path = root.join(".lock");
+        let Some(lock) = Lock::take(&path).at("opening", &path)? else {
+            return Err(TreeError::InUse { root });
+        };
+        let trees = Self {
+            root,
+            git,
+            settings: SettingsCache::default(),
+            wanted: Mutex::default(),
+            _lock: lock,
+        };
+        trees.clear_half_made()?;
+        Ok(trees)
+    }
+
+    /// The directory that holds all trees.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn git(&self) -> &Git {
+        &self.git
+    }
+
+    pub(crate) fn cache(&self) -> &SettingsCache {
+        &self.settings
+    }
+
+    pub(crate) fn settings(&self, source: &Source) -> Result<Arc<Settings>, TreeError> {
+        self.settings.get(&self.git, source)
+    }
+
+    /// Has the primary keep a base as long as the guard lives, at least.
+    pub(crate) fn want_base(&self, source: &Source, base: &str) -> Result<Wanted<'_>, TreeError> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(base.to_owned());
+        let wanted = Wanted { trees: self, base: base.to_owned() };
+        // Now, and not when it was planned: another session's end may have let go of it since.
+        if !source.common.join(primary::base_reference(base)).is_file() {
+            self.keep_base(source, base)?;
+        }
+        Ok(wanted)
+    }
+
+    /// The directories of projects.
+    pub(crate) fn homes(&self) -> Result<Vec<PathBuf>, TreeError> {
+        directories(&self.root)
+    }
+
+    fn clear_half_made(&self) -> Result<(), TreeError> {
+        let trash = self.root.join(TRASH);
+        copy::remove_all(&trash).at("removing", &trash)?;
+        for home in self.homes()? {
+            for within in [home.clone(), home.join(crate::pool::READY)] {
+                let Ok(entries) = std::fs::read_dir(&within) else { continue };
+                for entry in entries {
+                    let entry = entry.at("listing", &within)?;
+                    if entry.file_name().as_encoded_bytes().starts_with(HALF_MADE.as_bytes()) {
+                        copy::remove_all(&entry.path()).at("removing", entry.path())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a directory out of sight in one step and then removes it: a crash in between leaves it in
+    /// the trash, which the next start empties.
+    pub(crate) fn throw_away(&self, path: &Path) -> Result<(), TreeError> {
+        let trash = self.root.join(TRASH);
+        std::fs::create_dir_all(&trash).at("making", &trash)?;
+        for number in 0_u32.. {
+            let target = trash.join(number.to_string());
+            match rustix::fs::renameat_with(
+                rustix::fs::CWD,
+                path,
+                rustix::fs::CWD,
+                &target,
+                rustix::fs::RenameFlags::NOREPLACE,
+            ) {
+                Ok(()) => return copy::remove_all(&target).at("removing", &target),
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(rustix::io::Errno::NOENT) => return Ok(()),
+                Err(errno) => return Err(errno.into()).at("moving to the trash", path),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A lock on a file, let go of when it is dropped. Said outright: a process that another thread is about
+/// to start holds copies of our descriptors for a moment, and the lock with them.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    /// Takes the lock; `None` when it is held.
+    pub(crate) fn take(path: &Path) -> std::io::Result<Option<Self>> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let taken = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        Ok(taken.then_some(Self(file)))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Nothing is left to be done where this fails: the kernel lets go of it with the last copy.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// A base that a tree is being made from.
+#[derive(Debug)]
+pub(crate) struct Wanted<'a> {
+    trees: &'a Trees,
+    base: String,
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        let mut wanted = self.trees.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = wanted.iter().position(|base| *base == self.base) {
+            wanted.swap_remove(at);
+        }
+    }
+}
+
+/// The directories within a directory whose names do not begin with a dot.
+pub(crate) fn directories(dir: &Path) -> Result<Vec<PathBuf>, TreeError> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(err) => return Err(err).at("listing", dir),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.at("listing", dir)?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && entry.file_type().at("listing", entry.path())?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

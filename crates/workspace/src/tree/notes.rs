@@ -1,0 +1,274 @@
+//! What is written down of a tree: the intent before it is made, the notes once it stands.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::build::Unit;
+use super::error::{At, TreeError};
+use super::source::Source;
+use super::{Lock, Trees, directories};
+
+/// A path on this machine. Serializes as text, or as bytes where it is none.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HostPath(PathBuf);
+
+impl HostPath {
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl fmt::Debug for HostPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<PathBuf> for HostPath {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
+impl AsRef<Path> for HostPath {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Serialize for HostPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str() {
+            Some(text) => Written::Text(text.to_owned()),
+            None => Written::Bytes(self.0.as_os_str().as_bytes().to_vec()),
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Written::deserialize(deserializer)? {
+            Written::Text(text) => text.into(),
+            Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        }))
+    }
+}
+
+/// A tree that is to be made, and all that is needed to undo it from nothing, in any state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeIntent {
+    /// The session's name within its project, as directory and branch have it.
+    pub session: String,
+    /// The directory that all of it lies in; its parent is the project's.
+    pub place: HostPath,
+    pub origin: Origin,
+    /// The session's branch. For a copy of a directory: the name under which it is saved.
+    pub branch: String,
+    /// The commit that the branch begins at; `None` where there is none yet.
+    pub base: Option<String>,
+    /// The commit that the primary is made to keep as long as this tree lives: all that is borrowed
+    /// belongs to it. Another than the base only for a session within a session, whose base is in no
+    /// branch of the primary yet.
+    pub anchor: Option<String>,
+    /// Where the session begins, from the top of its tree.
+    pub subdir: HostPath,
+}
+
+impl TreeIntent {
+    /// The session's working tree.
+    pub fn tree(&self) -> PathBuf {
+        self.place.0.join("tree")
+    }
+
+    pub(crate) fn half_made(&self) -> PathBuf {
+        let name = format!("{}{}", super::HALF_MADE, self.session);
+        self.home().join(name)
+    }
+
+    /// The directory of the project.
+    pub(crate) fn home(&self) -> &Path {
+        self.place.0.parent().unwrap_or(Path::new("/"))
+    }
+
+    pub(crate) fn source(&self) -> Option<Source> {
+        match &self.origin {
+            Origin::Repository { top, git_dir, common, .. } => Some(Source {
+                top: top.as_ref().map(|top| top.0.clone()),
+                git_dir: git_dir.0.clone(),
+                common: common.0.clone(),
+            }),
+            Origin::Directory { .. } => None,
+        }
+    }
+}
+
+/// What a tree is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Origin {
+    Repository {
+        /// The primary's working tree; `None` for a bare repository.
+        top: Option<HostPath>,
+        git_dir: HostPath,
+        common: HostPath,
+        /// `sha1` or `sha256`.
+        format: String,
+    },
+    /// Not in a repository: the directory is copied.
+    Directory { from: HostPath },
+}
+
+/// What was decided about a tree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Ending {
+    /// All work is in these references of the primary (or, for a copy, in this file).
+    Parked { commit: String, saved_as: String },
+    /// Stays until it is released.
+    Kept,
+    /// May go, with what the user was told would be lost.
+    Discarded { commit: String, saved_as: String },
+}
+
+/// What is known of a finished tree.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    pub(crate) intent: TreeIntent,
+    pub(crate) units: Vec<Unit>,
+    pub(crate) ending: Option<Ending>,
+    /// How uncommitted files were called and dated when they were saved: the same files give the same
+    /// commit again.
+    pub(crate) stamp: Option<(String, i64)>,
+    /// Branches of the primary that we made or moved, and where to.
+    pub(crate) published: Vec<(String, String)>,
+    /// Paths that are links to the primary's directories.
+    pub(crate) shared: Vec<HostPath>,
+}
+
+impl Notes {
+    pub(crate) fn write(&self, place: &Path) -> Result<(), TreeError> {
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|source| TreeError::Notes { place: place.to_owned(), source })?;
+        let (half, path) = (place.join("notes.half"), place.join("notes"));
+        std::fs::write(&half, text).at("writing", &half)?;
+        std::fs::rename(&half, &path).at("writing", &path)
+    }
+
+    fn read(place: &Path) -> Result<Self, TreeError> {
+        let path = place.join("notes");
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
+                return Err(TreeError::Gone { place: place.to_owned() });
+            }
+            Err(err) => return Err(err).at("reading", &path),
+        };
+        serde_json::from_slice(&text)
+            .map_err(|source| TreeError::Notes { place: place.to_owned(), source })
+    }
+}
+
+/// A finished tree, held by one step at a time.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) notes: Notes,
+    pub(crate) place: PathBuf,
+    _lock: Lock,
+}
+
+impl Held {
+    /// Takes the tree, unless another step has it.
+    pub(crate) fn take(intent: &TreeIntent) -> Result<Self, TreeError> {
+        let place = intent.place.0.clone();
+        let path = place.join("lock");
+        let lock = match Lock::take(&path) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Err(TreeError::Busy { session: intent.session.clone() }),
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
+                return Err(TreeError::Gone { place });
+            }
+            Err(err) => return Err(err).at("opening", &path),
+        };
+        let notes = Notes::read(&place)?;
+        Ok(Self { notes, place, _lock: lock })
+    }
+
+    /// Our git directory of a unit.
+    pub(crate) fn ours(&self, unit: &Unit) -> PathBuf {
+        self.place.join(unit.ours.as_path())
+    }
+
+    pub(crate) fn session(&self) -> &str {
+        &self.notes.intent.session
+    }
+
+    pub(crate) fn write(&self) -> Result<(), TreeError> {
+        self.notes.write(&self.place)
+    }
+}
+
+/// A tree as it is found on disk.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub intent: TreeIntent,
+    pub ending: Option<Ending>,
+    /// Whether the tree's directory is still there.
+    pub exists: bool,
+}
+
+impl Trees {
+    /// Every finished tree, as found on disk: what a leak check compares with what it believes.
+    ///
+    /// # Errors
+    ///
+    /// When a directory or a tree's notes cannot be read.
+    pub fn list(&self) -> Result<Vec<Listed>, TreeError> {
+        let mut all = Vec::new();
+        for home in self.homes()? {
+            for place in directories(&home)? {
+                match Notes::read(&place) {
+                    Ok(notes) => {
+                        let exists = notes.intent.tree().is_dir();
+                        all.push(Listed { intent: notes.intent, ending: notes.ending, exists });
+                    }
+                    Err(TreeError::Gone { .. }) => {}
+                    Err(err) => return Err(err),
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_intent_reads_back_whatever_bytes_its_paths_have() {
+        let odd = HostPath(OsString::from_vec(b"/a/\xff\n\"b".to_vec()).into());
+        let intent = TreeIntent {
+            session: "s".to_owned(),
+            place: odd.clone(),
+            origin: Origin::Directory { from: odd },
+            branch: "overmind/s".to_owned(),
+            base: None,
+            anchor: None,
+            subdir: PathBuf::new().into(),
+        };
+        let text = serde_json::to_string(&intent).unwrap();
+        assert_eq!(serde_json::from_str::<TreeIntent>(&text).unwrap(), intent);
+    }
+}

@@ -1,0 +1,249 @@
+//! What we write into the primary repository: objects, references of ours, branches. Nothing else here
+//! touches it, and [`super::merge`] alone touches its files.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::build::Template;
+use super::error::{At, TreeError};
+use super::notes::{Held, Notes};
+use super::pack::transfer;
+use super::source::{OURS, References, Source};
+use super::{Trees, directories, names};
+use crate::copy;
+use crate::git::{GitError, path_of};
+
+/// Keeps a commit that sessions borrow from the primary's garbage collection.
+pub(crate) fn base_reference(base: &str) -> String {
+    format!("{OURS}base/{base}")
+}
+
+/// One change of a reference: what it is now must be as said.
+#[derive(Clone, Debug)]
+pub(crate) enum Update {
+    Create { name: String, to: String },
+    Move { name: String, to: String, from: String },
+    Delete { name: String, from: String },
+}
+
+impl Trees {
+    pub(crate) fn keep_base(&self, source: &Source, base: &str) -> Result<(), TreeError> {
+        let name = base_reference(base);
+        let set = [Update::Create { name: name.clone(), to: base.to_owned() }];
+        match self.update(source, "keep a base", &set) {
+            Ok(()) => Ok(()),
+            // Another session may have been quicker; then it says what we wanted to say.
+            Err(err) => match References::read(&self.git, source)?.get(&name) {
+                Some(id) if id == base => Ok(()),
+                _ => Err(err),
+            },
+        }
+    }
+
+    /// Lets go of a base that no session and no waiting tree borrows from any more.
+    pub(crate) fn release_bases(&self, home: &Path, source: &Source) -> Result<usize, TreeError> {
+        // Held until they are gone: a tree whose making begins meanwhile looks for its base afterwards.
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used: HashSet<String> = wanted.iter().cloned().collect();
+        for place in directories(home)? {
+            if let Ok(text) = std::fs::read(place.join("notes"))
+                && let Ok(notes) = serde_json::from_slice::<Notes>(&text)
+            {
+                used.extend(notes.intent.anchor);
+            }
+        }
+        for place in directories(&home.join(crate::pool::READY))? {
+            used.extend(Template::read(&place).and_then(|template| template.base));
+        }
+        let refs = References::read(&self.git, source)?;
+        let prefix = base_reference("");
+        let unused = refs.all.iter().filter_map(|reference| {
+            let base = reference.name.strip_prefix(&prefix)?;
+            (!used.contains(base)).then(|| Update::Delete {
+                name: reference.name.clone(),
+                from: reference.id.clone(),
+            })
+        });
+        let unused: Vec<Update> = unused.collect();
+        if !unused.is_empty() {
+            self.update(source, "release a base", &unused)?;
+        }
+        Ok(unused.len())
+    }
+
+    /// Changes references, all or none.
+    pub(crate) fn update(
+        &self,
+        source: &Source,
+        why: &str,
+        updates: &[Update],
+    ) -> Result<(), TreeError> {
+        let mut input = String::new();
+        for update in updates {
+            use std::fmt::Write as _;
+            let _ = match update {
+                Update::Create { name, to } => writeln!(input, "create {name} {to}"),
+                Update::Move { name, to, from } => writeln!(input, "update {name} {to} {from}"),
+                Update::Delete { name, from } => writeln!(input, "delete {name} {from}"),
+            };
+        }
+        self.git
+            .call(format!("{why} in {}", source.common.display()))
+            .repo(&source.common)
+            .owner(source.owner())
+            .args(["update-ref", "--no-deref", "--stdin", "-m"])
+            .arg(format!("overmind: {why}"))
+            .input(input)
+            .run()?;
+        Ok(())
+    }
+
+    /// Which of these objects the repository has by itself.
+    pub(crate) fn present(
+        &self,
+        git_dir: &Path,
+        ids: &[&str],
+    ) -> Result<HashSet<String>, TreeError> {
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let list = self
+            .git
+            .call(format!("look for commits in {}", git_dir.display()))
+            .repo(git_dir)
+            .args(["cat-file", "--batch-check=%(objectname)"])
+            .input(ids.join("\n") + "\n")
+            .run()?;
+        let text = String::from_utf8_lossy(&list.stdout);
+        Ok(text.lines().filter(|line| !line.contains(' ')).map(str::to_owned).collect())
+    }
+
+    /// Brings commits from our git directory of a unit into the repository that it comes from.
+    pub(crate) fn send(&self, ours: &Path, source: &Source, ids: &[&str]) -> Result<(), TreeError> {
+        let there = self.present(&source.common, ids)?;
+        let missing: Vec<&str> = ids.iter().copied().filter(|id| !there.contains(*id)).collect();
+        if !missing.is_empty() {
+            let refs = References::read(&self.git, source)?;
+            let known = refs
+                .all
+                .iter()
+                .filter(|r| r.name.starts_with("refs/heads/") || r.name.starts_with(OURS));
+            let mut known: Vec<&str> = known.map(|r| r.id.as_str()).take(2000).collect();
+            known.sort_unstable();
+            known.dedup();
+            transfer(&self.git, ours, &missing, &known, &source.common, source.owner())?;
+        }
+        self.send_large_files(ours, source)
+    }
+
+    /// Large files (LFS) that the session's commits point to.
+    fn send_large_files(&self, ours: &Path, source: &Source) -> Result<(), TreeError> {
+        let from = ours.join("lfs/objects");
+        if !from.is_dir() {
+            return Ok(());
+        }
+        let (lfs, to) = (source.common.join("lfs"), source.common.join("lfs/objects"));
+        std::fs::create_dir_all(&to).at("making", &to)?;
+        let open = |path: &Path| copy::Dir::open(path).at("opening", path);
+        let (from_dir, to_dir) = (open(&from)?, open(&to)?);
+        let mut budget = copy::Budget { bytes: u64::MAX, files: u64::MAX };
+        // Links are to what the primary's store has already.
+        let there = |path: &Path, _| {
+            let at = from.join(path);
+            std::fs::symlink_metadata(at).is_ok_and(|meta| meta.is_symlink())
+                || to.join(path).is_file()
+        };
+        copy::copy_dir(&from_dir, &to_dir, &mut budget, &there).at("copying to", &to)?;
+        if let Some((user, group)) = source.owner() {
+            copy::give_to(&lfs, user, group).at("giving to its owner", &lfs)?;
+        }
+        Ok(())
+    }
+
+    /// Where each branch is checked out.
+    pub(crate) fn checked_out(&self, source: &Source) -> Result<Vec<(String, PathBuf)>, TreeError> {
+        let list = self
+            .git
+            .call(format!("list the worktrees of {}", source.common.display()))
+            .repo(&source.common)
+            .args(["worktree", "list", "--porcelain", "-z"])
+            .run()?;
+        let mut found = Vec::new();
+        let mut at = PathBuf::new();
+        for part in list.parts() {
+            if let Some(path) = part.strip_prefix(b"worktree ") {
+                at = path_of(path);
+            } else if let Some(name) = part.strip_prefix(b"branch ") {
+                found.push((String::from_utf8_lossy(name).into_owned(), at.clone()));
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn is_ancestor(
+        &self,
+        git_dir: &Path,
+        older: &str,
+        newer: &str,
+    ) -> Result<bool, GitError> {
+        let answer = self
+            .git
+            .call("compare two commits")
+            .repo(git_dir)
+            .args(["merge-base", "--is-ancestor", older, newer])
+            .accept(&[0, 1])
+            .run()?;
+        Ok(answer.code == 0)
+    }
+
+    /// Leaves a commit on a branch in the primary: the wanted one, or one with a number behind it where
+    /// that is taken by something else. A branch that is checked out, or has commits of its own, is
+    /// never moved. Returns the branch's name.
+    pub(crate) fn publish(
+        &self,
+        held: &mut Held,
+        (ours, source): (&Path, &Source),
+        wanted: &str,
+        commit: &str,
+    ) -> Result<String, TreeError> {
+        self.send(ours, source, &[commit])?;
+        let refs = References::read(&self.git, source)?;
+        let taken: HashSet<&str> = refs.all.iter().map(|r| r.name.as_str()).collect();
+        let mut busy = None;
+        for number in 1.. {
+            let branch = names::numbered(wanted, number);
+            let name = format!("refs/heads/{branch}");
+            let update = match refs.get(&name) {
+                Some(id) if id == commit => None,
+                Some(id) => {
+                    let known = held.notes.published.iter().any(|(n, to)| *n == name && to == id);
+                    if busy.is_none() {
+                        busy = Some(self.checked_out(source)?);
+                    }
+                    let out = busy.iter().flatten().any(|(branch, _)| *branch == name);
+                    if !known || out || !self.is_ancestor(ours, id, commit)? {
+                        continue;
+                    }
+                    Some(Update::Move {
+                        name: name.clone(),
+                        to: commit.to_owned(),
+                        from: id.to_owned(),
+                    })
+                }
+                None if names::is_free(&branch, &taken) => {
+                    Some(Update::Create { name: name.clone(), to: commit.to_owned() })
+                }
+                None => continue,
+            };
+            if let Some(update) = update {
+                self.update(source, "publish a session's branch", &[update])?;
+            }
+            held.notes.published.retain(|(known, _)| *known != name);
+            held.notes.published.push((name, commit.to_owned()));
+            held.write()?;
+            return Ok(branch);
+        }
+        Err(TreeError::BadBranch { name: wanted.to_owned() })
+    }
+}

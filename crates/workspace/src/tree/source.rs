@@ -1,0 +1,475 @@
+//! The repository that a project lies in: where it is, what it is set to, what its references are.
+//!
+//! A repository's configuration can name programs. So none of it is used: this module reads the file as
+//! data and picks what is known to be data ([`Settings::data`]).
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::error::{At, TreeError};
+use super::gitdir::Setting;
+use super::names;
+use crate::git::{Git, is_id};
+
+/// The largest `.git` file, `HEAD` or `commondir`.
+const SMALL: u64 = 4 << 10;
+/// The largest of the files that are taken over as they are (exclude, sparse patterns, shallow).
+const PATTERNS: u64 = 8 << 20;
+
+/// Where a repository is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The working tree; `None` for a bare repository.
+    pub(crate) top: Option<PathBuf>,
+    /// What is of this working tree alone: `HEAD`, index.
+    pub(crate) git_dir: PathBuf,
+    /// What all its working trees share: objects, references, configuration.
+    pub(crate) common: PathBuf,
+}
+
+impl Source {
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.common.join("objects")
+    }
+
+    /// The user whose repository this is, when root works for somebody else: what is written into it
+    /// must be theirs.
+    pub(crate) fn owner(&self) -> Option<(u32, u32)> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let meta = std::fs::metadata(&self.common).ok()?;
+        (meta.uid() != 0).then(|| (meta.uid(), meta.gid()))
+    }
+}
+
+/// Finds the repository that a path lies in, as git would, and the path's place within its tree.
+/// `None`: it lies in none.
+pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> {
+    let path = std::fs::canonicalize(path).at("finding the project", path)?;
+    let device = std::fs::metadata(&path).at("finding the project", &path)?.dev();
+    for dir in path.ancestors() {
+        // Like git: what is mounted within a repository does not belong to it.
+        if std::fs::metadata(dir).is_ok_and(|meta| meta.dev() != device) {
+            return Ok(None);
+        }
+        let dot_git = dir.join(".git");
+        let git_dir = match std::fs::metadata(&dot_git) {
+            Ok(meta) if meta.is_file() => Some(redirected(dir, &dot_git)?),
+            Ok(meta) if meta.is_dir() && is_git_dir(&dot_git) => Some(dot_git),
+            _ => None,
+        };
+        let (top, git_dir) = match git_dir {
+            Some(git_dir) => (Some(dir), git_dir),
+            None if is_git_dir(dir) && dir.ends_with(".git") => (dir.parent(), dir.to_owned()),
+            None if is_git_dir(dir) => (None, dir.to_owned()),
+            None => continue,
+        };
+        let git_dir = std::fs::canonicalize(&git_dir).at("finding the repository", &git_dir)?;
+        let subdir = top.and_then(|top| path.strip_prefix(top).ok()).unwrap_or(Path::new(""));
+        let common = match std::fs::read(git_dir.join("commondir")) {
+            Ok(text) => {
+                let text = text.trim_ascii_end();
+                let at = git_dir.join(crate::git::path_of(text));
+                std::fs::canonicalize(&at).at("finding the repository", &at)?
+            }
+            Err(_) => git_dir.clone(),
+        };
+        let source = Source { top: top.map(Path::to_owned), git_dir, common };
+        return Ok(Some((source, subdir.to_owned())));
+    }
+    Ok(None)
+}
+
+fn is_git_dir(dir: &Path) -> bool {
+    let shared = dir.join("objects").is_dir() && dir.join("refs").is_dir();
+    std::fs::symlink_metadata(dir.join("HEAD")).is_ok()
+        && (shared || dir.join("commondir").is_file())
+}
+
+/// Follows a `.git` file: a linked worktree, a submodule, a repository kept elsewhere.
+fn redirected(dir: &Path, file: &Path) -> Result<PathBuf, TreeError> {
+    let text = read_small(file, SMALL).at("reading", file)?.unwrap_or_default();
+    let target = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii);
+    let target = target.filter(|target| !target.is_empty()).map(crate::git::path_of);
+    let git_dir = target.map(|target| dir.join(target));
+    git_dir
+        .filter(|git_dir| is_git_dir(git_dir))
+        .ok_or_else(|| TreeError::BrokenRedirect { file: file.to_owned() })
+}
+
+/// The contents of a file that is taken over as data; `None` when there is none.
+pub(crate) fn read_small(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(err)
+            if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(None);
+        }
+        Err(err) => return Err(err),
+    };
+    if !meta.is_file() || meta.len() > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "no file, or too large a one"));
+    }
+    std::fs::read(path).map(Some)
+}
+
+/// A repository's settings, and the files beside them that shape a checkout.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    all: Vec<Setting>,
+    pub(crate) sparse: Option<Vec<u8>>,
+    pub(crate) shallow: Option<Vec<u8>>,
+    pub(crate) exclude: Vec<u8>,
+}
+
+/// Keys that are data: they shape what is checked out, compared or shown, and run nothing.
+const DATA: &[(&str, &[&str])] = &[
+    (
+        "core",
+        &[
+            "autocrlf",
+            "eol",
+            "safecrlf",
+            "filemode",
+            "symlinks",
+            "ignorecase",
+            "precomposeunicode",
+            "sparsecheckout",
+            "sparsecheckoutcone",
+            "bigfilethreshold",
+            "abbrev",
+            "quotepath",
+        ],
+    ),
+    ("extensions", &["objectformat"]),
+    ("i18n", &["commitencoding", "logoutputencoding"]),
+    ("merge", &["conflictstyle", "renames"]),
+    ("diff", &["renames", "algorithm"]),
+    ("pull", &["rebase", "ff"]),
+    ("user", &["name", "email"]),
+];
+
+/// The same for keys with a subsection. They are the session's business, not ours.
+const DATA_OF: &[(&str, &[&str])] = &[
+    ("remote", &["url", "pushurl", "fetch", "tagopt", "promisor", "partialclonefilter"]),
+    ("branch", &["remote", "merge", "rebase"]),
+    ("submodule", &["url", "branch", "active"]),
+];
+
+impl Settings {
+    pub(crate) fn get(&self, section: &str, key: &str) -> Option<&str> {
+        let mut named = self.all.iter().rev();
+        let found = named.find(|s| s.section == section && s.sub.is_none() && s.key == key)?;
+        Some(&found.value)
+    }
+
+    pub(crate) fn is_on(&self, section: &str, key: &str) -> bool {
+        self.get(section, key).is_some_and(|value| {
+            matches!(value.to_ascii_lowercase().as_str(), "true" | "yes" | "on" | "1")
+        })
+    }
+
+    /// `sha1` or `sha256`.
+    pub(crate) fn format(&self) -> &str {
+        self.get("extensions", "objectformat").unwrap_or("sha1")
+    }
+
+    /// What shapes a checkout, for both of a tree's git directories.
+    pub(crate) fn data(&self) -> Vec<Setting> {
+        let version = if self.format() == "sha1" { "0" } else { "1" };
+        let mut data = vec![
+            Setting::new("core", None, "repositoryformatversion", version),
+            Setting::new("core", None, "bare", "false"),
+            Setting::new("gc", None, "auto", "0"),
+        ];
+        let known = |s: &&Setting| {
+            s.sub.is_none()
+                && DATA
+                    .iter()
+                    .any(|(section, keys)| s.section == *section && keys.contains(&s.key.as_str()))
+        };
+        data.extend(self.all.iter().filter(known).cloned());
+        data
+    }
+
+    /// What a session's repository has beyond that: remotes and what its branches follow. Passwords
+    /// within addresses stay behind; `true` when there was one. Addresses that are paths are made
+    /// absolute from `top`.
+    pub(crate) fn theirs(&self, top: &Path) -> (Vec<Setting>, bool) {
+        let mut without_password = false;
+        let known = self.all.iter().filter(|s| {
+            s.sub.is_some()
+                && DATA_OF
+                    .iter()
+                    .any(|(section, keys)| s.section == *section && keys.contains(&s.key.as_str()))
+        });
+        let mut settings: Vec<Setting> = known.cloned().collect();
+        for setting in &mut settings {
+            if setting.key.ends_with("url") {
+                let (address, changed) = address(&setting.value, top);
+                setting.value = address;
+                without_password |= changed;
+            }
+        }
+        (settings, without_password)
+    }
+}
+
+/// An address without its password, and absolute where it is a path.
+fn address(text: &str, top: &Path) -> (String, bool) {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let Some((user, host)) = host.rsplit_once('@') else { return (text.to_owned(), false) };
+        let Some((name, _)) = user.split_once(':') else { return (text.to_owned(), false) };
+        return (format!("{scheme}://{name}@{host}/{path}"), true);
+    }
+    let is_path = text.starts_with('.')
+        || !text.split('/').next().unwrap_or_default().contains(':') && !text.starts_with('/');
+    match top.join(text).to_str() {
+        Some(absolute) if is_path => (absolute.to_owned(), false),
+        _ => (text.to_owned(), false),
+    }
+}
+
+/// When a file last changed, as far as it can be told without reading it.
+type Stamp = Option<(u64, u64, SystemTime)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.len(), meta.modified().ok()?))
+}
+
+/// Settings, with the state of the files they came from.
+type Known = (Vec<Stamp>, Arc<Settings>);
+
+/// Settings already read, by the git directory.
+#[derive(Debug, Default)]
+pub(crate) struct SettingsCache(Mutex<HashMap<PathBuf, Known>>);
+
+impl SettingsCache {
+    /// The repository's settings, read again when a file changed.
+    pub(crate) fn get(&self, git: &Git, source: &Source) -> Result<Arc<Settings>, TreeError> {
+        let files = [
+            source.common.join("config"),
+            source.git_dir.join("config.worktree"),
+            source.git_dir.join("info/sparse-checkout"),
+            source.common.join("info/exclude"),
+            source.common.join("shallow"),
+        ];
+        let stamps: Vec<Stamp> = files.iter().map(|file| stamp(file)).collect();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((seen, settings)) = known.get(&source.git_dir)
+            && *seen == stamps
+        {
+            return Ok(Arc::clone(settings));
+        }
+        let [config, of_worktree, sparse, exclude, shallow] = &files;
+        let mut settings = Settings { all: list(git, config)?, ..Settings::default() };
+        if settings.is_on("extensions", "worktreeconfig") && of_worktree.is_file() {
+            settings.all.extend(list(git, of_worktree)?);
+        }
+        if settings.is_on("core", "sparsecheckout") {
+            settings.sparse = read_small(sparse, PATTERNS).at("reading", sparse)?;
+        }
+        settings.exclude =
+            read_small(exclude, PATTERNS).at("reading", exclude)?.unwrap_or_default();
+        settings.shallow = read_small(shallow, PATTERNS).at("reading", shallow)?;
+        let settings = Arc::new(settings);
+        // A daemon serves few repositories; one that served thousands starts its notes anew.
+        if known.len() > 1000 {
+            known.clear();
+        }
+        known.insert(source.git_dir.clone(), (stamps, Arc::clone(&settings)));
+        Ok(settings)
+    }
+}
+
+/// A configuration file's settings, without what it includes.
+pub(crate) fn list(git: &Git, file: &Path) -> Result<Vec<Setting>, TreeError> {
+    if !file.is_file() {
+        return Ok(Vec::new());
+    }
+    let what = format!("read the settings in {}", file.display());
+    let list = git
+        .call(what)
+        .args(["config", "--no-includes", "-z", "--list", "--file"])
+        .arg(file)
+        .run()?;
+    let settings = list.parts().filter_map(|part| {
+        let text = String::from_utf8_lossy(part);
+        let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));
+        Setting::parse(key, value)
+    });
+    Ok(settings.collect())
+}
+
+/// What `HEAD` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Branch { name: String, commit: Option<String> },
+    Detached { commit: String },
+}
+
+impl Head {
+    pub(crate) fn commit(&self) -> Option<&str> {
+        match self {
+            Self::Branch { commit, .. } => commit.as_deref(),
+            Self::Detached { commit } => Some(commit),
+        }
+    }
+}
+
+/// A reference: its name, what it names, and, for one that only points to another, the other's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    pub(crate) id: String,
+    pub(crate) points: Option<String>,
+}
+
+/// Every reference of a repository, and its head.
+#[derive(Clone, Debug)]
+pub(crate) struct References {
+    pub(crate) all: Vec<Reference>,
+    pub(crate) head: Head,
+}
+
+/// Where our own references begin. Sessions see none of them.
+pub(crate) const OURS: &str = "refs/overmind/";
+
+impl References {
+    pub(crate) fn read(git: &Git, source: &Source) -> Result<Self, TreeError> {
+        let what = format!("list the references of {}", source.common.display());
+        let format = "--format=%(objectname) %(refname) %(symref)";
+        let list = git.call(what).repo(&source.git_dir).args(["for-each-ref", format]).run()?;
+        let text = String::from_utf8_lossy(&list.stdout);
+        let all: Vec<Reference> = text
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.split(' ');
+                let (id, name) = (words.next()?, words.next()?);
+                let points = words.next().filter(|points| names::is_reference(points));
+                (is_id(id) && names::is_reference(name)).then(|| Reference {
+                    name: name.to_owned(),
+                    id: id.to_owned(),
+                    points: points.map(str::to_owned),
+                })
+            })
+            .collect();
+        let head = Self::head(git, source, &all)?;
+        Ok(Self { all, head })
+    }
+
+    fn head(git: &Git, source: &Source, all: &[Reference]) -> Result<Head, TreeError> {
+        let path = source.git_dir.join("HEAD");
+        let text = read_small(&path, SMALL).at("reading", &path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
+        if is_id(&text) {
+            return Ok(Head::Detached { commit: text });
+        }
+        let find = |name: &str| {
+            all.iter().find(|reference| reference.name == name).map(|found| found.id.clone())
+        };
+        match text.strip_prefix("ref:").map(str::trim) {
+            // With references kept in tables the file says nothing.
+            Some("refs/heads/.invalid") | None => {
+                let what = format!("read the head of {}", source.git_dir.display());
+                let name = git
+                    .call(what.clone())
+                    .repo(&source.git_dir)
+                    .args(["symbolic-ref", "--quiet", "HEAD"])
+                    .accept(&[0, 1])
+                    .run()?;
+                if name.code == 0 {
+                    let name = name.line();
+                    return Ok(Head::Branch { commit: find(&name), name });
+                }
+                let commit = git
+                    .call(what)
+                    .repo(&source.git_dir)
+                    .args(["rev-parse", "--verify", "HEAD^{commit}"])
+                    .run()?;
+                Ok(Head::Detached { commit: commit.line() })
+            }
+            Some(name) => Ok(Head::Branch { name: name.to_owned(), commit: find(name) }),
+        }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let found = self.all.iter().find(|reference| reference.name == name)?;
+        Some(&found.id)
+    }
+
+    /// What a session is given of them, as the text of `packed-refs`.
+    pub(crate) fn packed(&self) -> String {
+        use std::fmt::Write as _;
+        let mut text = String::from("# pack-refs with: sorted \n");
+        for Reference { name, id, points } in &self.all {
+            if points.is_none() && !name.starts_with(OURS) && name != "refs/stash" {
+                let _ = writeln!(text, "{id} {name}");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_stay_behind_and_paths_become_absolute() {
+        let top = Path::new("/p/q");
+        for (text, wanted, changed) in [
+            ("https://me:token@host/a/b.git", "https://me@host/a/b.git", true),
+            ("https://host/a/b.git", "https://host/a/b.git", false),
+            ("ssh://git@host:22/a", "ssh://git@host:22/a", false),
+            ("git@host:a/b.git", "git@host:a/b.git", false),
+            ("/srv/x.git", "/srv/x.git", false),
+            ("../x.git", "/p/q/../x.git", false),
+            ("x.git", "/p/q/x.git", false),
+        ] {
+            assert_eq!(address(text, top), (wanted.to_owned(), changed));
+        }
+    }
+
+    #[test]
+    fn settings_that_name_programs_are_never_taken_over() {
+        let lines = [
+            ("core.fsmonitor", "touch x"),
+            ("core.hookspath", "/evil"),
+            ("core.sshcommand", "touch x"),
+            ("core.worktree", "/home"),
+            ("core.pager", "touch x"),
+            ("core.autocrlf", "input"),
+            ("filter.lfs.clean", "touch x"),
+            ("filter.x.y.smudge", "touch x"),
+            ("diff.x.textconv", "touch x"),
+            ("merge.x.driver", "touch x"),
+            ("remote.origin.url", "/srv/x"),
+            ("remote.origin.uploadpack", "touch x"),
+            ("remote.origin.vcs", "ext"),
+            ("submodule.a.update", "!touch x"),
+            ("include.path", "/evil"),
+            ("includeif.gitdir:/.path", "/evil"),
+            ("alias.x", "!touch x"),
+            ("extensions.worktreeconfig", "true"),
+            ("uploadpack.packobjectshook", "touch x"),
+        ];
+        let all = lines.iter().filter_map(|(key, value)| Setting::parse(key, value)).collect();
+        let settings = Settings { all, ..Settings::default() };
+        let mut taken = settings.data();
+        taken.extend(settings.theirs(Path::new("/")).0);
+        let keys: Vec<String> = taken.iter().map(|s| format!("{}.{}", s.section, s.key)).collect();
+        assert_eq!(
+            keys,
+            ["core.repositoryformatversion", "core.bare", "gc.auto", "core.autocrlf", "remote.url"]
+        );
+    }
+}

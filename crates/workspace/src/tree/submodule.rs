@@ -1,0 +1,82 @@
+//! Submodules: found in the primary's own store, so that none needs the network.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::error::TreeError;
+use super::source::{self, Source};
+use crate::git::Git;
+
+/// A submodule whose repository is on this machine.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) name: PathBuf,
+    pub(crate) source: Source,
+}
+
+impl Found {
+    pub(crate) fn has(&self, git: &Git, commit: &str) -> bool {
+        git.call("look for a submodule's commit")
+            .repo(&self.source.git_dir)
+            .args(["cat-file", "-e", &format!("{commit}^{{commit}}")])
+            .run()
+            .is_ok()
+    }
+}
+
+/// The repository of the submodule at `path` of a tree; `None` when it is not on this machine, or the
+/// tree does not say what it is called.
+pub(crate) fn locate(
+    git: &Git,
+    of: &Source,
+    tree: &Path,
+    path: &Path,
+) -> Result<Option<Found>, TreeError> {
+    let file = tree.join(".gitmodules");
+    if !std::fs::symlink_metadata(&file).is_ok_and(|meta| meta.is_file()) {
+        return Ok(None);
+    }
+    let settings = source::list(git, &file)?;
+    let name = settings.iter().find_map(|setting| {
+        let here = setting.section == "submodule"
+            && setting.key == "path"
+            && Path::new(&setting.value) == path;
+        if here { setting.sub.as_deref() } else { None }
+    });
+    let Some(name) = name.map(PathBuf::from).filter(|name| stays_within(name)) else {
+        return Ok(None);
+    };
+    let mut places =
+        vec![of.git_dir.join("modules").join(&name), of.common.join("modules").join(&name)];
+    if let Some(top) = &of.top {
+        // As it was before git kept them all in one place.
+        places.push(top.join(path).join(".git"));
+    }
+    let place = places.into_iter().find(|place| place.join("objects").is_dir());
+    Ok(place.map(|place| {
+        let source = Source { top: None, git_dir: place.clone(), common: place };
+        Found { name, source }
+    }))
+}
+
+fn stays_within(name: &Path) -> bool {
+    let plain = |component: Component<'_>| match component {
+        Component::Normal(name) => !name.eq_ignore_ascii_case(".git"),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => {
+            false
+        }
+    };
+    !name.as_os_str().is_empty() && name.components().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_no_name() {
+        for bad in ["", "../x", "/x", "a/../../x", ".git", "a/.GIT"] {
+            assert!(!stays_within(Path::new(bad)), "{bad}");
+        }
+        assert!(stays_within(Path::new("libs/x")));
+    }
+}

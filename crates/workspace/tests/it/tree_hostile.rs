@@ -1,0 +1,342 @@
+//! What a session may try with git, and what of it reaches the primary or this program: nothing.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use overmind_workspace::pool::PoolSize;
+use overmind_workspace::tree::{MergeInto, Merged, Options, TreeError};
+
+use crate::tree_repo::{
+    World, commit, difference, everything, git, read, script, try_git, users_part, write,
+};
+
+const MERGE: MergeInto<'static> =
+    MergeInto { branch: None, commit_rest: true, message: "merge", now: 9, home: None };
+
+/// A mark that appears when something ran that must not.
+fn trap(world: &World) -> (std::path::PathBuf, String) {
+    let mark = world.dir.path().join("it-ran");
+    let command = format!("touch {}; cat", mark.display());
+    (mark, command)
+}
+
+#[test]
+fn no_git_command_of_a_session_changes_anything_of_the_primary() {
+    let world = World::new();
+    git(&world.repo, &["branch", "other"]);
+    git(&world.repo, &["worktree", "add", "-q", "-b", "linked", "../linked"]);
+    write(&world.repo, "a.txt", "uncommitted\n");
+    git(&world.repo, &["stash", "-q"]);
+    write(&world.repo, "a.txt", "uncommitted again\n");
+    let made = world.prepare("hostile");
+    let before = everything(&world.repo);
+    let t = &made.path;
+    for attempt in [
+        &["branch", "-D", "main"][..],
+        &["branch", "-f", "other", "HEAD~0"],
+        &["update-ref", "-d", "refs/heads/main"],
+        &["update-ref", "-d", "refs/heads/linked"],
+        &["checkout", "-q", "main"],
+        &["commit", "-q", "--allow-empty", "-m", "on main"],
+        &["checkout", "-q", "-B", "other"],
+        &["config", "core.hooksPath", "/evil"],
+        &["config", "core.fsmonitor", "/evil"],
+        &["config", "--worktree", "core.worktree", "/"],
+        &["worktree", "list"],
+        &["worktree", "remove", "--force", "../linked"],
+        &["worktree", "prune", "--expire=now"],
+        &["stash", "list"],
+        &["stash", "clear"],
+        &["reflog", "expire", "--expire=now", "--all"],
+        &["gc", "-q", "--prune=now", "--aggressive"],
+        &["repack", "-a", "-d", "-q"],
+        &["prune", "--expire=now"],
+        &["pack-refs", "--all"],
+        &["tag", "v1"],
+        &["notes", "add", "-m", "x"],
+        &["replace", "HEAD", "HEAD~0"],
+        &["remote", "add", "x", ".."],
+        &["push", "-q", "x", ":main"],
+        &["submodule", "deinit", "--all", "-f"],
+        &["maintenance", "run"],
+        &["clean", "-fdxq"],
+        &["rm", "-rfq", "."],
+        &["read-tree", "--empty"],
+    ] {
+        // Whether git does it or not is its affair.
+        let _ = try_git(t, attempt);
+    }
+    std::fs::remove_dir_all(t.join(".git")).unwrap();
+    for attempt in [&["add", "-A"][..], &["commit", "-m", "x"], &["config", "x.y", "z"]] {
+        let mut command = std::process::Command::new("git");
+        command.current_dir(t).args(attempt).envs(made.env.iter().map(|(k, v)| (k, v)));
+        assert!(!command.output().unwrap().status.success(), "found a repository above its tree");
+    }
+    assert_eq!(difference(&before, &everything(&world.repo)), [] as [&Path; 0]);
+    git(&world.repo, &["fsck", "--no-dangling"]);
+    assert_eq!(git(&world.repo, &["stash", "list"]).lines().count(), 1);
+}
+
+/// Everything by which a repository can make git run a program.
+fn arm(tree: &Path, git_dir: &Path, command: &str, mark: &Path) {
+    let hooks = git_dir.join("hooks");
+    for hook in [
+        "post-checkout",
+        "post-commit",
+        "pre-commit",
+        "post-merge",
+        "pre-merge-commit",
+        "reference-transaction",
+        "post-index-change",
+        "fsmonitor-watchman",
+        "pre-auto-gc",
+        "update",
+        "post-update",
+        "pre-receive",
+        "commit-msg",
+        "post-rewrite",
+    ] {
+        script(&hooks.join(hook), &format!("touch {}", mark.display()));
+    }
+    let text = read(&git_dir.join("config"));
+    let command = command.replace('"', "\\\"");
+    let evil = format!(
+        "{text}\n[core]\n fsmonitor = \"{command}\"\n hooksPath = {hooks}\n sshCommand = \"{command}\"\n \
+         pager = \"{command}\"\n editor = \"{command}\"\n alternateRefsCommand = \"{command}\"\n \
+         attributesFile = {attributes}\n\
+         [filter \"evil\"]\n clean = \"{command}\"\n smudge = \"{command}\"\n process = \"{command}\"\n required = true\n\
+         [filter \"lfs\"]\n clean = \"{command}\"\n smudge = \"{command}\"\n process = \"{command}\"\n\
+         [diff \"evil\"]\n textconv = \"{command}\"\n command = \"{command}\"\n\
+         [diff]\n external = \"{command}\"\n\
+         [merge \"evil\"]\n driver = \"{command}\"\n\
+         [gpg]\n program = \"{command}\"\n[commit]\n gpgSign = true\n\
+         [uploadpack]\n packObjectsHook = \"{command}\"\n\
+         [credential]\n helper = \"!{command}\"\n[alias]\n status = \"!{command}\"\n\
+         [submodule]\n recurse = true\n[extensions]\n worktreeConfig = true\n",
+        hooks = hooks.display(),
+        attributes = tree.join(".gitattributes").display(),
+    );
+    std::fs::write(git_dir.join("config"), &evil).unwrap();
+    std::fs::write(git_dir.join("config.worktree"), &evil).unwrap();
+    write(tree, ".gitattributes", "* filter=evil diff=evil merge=evil\n*.bin filter=lfs\n");
+}
+
+#[test]
+fn nothing_that_a_session_or_a_repository_names_is_ever_run_by_us() {
+    let world = World::new();
+    let (mark, command) = trap(&world);
+    // A submodule and a nested repository are looked into by git with their own configuration.
+    let lib = world.dir.path().join("lib");
+    std::fs::create_dir(&lib).unwrap();
+    git(&lib, &["init", "-q", "-b", "main"]);
+    write(&lib, "file", "lib");
+    commit(&lib, "x");
+    git(&world.repo, &["submodule", "add", "-q", lib.to_str().unwrap(), "libs/one"]);
+    let attributes = "* filter=evil diff=evil merge=evil\n";
+    write(&world.repo, ".gitattributes", attributes);
+    commit(&world.repo, "with a submodule");
+    // The primary's own hooks and programs do not run either, but for its filters where its own files
+    // are written: so in this test it has none.
+    let primary_mark = mark.clone();
+    for hook in ["post-checkout", "reference-transaction", "post-merge", "post-index-change"] {
+        script(
+            &world.repo.join(".git/hooks").join(hook),
+            &format!("touch {}", primary_mark.display()),
+        );
+    }
+    git(&world.repo, &["config", "core.fsmonitor", &command]);
+    git(&world.repo, &["config", "core.alternateRefsCommand", &command]);
+    git(&world.repo, &["status"]);
+    assert!(mark.exists(), "the trap does not work");
+    std::fs::remove_file(&mark).unwrap();
+
+    world
+        .trees
+        .fill(&world.repo, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .unwrap();
+    let made = world.prepare("hostile");
+    write(&made.path, "a.txt", "changed by the session\n");
+    git(&made.path, &["commit", "-qam", "work"]);
+    arm(&made.path, &made.path.join(".git"), &command, &mark);
+    let sub = made.path.join("libs/one");
+    arm(&sub, &made.path.join(".git/modules/libs/one"), &command, &mark);
+    write(&sub, "file", "changed");
+    let nested = made.path.join("nested");
+    std::fs::create_dir(&nested).unwrap();
+    git(&nested, &["init", "-q"]);
+    write(&nested, "file", "x");
+    commit(&nested, "nested");
+    arm(&nested, &nested.join(".git"), &command, &mark);
+    write(&nested, "file", "changed");
+    write(&made.path, "x.bin", "large");
+    let modules = "[submodule \"libs/one\"]\n path = libs/one\n url = x\n ignore = none\n";
+    write(&made.path, ".gitmodules", modules);
+    write(&made.path, ".lfsconfig", "[lfs]\n url = ext::x\n");
+    let _ = std::fs::remove_file(&mark);
+
+    world.trees.status(&made.intent).unwrap();
+    let diff = world.trees.diff(&made.intent, 1 << 20).unwrap();
+    assert!(!diff.patch.is_empty());
+    world.trees.pr_branch(&made.intent, Some("feature/x")).unwrap();
+    world.trees.park(&made.intent, "wip", 5).unwrap();
+    write(&made.path, "b.txt", "more");
+    let merged = world.trees.merge(&made.intent, &MERGE).unwrap();
+    assert!(matches!(merged, Merged::Forward { .. }), "{merged:?}");
+    assert!(matches!(world.trees.remove(&made.intent), Err(TreeError::Unsaved { .. })));
+    world.trees.discard(&made.intent, 10).unwrap();
+    world.trees.remove(&made.intent).unwrap();
+    world
+        .trees
+        .fill(&world.repo, &Options::default(), PoolSize { trees: 1, bytes: 1 << 30 })
+        .unwrap();
+    world.trees.sweep(i64::MAX).unwrap();
+    assert!(!mark.exists(), "something ran");
+}
+
+#[test]
+fn what_gits_own_checks_refuse_is_not_published_but_can_be_given_up_and_got_back() {
+    let world = World::new();
+    let made = world.prepare("s");
+    let modules = "[submodule \"x\"]\n path = x\n url = x\n update = !touch x\n";
+    write(&made.path, ".gitmodules", modules);
+    write(&made.path, "work.txt", "work");
+    world.trees.diff(&made.intent, 1000).unwrap();
+    let before = users_part(&world.repo);
+    let err = world.trees.park(&made.intent, "wip", 5).unwrap_err();
+    assert!(err.to_string().contains("disallowed submodule update"), "{err}");
+    assert_eq!(difference(&before, &users_part(&world.repo)), [] as [&Path; 0]);
+    assert!(matches!(world.trees.remove(&made.intent), Err(TreeError::Unsaved { .. })));
+    let gone = world.trees.discard(&made.intent, 6).unwrap();
+    world.trees.remove(&made.intent).unwrap();
+    // A file that git can clone, but for the check.
+    let heads = git(world.dir.path(), &["bundle", "list-heads", &gone.saved_as]);
+    assert!(heads.ends_with("refs/heads/overmind/s"), "{heads}");
+}
+
+#[test]
+fn a_redirect_in_place_of_the_repository_reaches_neither_the_primary_nor_another() {
+    for how in ["file", "link", "objects", "reference", "alternates", "loose"] {
+        let world = World::new();
+        // Another project, whose contents this session must not get.
+        let other = world.dir.path().join("other");
+        std::fs::create_dir(&other).unwrap();
+        git(&other, &["init", "-q", "-b", "main"]);
+        write(&other, "secret", "of another project");
+        let secret = commit(&other, "secret");
+        let made = world.prepare("hostile");
+        write(&made.path, "work.txt", "work");
+        let theirs = made.path.join(".git");
+        match how {
+            "file" => {
+                std::fs::remove_dir_all(&theirs).unwrap();
+                std::fs::write(&theirs, format!("gitdir: {}/.git\n", world.repo.display()))
+                    .unwrap();
+            }
+            "link" => {
+                std::fs::remove_dir_all(&theirs).unwrap();
+                symlink(other.join(".git"), &theirs).unwrap();
+            }
+            "objects" => {
+                std::fs::remove_dir_all(theirs.join("objects")).unwrap();
+                symlink(other.join(".git/objects"), theirs.join("objects")).unwrap();
+                std::fs::write(theirs.join("HEAD"), format!("{secret}\n")).unwrap();
+            }
+            "reference" => {
+                std::fs::remove_file(theirs.join("refs/heads/overmind/hostile")).unwrap();
+                symlink(
+                    other.join(".git/refs/heads/main"),
+                    theirs.join("refs/heads/overmind/hostile"),
+                )
+                .unwrap();
+            }
+            "alternates" => {
+                let text = format!("{}\n", other.join(".git/objects").display());
+                std::fs::write(theirs.join("objects/info/alternates"), text).unwrap();
+                std::fs::write(theirs.join("HEAD"), format!("{secret}\n")).unwrap();
+            }
+            _ => {
+                let (dir, file) = secret.split_at(2);
+                let from = other.join(".git/objects").join(dir);
+                symlink(from, theirs.join("objects").join(dir)).unwrap();
+                assert!(theirs.join("objects").join(dir).join(file).exists());
+                std::fs::write(theirs.join("HEAD"), format!("{secret}\n")).unwrap();
+            }
+        }
+        let before = (users_part(&world.repo), everything(&other));
+        let status = world.trees.status(&made.intent).unwrap();
+        assert!(status.unreadable.is_some(), "{how}");
+        assert!(!status.is_saved());
+        world.trees.diff(&made.intent, 1000).unwrap();
+        // The files are saved all the same, on what was known of its commits.
+        let parked = world.trees.park(&made.intent, "wip", 5).unwrap();
+        assert!(parked.unreadable.is_some());
+        assert_eq!(git(&world.repo, &["show", "overmind/hostile:work.txt"]), "work");
+        let mut after = users_part(&world.repo);
+        after.retain(|path, _| {
+            let text = path.to_string_lossy();
+            !text.contains("overmind")
+        });
+        assert_eq!(difference(&before.0, &after), [] as [&Path; 0], "{how}");
+        assert_eq!(difference(&before.1, &everything(&other)), [] as [&Path; 0], "{how}");
+        assert!(try_git(&world.repo, &["cat-file", "-e", &secret]).is_err(), "{how}");
+        // What cannot be read is not removed unless a human gives it up.
+        assert!(
+            matches!(world.trees.remove(&made.intent), Err(TreeError::Unsaved { .. })),
+            "{how}"
+        );
+        world.trees.discard(&made.intent, 6).unwrap();
+        world.trees.remove(&made.intent).unwrap();
+        assert!(other.join("secret").exists() && world.repo.join("a.txt").exists());
+    }
+}
+
+#[test]
+fn links_and_pipes_in_a_tree_are_saved_as_what_they_are_and_never_followed() {
+    let world = World::new();
+    let outside = world.dir.path().join("outside");
+    write(&outside, "secret", "secret");
+    let made = world.prepare("links");
+    symlink(&outside, made.path.join("out")).unwrap();
+    std::fs::remove_dir_all(made.path.join("src")).unwrap();
+    symlink(&outside, made.path.join("src")).unwrap();
+    write(&outside, "lib.rs", "of the outside");
+    let pipe = made.path.join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(made.path.join("s")).unwrap();
+    world.trees.park(&made.intent, "wip", 5).unwrap();
+    let listed = git(&world.repo, &["ls-tree", "-r", "overmind/links"]);
+    let modes: Vec<&str> = listed.lines().map(|line| &line[..6]).collect();
+    assert_eq!(modes, ["100644", "100644", "120000", "120000"], "{listed}");
+    world.trees.remove(&made.intent).unwrap();
+    assert_eq!(read(&outside.join("secret")), "secret");
+}
+
+#[test]
+fn a_tree_that_a_session_locked_up_is_removed_all_the_same() {
+    use std::os::unix::fs::PermissionsExt;
+    let world = World::new();
+    let made = world.prepare("locked");
+    write(&made.path, "cache.log/deep/x", "x");
+    for dir in ["cache.log/deep", "cache.log"] {
+        std::fs::set_permissions(made.path.join(dir), PermissionsExt::from_mode(0o000)).unwrap();
+    }
+    world.trees.remove(&made.intent).unwrap();
+    assert!(!made.intent.place.as_path().exists());
+    let trash = world.trees.root().join(".trash");
+    assert_eq!(std::fs::read_dir(trash).unwrap().count(), 0);
+}
+
+#[test]
+fn a_tree_that_grew_beyond_bounds_is_named_and_not_swallowed() {
+    let world = World::new();
+    let made = world.prepare("large");
+    let file = std::fs::File::create(made.path.join("huge.bin")).unwrap();
+    file.set_len(3 << 30).unwrap();
+    let err = world.trees.park(&made.intent, "wip", 5).unwrap_err();
+    assert!(
+        matches!(&err, TreeError::TooLarge { largest, .. } if largest == Path::new("huge.bin"))
+    );
+    write(&made.path, ".gitignore", "huge.bin\n");
+    world.trees.park(&made.intent, "wip", 5).unwrap();
+    world.trees.remove(&made.intent).unwrap();
+}

@@ -1,0 +1,107 @@
+//! Large files kept by git-lfs: from the primary's own store, and back into it, without a network.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use overmind_testkit::real::counterpart;
+use overmind_workspace::Trees;
+use overmind_workspace::git::Git;
+use overmind_workspace::tree::{MergeInto, Merged, Request, Warning};
+
+use crate::tree_repo::{World, commit, git, read, write};
+
+/// A repository whose `*.bin` are kept by git-lfs, and trees that know the program. The user's git has
+/// the filters in its own configuration, as `git lfs install --local` writes them.
+fn world() -> Option<(World, Trees)> {
+    let program = PathBuf::from(counterpart("GIT_LFS")?);
+    let beside = program.parent().unwrap().to_str().unwrap().to_owned();
+    let world = World::new();
+    for (key, value) in [
+        ("filter.lfs.clean", "clean -- %f"),
+        ("filter.lfs.smudge", "smudge -- %f"),
+        ("filter.lfs.process", "filter-process"),
+    ] {
+        git(&world.repo, &["config", key, &format!("{} {value}", program.display())]);
+    }
+    git(&world.repo, &["config", "filter.lfs.required", "true"]);
+    // Nobody answers there: whoever asks the server fails.
+    git(&world.repo, &["config", "lfs.url", "http://127.0.0.1:9/none"]);
+    write(&world.repo, ".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    for number in 0..3 {
+        write(
+            &world.repo,
+            &format!("data/{number}.bin"),
+            &format!("large {number}\n").repeat(1000),
+        );
+    }
+    commit(&world.repo, "large files");
+    let git = Git::new(
+        "git".into(),
+        format!("{beside}:/usr/local/bin:/usr/bin:/bin").into(),
+        Duration::from_mins(1),
+    );
+    let trees = Trees::open(&world.dir.path().join("data-lfs"), git).unwrap();
+    Some((world, trees))
+}
+
+#[test]
+fn needs_git_lfs_large_files_are_there_and_come_back_with_their_contents() {
+    let Some((world, trees)) = world() else { return };
+    assert!(git(&world.repo, &["show", "HEAD:data/0.bin"]).starts_with("version https://git-lfs"));
+    let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
+    assert_eq!(made.warnings, []);
+    assert_eq!(read(&made.path.join("data/0.bin")), read(&world.repo.join("data/0.bin")));
+    assert!(trees.status(&made.intent).unwrap().is_saved());
+    let text = "changed\n".repeat(1000);
+    write(&made.path, "data/0.bin", &text);
+    write(&made.path, "new.bin", &text.repeat(2));
+    trees.park(&made.intent, "wip", 5).unwrap();
+    for file in ["data/0.bin", "new.bin"] {
+        let pointer = git(&world.repo, &["show", &format!("overmind/s:{file}")]);
+        assert!(pointer.starts_with("version https://git-lfs"), "{pointer}");
+        let id = pointer.lines().find_map(|line| line.strip_prefix("oid sha256:")).unwrap();
+        let stored = world.repo.join(".git/lfs/objects").join(&id[..2]).join(&id[2..4]).join(id);
+        assert!(stored.is_file(), "{}", stored.display());
+    }
+    let into = MergeInto { branch: None, commit_rest: true, message: "merge", now: 9, home: None };
+    let merged = trees.merge(&made.intent, &into).unwrap();
+    assert!(matches!(merged, Merged::Forward { .. }));
+    assert_eq!(read(&world.repo.join("data/0.bin")), text);
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), "");
+    trees.remove(&made.intent).unwrap();
+}
+
+#[test]
+fn needs_git_lfs_what_is_not_in_the_store_stays_a_pointer_and_is_said() {
+    let Some((world, trees)) = world() else { return };
+    std::fs::remove_dir_all(world.repo.join(".git/lfs/objects")).unwrap();
+    let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
+    assert_eq!(made.warnings, [Warning::LargeFilesMissing { files: 3 }]);
+    assert!(read(&made.path.join("data/1.bin")).starts_with("version https://git-lfs"));
+    assert!(trees.status(&made.intent).unwrap().is_saved());
+    trees.remove(&made.intent).unwrap();
+}
+
+#[test]
+fn without_git_lfs_large_files_are_pointers_and_parking_keeps_them_so() {
+    let world = World::new();
+    write(&world.repo, ".gitattributes", "*.bin filter=lfs -text\n");
+    let pointer = format!(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n",
+        "ab".repeat(32)
+    );
+    write(&world.repo, "x.bin", &pointer);
+    commit(&world.repo, "a pointer");
+    let nowhere: PathBuf = world.dir.path().join("bin");
+    std::fs::create_dir(&nowhere).unwrap();
+    let program = ["/usr/local/bin/git", "/usr/bin/git", "/bin/git"].map(Path::new);
+    let program = program.into_iter().find(|path| path.is_file()).unwrap();
+    std::os::unix::fs::symlink(program, nowhere.join("git")).unwrap();
+    let git_alone = Git::new(nowhere.join("git"), nowhere.clone().into(), Duration::from_mins(1));
+    let trees = Trees::open(&world.dir.path().join("data-2"), git_alone).unwrap();
+    let made = trees.prepare(&Request::new(&world.repo, "s")).unwrap();
+    assert_eq!(made.warnings, [Warning::LargeFilesMissing { files: 1 }]);
+    write(&made.path, "a.txt", "changed");
+    trees.park(&made.intent, "wip", 5).unwrap();
+    assert_eq!(git(&world.repo, &["show", "overmind/s:x.bin"]), pointer.trim_end());
+}

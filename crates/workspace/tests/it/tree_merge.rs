@@ -1,0 +1,192 @@
+//! Merging into the primary.
+
+use std::path::{Path, PathBuf};
+
+use overmind_workspace::git::GitError;
+use overmind_workspace::tree::{MergeInto, Merged, TreeError};
+
+use crate::tree_repo::{World, commit, difference, everything, git, read, try_git, write};
+
+fn into(branch: Option<&str>) -> MergeInto<'_> {
+    MergeInto { branch, commit_rest: false, message: "merge s", now: 9, home: None }
+}
+
+#[test]
+fn a_session_is_merged_forward_into_what_is_checked_out_with_its_files() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "two\n");
+    write(&made.path, "new/file", "n");
+    std::fs::remove_file(made.path.join("src/lib.rs")).unwrap();
+    let tip = commit(&made.path, "work");
+    write(&world.repo, "unrelated.txt", "the user's");
+    write(&world.repo, ".gitignore", "the user's change\n");
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert_eq!(merged, Merged::Forward { branch: "main".to_owned(), commit: tip });
+    assert_eq!(read(&world.repo.join("a.txt")), "two\n");
+    assert_eq!(read(&world.repo.join("new/file")), "n");
+    assert!(!world.repo.join("src/lib.rs").exists());
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), " M .gitignore\n?? unrelated.txt");
+    assert_eq!(read(&world.repo.join("unrelated.txt")), "the user's");
+    let again = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert_eq!(again, Merged::Nothing { branch: "main".to_owned() });
+    assert!(world.trees.status(&made.intent).unwrap().is_saved());
+    world.trees.remove(&made.intent).unwrap();
+}
+
+#[test]
+fn both_sides_are_joined_by_a_commit_when_the_branch_moved_on() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "two\n");
+    let theirs = commit(&made.path, "work");
+    write(&world.repo, "src/lib.rs", "fn user() {}\n");
+    let ours = commit(&world.repo, "meanwhile");
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert!(matches!(merged, Merged::Joined { .. }), "{merged:?}");
+    let log = git(&world.repo, &["log", "-1", "--format=%P|%an|%s"]);
+    assert_eq!(log, format!("{ours} {theirs}|Overmind|merge s"));
+    assert_eq!(read(&world.repo.join("a.txt")), "two\n");
+    assert_eq!(read(&world.repo.join("src/lib.rs")), "fn user() {}\n");
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_conflict_is_reported_with_its_files_and_nothing_is_touched() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "session\n");
+    write(&made.path, "both new\n.txt", "session\n");
+    commit(&made.path, "work");
+    write(&world.repo, "a.txt", "user\n");
+    write(&world.repo, "both new\n.txt", "user\n");
+    commit(&world.repo, "meanwhile");
+    let before = everything(&world.repo);
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    let files = vec![PathBuf::from("a.txt"), PathBuf::from("both new\n.txt")];
+    assert_eq!(merged, Merged::Conflicts { branch: "main".to_owned(), files });
+    assert_eq!(difference(&before, &everything(&world.repo)), [] as [&Path; 0]);
+}
+
+#[test]
+fn a_dirty_file_or_an_untracked_one_in_the_way_refuses_and_nothing_is_touched() {
+    for (file, text) in [("a.txt", "the user's change\n"), ("new.txt", "the user's new file\n")] {
+        let world = World::new();
+        let made = world.prepare("s");
+        write(&made.path, "a.txt", "two\n");
+        write(&made.path, "new.txt", "n\n");
+        write(&made.path, "src/lib.rs", "fn s() {}\n");
+        commit(&made.path, "work");
+        write(&world.repo, file, text);
+        // Git may note new times of files in the index; nothing else may change.
+        git(&world.repo, &["update-index", "-q", "--refresh"]).clear();
+        let strip = |mut all: std::collections::BTreeMap<_, _>| {
+            all.retain(|path: &PathBuf, _| {
+                let text = path.to_string_lossy();
+                !text.contains("/.git/objects") && !text.ends_with("/.git/index")
+            });
+            all
+        };
+        let before = strip(everything(&world.repo));
+        let err = world.trees.merge(&made.intent, &into(None)).unwrap_err();
+        assert!(
+            matches!(&err, TreeError::PrimaryInTheWay { said, .. } if said.contains(file)),
+            "{err}"
+        );
+        assert_eq!(difference(&before, &strip(everything(&world.repo))), [] as [&Path; 0]);
+        std::fs::remove_file(world.repo.join(file)).unwrap();
+        git(&world.repo, &["checkout", "-q", "--", "."]);
+        world.trees.merge(&made.intent, &into(None)).unwrap();
+        assert_eq!(read(&world.repo.join("src/lib.rs")), "fn s() {}\n");
+    }
+}
+
+#[test]
+fn a_branch_that_is_nowhere_checked_out_is_moved_and_no_file_changes() {
+    let world = World::new();
+    git(&world.repo, &["branch", "release"]);
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "two\n");
+    write(&made.path, "u.txt", "uncommitted\n");
+    let err = world.trees.merge(&made.intent, &into(Some("release"))).unwrap_err();
+    assert!(matches!(err, TreeError::Uncommitted { .. }));
+    let before = git(&world.repo, &["status", "--porcelain"]);
+    let all = MergeInto { commit_rest: true, ..into(Some("release")) };
+    let Merged::Forward { commit: tip, .. } = world.trees.merge(&made.intent, &all).unwrap() else {
+        panic!("not forward")
+    };
+    assert_eq!(git(&world.repo, &["rev-parse", "release"]), tip);
+    assert_eq!(git(&world.repo, &["show", "release:u.txt"]), "uncommitted");
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), before);
+    assert_eq!(read(&world.repo.join("a.txt")), "one\n");
+    world.trees.remove(&made.intent).unwrap();
+
+    let made = world.prepare("t");
+    write(&made.path, "x", "x");
+    commit(&made.path, "x");
+    let err = world.trees.merge(&made.intent, &into(Some("no-such"))).unwrap_err();
+    assert!(matches!(err, TreeError::NoSuchBranch { .. }));
+    git(&world.repo, &["checkout", "-q", "--detach"]);
+    let err = world.trees.merge(&made.intent, &into(None)).unwrap_err();
+    assert!(matches!(err, TreeError::NoBranch { .. }));
+}
+
+#[test]
+fn a_branch_that_is_checked_out_in_a_linked_worktree_is_merged_there() {
+    let world = World::new();
+    git(&world.repo, &["worktree", "add", "-q", "-b", "feature", "../linked"]);
+    let linked = world.dir.path().join("linked");
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "two\n");
+    commit(&made.path, "work");
+    world.trees.merge(&made.intent, &into(Some("feature"))).unwrap();
+    assert_eq!(read(&linked.join("a.txt")), "two\n");
+    assert_eq!(git(&linked, &["status", "--porcelain"]), "");
+    assert_eq!(read(&world.repo.join("a.txt")), "one\n");
+}
+
+#[test]
+fn a_locked_index_or_a_merge_under_way_refuses_and_a_crash_between_files_and_branch_is_finished() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "two\n");
+    let tip = commit(&made.path, "work");
+    let lock = world.repo.join(".git/index.lock");
+    std::fs::write(&lock, "").unwrap();
+    let err = world.trees.merge(&made.intent, &into(None)).unwrap_err();
+    assert!(
+        matches!(&err, TreeError::Git(GitError::Locked { lock: at, .. }) if *at == lock),
+        "{err}"
+    );
+    std::fs::remove_file(&lock).unwrap();
+    assert_eq!(read(&world.repo.join("a.txt")), "one\n");
+
+    git(&world.repo, &["checkout", "-q", "-b", "x"]);
+    write(&world.repo, "a.txt", "x\n");
+    commit(&world.repo, "x");
+    git(&world.repo, &["checkout", "-q", "main"]);
+    write(&world.repo, "a.txt", "y\n");
+    commit(&world.repo, "y");
+    assert!(try_git(&world.repo, &["merge", "-q", "x"]).is_err());
+    git(&world.repo, &["branch", "other"]);
+    let err = world.trees.merge(&made.intent, &into(None));
+    assert!(
+        matches!(err, Ok(Merged::Conflicts { .. }) | Err(TreeError::PrimaryBusy { .. })),
+        "{err:?}"
+    );
+    git(&world.repo, &["merge", "--abort"]);
+    git(&world.repo, &["reset", "-q", "--hard", "HEAD~1"]);
+
+    // As a crash would leave it: the files are there, the branch is not.
+    let main = git(&world.repo, &["rev-parse", "main"]);
+    git(
+        &world.repo,
+        &["read-tree", "-m", "-u", &main, &{
+            world.trees.pr_branch(&made.intent, Some("tmp")).unwrap().commit
+        }],
+    );
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), "M  a.txt");
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert_eq!(merged, Merged::Forward { branch: "main".to_owned(), commit: tip });
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), "");
+}
