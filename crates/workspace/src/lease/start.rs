@@ -260,8 +260,9 @@ impl Site<'_> {
         };
         engine.make(&plan, &run, self.sink).await?;
         for (inside, wanted) in &run.ports {
+            // None of one that has ended already: the ready check says so in better words.
             let found = engine.published(&plan, *inside).await?;
-            if found != Some(*wanted) {
+            if found.is_some_and(|found| found != *wanted) {
                 return Err(ServiceError::Published { inside: *inside, wanted: *wanted, found });
             }
         }

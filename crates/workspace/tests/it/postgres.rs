@@ -6,6 +6,7 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::support::{Bench, chain};
 
+#[expect(clippy::disallowed_methods, reason = "a test's connection ends with its runtime")]
 async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::task::spawn(async move {
