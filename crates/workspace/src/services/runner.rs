@@ -185,6 +185,17 @@ impl OwnProcesses {
     }
 }
 
+impl Drop for OwnProcesses {
+    /// The processes live on; only nobody starts them again until somebody adopts them.
+    fn drop(&mut self) {
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for kept in kept.values() {
+            kept.inner.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+            kept.stop.notify_one();
+        }
+    }
+}
+
 fn spawn(
     spec: &ProcessSpec,
     cgroup: Option<PathBuf>,

@@ -93,6 +93,12 @@ impl Belongs {
             complete = true;
             found.extend(in_cgroup(directory));
         }
+        // It joins its group a moment after it was started.
+        if let Some((pid, started)) = self.leader
+            && stat(pid).is_some_and(|stat| stat.started == started)
+        {
+            found.insert(pid);
+        }
         if !complete {
             if let Some((name, value)) = &self.mark {
                 found.extend(pids().filter(|pid| variable(*pid, name).as_ref() == Some(value)));
