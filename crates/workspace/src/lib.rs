@@ -4,12 +4,22 @@
 //!   read-only objects; what becomes of the work in it. Start with [`Trees`].
 //! * [`pool`]: such trees made ready before anybody asks.
 //! * [`git`]: running git so that nothing in a repository decides what runs.
-//!
-//! Nothing here supervises processes, and nothing uses the network.
+//! * [`config`]: `.overmind.yml`, the contract; [`ports`], [`database`], [`services`] and [`env`] are
+//!   what it asks for.
+//! * [`lease`]: all of that for one session, made in order and given back in order, also after a
+//!   crash; [`leaks`] finds what is left. Start with [`lease::Workspace`].
 
+pub mod config;
 mod copy;
+pub mod database;
+pub mod env;
 pub mod git;
+mod hooks;
+pub mod leaks;
+pub mod lease;
 pub mod pool;
+pub mod ports;
+pub mod services;
 pub mod tree;
 
 pub use copy::Copied;

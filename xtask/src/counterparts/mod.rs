@@ -1,13 +1,14 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
 //! servers, a static embedding model on disk, manual pages to search in, a kernel package for
-//! the microvm's guest, strace, and git-lfs.
+//! the microvm's guest, strace, git-lfs, and the servers of PostgreSQL and Redis.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
 //! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
-//! `OVERMIND_TEST_STRACE` and `OVERMIND_TEST_GIT_LFS` (programs).
+//! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES` and
+//! `OVERMIND_TEST_REDIS` (programs, the servers among which the tests start themselves).
 //! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
@@ -23,6 +24,7 @@ mod mcp;
 mod microvm;
 mod packages;
 
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -68,7 +70,7 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 9] = [
+        let all: [(&'static str, Start); 11] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
@@ -78,6 +80,8 @@ pub fn start(host: &Host) -> Counterparts {
             ("OVERMIND_TEST_MICROVM", microvm::start),
             ("OVERMIND_TEST_STRACE", strace),
             ("OVERMIND_TEST_GIT_LFS", git_lfs),
+            ("OVERMIND_TEST_POSTGRES", postgres),
+            ("OVERMIND_TEST_REDIS", redis),
         ];
         for (variable, start) in all {
             let began = Instant::now();
@@ -153,6 +157,25 @@ fn strace(host: &Host) -> Result<Started> {
 /// The path of `git-lfs`.
 fn git_lfs(host: &Host) -> Result<Started> {
     let path = host.which("git-lfs").context("git-lfs is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
+/// The path of the newest `postgres`. A test starts its own server, and none as root.
+fn postgres(host: &Host) -> Result<Started> {
+    let path = postgres_program(host).context("PostgreSQL's server is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
+/// Debian keeps one directory per version, outside of the path.
+fn postgres_program(host: &Host) -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let programs = versions.map(|entry| entry.path().join("bin/postgres"));
+    programs.filter(|path| path.is_file()).max().or_else(|| host.which("postgres"))
+}
+
+/// The path of `redis-server`.
+fn redis(host: &Host) -> Result<Started> {
+    let path = host.which("redis-server").context("redis-server is not installed")?;
     Ok(Started { address: path.display().to_string(), daemon: None })
 }
 

@@ -19,7 +19,9 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::Program("npm"), "npm"),
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("pip"), "python3-pip"),
+    (Probe::DatabaseServer, "postgresql"),
     (Probe::Program("qemu-system-x86_64"), "qemu-system-x86"),
+    (Probe::Program("redis-server"), "redis-server"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("sqlite3"), "sqlite3"),
     (Probe::Program("xz"), "xz-utils"),
@@ -32,6 +34,8 @@ enum Probe {
     PythonModule(&'static str),
     /// One that needs no library, so that it runs in an image with nothing else.
     StaticProgram(&'static str),
+    /// PostgreSQL, whose server Debian keeps out of the path.
+    DatabaseServer,
 }
 
 impl Probe {
@@ -39,6 +43,7 @@ impl Probe {
         match self {
             Self::Program(name) => host.which(name).is_some(),
             Self::StaticProgram(name) => host.which(name).is_some_and(|path| is_static(&path)),
+            Self::DatabaseServer => super::postgres_program(host).is_some(),
             Self::PythonModule(name) => host.which("python3").is_some_and(|python| {
                 let mut command = Command::new(python);
                 command.args(["-c", &format!("import {name}")]);

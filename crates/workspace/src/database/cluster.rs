@@ -1,0 +1,506 @@
+//! A PostgreSQL server of Overmind's own, for projects that name none.
+//!
+//! Started on first need from the machine's programs, one for the data directory and shared by
+//! all sessions: a database in it costs a tenth of a server. It listens on the loopback address
+//! at a leased port and on a Unix socket in a private directory; every connection needs a
+//! password, the administrator's included, so a session that finds the port gains nothing.
+//!
+//! It outlives the daemon, like the sessions whose data it holds, and is found again by its own
+//! `postmaster.pid`. PostgreSQL refuses to run as root: then it runs as the user `postgres`, or
+//! `nobody`, in a directory that this user can reach.
+
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::time::Clock;
+use rustix::process::Signal;
+
+use super::password;
+use super::postgres::{PostgresError, PostgresServer};
+use crate::ports::{Owner, Ports};
+use crate::services::tree::{self, stat};
+
+/// How long the server may take to accept connections: recovery after a crash included.
+const START: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(20);
+/// The longest path that fits a socket's address, with its end left out.
+const SOCKET_MAX: usize = 107;
+/// The administrator.
+const ADMIN: &str = "overmind";
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error(
+        "a database needs PostgreSQL, and `{0}` was not found on this machine: install PostgreSQL \
+         13 or newer, or name a `server` in .overmind.yml"
+    )]
+    NoProgram(&'static str),
+    #[error("PostgreSQL does not run as root, and there is no user `postgres` or `nobody` here")]
+    NoUser,
+    #[error("{what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("making the database server's files failed: {0}")]
+    Initdb(String),
+    #[error("the database server did not start: {why}; its log is {}", log.display())]
+    Start { why: String, log: PathBuf },
+    #[error("leasing a port for the database server")]
+    Port(#[source] crate::ports::PortsError),
+    #[error("leasing a port for the database server")]
+    Registry(#[source] crate::ports::RegistryError),
+    #[error("asking the database server")]
+    Ask(#[source] PostgresError),
+    #[error("the database server (process {pid}) did not end")]
+    Stop { pid: u32 },
+}
+
+/// What is kept about the server: `server.json`, readable by the daemon's user alone.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+struct Kept {
+    password: String,
+    port: Option<u16>,
+}
+
+/// The server of one data directory.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    home: String,
+    dir: PathBuf,
+    search: String,
+    ports: Ports,
+    range: std::ops::RangeInclusive<u16>,
+    clock: Arc<dyn Clock>,
+    /// One start at a time; what it holds was seen to answer.
+    running: tokio::sync::Mutex<Option<PostgresServer>>,
+}
+
+/// Who the server runs as.
+#[derive(Clone, Copy, Debug)]
+struct RunAs {
+    uid: u32,
+    gid: u32,
+}
+
+impl Cluster {
+    /// `dir` is where its files go unless the server's user cannot reach it; `search` is a
+    /// `PATH`.
+    pub(crate) fn new(
+        home: String,
+        dir: PathBuf,
+        search: String,
+        ports: Ports,
+        range: std::ops::RangeInclusive<u16>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { home, dir, search, ports, range, clock, running: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether its files are there.
+    pub(crate) fn exists(&self) -> bool {
+        self.place().is_ok_and(|place| place.join("data/PG_VERSION").exists())
+    }
+
+    /// The server, started if it does not run.
+    pub(crate) async fn ensure(&self) -> Result<PostgresServer, ClusterError> {
+        let mut running = self.running.lock().await;
+        if let Some(server) = running.as_ref()
+            && self.pid().is_some()
+        {
+            return Ok(server.clone());
+        }
+        let server = self.start().await?;
+        *running = Some(server.clone());
+        Ok(server)
+    }
+
+    /// The server, if it runs.
+    pub(crate) async fn running(&self) -> Option<PostgresServer> {
+        let mut running = self.running.lock().await;
+        if self.pid().is_none() {
+            *running = None;
+        } else if running.is_none()
+            && let Some(kept) = self.kept()
+            && let Some(port) = kept.port
+            && let Ok(server) = server(&kept.password, port)
+            && server.version().await.is_ok()
+        {
+            *running = Some(server);
+        }
+        running.clone()
+    }
+
+    /// Ends the server, if it runs. Its data stays.
+    pub(crate) async fn stop(&self) -> Result<(), ClusterError> {
+        let mut running = self.running.lock().await;
+        *running = None;
+        let Some(pid) = self.pid() else { return Ok(()) };
+        // Fast shutdown: who is connected is sent away, what was committed is kept.
+        tree::signal(pid, Signal::INT);
+        let deadline = self.clock.now().after(STOP);
+        while self.pid().is_some() {
+            if self.clock.now() >= deadline {
+                return Err(ClusterError::Stop { pid });
+            }
+            self.clock.sleep_until(self.clock.now().after(Duration::from_millis(10))).await;
+        }
+        if let Some(port) = self.kept().and_then(|kept| kept.port)
+            && let Ok(owner) = self.owner()
+        {
+            self.ports.release([port], &owner);
+        }
+        Ok(())
+    }
+
+    /// The process that `postmaster.pid` names, if it is really ours.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let data = self.place().ok()?.join("data");
+        let text = std::fs::read_to_string(data.join("postmaster.pid")).ok()?;
+        let pid: u32 = text.lines().next()?.trim().parse().ok()?;
+        stat(pid).filter(|stat| !stat.zombie)?;
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let data = data.as_os_str().as_encoded_bytes();
+        words.split(|byte| *byte == 0).any(|word| word == data).then_some(pid)
+    }
+
+    fn place(&self) -> Result<PathBuf, ClusterError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(self.dir.clone());
+        }
+        let run_as = run_as()?.ok_or(ClusterError::NoUser)?;
+        if reachable(&self.dir, run_as) {
+            return Ok(self.dir.clone());
+        }
+        Ok(PathBuf::from("/var/lib/overmind").join(&self.home).join("postgres"))
+    }
+
+    fn owner(&self) -> Result<Owner, ClusterError> {
+        Ok(Owner {
+            home: self.home.clone(),
+            session: "postgres".to_owned(),
+            alive: self.place()?.join("server.json"),
+        })
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let text = std::fs::read(self.place().ok()?.join("server.json")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn keep(&self, kept: &Kept) -> Result<(), ClusterError> {
+        let path = self.place()?.join("server.json");
+        let partial = path.with_extension("partial");
+        let write = || -> io::Result<()> {
+            use io::Write;
+            let mut file = std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&partial)?;
+            file.write_all(&serde_json::to_vec(kept).map_err(io::Error::other)?)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)
+        };
+        write().map_err(|source| ClusterError::File { what: "writing", path: path.clone(), source })
+    }
+
+    async fn start(&self) -> Result<PostgresServer, ClusterError> {
+        let place = self.place()?;
+        let run_as = run_as()?;
+        let file = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| ClusterError::File { what, path, source }
+        };
+        std::fs::create_dir_all(&place).map_err(file("making", &place))?;
+        // Others may pass through to what is theirs, and list nothing.
+        std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o711))
+            .map_err(file("protecting", &place))?;
+        // Two daemons of one data directory exclude each other elsewhere; this is for the one
+        // that is ending while the next begins.
+        let lock_path = place.join("lock");
+        let lock = std::fs::File::create(&lock_path).map_err(file("opening", &lock_path))?;
+        while lock.try_lock().is_err() {
+            self.clock.sleep_until(self.clock.now().after(Duration::from_millis(20))).await;
+        }
+        let mut kept = match self.kept() {
+            Some(kept) => kept,
+            None => {
+                let kept = Kept { password: password(), port: None };
+                self.keep(&kept)?;
+                kept
+            }
+        };
+        if let (Some(_), Some(port)) = (self.pid(), kept.port) {
+            // It runs already, left by an earlier life of the daemon.
+            let server = server(&kept.password, port)?;
+            if self.answers(&server, None).await.is_ok() {
+                return Ok(server);
+            }
+            return Err(ClusterError::Start {
+                why: "it runs and does not answer".to_owned(),
+                log: place.join("log"),
+            });
+        }
+        let programs = Programs::find(&self.search)?;
+        if !place.join("data/PG_VERSION").exists() {
+            self.initdb(&place, &programs, run_as, &kept.password)?;
+        }
+        let port = self.port(kept.port)?;
+        kept.port = Some(port);
+        self.keep(&kept)?;
+        let mut child = self.spawn(&place, &programs, run_as, port)?;
+        let server = server(&kept.password, port)?;
+        let answered = self.answers(&server, Some(&mut child)).await;
+        // The child is waited for by nobody until this process ends; then by init.
+        reap(child);
+        answered.map_err(|why| ClusterError::Start { why, log: place.join("log") })?;
+        server.close_to_public().await.map_err(ClusterError::Ask)?;
+        Ok(server)
+    }
+
+    /// The port of last time if it can still be had: sessions have it in their environment.
+    fn port(&self, last: Option<u16>) -> Result<u16, ClusterError> {
+        let owner = self.owner()?;
+        if let Some(port) = last {
+            let held = self.ports.reassert([port], &owner).map_err(ClusterError::Registry)?;
+            if held.is_empty() && crate::ports::is_free(port) {
+                return Ok(port);
+            }
+            self.ports.release([port], &owner);
+        }
+        let taken = self.ports.take(&["postgres".to_owned()], &self.range, &owner);
+        let taken = taken.map_err(ClusterError::Port)?;
+        Ok(*taken.values().next().expect("one name gives one port"))
+    }
+
+    fn initdb(
+        &self,
+        place: &Path,
+        programs: &Programs,
+        run_as: Option<RunAs>,
+        password: &str,
+    ) -> Result<(), ClusterError> {
+        let file = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| ClusterError::File { what, path, source }
+        };
+        // What a crash left unfinished; the whole appears under its name at the end.
+        let (fresh, data) = (place.join("data.new"), place.join("data"));
+        let _ = std::fs::remove_dir_all(&fresh);
+        std::fs::create_dir(&fresh).map_err(file("making", &fresh))?;
+        let secret = fresh.with_extension("secret");
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let opened = options.open(&secret).and_then(|mut to| {
+            use io::Write;
+            to.write_all(password.as_bytes())
+        });
+        opened.map_err(file("writing", &secret))?;
+        if let Some(RunAs { uid, gid }) = run_as {
+            for path in [&fresh, &secret] {
+                std::os::unix::fs::chown(path, Some(uid), Some(gid))
+                    .map_err(file("giving away", path))?;
+            }
+        }
+        let run = |locale: &str| {
+            let mut command = Command::new(&programs.initdb);
+            command
+                .arg("--pgdata")
+                .arg(&fresh)
+                .args(["--username", ADMIN, "--encoding", "UTF8", "--auth", "scram-sha-256"])
+                .arg(locale)
+                .arg(format!("--pwfile={}", secret.display()))
+                .env_clear()
+                .env("PATH", &self.search)
+                .current_dir("/")
+                .stdin(Stdio::null());
+            drop_to(&mut command, run_as);
+            command.output()
+        };
+        let mut output = run("--locale=C.UTF-8");
+        if output.as_ref().is_ok_and(|output| !output.status.success()) {
+            output = run("--no-locale");
+        }
+        let _ = std::fs::remove_file(&secret);
+        let output = output.map_err(|err| ClusterError::Initdb(err.to_string()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(ClusterError::Initdb(said.trim().to_owned()));
+        }
+        std::fs::rename(&fresh, &data).map_err(file("putting in place", &data))
+    }
+
+    fn spawn(
+        &self,
+        place: &Path,
+        programs: &Programs,
+        run_as: Option<RunAs>,
+        port: u16,
+    ) -> Result<std::process::Child, ClusterError> {
+        let file = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| ClusterError::File { what, path, source }
+        };
+        let log_path = place.join("log");
+        if std::fs::metadata(&log_path).is_ok_and(|found| found.len() > 16 << 20) {
+            let _ = std::fs::rename(&log_path, place.join("log.1"));
+        }
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log_path)
+            .map_err(file("opening", &log_path))?;
+        let again = log.try_clone().map_err(file("opening", &log_path))?;
+        let sockets = place.join("run");
+        let mut directories = String::new();
+        if sockets.as_os_str().len() + "/.s.PGSQL.65535".len() <= SOCKET_MAX {
+            std::fs::create_dir_all(&sockets).map_err(file("making", &sockets))?;
+            let mode = std::fs::Permissions::from_mode(0o700);
+            std::fs::set_permissions(&sockets, mode).map_err(file("protecting", &sockets))?;
+            if let Some(RunAs { uid, gid }) = run_as {
+                std::os::unix::fs::chown(&sockets, Some(uid), Some(gid))
+                    .map_err(file("giving away", &sockets))?;
+            }
+            directories = sockets.display().to_string();
+        }
+        let mut command = Command::new(&programs.postgres);
+        command.arg("-D").arg(place.join("data"));
+        for setting in [
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("port={port}"),
+            format!("unix_socket_directories={directories}"),
+            "max_connections=400".to_owned(),
+            "shared_buffers=64MB".to_owned(),
+            // The last moments before a power cut may be lost, the server's files never damaged:
+            // right for data that exists to be thrown away.
+            "synchronous_commit=off".to_owned(),
+            "max_wal_size=256MB".to_owned(),
+            "log_min_messages=warning".to_owned(),
+        ] {
+            command.arg("-c").arg(setting);
+        }
+        command
+            .env_clear()
+            .env("PATH", &self.search)
+            .env("LC_ALL", "C")
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(again)
+            // Signals to the daemon's own group are not meant for it.
+            .process_group(0);
+        drop_to(&mut command, run_as);
+        command.spawn().map_err(|err| ClusterError::Start {
+            why: format!("{}: {err}", programs.postgres.display()),
+            log: log_path,
+        })
+    }
+
+    async fn answers(
+        &self,
+        server: &PostgresServer,
+        mut child: Option<&mut std::process::Child>,
+    ) -> Result<(), String> {
+        let deadline = self.clock.now().after(START);
+        loop {
+            let last = match server.version().await {
+                Ok(_) => return Ok(()),
+                Err(err) => err,
+            };
+            if let Some(child) = child.as_deref_mut()
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                return Err(format!("it ended with {status}"));
+            }
+            if self.clock.now() >= deadline {
+                return Err(format!("it does not answer: {last}"));
+            }
+            self.clock.sleep_until(self.clock.now().after(Duration::from_millis(20))).await;
+        }
+    }
+}
+
+/// Hands a child to a thread that waits for it, so that it never stays as a zombie.
+fn reap(mut child: std::process::Child) {
+    let waits = std::thread::Builder::new().name("postgres-reaper".to_owned());
+    // Without the thread a zombie stays until this process ends, and that is all.
+    let _ = waits.spawn(move || child.wait());
+}
+
+fn server(password: &str, port: u16) -> Result<PostgresServer, ClusterError> {
+    let url = format!("postgres://{ADMIN}:{password}@127.0.0.1:{port}/postgres");
+    PostgresServer::parse(&url).map_err(ClusterError::Ask)
+}
+
+/// The server's programs, of the newest version that is installed.
+struct Programs {
+    postgres: PathBuf,
+    initdb: PathBuf,
+}
+
+impl Programs {
+    fn find(search: &str) -> Result<Self, ClusterError> {
+        // Distributions keep these out of the path, one directory per version.
+        let mut versions: Vec<(u32, PathBuf)> = Vec::new();
+        for base in ["/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt"] {
+            for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+                let version = entry.file_name().to_str().and_then(|name| name.parse().ok());
+                versions.extend(version.map(|version| (version, entry.path().join("bin"))));
+            }
+        }
+        versions.sort();
+        let directories: Vec<PathBuf> = versions.into_iter().rev().map(|(_, path)| path).collect();
+        let find = |name: &'static str| {
+            let beside = directories.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
+            beside
+                .or_else(|| crate::lease::which(search, name))
+                .ok_or(ClusterError::NoProgram(name))
+        };
+        Ok(Self { postgres: find("postgres")?, initdb: find("initdb")? })
+    }
+}
+
+fn drop_to(command: &mut Command, run_as: Option<RunAs>) {
+    if let Some(RunAs { uid, gid }) = run_as {
+        // Setting the user also gives up root's supplementary groups.
+        command.uid(uid).gid(gid);
+    }
+}
+
+/// `None` when this process is not root, and so runs the server as itself.
+fn run_as() -> Result<Option<RunAs>, ClusterError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let find = |wanted: &str| {
+        users.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let (name, uid, gid) = (fields.first()?, fields.get(2)?, fields.get(3)?);
+            let run_as = RunAs { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
+            (*name == wanted && run_as.uid != 0).then_some(run_as)
+        })
+    };
+    find("postgres").or_else(|| find("nobody")).map(Some).ok_or(ClusterError::NoUser)
+}
+
+/// Whether the user may pass through every directory that leads to `path`.
+fn reachable(path: &Path, who: RunAs) -> bool {
+    path.ancestors().filter_map(|part| std::fs::metadata(part).ok()).all(|found| {
+        let mode = found.mode();
+        (found.uid() == who.uid && mode & 0o100 != 0)
+            || (found.gid() == who.gid && mode & 0o010 != 0)
+            || mode & 0o001 != 0
+    })
+}

@@ -1,0 +1,576 @@
+//! A logical PostgreSQL database for each session, in a server that sessions share.
+//!
+//! Each database belongs to a role of its own; `PUBLIC` may not connect to it, so no other
+//! session can. It is a copy of a template: made once by the project's own migrations, kept
+//! until a file that it was made from changes. Objects of a template belong to the template's
+//! role and change hands in the copy, so a session owns everything in its database.
+//!
+//! Names begin with `ovm_s_` (sessions) and `ovm_t_` (templates); a comment on each says which
+//! data directory and session it is of, and nothing without that comment is ever dropped.
+//! Limit: connections are made without TLS, so a shared server is reached over loopback, a Unix
+//! socket or a trusted network.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_postgres::config::Host;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::short_hash;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How many templates of one service are kept, the newest first.
+const KEPT_TEMPLATES: usize = 2;
+
+/// Why a database could not be made or dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    #[error("`{0}` is not the URL of a PostgreSQL server")]
+    Url(String),
+    #[error("connecting to PostgreSQL at {at}{}", causes(source))]
+    Connect {
+        at: String,
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    #[error("connecting to PostgreSQL at {at} took more than {} s", CONNECT.as_secs())]
+    Slow { at: String },
+    #[error("{what} at {at}{}", causes(source))]
+    Sql {
+        what: String,
+        at: String,
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    #[error("reading {} for the template", path.display())]
+    Read {
+        path: std::path::PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The server's own words, which the client's error hides one level down.
+fn causes(err: &tokio_postgres::Error) -> String {
+    match err.as_db_error() {
+        Some(said) => {
+            let mut text = format!(": {}", said.message());
+            for more in [said.detail(), said.hint()].into_iter().flatten() {
+                let _ = write!(text, " ({more})");
+            }
+            text
+        }
+        None => String::new(),
+    }
+}
+
+/// A server and who administers it.
+#[derive(Clone, Debug)]
+pub(crate) struct PostgresServer {
+    config: Config,
+}
+
+/// The names of a session's database, which follow from the session.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Names {
+    pub(crate) home: String,
+    pub(crate) session: String,
+    pub(crate) database: String,
+    pub(crate) role: String,
+}
+
+impl Names {
+    pub(crate) fn of(home: &str, session: &str, service: &str) -> Self {
+        let hash = short_hash(&format!("{home}\0{session}\0{service}"), 16);
+        let word: String = service
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+            .take(24)
+            .collect();
+        let name = format!("ovm_s_{hash}_{word}");
+        Self {
+            home: home.to_owned(),
+            session: session.to_owned(),
+            database: name.clone(),
+            role: name,
+        }
+    }
+
+    fn comment(&self) -> String {
+        serde_json::json!({"overmind": {"home": self.home, "session": self.session}}).to_string()
+    }
+}
+
+/// A template's names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TemplateNames {
+    pub(crate) home: String,
+    /// What all templates of this service begin with.
+    pub(crate) prefix: String,
+    /// Database and role.
+    pub(crate) name: String,
+}
+
+impl TemplateNames {
+    pub(crate) fn of(home: &str, project: &Path, service: &str, key: &str) -> Self {
+        let of = short_hash(&format!("{home}\0{}\0{service}", project.display()), 12);
+        let prefix = format!("ovm_t_{of}_");
+        Self { home: home.to_owned(), name: format!("{prefix}{key}"), prefix }
+    }
+
+    fn comment(&self) -> String {
+        serde_json::json!({"overmind": {"home": self.home, "template": true}}).to_string()
+    }
+
+    /// The database while it is filled.
+    pub(crate) fn draft(&self) -> String {
+        format!("{}_new", self.name)
+    }
+}
+
+/// A database of ours that was found in a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) name: String,
+    /// `None` for a template.
+    pub(crate) session: Option<String>,
+    pub(crate) bytes: u64,
+}
+
+/// An open connection; closed when dropped.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    client: Client,
+    at: String,
+    _driver: JoinSet<()>,
+}
+
+impl PostgresServer {
+    pub(crate) fn parse(url: &str) -> Result<Self, PostgresError> {
+        let refuse = || {
+            let rest = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+            PostgresError::Url(rest.chars().take(80).collect())
+        };
+        let mut config = Config::from_str(url).map_err(|_| refuse())?;
+        config.connect_timeout(CONNECT).application_name("overmind");
+        if config.get_dbname().is_none() {
+            config.dbname("postgres");
+        }
+        Ok(Self { config })
+    }
+
+    pub(crate) fn host(&self) -> String {
+        match self.config.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            #[cfg(unix)]
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => "127.0.0.1".to_owned(),
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.config.get_ports().first().copied().unwrap_or(5432)
+    }
+
+    fn at(&self) -> String {
+        format!("{}:{}", self.host(), self.port())
+    }
+
+    async fn connect(&self, database: Option<&str>) -> Result<Connection, PostgresError> {
+        let mut config = self.config.clone();
+        if let Some(database) = database {
+            config.dbname(database);
+        }
+        let at = self.at();
+        let connected = tokio::time::timeout(CONNECT, config.connect(NoTls)).await;
+        let connected = connected.map_err(|_| PostgresError::Slow { at: at.clone() })?;
+        let (client, connection) =
+            connected.map_err(|source| PostgresError::Connect { at: at.clone(), source })?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            if let Err(err) = connection.await {
+                tracing::debug!(%err, "a connection to PostgreSQL ended");
+            }
+        });
+        Ok(Connection { client, at, _driver: driver })
+    }
+
+    /// Whether the server answers, and its version.
+    pub(crate) async fn version(&self) -> Result<String, PostgresError> {
+        let connection = self.connect(None).await?;
+        connection.one_text("asking for the version", "SHOW server_version_num").await
+    }
+
+    /// Keeps sessions out of the databases that every server has. For a server of our own.
+    pub(crate) async fn close_to_public(&self) -> Result<(), PostgresError> {
+        let admin = self.connect(None).await?;
+        let sql = "REVOKE CONNECT, TEMPORARY ON DATABASE postgres FROM PUBLIC; \
+                   REVOKE CONNECT ON DATABASE template1 FROM PUBLIC";
+        admin.run("closing the server's own databases", sql).await
+    }
+
+    /// Makes role and database. What an earlier attempt left under these names is replaced.
+    pub(crate) async fn create(
+        &self,
+        names: &Names,
+        password: &str,
+        extensions: &[String],
+        template: Option<&TemplateNames>,
+    ) -> Result<(), PostgresError> {
+        let admin = self.connect(None).await?;
+        admin.drop_database(&names.database).await?;
+        admin.drop_role(&names.role).await?;
+        let (database, role) = (quoted(&names.database), quoted(&names.role));
+        admin.make_role(&names.role, password, &names.comment()).await?;
+        let from = match template {
+            Some(template) => quoted(&template.name),
+            None => "template0".to_owned(),
+        };
+        let what = || format!("making the database {}", names.database);
+        admin
+            .run(what(), &format!("CREATE DATABASE {database} OWNER {role} TEMPLATE {from}"))
+            .await?;
+        let comment = literal(&names.comment());
+        // In one message, so that nobody connects between the two.
+        admin
+            .run(
+                what(),
+                &format!(
+                    "REVOKE ALL ON DATABASE {database} FROM PUBLIC; COMMENT ON DATABASE {database} IS \
+                     {comment}"
+                ),
+            )
+            .await?;
+        let inside = self.connect(Some(&names.database)).await?;
+        let what = || format!("giving the database {} to its role", names.database);
+        if let Some(template) = template {
+            // Everything in this database, and nothing outside: the template's role owns nothing
+            // that the whole server shares.
+            let owner = quoted(&template.name);
+            inside.run(what(), &format!("REASSIGN OWNED BY {owner} TO {role}")).await?;
+        } else {
+            inside.run(what(), &format!("ALTER SCHEMA public OWNER TO {role}")).await?;
+            inside.extensions(extensions).await?;
+        }
+        Ok(())
+    }
+
+    /// Drops database and role with whoever is connected. What is gone already is no error.
+    pub(crate) async fn drop(&self, names: &Names) -> Result<(), PostgresError> {
+        let admin = self.connect(None).await?;
+        admin.drop_database(&names.database).await?;
+        admin.drop_role(&names.role).await
+    }
+
+    /// Whether the template is there and whole.
+    pub(crate) async fn has_template(&self, names: &TemplateNames) -> Result<bool, PostgresError> {
+        let admin = self.connect(None).await?;
+        admin
+            .is(
+                "looking for the template",
+                "SELECT 1 FROM pg_database WHERE datistemplate AND datname = $1",
+                &names.name,
+            )
+            .await
+    }
+
+    /// Begins a template: an empty database, owned by nobody's role but filled by its own. The
+    /// caller fills it, then calls [`Draft::finish`]. Waits for others that make the same.
+    pub(crate) async fn draft(
+        &self,
+        names: &TemplateNames,
+        password: &str,
+        extensions: &[String],
+    ) -> Result<Option<Draft>, PostgresError> {
+        let admin = self.connect(None).await?;
+        let hash = blake3::hash(names.name.as_bytes());
+        let bytes: [u8; 8] = hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes");
+        let lock = i64::from_le_bytes(bytes);
+        admin
+            .run(
+                "waiting for whoever makes the template",
+                &format!("SELECT pg_advisory_lock({lock})"),
+            )
+            .await?;
+        let there = admin
+            .is(
+                "looking for the template",
+                "SELECT 1 FROM pg_database WHERE datistemplate AND datname = $1",
+                &names.name,
+            )
+            .await?;
+        if there {
+            return Ok(None);
+        }
+        admin.drop_database(&names.draft()).await?;
+        admin.drop_role(&names.name).await?;
+        admin.make_role(&names.name, password, &names.comment()).await?;
+        let (draft, role) = (quoted(&names.draft()), quoted(&names.name));
+        let what = || format!("making the template {}", names.name);
+        admin.run(what(), &format!("CREATE DATABASE {draft} TEMPLATE template0")).await?;
+        let comment = literal(&names.comment());
+        admin
+            .run(
+                what(),
+                &format!(
+                    "REVOKE ALL ON DATABASE {draft} FROM PUBLIC; GRANT ALL ON DATABASE {draft} TO {role}; \
+                     COMMENT ON DATABASE {draft} IS {comment}"
+                ),
+            )
+            .await?;
+        let inside = self.connect(Some(&names.draft())).await?;
+        inside.run(what(), &format!("ALTER SCHEMA public OWNER TO {role}")).await?;
+        inside.extensions(extensions).await?;
+        Ok(Some(Draft { admin, server: self.clone(), names: names.clone() }))
+    }
+
+    /// Every database of ours that this data directory made.
+    pub(crate) async fn ours(&self, home: &str) -> Result<Vec<Found>, PostgresError> {
+        let admin = self.connect(None).await?;
+        let rows = admin
+            .client
+            .query(
+                "SELECT datname::text, shobj_description(oid, 'pg_database'), pg_database_size(oid) \
+                 FROM pg_database WHERE datname LIKE 'ovm\\_%' ORDER BY datname",
+                &[],
+            )
+            .await
+            .map_err(|source| admin.failed("listing databases", source))?;
+        let found = rows.iter().filter_map(|row| {
+            let (name, comment): (String, Option<String>) = (row.get(0), row.get(1));
+            let comment: serde_json::Value = serde_json::from_str(&comment?).ok()?;
+            let ours = &comment["overmind"];
+            (ours["home"].as_str() == Some(home)).then(|| Found {
+                name,
+                session: ours["session"].as_str().map(ToOwned::to_owned),
+                bytes: u64::try_from(row.get::<_, i64>(2)).unwrap_or(0),
+            })
+        });
+        Ok(found.collect())
+    }
+
+    /// Every role of ours that this data directory made for a session, with the session.
+    pub(crate) async fn our_roles(
+        &self,
+        home: &str,
+    ) -> Result<Vec<(String, String)>, PostgresError> {
+        let admin = self.connect(None).await?;
+        let rows = admin
+            .client
+            .query(
+                "SELECT rolname::text, shobj_description(oid, 'pg_authid') FROM pg_roles \
+                 WHERE rolname LIKE 'ovm\\_s\\_%' ORDER BY rolname",
+                &[],
+            )
+            .await
+            .map_err(|source| admin.failed("listing roles", source))?;
+        let found = rows.iter().filter_map(|row| {
+            let (name, comment): (String, Option<String>) = (row.get(0), row.get(1));
+            let comment: serde_json::Value = serde_json::from_str(&comment?).ok()?;
+            let ours = &comment["overmind"];
+            let session = ours["session"].as_str()?.to_owned();
+            (ours["home"].as_str() == Some(home)).then_some((name, session))
+        });
+        Ok(found.collect())
+    }
+
+    /// Drops a database and a role of one name.
+    pub(crate) async fn drop_named(&self, name: &str) -> Result<(), PostgresError> {
+        let admin = self.connect(None).await?;
+        admin.drop_database(name).await?;
+        admin.drop_role(name).await
+    }
+}
+
+/// A template that is being filled.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// Holds the advisory lock.
+    admin: Connection,
+    server: PostgresServer,
+    names: TemplateNames,
+}
+
+impl Draft {
+    /// Runs a file of SQL as the template's own role.
+    pub(crate) async fn script(&self, path: &Path) -> Result<(), PostgresError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PostgresError::Read { path: path.to_owned(), source })?;
+        let inside = self.server.connect(Some(&self.names.draft())).await?;
+        let role = quoted(&self.names.name);
+        inside.run("taking the template's role", &format!("SET ROLE {role}")).await?;
+        inside.run(format!("running {}", path.display()), &text).await
+    }
+
+    /// Makes it a template: from now on it is copied and nobody connects to it.
+    pub(crate) async fn finish(self) -> Result<(), PostgresError> {
+        let (draft, name) = (self.names.draft(), quoted(&self.names.name));
+        let what = || format!("finishing the template {}", self.names.name);
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}",
+            literal(&draft)
+        );
+        self.admin.run(what(), &end).await?;
+        self.admin.run(what(), &format!("ALTER ROLE {name} NOLOGIN")).await?;
+        self.admin
+            .run(what(), &format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", quoted(&draft)))
+            .await?;
+        self.admin.run(what(), &end).await?;
+        let rename = format!("ALTER DATABASE {} RENAME TO {name}", quoted(&draft));
+        self.admin.run(what(), &rename).await?;
+        self.admin.run(what(), &format!("ALTER DATABASE {name} WITH IS_TEMPLATE true")).await?;
+        self.prune().await;
+        Ok(())
+    }
+
+    /// Gives up.
+    pub(crate) async fn abandon(self) -> Result<(), PostgresError> {
+        self.admin.drop_database(&self.names.draft()).await?;
+        self.admin.drop_role(&self.names.name).await
+    }
+
+    /// Drops older templates of the same service. One that is being copied right now stays.
+    async fn prune(&self) {
+        let listed = self
+            .admin
+            .client
+            .query(
+                "SELECT datname::text FROM pg_database WHERE starts_with(datname::text, $1) \
+                 AND datistemplate ORDER BY oid DESC",
+                &[&self.names.prefix],
+            )
+            .await;
+        let Ok(rows) = listed else { return };
+        for row in rows.iter().skip(KEPT_TEMPLATES) {
+            let name: String = row.get(0);
+            if let Err(err) = self.admin.drop_database(&name).await {
+                tracing::debug!(name, %err, "an old template stays for now");
+                continue;
+            }
+            let _ = self.admin.drop_role(&name).await;
+        }
+    }
+}
+
+impl Connection {
+    fn failed(&self, what: impl Into<String>, source: tokio_postgres::Error) -> PostgresError {
+        PostgresError::Sql { what: what.into(), at: self.at.clone(), source }
+    }
+
+    async fn run(&self, what: impl Into<String>, sql: &str) -> Result<(), PostgresError> {
+        self.client.batch_execute(sql).await.map_err(|source| self.failed(what, source))
+    }
+
+    async fn is(&self, what: &str, sql: &str, name: &str) -> Result<bool, PostgresError> {
+        let rows = self.client.query(sql, &[&name]).await;
+        rows.map(|rows| !rows.is_empty()).map_err(|source| self.failed(what, source))
+    }
+
+    async fn one_text(&self, what: &str, sql: &str) -> Result<String, PostgresError> {
+        let row = self.client.query_one(sql, &[]).await;
+        row.map(|row| row.get(0)).map_err(|source| self.failed(what, source))
+    }
+
+    async fn make_role(
+        &self,
+        name: &str,
+        password: &str,
+        comment: &str,
+    ) -> Result<(), PostgresError> {
+        let (role, password) = (quoted(name), literal(password));
+        let what = || format!("making the role {name}");
+        let sql = format!(
+            "CREATE ROLE {role} LOGIN PASSWORD {password} NOSUPERUSER NOCREATEDB NOCREATEROLE \
+             NOREPLICATION NOBYPASSRLS; COMMENT ON ROLE {role} IS {}",
+            literal(comment)
+        );
+        self.run(what(), &sql).await?;
+        let superuser = self
+            .is(
+                "asking what may be done",
+                "SELECT 1 FROM pg_roles WHERE rolname = current_user AND rolsuper AND $1 <> ''",
+                name,
+            )
+            .await?;
+        if !superuser {
+            // Only a member of a role may hand things over to it.
+            self.run(what(), &format!("GRANT {role} TO CURRENT_USER")).await?;
+        }
+        Ok(())
+    }
+
+    async fn drop_database(&self, name: &str) -> Result<(), PostgresError> {
+        let what = || format!("dropping the database {name}");
+        let template = self
+            .is(&what(), "SELECT 1 FROM pg_database WHERE datistemplate AND datname = $1", name)
+            .await?;
+        if template {
+            let sql = format!("ALTER DATABASE {} WITH IS_TEMPLATE false", quoted(name));
+            self.run(what(), &sql).await?;
+        }
+        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", quoted(name));
+        self.run(what(), &sql).await
+    }
+
+    async fn drop_role(&self, name: &str) -> Result<(), PostgresError> {
+        self.run(
+            format!("dropping the role {name}"),
+            &format!("DROP ROLE IF EXISTS {}", quoted(name)),
+        )
+        .await
+    }
+
+    async fn extensions(&self, extensions: &[String]) -> Result<(), PostgresError> {
+        for extension in extensions {
+            let sql = format!("CREATE EXTENSION IF NOT EXISTS {}", quoted(extension));
+            self.run(format!("adding the extension {extension}"), &sql).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A name in SQL.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text in SQL, whatever `standard_conforming_strings` says.
+fn literal(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
+
+/// A URL for an application.
+pub(crate) fn url(user: &str, password: &str, host: &str, port: u16, database: &str) -> String {
+    if host.starts_with('/') {
+        let host = host.replace('%', "%25").replace('/', "%2F");
+        return format!("postgres://{user}:{password}@{host}:{port}/{database}");
+    }
+    format!("postgres://{user}:{password}@{host}:{port}/{database}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_from_the_session_and_fit() {
+        let one = Names::of("h", "s", "Primary-Database-With-A-Long-Name-Indeed");
+        assert_eq!(one, Names::of("h", "s", "Primary-Database-With-A-Long-Name-Indeed"));
+        assert_ne!(one.database, Names::of("h", "s2", "x").database);
+        assert!(one.database.len() <= 63, "{}", one.database);
+        let template = TemplateNames::of("h", Path::new("/p"), "db", "0123456789abcdef");
+        assert!(template.draft().len() <= 63, "{}", template.draft());
+    }
+
+    #[test]
+    fn names_and_texts_cannot_leave_their_quotes() {
+        assert_eq!(quoted("a\"; DROP"), "\"a\"\"; DROP\"");
+        assert_eq!(literal("it's \\' x"), "E'it\\'s \\\\\\' x'");
+        let err = PostgresServer::parse("postgres://u:secret@h:99999999/x").unwrap_err();
+        assert!(!err.to_string().contains("secret"));
+    }
+}

@@ -1,0 +1,180 @@
+//! When a template is stale: a key over everything that it is made from.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::config::{CommandLine, DatabaseTemplate};
+
+/// How many files a template's patterns may name.
+const MAX_FILES: usize = 20_000;
+/// How deep directories are searched.
+const MAX_DEPTH: usize = 32;
+
+/// Why the files of a template could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateFilesError {
+    #[error("reading {} for the database's template", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the patterns of the database's template name more than {MAX_FILES} files")]
+    TooMany,
+    #[error("no file of the worktree is named by {patterns}: check `template.files`")]
+    Nothing { patterns: String },
+}
+
+/// A key that changes when any file, statement or word that the template is made from does.
+///
+/// `more` is what else matters: the server's version, extensions.
+pub(crate) fn key(
+    worktree: &Path,
+    template: &DatabaseTemplate,
+    more: &str,
+) -> Result<String, TemplateFilesError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hasher.update(bytes);
+    };
+    add(b"template 1");
+    add(more.as_bytes());
+    match &template.command {
+        Some(CommandLine::Shell(line)) => add(line.as_bytes()),
+        Some(words @ CommandLine::Words(_)) => add(words.shown().as_bytes()),
+        None => add(b""),
+    }
+    let found = matching(worktree, &template.files)?;
+    if found.is_empty() && !template.files.is_empty() {
+        return Err(TemplateFilesError::Nothing { patterns: template.files.join(", ") });
+    }
+    for path in template.sql.iter().chain(&found) {
+        let full = worktree.join(path);
+        let content = std::fs::read(&full)
+            .map_err(|source| TemplateFilesError::Read { path: full, source })?;
+        add(path.as_os_str().as_encoded_bytes());
+        add(&content);
+    }
+    Ok(hasher.finalize().to_hex().as_str()[..16].to_owned())
+}
+
+/// The files beneath `root` that one of the patterns names, sorted.
+fn matching(root: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, TemplateFilesError> {
+    let mut found = Vec::new();
+    for pattern in patterns {
+        let Some(expression) = expression(pattern) else { continue };
+        // The directories before the first wildcard need no search.
+        let fixed: PathBuf = Path::new(pattern)
+            .components()
+            .take_while(|part| !part.as_os_str().to_string_lossy().contains(['*', '?']))
+            .collect();
+        walk(root, &fixed, 0, &expression, &mut found)?;
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+fn walk(
+    root: &Path,
+    path: &Path,
+    depth: usize,
+    expression: &regex::Regex,
+    found: &mut Vec<PathBuf>,
+) -> Result<(), TemplateFilesError> {
+    let full = root.join(path);
+    // Links are not followed: they may lead out of the worktree, or in circles.
+    let Ok(kind) = std::fs::symlink_metadata(&full).map(|found| found.file_type()) else {
+        return Ok(());
+    };
+    if kind.is_file() && expression.is_match(&path.to_string_lossy()) {
+        found.push(path.to_owned());
+        if found.len() > MAX_FILES {
+            return Err(TemplateFilesError::TooMany);
+        }
+    } else if kind.is_dir() && depth < MAX_DEPTH {
+        let entries = std::fs::read_dir(&full)
+            .map_err(|source| TemplateFilesError::Read { path: full.clone(), source })?;
+        for entry in entries.flatten() {
+            if entry.file_name() != ".git" {
+                walk(root, &path.join(entry.file_name()), depth + 1, expression, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `*` is part of a name, `?` one character of it, `**` any directories.
+fn expression(pattern: &str) -> Option<regex::Regex> {
+    let pattern = pattern.trim_start_matches("./");
+    let mut out = String::from("^");
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("**/") {
+            out.push_str("(?:.*/)?");
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix("**") {
+            out.push_str(".*");
+            rest = after;
+        } else {
+            match c {
+                '*' => out.push_str("[^/]*"),
+                '?' => out.push_str("[^/]"),
+                other => out.push_str(&regex::escape(&other.to_string())),
+            }
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    // A directory means everything in it.
+    out.push_str("(?:/.*)?$");
+    regex::Regex::new(&out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn patterns_name_files_in_directories() {
+        let is = |pattern: &str, path: &str| expression(pattern).unwrap().is_match(path);
+        assert!(is("db/migrate/**", "db/migrate/a/b.rb"));
+        assert!(is("db/migrate", "db/migrate/1.rb"));
+        assert!(is("**/*.sql", "a.sql") && is("**/*.sql", "x/y/a.sql"));
+        assert!(is("db/*.sql", "db/a.sql") && !is("db/*.sql", "db/x/a.sql"));
+        assert!(!is("db/?.sql", "db/ab.sql") && !is("db", "dbx/a"));
+    }
+
+    #[test]
+    fn the_key_changes_with_content_names_and_command_and_with_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        std::fs::create_dir_all(root.join("db/m")).unwrap();
+        std::fs::write(root.join("db/m/1.sql"), "one").unwrap();
+        let template = DatabaseTemplate {
+            files: vec!["db/m/**".to_owned()],
+            sql: Vec::new(),
+            command: Some(CommandLine::Shell("migrate".to_owned())),
+            timeout: Duration::from_secs(1),
+        };
+        let first = key(root, &template, "15").unwrap();
+        std::fs::write(root.join("other"), "x").unwrap();
+        assert_eq!(key(root, &template, "15").unwrap(), first);
+        assert_ne!(key(root, &template, "16").unwrap(), first);
+        let other = DatabaseTemplate {
+            command: Some(CommandLine::Shell("migrate2".to_owned())),
+            ..template.clone()
+        };
+        assert_ne!(key(root, &other, "15").unwrap(), first);
+        std::fs::write(root.join("db/m/1.sql"), "two").unwrap();
+        let second = key(root, &template, "15").unwrap();
+        assert_ne!(second, first);
+        std::fs::rename(root.join("db/m/1.sql"), root.join("db/m/2.sql")).unwrap();
+        assert_ne!(key(root, &template, "15").unwrap(), second);
+        std::fs::remove_file(root.join("db/m/2.sql")).unwrap();
+        let nothing = key(root, &template, "15").unwrap_err().to_string();
+        assert!(nothing.contains("db/m/**"), "{nothing}");
+    }
+}

@@ -1,0 +1,549 @@
+//! Making a lease: each step written down, then made; all undone when one fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::journal::Record;
+use super::{
+    Journal, JournalError, Lease, LeaseRequest, Made, MadeTree, Place, Progress, ServiceError,
+    Sink, State, Step, TreeEnd, Workspace, is_session,
+};
+use crate::config::{Config, OnFailure, Phase, Service, Strategy};
+use crate::database::short_hash;
+use crate::env::file::{self, EnvFileError};
+use crate::env::{TemplateError, Values};
+use crate::hooks;
+use crate::ports::PortsError;
+use crate::services::CommandError;
+use crate::services::command::{self, CommandSpec};
+use crate::services::tree::LEASE_MARK;
+
+/// Why a session got no lease. What was made of it is undone.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("`{0}` cannot be a session's id: letters, digits, `-` and `_`, at most 64")]
+    Session(String),
+    #[error("the session {0} is being changed by another call")]
+    Busy(String),
+    #[error("writing down the lease")]
+    Journal(#[from] JournalError),
+    #[error("this daemon makes no worktrees")]
+    NoTree,
+    #[error("making the worktree: {0}")]
+    Tree(String),
+    #[error("{} is not a directory to work in", .0.display())]
+    NotADirectory(PathBuf),
+    #[error("making the directory for temporary files {}", path.display())]
+    Temp {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("leasing ports")]
+    Ports(#[source] PortsError),
+    #[error("starting `{service}`")]
+    Service {
+        service: String,
+        #[source]
+        source: Box<ServiceError>,
+    },
+    #[error("the variable {name}")]
+    Env {
+        name: String,
+        #[source]
+        source: TemplateError,
+    },
+    #[error("writing the file of variables")]
+    EnvFile(#[source] EnvFileError),
+    #[error("the setup")]
+    Setup(#[source] CommandError),
+    #[error("the setup")]
+    SetupWords(#[source] TemplateError),
+    #[error("{task} was cut off: {why}")]
+    Task { task: &'static str, why: String },
+}
+
+/// What is known of a session while its lease is built.
+pub(crate) struct Site<'a> {
+    pub(crate) workspace: &'a Workspace,
+    pub(crate) journal: Journal,
+    pub(crate) session: String,
+    pub(crate) name: String,
+    pub(crate) project: PathBuf,
+    pub(crate) worktree: PathBuf,
+    pub(crate) branch: Option<String>,
+    pub(crate) base: Option<String>,
+    pub(crate) temp: Option<PathBuf>,
+    pub(crate) config: &'a Config,
+    pub(crate) sink: &'a dyn Sink,
+    pub(crate) ports: Mutex<BTreeMap<String, u16>>,
+    pub(crate) values: Mutex<Values>,
+    pub(crate) logs: Mutex<BTreeMap<String, PathBuf>>,
+    pub(crate) warnings: Mutex<Vec<String>>,
+}
+
+impl Workspace {
+    /// Gives a session what its project's file says.
+    ///
+    /// On failure everything that was made is undone before this returns, in the order of a
+    /// teardown; what could not be undone stays in the journal for [`Workspace::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] names the step.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway, the lease stays half built: call [`Workspace::teardown`].
+    pub async fn build(&self, request: LeaseRequest, sink: &dyn Sink) -> Result<Lease, BuildError> {
+        if !is_session(&request.session) {
+            return Err(BuildError::Session(request.session.chars().take(80).collect()));
+        }
+        let _busy =
+            self.claim(&request.session).ok_or(BuildError::Busy(request.session.clone()))?;
+        let dir = self.dir(&request.session);
+        let place = match &request.place {
+            Place::Directory(path) if path.is_dir() => Some(path.clone()),
+            Place::Directory(path) => return Err(BuildError::NotADirectory(path.clone())),
+            Place::Tree(_) => None,
+        };
+        let now = self.options.clock.now();
+        let opened =
+            State::opened(&request.session, &request.name, &request.project, place.as_deref(), now);
+        let journal = {
+            let dir = dir.clone();
+            blocking("opening the journal", move || Journal::create(&dir, &opened)).await??
+        };
+        let built = Box::pin(self.build_steps(&request, journal, sink)).await;
+        if built.is_err() {
+            // The work of a session that never began is nobody's: but what the tree itself says
+            // is uncommitted (a hook may have made it) is parked like any other.
+            let undone = Box::pin(self.undo_all(&request.session, TreeEnd::Park, sink)).await;
+            if let Err(err) = undone {
+                let text = format!("what was made could not all be undone: {}", chain(&err));
+                sink.tell(Progress::Warning { text: &text });
+            }
+        }
+        built
+    }
+
+    async fn build_steps(
+        &self,
+        request: &LeaseRequest,
+        journal: Journal,
+        sink: &dyn Sink,
+    ) -> Result<Lease, BuildError> {
+        let tree = self.make_tree(&request.place, &journal, sink).await?;
+        let worktree = tree.path.canonicalize().unwrap_or(tree.path);
+        let mut site = Site {
+            workspace: self,
+            journal,
+            session: request.session.clone(),
+            name: request.name.clone(),
+            project: request.project.clone(),
+            worktree,
+            branch: tree.branch,
+            base: tree.base,
+            temp: None,
+            config: &request.config,
+            sink,
+            ports: Mutex::default(),
+            values: Mutex::default(),
+            logs: Mutex::default(),
+            warnings: Mutex::default(),
+        };
+        if request.config.isolation.tmp {
+            site.temp = Some(site.make_temp()?);
+        }
+        site.lease_ports().await?;
+        site.know_beforehand();
+        site.keep_hooks(&request.config)?;
+
+        site.services(Phase::BeforeSetup).await?;
+        let mut written = site.write_env_file(None).await?;
+        site.setup().await?;
+        site.services(Phase::AfterSetup).await?;
+        site.complete()?;
+        if let Some((step, before)) = written.take() {
+            site.write_env_file(Some((step, before))).await?;
+        }
+        // Once more, with what became known since.
+        site.keep_hooks(&request.config)?;
+        site.ready().await
+    }
+
+    async fn make_tree(
+        &self,
+        place: &Place,
+        journal: &Journal,
+        sink: &dyn Sink,
+    ) -> Result<MadeTree, BuildError> {
+        match place {
+            Place::Directory(path) => Ok(MadeTree {
+                path: path.clone(),
+                branch: None,
+                base: None,
+                details: serde_json::Value::Null,
+            }),
+            Place::Tree(intent) => {
+                let maker = self.options.tree.as_ref().ok_or(BuildError::NoTree)?;
+                sink.tell(Progress::Step { what: "the worktree" });
+                let step = journal.intend(&Step::Tree { intent: intent.clone() })?;
+                let tree = maker.make(intent, sink).await.map_err(BuildError::Tree)?;
+                journal.made(step, Made::Tree { tree: tree.clone() })?;
+                Ok(tree)
+            }
+        }
+    }
+}
+
+impl Site<'_> {
+    pub(crate) fn values(&self) -> Values {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn know(&self, values: &Values) {
+        self.values.lock().unwrap_or_else(PoisonError::into_inner).extend(values);
+    }
+
+    fn warn(&self, text: String) {
+        self.sink.tell(Progress::Warning { text: &text });
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
+    fn make_temp(&self) -> Result<PathBuf, BuildError> {
+        let mark = self.workspace.mark(&self.session);
+        let name = format!("ovm-{}", short_hash(&mark, 12));
+        let path = self.workspace.options.temp.join(name);
+        let step = self.journal.intend(&Step::Temp { path: path.clone() })?;
+        let failed = |source| BuildError::Temp { path: path.clone(), source };
+        super::undo::remove_temp(&path, &mark).map_err(failed)?;
+        {
+            use std::os::unix::fs::DirBuilderExt;
+            // Made, never found: somebody else's directory of this name is not used.
+            std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        }
+        std::fs::write(path.join(TEMP_MARK), &mark).map_err(failed)?;
+        self.journal.made(step, Made::Known)?;
+        Ok(path)
+    }
+
+    async fn lease_ports(&self) -> Result<(), BuildError> {
+        let mut names = self.config.ports.names.clone();
+        for service in &self.config.services {
+            names.extend(service.ports().iter().map(|port| format!("{}/{port}", service.name)));
+        }
+        self.take_ports(names).await.map(drop)
+    }
+
+    /// Leases one port for each name.
+    pub(crate) async fn take_ports(
+        &self,
+        names: Vec<String>,
+    ) -> Result<BTreeMap<String, u16>, BuildError> {
+        if names.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let range = self.config.ports.range.clone();
+        let step = Step::Ports { names: names.clone(), low: *range.start(), high: *range.end() };
+        let step = self.journal.intend(&step)?;
+        let (ports, owner) = (self.workspace.ports.clone(), self.workspace.owner(&self.session));
+        let taken = blocking("leasing ports", move || ports.take(&names, &range, &owner)).await?;
+        let taken = taken.map_err(BuildError::Ports)?;
+        self.journal.made(step, Made::Ports { ports: taken.clone() })?;
+        let mut all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(taken.iter().map(|(name, port)| (name.clone(), *port)));
+        Ok(taken)
+    }
+
+    /// The ports of one service, by name.
+    pub(crate) fn ports_of(&self, service: &str) -> BTreeMap<String, u16> {
+        let all = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let prefix = format!("{service}/");
+        let own = all
+            .iter()
+            .filter_map(|(name, port)| Some((name.strip_prefix(&prefix)?.to_owned(), *port)));
+        own.collect()
+    }
+
+    /// What templates may refer to before anything runs.
+    fn know_beforehand(&self) {
+        let mut values = Values::default();
+        values.set("session", "id", &self.session);
+        values.set("session", "name", &self.name);
+        values.set("session", "project", self.project.to_string_lossy());
+        values.set("session", "worktree", self.worktree.to_string_lossy());
+        values.set("session", "branch", self.branch.clone().unwrap_or_default());
+        values.set("session", "base", self.base.clone().unwrap_or_default());
+        let temp = self.temp.as_ref().map(|temp| temp.to_string_lossy().into_owned());
+        values.set("session", "tmp", temp.unwrap_or_else(|| "/tmp".to_owned()));
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for name in &self.config.ports.names {
+            if let Some(port) = ports.get(name) {
+                values.set("ports", name, port.to_string());
+            }
+        }
+        for service in &self.config.services {
+            if !matches!(service.strategy, Strategy::Process(_) | Strategy::Container(_)) {
+                continue;
+            }
+            values.set(&service.name, "host", "127.0.0.1");
+            for (n, name) in service.ports().iter().enumerate() {
+                let Some(port) = ports.get(&format!("{}/{name}", service.name)) else { continue };
+                values.set(&service.name, name, port.to_string());
+                if n == 0 {
+                    values.set(&service.name, "port", port.to_string());
+                    values.set(&service.name, "url", format!("http://127.0.0.1:{port}"));
+                }
+            }
+        }
+        self.know(&values);
+    }
+
+    /// The variables of the session as far as they can be told: everything that it is about, its
+    /// ports, and those of `env` whose services have values.
+    pub(crate) fn variables(&self, values: &Values) -> Result<Vec<(String, String)>, BuildError> {
+        let mut variables = self.declared(values)?;
+        let about = [
+            ("OVERMIND_SESSION_ID", self.session.clone()),
+            ("OVERMIND_NAME", self.name.clone()),
+            ("OVERMIND_PROJECT", self.project.to_string_lossy().into_owned()),
+            ("OVERMIND_WORKTREE", self.worktree.to_string_lossy().into_owned()),
+            ("OVERMIND_BRANCH", self.branch.clone().unwrap_or_default()),
+            ("OVERMIND_BASE", self.base.clone().unwrap_or_default()),
+            (LEASE_MARK, self.workspace.mark(&self.session)),
+        ];
+        variables.extend(about.map(|(name, value)| (name.to_owned(), value)));
+        if let Some(temp) = &self.temp {
+            variables.push(("TMPDIR".to_owned(), temp.to_string_lossy().into_owned()));
+        }
+        Ok(variables)
+    }
+
+    /// What the project declares: its ports and its `env`.
+    fn declared(&self, values: &Values) -> Result<Vec<(String, String)>, BuildError> {
+        let mut variables: Vec<(String, String)> =
+            values.fields("ports").map(|(name, port)| (name.to_owned(), port.to_owned())).collect();
+        for (name, template) in &self.config.env {
+            if !template.is_answered_by(values) {
+                continue;
+            }
+            let value = template
+                .render(values)
+                .map_err(|source| BuildError::Env { name: name.clone(), source })?;
+            variables.push((name.clone(), value));
+        }
+        Ok(variables)
+    }
+
+    /// The whole environment of a command of the session.
+    pub(crate) fn environment(
+        &self,
+        values: &Values,
+    ) -> Result<BTreeMap<String, String>, BuildError> {
+        let mut environment = hooks::inherited(&self.workspace.options.environment);
+        environment.extend(self.variables(values)?);
+        Ok(environment)
+    }
+
+    fn keep_hooks(&self, config: &Config) -> Result<(), BuildError> {
+        if config.teardown.is_empty() {
+            return Ok(());
+        }
+        let values = self.values();
+        let hooks = config
+            .teardown
+            .iter()
+            .filter_map(|hook| hooks::kept(hook, &self.worktree, &values).ok())
+            .collect();
+        Ok(self.journal.write(&Record::Hooks { hooks })?)
+    }
+
+    /// Starts the services of one phase: each when what it depends on is ready, others beside.
+    async fn services(&self, phase: Phase) -> Result<(), BuildError> {
+        let mut waiting: Vec<&Service> =
+            self.config.services.iter().filter(|service| service.phase == phase).collect();
+        let mut done: BTreeSet<&str> = self
+            .config
+            .services
+            .iter()
+            .filter(|service| service.phase < phase)
+            .map(|service| service.name.as_str())
+            .collect();
+        let mut running = FuturesUnordered::new();
+        let mut failed = None;
+        loop {
+            if failed.is_none() {
+                let able = |service: &&Service| {
+                    service.depends_on.iter().all(|name| done.contains(name.as_str()))
+                };
+                let (now, later): (Vec<&Service>, Vec<&Service>) =
+                    waiting.into_iter().partition(able);
+                waiting = later;
+                for service in now {
+                    self.sink.tell(Progress::Step { what: &service.name });
+                    running.push(Box::pin(async move { (service, self.start(service).await) }));
+                }
+            }
+            // Those that still start are waited for after a failure too: what is made while it is
+            // being undone would stay.
+            match running.next().await {
+                Some((service, Ok(values))) => {
+                    self.know(&values);
+                    done.insert(&service.name);
+                }
+                Some((service, Err(source))) => {
+                    let (service, source) = (service.name.clone(), Box::new(source));
+                    failed.get_or_insert(BuildError::Service { service, source });
+                }
+                None => break,
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Writes the file of variables, with what is known by now; again when `before` is not that.
+    async fn write_env_file(
+        &self,
+        before: Option<(u32, Vec<(String, String)>)>,
+    ) -> Result<Option<(u32, Vec<(String, String)>)>, BuildError> {
+        let Some(wanted) = &self.config.env_file else { return Ok(None) };
+        let variables = self.declared(&self.values())?;
+        if let Some((step, written)) = &before
+            && *written == variables
+        {
+            return Ok(Some((*step, variables)));
+        }
+        let (worktree, relative) = (self.worktree.clone(), wanted.path.clone());
+        let step = match &before {
+            Some((step, _)) => *step,
+            None => {
+                let (tree, file) = (worktree.clone(), relative.clone());
+                let excluded = blocking("looking for the exclude file", move || {
+                    match file::is_tracked(&tree, &file) {
+                        true => None,
+                        false => file::exclude_file(&tree),
+                    }
+                })
+                .await?;
+                self.journal.intend(&Step::EnvFile {
+                    worktree: worktree.clone(),
+                    relative: relative.clone(),
+                    excluded,
+                })?
+            }
+        };
+        let (session, content) = (self.session.clone(), variables.clone());
+        let write = blocking("writing the file of variables", move || {
+            file::write(&worktree, &relative, &session, &content)?;
+            file::exclude(&worktree, &relative).map(drop)
+        });
+        write.await?.map_err(BuildError::EnvFile)?;
+        self.journal.made(step, Made::Known)?;
+        Ok(Some((step, variables)))
+    }
+
+    async fn setup(&self) -> Result<(), BuildError> {
+        for (n, hook) in self.config.setup.iter().enumerate() {
+            self.sink.tell(Progress::Step { what: &hook.name });
+            let values = self.values();
+            let mark = self.workspace.process_id(&self.session, &format!("setup-{n}"));
+            let step = Step::Hook { name: hook.name.clone(), mark: mark.clone() };
+            let step = self.journal.intend(&step)?;
+            let spec = CommandSpec {
+                label: hook.name.clone(),
+                argv: hooks::words(&hook.command, &values).map_err(BuildError::SetupWords)?,
+                env: self.environment(&values)?,
+                cwd: self.beneath(hook.cwd.as_deref()),
+                timeout: hook.timeout,
+                mark,
+                cgroup: None,
+            };
+            match command::run(&spec, self.sink, &*self.workspace.options.clock).await {
+                Ok(()) => {}
+                Err(err) => match hook.on_failure {
+                    OnFailure::Block => return Err(BuildError::Setup(err)),
+                    OnFailure::Warn => self.warn(format!("setup: {err}")),
+                },
+            }
+            self.journal.made(step, Made::Known)?;
+        }
+        Ok(())
+    }
+
+    /// A directory of the worktree.
+    pub(crate) fn beneath(&self, relative: Option<&Path>) -> PathBuf {
+        relative.map_or_else(|| self.worktree.clone(), |path| self.worktree.join(path))
+    }
+
+    /// Every variable can be told by now.
+    fn complete(&self) -> Result<(), BuildError> {
+        let values = self.values();
+        for (name, template) in &self.config.env {
+            template
+                .render(&values)
+                .map_err(|source| BuildError::Env { name: name.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    async fn ready(self) -> Result<Lease, BuildError> {
+        let values = self.values();
+        let env: BTreeMap<String, String> = self.variables(&values)?.into_iter().collect();
+        let record = Record::Ready {
+            at: self.workspace.options.clock.now(),
+            env: env.clone(),
+            values: values.all().clone(),
+            logs: self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        };
+        let journal = self.journal.clone();
+        blocking("writing the journal", move || journal.write(&record)).await??;
+        overmind_core::failpoint::point("workspace.ready");
+        let into = |mutex: Mutex<_>| mutex.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Lease {
+            session: self.session,
+            name: self.name,
+            project: self.project,
+            worktree: self.worktree,
+            branch: self.branch,
+            base: self.base,
+            env,
+            ports: self.ports.into_inner().unwrap_or_else(PoisonError::into_inner),
+            values,
+            logs: into(self.logs),
+            warnings: self.warnings.into_inner().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+}
+
+/// In a session's directory for temporary files: whose it is.
+pub(crate) const TEMP_MARK: &str = ".overmind-lease";
+
+/// Runs what blocks where that is allowed.
+pub(crate) async fn blocking<T: Send + 'static>(
+    task: &'static str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, BuildError> {
+    let done = tokio::task::spawn_blocking(run).await;
+    done.map_err(|err| BuildError::Task { task, why: err.to_string() })
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(err: &dyn std::error::Error) -> String {
+    let mut text = err.to_string();
+    let mut next = err.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        // Some libraries print their cause as part of themselves.
+        if !text.ends_with(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,432 @@
+//! The lease: everything that a session was given, written down before it is made.
+//!
+//! [`Workspace::build`] makes the resources of a session in order and writes each intent to a
+//! journal first; [`Workspace::teardown`] undoes them from the journal alone, so it can be begun
+//! in one life of the daemon and finished in another. [`Workspace::resume`] is for the start of
+//! the daemon: half-built leases are undone, half-ended ones finished, whole ones taken up again.
+//!
+//! What it refuses: to begin a second lease for a session that has one, to leave a resource
+//! behind silently, and to touch anything that no journal, label or mark says is ours. Where to
+//! read on: `step` says what a resource is, `journal` how it is written down, `build`, `start`
+//! and `undo` what is done.
+
+mod build;
+mod journal;
+mod start;
+mod step;
+mod undo;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overmind_core::Fut;
+use overmind_core::time::Clock;
+
+use crate::config::Config;
+use crate::database::cluster::Cluster;
+use crate::env::Values;
+use crate::leaks::Finding;
+use crate::ports::{Owner, Ports, Registry, RegistryError};
+use crate::services::compose::{self, Compose};
+use crate::services::runner::Runner;
+
+pub use build::BuildError;
+pub(crate) use build::{TEMP_MARK, chain};
+pub use journal::JournalError;
+pub(crate) use journal::{Journal, State, TeardownHook};
+pub use start::ServiceError;
+pub(crate) use step::{Made, Step};
+pub(crate) use undo::remove_temp;
+pub use undo::{Resumed, TeardownError, TeardownReport};
+
+/// What a daemon's leases stand on.
+#[derive(Clone)]
+pub struct Options {
+    /// The daemon's data directory; journals, logs and an own database server go beneath it.
+    pub home: PathBuf,
+    /// Where all daemons of the machine write their ports, see
+    /// [`default_dir`](crate::ports::default_dir).
+    pub registry: PathBuf,
+    /// Where sessions' directories for temporary files are made; short, since sockets go there.
+    pub temp: PathBuf,
+    /// The Docker engine's socket, for containers and compose.
+    pub docker: Option<PathBuf>,
+    /// What commands of a session inherit: `PATH`, `HOME`, `LANG` and the like. Never the
+    /// daemon's whole environment: keys stand in it.
+    pub environment: BTreeMap<String, String>,
+    /// Where `url_env` looks; nothing of it is inherited.
+    pub secrets: BTreeMap<String, String>,
+    pub clock: Arc<dyn Clock>,
+    pub runner: Arc<dyn Runner>,
+    /// What makes worktrees. Without it only [`Place::Directory`] can be leased.
+    pub tree: Option<Arc<dyn Tree>>,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values of variables are not for logs.
+        f.debug_struct("Options")
+            .field("home", &self.home)
+            .field("registry", &self.registry)
+            .field("temp", &self.temp)
+            .field("docker", &self.docker)
+            .field("runner", &self.runner)
+            .field("tree", &self.tree)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The step that makes a session's own checkout.
+pub trait Tree: Send + Sync + fmt::Debug {
+    /// Makes what `intent` says. Called again after a crash with the same intent, it must find
+    /// or replace what it made before.
+    fn make<'a>(
+        &'a self,
+        intent: &'a serde_json::Value,
+        sink: &'a dyn Sink,
+    ) -> Fut<'a, Result<MadeTree, String>>;
+
+    /// Ends what `intent` made, whether or not `made` is known; ending what is gone is no error.
+    /// Work that exists nowhere else is never deleted unless `end` says so.
+    fn undo<'a>(
+        &'a self,
+        intent: &'a serde_json::Value,
+        made: Option<&'a MadeTree>,
+        end: TreeEnd,
+    ) -> Fut<'a, Result<(), String>>;
+
+    /// What is left of sessions that are not `live`.
+    fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>>;
+
+    /// Removes a finding of its own.
+    fn fix<'a>(&'a self, finding: &'a Finding) -> Fut<'a, Result<(), String>>;
+}
+
+/// A checkout that was made.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MadeTree {
+    pub path: PathBuf,
+    pub branch: Option<String>,
+    /// The commit that it began at.
+    pub base: Option<String>,
+    /// Whatever undoing needs.
+    #[serde(default)]
+    pub details: serde_json::Value,
+}
+
+/// What becomes of the worktree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TreeEnd {
+    /// Removed; uncommitted work is first parked as a commit on its branch.
+    Park,
+    /// Stays where it is.
+    Keep,
+    /// Removed with all that is in it: somebody said so.
+    Discard,
+}
+
+/// Where a session works.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// A directory that is there and stays, not ours.
+    Directory(PathBuf),
+    /// A checkout to be made by [`Options::tree`] from this intent.
+    Tree(serde_json::Value),
+}
+
+/// Whom a lease is for.
+#[derive(Clone, Debug)]
+pub struct LeaseRequest {
+    /// Letters, digits, `-` and `_`, at most 64.
+    pub session: String,
+    /// For people.
+    pub name: String,
+    /// The project's primary checkout.
+    pub project: PathBuf,
+    pub config: Config,
+    pub place: Place,
+}
+
+/// What a session was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub session: String,
+    pub name: String,
+    pub project: PathBuf,
+    pub worktree: PathBuf,
+    pub branch: Option<String>,
+    pub base: Option<String>,
+    /// Variables for every command of the session, on top of [`Options::environment`].
+    pub env: BTreeMap<String, String>,
+    /// Every leased port: by variable, or by `service/port`.
+    pub ports: BTreeMap<String, u16>,
+    /// The fields of each service, as templates see them.
+    pub values: Values,
+    /// Where each process's output is.
+    pub logs: BTreeMap<String, PathBuf>,
+    /// What went wrong and was to be said aloud only.
+    pub warnings: Vec<String>,
+}
+
+/// How far a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeasePhase {
+    Building,
+    Ready,
+    Ending,
+}
+
+/// Who is told what happens, while it happens.
+pub trait Sink: Send + Sync {
+    fn tell(&self, progress: Progress<'_>);
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress<'a> {
+    /// A step begins.
+    Step { what: &'a str },
+    /// A line of output of a hook, a migration or the engine.
+    Line { source: &'a str, stream: Stream, line: &'a str },
+    /// Something failed that does not stop the rest.
+    Warning { text: &'a str },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl<F: Fn(Progress<'_>) + Send + Sync> Sink for F {
+    fn tell(&self, progress: Progress<'_>) {
+        self(progress);
+    }
+}
+
+/// Tells nobody.
+#[derive(Clone, Copy, Debug)]
+pub struct Quiet;
+
+impl Sink for Quiet {
+    fn tell(&self, _: Progress<'_>) {}
+}
+
+/// Why the leases of a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{what} {}", path.display())]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("opening the machine's registry of ports")]
+    Registry(#[source] RegistryError),
+}
+
+/// The leases of one data directory. One per daemon.
+#[derive(Debug)]
+pub struct Workspace {
+    pub(crate) options: Options,
+    /// Tells our things from those of other data directories.
+    pub(crate) home_id: String,
+    pub(crate) ports: Ports,
+    pub(crate) registry: Registry,
+    pub(crate) cluster: Cluster,
+    /// Sessions that somebody is at work on.
+    busy: Mutex<BTreeSet<String>>,
+    /// Services of one session that share a network come here one by one.
+    network: tokio::sync::Mutex<()>,
+}
+
+/// Held while a session's lease is being changed.
+#[derive(Debug)]
+pub(crate) struct Busy<'a> {
+    workspace: &'a Workspace,
+    session: String,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut busy = self.workspace.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.remove(&self.session);
+    }
+}
+
+impl Workspace {
+    /// Opens the leases beneath `options.home`; begins nothing, see [`Workspace::resume`].
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] when a directory cannot be made or shared safely.
+    pub fn open(options: Options) -> Result<Self, OpenError> {
+        let file = |what, path: &Path| {
+            let path = path.to_owned();
+            move |source| OpenError::File { what, path, source }
+        };
+        let leases = options.home.join("leases");
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&leases).map_err(file("making", &leases))?;
+        // Journals hold passwords of the sessions' databases.
+        std::fs::set_permissions(&leases, std::fs::Permissions::from_mode(0o700))
+            .map_err(file("protecting", &leases))?;
+        let id_path = options.home.join("workspace-id");
+        let home_id = home_id(&id_path).map_err(file("reading", &id_path))?;
+        let registry = Registry::open(&options.registry).map_err(OpenError::Registry)?;
+        let ports = Ports::new(registry.clone());
+        let cluster = Cluster::new(
+            home_id.clone(),
+            options.home.join("postgres"),
+            search_path(&options.environment),
+            ports.clone(),
+            crate::config::DEFAULT_RANGE,
+            Arc::clone(&options.clock),
+        );
+        Ok(Self {
+            options,
+            home_id,
+            ports,
+            registry,
+            cluster,
+            busy: Mutex::default(),
+            network: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// The sessions that have a lease, and how far each is.
+    pub fn sessions(&self) -> Vec<(String, LeasePhase)> {
+        let entries = std::fs::read_dir(self.leases()).into_iter().flatten().flatten();
+        let mut found: Vec<(String, LeasePhase)> = entries
+            .filter_map(|entry| {
+                let session = entry.file_name().into_string().ok()?;
+                let state = State::read(&entry.path()).ok()?;
+                Some((session, state.phase()))
+            })
+            .collect();
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        found
+    }
+
+    /// What a session was given, if its lease is whole.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalError`] when there is a journal and it cannot be read.
+    pub fn lease(&self, session: &str) -> Result<Option<Lease>, JournalError> {
+        let dir = self.dir(session);
+        if !is_session(session) || !dir.exists() {
+            return Ok(None);
+        }
+        Ok(State::read(&dir)?.lease())
+    }
+
+    /// How a session's process is.
+    pub fn process_state(
+        &self,
+        session: &str,
+        service: &str,
+    ) -> crate::services::runner::ProcessState {
+        self.options.runner.state(&self.process_id(session, service))
+    }
+
+    /// Ends the database server of this data directory, if one runs. Databases stay.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end.
+    pub async fn stop_database_server(&self) -> Result<(), crate::database::ClusterError> {
+        self.cluster.stop().await
+    }
+
+    pub(crate) fn leases(&self) -> PathBuf {
+        self.options.home.join("leases")
+    }
+
+    pub(crate) fn dir(&self, session: &str) -> PathBuf {
+        self.leases().join(session)
+    }
+
+    pub(crate) fn owner(&self, session: &str) -> Owner {
+        Owner {
+            home: self.home_id.clone(),
+            session: session.to_owned(),
+            alive: self.dir(session).join(journal::FILE),
+        }
+    }
+
+    /// The value of the mark that every process of a session bears.
+    pub(crate) fn mark(&self, session: &str) -> String {
+        format!("{}:{session}", self.home_id)
+    }
+
+    pub(crate) fn process_id(&self, session: &str, service: &str) -> String {
+        format!("{}.{session}.{service}", self.home_id)
+    }
+
+    pub(crate) fn compose(&self) -> Option<Compose> {
+        let program = compose::program(&search_path(&self.options.environment))?;
+        let mut env = self.options.environment.clone();
+        env.entry("PATH".to_owned()).or_insert_with(|| search_path(&BTreeMap::new()));
+        Some(Compose { program, socket: self.options.docker.clone(), env })
+    }
+
+    /// Claims a session for one caller at a time.
+    pub(crate) fn claim(&self, session: &str) -> Option<Busy<'_>> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.insert(session.to_owned())
+            .then(|| Busy { workspace: self, session: session.to_owned() })
+    }
+}
+
+/// Whether the text may name a session: it becomes part of paths and of names in other programs.
+pub(crate) fn is_session(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+}
+
+/// Where programs are looked for.
+pub(crate) fn search_path(environment: &BTreeMap<String, String>) -> String {
+    environment
+        .get("PATH")
+        .cloned()
+        .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned())
+}
+
+/// The full path of a program.
+pub(crate) fn which(search: &str, name: &str) -> Option<PathBuf> {
+    std::env::split_paths(search).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// The data directory's id, made on first use: eight hexadecimal digits.
+fn home_id(path: &Path) -> std::io::Result<String> {
+    let read = || std::fs::read_to_string(path).map(|text| text.trim().to_owned());
+    match read() {
+        Ok(id) if id.len() == 8 => return Ok(id),
+        Ok(_) => {}
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+        Err(err) => return Err(err),
+    }
+    let bytes = crate::database::random::<4>();
+    let id: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let partial = path.with_extension(&id);
+    {
+        use std::io::Write;
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(id.as_bytes())?;
+        file.sync_all()?;
+    }
+    // A link fails when another process was quicker, and then its id is the one.
+    let linked = std::fs::hard_link(&partial, path);
+    std::fs::remove_file(&partial)?;
+    match linked {
+        Err(err) if err.kind() != std::io::ErrorKind::AlreadyExists => Err(err),
+        Ok(()) | Err(_) => read(),
+    }
+}

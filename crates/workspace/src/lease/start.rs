@@ -1,0 +1,716 @@
+//! Making one service, by its strategy.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::build::{Site, blocking};
+use super::{BuildError, JournalError, Made, Step, search_path, which};
+use crate::config::{
+    ComposeService, ContainerService, DatabaseService, DatabaseTemplate, PostgresService,
+    ProcessService, Ready, ReadyCheck, Restart, RestartPolicy, Server, Service, SqliteService,
+    Strategy,
+};
+use crate::database::postgres::{self, Names, PostgresServer, TemplateNames};
+use crate::database::redis::{INDEXES, RedisServer};
+use crate::database::{
+    ClusterError, PostgresError, RedisError, SqliteError, TemplateFilesError, password, short_hash,
+    sqlite, template,
+};
+use crate::env::{TemplateError, Values};
+use crate::hooks;
+use crate::ports::RegistryError;
+use crate::services::command::{self, CommandSpec};
+use crate::services::compose::{ComposePlan, ports_file};
+use crate::services::container::{ContainerPlan, ContainerRun, Engine};
+use crate::services::ready::{self, Looked};
+use crate::services::runner::{ProcessSpec, ProcessState, RunnerError};
+use crate::services::{CommandError, ComposeError, ContainerError, ReadyError};
+
+/// Why a service did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error("writing down the lease")]
+    Journal(#[from] JournalError),
+    #[error("its variables and words")]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Build(Box<BuildError>),
+    #[error(transparent)]
+    Runner(#[from] RunnerError),
+    #[error(transparent)]
+    Ready(#[from] ReadyError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Compose(#[from] ComposeError),
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    #[error(transparent)]
+    Sqlite(#[from] SqliteError),
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error(transparent)]
+    TemplateFiles(#[from] TemplateFilesError),
+    #[error("leasing an index")]
+    Registry(#[from] RegistryError),
+    #[error("the server's URL is to be in the variable {0}, which the daemon does not have")]
+    NoUrl(String),
+    #[error("a Redis of its own needs `redis-server` or `valkey-server`, and neither is installed")]
+    NoRedis,
+    #[error("the engine published port {inside} at {found:?} and not at {wanted}")]
+    Published { inside: u16, wanted: u16, found: Option<u16> },
+    #[error("{} leads out of the worktree", .0.display())]
+    Outside(PathBuf),
+    #[error("writing {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<BuildError> for ServiceError {
+    fn from(err: BuildError) -> Self {
+        Self::Build(Box::new(err))
+    }
+}
+
+impl Site<'_> {
+    /// Makes the service and waits until it is ready; its values.
+    pub(super) async fn start(&self, service: &Service) -> Result<Values, ServiceError> {
+        match &service.strategy {
+            Strategy::Process(process) => self.process(service, process).await,
+            Strategy::Container(container) => Box::pin(self.container(service, container)).await,
+            Strategy::Database(DatabaseService::Postgres(database)) => {
+                Box::pin(self.postgres(service, database)).await
+            }
+            Strategy::Database(DatabaseService::Sqlite(database)) => {
+                self.sqlite(service, database).await
+            }
+            Strategy::Database(DatabaseService::Redis { server: Server::Embedded }) => {
+                self.redis_server(service).await
+            }
+            Strategy::Database(DatabaseService::Redis { server }) => {
+                let url = self.url_of(server)?;
+                self.redis_index(service, url).await
+            }
+            Strategy::Compose(compose) => Box::pin(self.compose(service, compose)).await,
+        }
+    }
+
+    /// The environment of a service: the session's, its own variables, and its first port.
+    fn service_env(
+        &self,
+        service: &Service,
+        values: &Values,
+    ) -> Result<BTreeMap<String, String>, ServiceError> {
+        let mut env = self.environment(values)?;
+        if let Some(port) = values.get(&service.name, "port") {
+            env.insert("PORT".to_owned(), port.to_owned());
+        }
+        let seen = values.seen_by(&service.name);
+        for (name, template) in &service.env {
+            env.insert(name.clone(), template.render(&seen)?);
+        }
+        Ok(env)
+    }
+
+    async fn process(
+        &self,
+        service: &Service,
+        process: &ProcessService,
+    ) -> Result<Values, ServiceError> {
+        let values = self.values();
+        let seen = values.seen_by(&service.name);
+        let argv = hooks::words(&process.command, &seen)?;
+        let env = self.service_env(service, &values)?;
+        let cwd = self.beneath(process.cwd.as_deref());
+        let ready = service.ready.clone();
+        self.run(service, argv, env, cwd, process.restart, process.grace, &ready).await?;
+        Ok(Values::default())
+    }
+
+    /// Starts a process and waits until it is ready.
+    #[expect(clippy::too_many_arguments, reason = "what a process is, said once")]
+    async fn run(
+        &self,
+        service: &Service,
+        argv: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: PathBuf,
+        restart: Restart,
+        grace: Duration,
+        ready: &Ready,
+    ) -> Result<(), ServiceError> {
+        let id = self.workspace.process_id(&self.session, &service.name);
+        let log = self.journal.dir().join(format!("{}.log", service.name));
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        let step = Step::Process { service: service.name.clone(), id: id.clone(), grace_ms };
+        let step = self.journal.intend(&step)?;
+        let command = match &ready.check {
+            ReadyCheck::Command(line) => {
+                let seen = self.values().seen_by(&service.name);
+                Some(CommandSpec {
+                    label: format!("ready check of {}", service.name),
+                    argv: hooks::words(line, &seen)?,
+                    env: env.clone(),
+                    cwd: self.worktree.clone(),
+                    timeout: Duration::from_secs(5),
+                    mark: format!("{id}.ready"),
+                    cgroup: None,
+                })
+            }
+            ReadyCheck::Started
+            | ReadyCheck::Tcp { .. }
+            | ReadyCheck::Http { .. }
+            | ReadyCheck::Log(_) => None,
+        };
+        let spec = ProcessSpec { id: id.clone(), argv, env, cwd, log: log.clone(), restart };
+        let runner = &self.workspace.options.runner;
+        let handle = runner.start(spec.clone()).await?;
+        self.journal.made(step, Made::Process { spec: Box::new(spec), handle })?;
+        self.log_of(&service.name, &log);
+        let ended = || match runner.state(&id) {
+            ProcessState::Ended { status } => Some(status),
+            ProcessState::Running { .. }
+            | ProcessState::Restarting { .. }
+            | ProcessState::Unknown => None,
+        };
+        let looked = Looked {
+            service: &service.name,
+            ports: &self.ports_of(&service.name),
+            log: Some(&log),
+            command,
+            through_proxy: false,
+            ended: &ended,
+        };
+        ready::wait(ready, &looked, &*self.workspace.options.clock).await?;
+        Ok(())
+    }
+
+    fn log_of(&self, service: &str, log: &Path) {
+        let mut logs = self.logs.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        logs.insert(service.to_owned(), log.to_owned());
+    }
+
+    async fn container(
+        &self,
+        service: &Service,
+        container: &ContainerService,
+    ) -> Result<Values, ServiceError> {
+        let socket = self.workspace.options.docker.clone();
+        let socket = socket
+            .ok_or_else(|| ContainerError::NotConfigured { service: service.name.clone() })?;
+        let engine = Engine::connect(&socket, &service.name).await?;
+        let short = short_hash(&self.workspace.mark(&self.session), 12);
+        let name = format!("ovm-{short}-{}", service.name);
+        let plan = ContainerPlan {
+            home: self.workspace.home_id.clone(),
+            session: self.session.clone(),
+            service: service.name.clone(),
+            network: format!("ovm-{short}"),
+            container: name.clone(),
+            volumes: container
+                .volumes
+                .iter()
+                .enumerate()
+                .map(|(n, path)| (format!("{name}-{n}"), path.clone()))
+                .collect(),
+            grace_secs: container.grace.as_secs(),
+        };
+        let values = self.values();
+        let seen = values.seen_by(&service.name);
+        let mut env = BTreeMap::new();
+        for (name, template) in &service.env {
+            env.insert(name.clone(), template.render(&seen)?);
+        }
+        let command = container.command.as_ref().map(|words| {
+            words.iter().map(|word| word.render(&seen)).collect::<Result<Vec<_>, _>>()
+        });
+        let ports = self.ports_of(&service.name);
+        let run = ContainerRun {
+            image: container.image.clone(),
+            pull: container.pull,
+            command: command.transpose()?,
+            entrypoint: container.entrypoint.clone(),
+            user: container.user.clone(),
+            env,
+            ports: container
+                .ports
+                .iter()
+                .filter_map(|(name, inside)| Some((*inside, *ports.get(name)?)))
+                .collect(),
+            mounts: self.mounts(service, container)?,
+            memory_bytes: container.memory_bytes,
+            cpu_millis: container.cpu_millis,
+        };
+        let step = {
+            // The first service of the session that comes here makes the network.
+            let _alone = self.workspace.network.lock().await;
+            let network = Step::Network { name: plan.network.clone() };
+            let step = self.journal.intend(&network)?;
+            engine.network(&plan).await?;
+            self.journal.made(step, Made::Known)?;
+            self.journal.intend(&Step::Container { plan: plan.clone() })?
+        };
+        engine.make(&plan, &run, self.sink).await?;
+        for (inside, wanted) in &run.ports {
+            // None of one that has ended already: the ready check says so in better words.
+            let found = engine.published(&plan, *inside).await?;
+            if found.is_some_and(|found| found != *wanted) {
+                return Err(ServiceError::Published { inside: *inside, wanted: *wanted, found });
+            }
+        }
+        self.journal.made(step, Made::Known)?;
+        self.container_ready(service, &engine, &plan, &ports).await?;
+        Ok(Values::default())
+    }
+
+    async fn container_ready(
+        &self,
+        service: &Service,
+        engine: &Engine,
+        plan: &ContainerPlan,
+        ports: &BTreeMap<String, u16>,
+    ) -> Result<(), ServiceError> {
+        let clock = &*self.workspace.options.clock;
+        let command = match &service.ready.check {
+            ReadyCheck::Command(line) => {
+                let values = self.values();
+                Some(CommandSpec {
+                    label: format!("ready check of {}", service.name),
+                    argv: hooks::words(line, &values.seen_by(&service.name))?,
+                    env: self.service_env(service, &values)?,
+                    cwd: self.worktree.clone(),
+                    timeout: Duration::from_secs(5),
+                    mark: self.workspace.process_id(&self.session, &service.name),
+                    cgroup: None,
+                })
+            }
+            ReadyCheck::Started
+            | ReadyCheck::Tcp { .. }
+            | ReadyCheck::Http { .. }
+            | ReadyCheck::Log(_) => None,
+        };
+        let log = self.journal.dir().join(format!("{}.log", service.name));
+        let wants_log = matches!(service.ready.check, ReadyCheck::Log(_));
+        let looked = Looked {
+            service: &service.name,
+            ports,
+            log: wants_log.then_some(log.as_path()),
+            command,
+            // The engine's proxy accepts before the program inside does.
+            through_proxy: true,
+            ended: &|| None,
+        };
+        let watch = async {
+            loop {
+                if let Some(status) = engine.ended(&plan.container).await {
+                    return status;
+                }
+                if wants_log {
+                    let _ = std::fs::write(&log, engine.tail(&plan.container).await.join("\n"));
+                }
+                clock.sleep_until(clock.now().after(Duration::from_millis(100))).await;
+            }
+        };
+        tokio::select! {
+            ready = ready::wait(&service.ready, &looked, clock) => match ready {
+                Err(ReadyError::TooLong { service, timeout, last, .. }) => {
+                    let tail = engine.tail(&plan.container).await;
+                    Err(ReadyError::TooLong { service, timeout, last, tail }.into())
+                }
+                other => Ok(other?),
+            },
+            status = watch => {
+                let tail = engine.tail(&plan.container).await;
+                Err(ReadyError::Ended { service: service.name.clone(), status, tail }.into())
+            }
+        }
+    }
+
+    /// Files of the worktree; one that a link leads out of it is refused.
+    fn mounts(
+        &self,
+        service: &Service,
+        container: &ContainerService,
+    ) -> Result<Vec<(PathBuf, String)>, ServiceError> {
+        let one = |(relative, inside): &(PathBuf, String)| {
+            let refuse = |why: String| ContainerError::Mount {
+                service: service.name.clone(),
+                path: relative.clone(),
+                why,
+            };
+            let real = self.worktree.join(relative).canonicalize();
+            let real = real.map_err(|err| refuse(err.to_string()))?;
+            if !real.starts_with(&self.worktree) {
+                return Err(refuse("it leads out of the worktree".to_owned()));
+            }
+            Ok((real, inside.clone()))
+        };
+        Ok(container.mounts.iter().map(one).collect::<Result<Vec<_>, ContainerError>>()?)
+    }
+
+    async fn compose(
+        &self,
+        service: &Service,
+        config: &ComposeService,
+    ) -> Result<Values, ServiceError> {
+        let compose = self.workspace.compose().ok_or_else(|| ComposeError::Missing {
+            service: service.name.clone(),
+            why: "there is no program `docker`".to_owned(),
+        })?;
+        compose.check(&service.name).await?;
+        let short = short_hash(&self.workspace.mark(&self.session), 12);
+        let plan = ComposePlan {
+            service: service.name.clone(),
+            project: format!("ovm-{short}-{}", service.name.to_ascii_lowercase()),
+            file: self.worktree.join(&config.file),
+            ports_file: self.journal.dir().join(format!("{}.ports.yaml", service.name)),
+            profiles: config.profiles.clone(),
+            services: config.services.clone(),
+        };
+        let published = compose.ports(&plan).await?;
+        let names: Vec<String> =
+            published.iter().map(|port| format!("{}/{}", service.name, port.field())).collect();
+        let leased = self.take_ports(names.clone()).await?;
+        let ports: Vec<_> = published
+            .into_iter()
+            .zip(names)
+            .filter_map(|(port, name)| Some((port, *leased.get(&name)?)))
+            .collect();
+        std::fs::write(&plan.ports_file, ports_file(&ports))
+            .map_err(|source| ServiceError::File { path: plan.ports_file.clone(), source })?;
+        let step = self.journal.intend(&Step::Compose { plan: plan.clone() })?;
+        let values = self.values();
+        let mut env = self.service_env(service, &values)?;
+        env.extend(compose.env.clone());
+        let spec = CommandSpec {
+            label: format!("docker compose up ({})", service.name),
+            argv: compose.up(&plan, service.ready.timeout),
+            env,
+            cwd: self.worktree.clone(),
+            timeout: service.ready.timeout + Duration::from_secs(600),
+            mark: self.workspace.process_id(&self.session, &service.name),
+            cgroup: None,
+        };
+        command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
+        self.journal.made(step, Made::Known)?;
+        let mut values = Values::default();
+        values.set(&service.name, "host", "127.0.0.1");
+        values.set(&service.name, "project", &plan.project);
+        for (port, outside) in &ports {
+            values.set(&service.name, &port.field(), outside.to_string());
+        }
+        Ok(values)
+    }
+
+    /// The URL that a project names, or a variable of the daemon's.
+    fn url_of(&self, server: &Server) -> Result<String, ServiceError> {
+        match server {
+            Server::Embedded => Ok(String::new()),
+            Server::Url(url) => Ok(url.clone()),
+            Server::UrlFrom(name) => {
+                let found = self.workspace.options.secrets.get(name).cloned();
+                found.ok_or_else(|| ServiceError::NoUrl(name.clone()))
+            }
+        }
+    }
+
+    async fn postgres(
+        &self,
+        service: &Service,
+        config: &PostgresService,
+    ) -> Result<Values, ServiceError> {
+        let (url, server) = match &config.server {
+            Server::Embedded => (None, self.workspace.cluster.ensure().await?),
+            Server::Url(_) | Server::UrlFrom(_) => {
+                let url = self.url_of(&config.server)?;
+                let server = PostgresServer::parse(&url)?;
+                (Some(url), server)
+            }
+        };
+        let template = match &config.template {
+            Some(template) => {
+                Some(self.postgres_template(service, config, template, &server).await?)
+            }
+            None => None,
+        };
+        let names = Names::of(&self.workspace.home_id, &self.session, &service.name);
+        let intent = Step::Postgres { service: service.name.clone(), url, names: names.clone() };
+        let step = self.journal.intend(&intent)?;
+        let password = password();
+        server.create(&names, &password, &config.extensions, template.as_ref()).await?;
+        self.journal.made(step, Made::Known)?;
+        Ok(postgres_values(&service.name, &server, &names.database, &names.role, &password))
+    }
+
+    /// Makes sure that there is a fresh template.
+    async fn postgres_template(
+        &self,
+        service: &Service,
+        config: &PostgresService,
+        template: &DatabaseTemplate,
+        server: &PostgresServer,
+    ) -> Result<TemplateNames, ServiceError> {
+        let more = format!("postgres {} {}", server.version().await?, config.extensions.join(","));
+        let (worktree, wanted) = (self.worktree.clone(), template.clone());
+        let key = blocking("reading the template's files", move || {
+            template::key(&worktree, &wanted, &more)
+        });
+        let key = key.await??;
+        let names = TemplateNames::of(&self.workspace.home_id, &self.project, &service.name, &key);
+        if server.has_template(&names).await? {
+            return Ok(names);
+        }
+        let password = password();
+        let Some(draft) = server.draft(&names, &password, &config.extensions).await? else {
+            return Ok(names);
+        };
+        let filled = async {
+            for script in &template.sql {
+                draft.script(&self.worktree.join(script)).await?;
+            }
+            let own =
+                postgres_values(&service.name, server, &names.draft(), &names.name, &password);
+            self.fill(service, template, &own).await
+        };
+        match filled.await {
+            Ok(()) => draft.finish().await?,
+            Err(err) => {
+                if let Err(left) = draft.abandon().await {
+                    tracing::warn!(%left, "a template that was not finished stays for now");
+                }
+                return Err(err);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Runs a template's command with the draft in place of the database.
+    async fn fill(
+        &self,
+        service: &Service,
+        template: &DatabaseTemplate,
+        own: &Values,
+    ) -> Result<(), ServiceError> {
+        let Some(command) = &template.command else { return Ok(()) };
+        let mut values = self.values();
+        values.extend(own);
+        let mut env = self.environment(&values)?;
+        let field = |name: &str| own.get(&service.name, name).map(ToOwned::to_owned);
+        for (variable, value) in [
+            ("PGHOST", field("host")),
+            ("PGPORT", field("port")),
+            ("PGDATABASE", field("name")),
+            ("PGUSER", field("user")),
+            ("PGPASSWORD", field("password")),
+            ("OVERMIND_DATABASE_URL", field("url")),
+            ("OVERMIND_DATABASE_FILE", field("file")),
+        ] {
+            env.extend(value.map(|value| (variable.to_owned(), value)));
+        }
+        let mark = self.workspace.process_id(&self.session, &format!("{}-template", service.name));
+        let label = format!("template of {}", service.name);
+        let step = Step::Hook { name: label.clone(), mark: mark.clone() };
+        let step = self.journal.intend(&step)?;
+        let spec = CommandSpec {
+            label,
+            argv: hooks::words(command, &values.seen_by(&service.name))?,
+            env,
+            cwd: self.worktree.clone(),
+            timeout: template.timeout,
+            mark,
+            cgroup: None,
+        };
+        command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
+        self.journal.made(step, Made::Known)?;
+        Ok(())
+    }
+
+    async fn sqlite(
+        &self,
+        service: &Service,
+        config: &SqliteService,
+    ) -> Result<Values, ServiceError> {
+        let file = self.worktree.join(&config.file);
+        let (tree, relative) = (self.worktree.clone(), config.file.clone());
+        let (tracked, outside) = blocking("asking git", move || {
+            let parent = tree.join(&relative);
+            // The deepest directory that is there already must lie in the worktree.
+            let there = parent.ancestors().skip(1).find_map(|path| path.canonicalize().ok());
+            let outside = !there.is_some_and(|there| there.starts_with(&tree));
+            (crate::env::file::is_tracked(&tree, &relative), outside)
+        })
+        .await?;
+        if tracked {
+            return Err(SqliteError::Tracked { path: file }.into());
+        }
+        if outside {
+            return Err(ServiceError::Outside(file));
+        }
+        let source = config.source.as_ref().map(|source| self.project.join(source));
+        let source = source.filter(|source| source.exists());
+        let template = match &config.template {
+            Some(template) => {
+                Some(self.sqlite_template(service, template, source.as_deref()).await?)
+            }
+            None => None,
+        };
+        let intent = Step::Sqlite { service: service.name.clone(), file: file.clone() };
+        let step = self.journal.intend(&intent)?;
+        let to = file.clone();
+        let made = blocking("copying the database", move || match template.or(source) {
+            Some(from) => sqlite::copy(&from, &to),
+            None => sqlite::remove(&to).and_then(|()| sqlite::create(&to, &[])),
+        });
+        made.await??;
+        self.journal.made(step, Made::Known)?;
+        Ok(sqlite_values(&service.name, &file))
+    }
+
+    async fn sqlite_template(
+        &self,
+        service: &Service,
+        template: &DatabaseTemplate,
+        source: Option<&Path>,
+    ) -> Result<PathBuf, ServiceError> {
+        let (worktree, wanted) = (self.worktree.clone(), template.clone());
+        let mut more = format!("sqlite {} {}", self.project.display(), service.name);
+        if let Some(source) = source {
+            // A copy of another state of the source is another template.
+            let when = std::fs::metadata(source).and_then(|found| found.modified());
+            more.push_str(&format!(" {} {when:?}", source.display()));
+        }
+        let key = blocking("reading the template's files", move || {
+            template::key(&worktree, &wanted, &more)
+        });
+        let key = key.await??;
+        let dir = self.workspace.options.home.join("templates");
+        let path = dir.join(format!("{key}.sqlite3"));
+        let file = |source| ServiceError::File { path: path.clone(), source };
+        std::fs::create_dir_all(&dir).map_err(file)?;
+        let lock = std::fs::File::create(dir.join(format!("{key}.lock"))).map_err(file)?;
+        let clock = &self.workspace.options.clock;
+        while lock.try_lock().is_err() {
+            clock.sleep_until(clock.now().after(Duration::from_millis(20))).await;
+        }
+        if path.exists() {
+            return Ok(path);
+        }
+        let draft = dir.join(format!("{key}.new"));
+        let scripts: Vec<PathBuf> =
+            template.sql.iter().map(|script| self.worktree.join(script)).collect();
+        let (from, to) = (source.map(Path::to_owned), draft.clone());
+        let begun = blocking("making the template", move || {
+            sqlite::remove(&to)?;
+            match from {
+                Some(from) => sqlite::copy(&from, &to),
+                None => sqlite::create(&to, &scripts),
+            }
+        });
+        begun.await??;
+        self.fill(service, template, &sqlite_values(&service.name, &draft)).await?;
+        // Through SQLite once more: what the command left in a log beside the file comes along.
+        let (from, to) = (draft.clone(), path.clone());
+        let finished = blocking("finishing the template", move || {
+            sqlite::copy(&from, &to)?;
+            sqlite::remove(&from)
+        });
+        finished.await??;
+        Ok(path)
+    }
+
+    async fn redis_index(&self, service: &Service, url: String) -> Result<Values, ServiceError> {
+        let server = RedisServer::parse(&url)?;
+        let intent = Step::RedisIndex { service: service.name.clone(), url };
+        let step = self.journal.intend(&intent)?;
+        let registry = self.workspace.registry.clone();
+        let owner = self.workspace.owner(&self.session);
+        let asked = server.clone();
+        let index = blocking("leasing an index", move || {
+            asked.ping()?;
+            let family = asked.family();
+            // One that holds keys is somebody's who knows nothing of us.
+            let empty = |index| asked.keys(index).is_ok_and(|keys| keys == 0);
+            let taken = registry.take(&family, INDEXES, &owner, empty)?;
+            taken.ok_or_else(|| ServiceError::Redis(asked.none_free()))
+        });
+        let index = index.await??;
+        self.journal.made(step, Made::RedisIndex { index })?;
+        let mut values = Values::default();
+        values.set(&service.name, "host", &server.host);
+        values.set(&service.name, "port", server.port.to_string());
+        values.set(&service.name, "index", index.to_string());
+        values.set(&service.name, "url", server.url(index));
+        Ok(values)
+    }
+
+    async fn redis_server(&self, service: &Service) -> Result<Values, ServiceError> {
+        let search = search_path(&self.workspace.options.environment);
+        let program =
+            ["redis-server", "valkey-server"].iter().find_map(|name| which(&search, name));
+        let program = program.ok_or(ServiceError::NoRedis)?;
+        let port = self.ports_of(&service.name).get("port").copied().unwrap_or_default();
+        let password = password();
+        let config = self.journal.dir().join(format!("{}.conf", service.name));
+        let text = format!(
+            "bind 127.0.0.1\nport {port}\ndaemonize no\nsave \"\"\nappendonly no\nrequirepass \
+             {password}\ndir {}\n",
+            serde_json::Value::from(self.journal.dir().to_string_lossy())
+        );
+        std::fs::write(&config, text)
+            .map_err(|source| ServiceError::File { path: config.clone(), source })?;
+        let argv =
+            vec![program.to_string_lossy().into_owned(), config.to_string_lossy().into_owned()];
+        let values = self.values();
+        let env = self.service_env(service, &values)?;
+        let restart = Restart { policy: RestartPolicy::OnFailure, backoff_ms: 200, max: 5 };
+        let ready = Ready {
+            check: ReadyCheck::Tcp { port: "port".to_owned() },
+            timeout: Duration::from_secs(30),
+            interval: Duration::from_millis(50),
+        };
+        let cwd = self.journal.dir().to_owned();
+        self.run(service, argv, env, cwd, restart, Duration::from_secs(5), &ready).await?;
+        let url = format!("redis://:{password}@127.0.0.1:{port}/0");
+        let server = RedisServer::parse(&url)?;
+        blocking("asking Redis", move || server.ping()).await??;
+        let mut values = Values::default();
+        values.set(&service.name, "host", "127.0.0.1");
+        values.set(&service.name, "port", port.to_string());
+        values.set(&service.name, "index", "0");
+        values.set(&service.name, "url", url);
+        Ok(values)
+    }
+}
+
+fn postgres_values(
+    service: &str,
+    server: &PostgresServer,
+    database: &str,
+    user: &str,
+    password: &str,
+) -> Values {
+    let (host, port) = (server.host(), server.port());
+    let mut values = Values::default();
+    values.set(service, "url", postgres::url(user, password, &host, port, database));
+    values.set(service, "host", host);
+    values.set(service, "port", port.to_string());
+    values.set(service, "name", database);
+    values.set(service, "user", user);
+    values.set(service, "password", password);
+    values
+}
+
+fn sqlite_values(service: &str, file: &Path) -> Values {
+    let mut values = Values::default();
+    values.set(service, "file", file.to_string_lossy());
+    values.set(service, "url", format!("sqlite://{}", file.display()));
+    values
+}

@@ -1,0 +1,480 @@
+//! Ending a lease, from its journal alone.
+//!
+//! Order: the project's teardown hooks, then services, networks, ports, databases, files and at
+//! last the worktree. Whatever the journal intended is undone, made or not; undoing what is gone
+//! is no error, so a teardown that was cut off is simply begun again.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::build::{TEMP_MARK, blocking, chain};
+use super::journal::{Noted, Record};
+use super::step::Rank;
+use super::{
+    Journal, JournalError, Lease, LeasePhase, Made, Progress, Sink, State, Step, TreeEnd,
+    Workspace, is_session,
+};
+use crate::database::postgres::PostgresServer;
+use crate::database::redis::RedisServer;
+use crate::database::sqlite;
+use crate::env::file;
+use crate::hooks;
+use crate::leaks::Finding;
+use crate::services::command::{self, CommandSpec};
+use crate::services::container::Engine;
+use crate::services::tree::{Belongs, LEASE_MARK};
+
+/// Why a lease did not end. What is left stays in the journal; call again.
+#[derive(Debug, thiserror::Error)]
+pub enum TeardownError {
+    #[error("the session {0} is being changed by another call")]
+    Busy(String),
+    #[error("reading the lease")]
+    Journal(#[from] JournalError),
+    #[error("the lease of {session} did not end: {}", left.join("; "))]
+    Left { session: String, left: Vec<String> },
+    #[error("a teardown hook failed: {0}")]
+    Hook(String),
+}
+
+/// What a teardown did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TeardownReport {
+    /// What was undone, in order.
+    pub undone: Vec<String>,
+    pub warnings: Vec<String>,
+    /// What the leak check found afterwards of this session.
+    pub leaks: Vec<Finding>,
+}
+
+/// What became of a session's lease at the start of the daemon.
+#[derive(Debug)]
+pub enum Resumed {
+    /// It was whole; its services run again or still.
+    Kept { session: String, lease: Box<Lease>, warnings: Vec<String> },
+    /// It was half built or half ended, and is gone now.
+    Ended { session: String, report: TeardownReport },
+    /// It could not be ended, or not be read.
+    Failed { session: String, error: TeardownError },
+}
+
+impl Workspace {
+    /// Ends a session's lease and looks for what is left of it. Without a lease there is nothing
+    /// to do, and that is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`TeardownError::Left`] names what could not be undone. [`TeardownError::Hook`] when a
+    /// blocking hook failed: then nothing was undone yet, and the next call goes on without it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway, the lease is half ended: call again, or [`Workspace::resume`].
+    pub async fn teardown(
+        &self,
+        session: &str,
+        tree: TreeEnd,
+        sink: &dyn Sink,
+    ) -> Result<TeardownReport, TeardownError> {
+        let _busy = self.claim(session).ok_or_else(|| TeardownError::Busy(session.to_owned()))?;
+        let mut report = Box::pin(self.undo_all(session, tree, sink)).await?;
+        report.leaks = Box::pin(self.leaks_of(session)).await;
+        Ok(report)
+    }
+
+    /// Takes up every lease where an earlier life of the daemon left it.
+    pub async fn resume(&self, sink: &dyn Sink) -> Vec<Resumed> {
+        let entries = std::fs::read_dir(self.leases()).into_iter().flatten().flatten();
+        let mut sessions: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        sessions.sort();
+        let mut resumed = Vec::new();
+        for session in sessions {
+            let Some(_busy) = self.claim(&session) else { continue };
+            let dir = self.dir(&session);
+            if is_session(&session) && !dir.join(super::journal::FILE).exists() {
+                // Its maker died before anything was intended.
+                let _ = std::fs::remove_dir_all(&dir);
+                continue;
+            }
+            let state = match State::read(&dir) {
+                Ok(state) => state,
+                Err(error) => {
+                    let error = TeardownError::Journal(error);
+                    resumed.push(Resumed::Failed { session, error });
+                    continue;
+                }
+            };
+            match (state.phase(), state.lease()) {
+                (LeasePhase::Ready, Some(lease)) => {
+                    let warnings = Box::pin(self.take_up(&state)).await;
+                    resumed.push(Resumed::Kept { session, lease: Box::new(lease), warnings });
+                }
+                (LeasePhase::Building | LeasePhase::Ending | LeasePhase::Ready, _) => {
+                    let tree = state.ending.unwrap_or(TreeEnd::Park);
+                    match Box::pin(self.undo_all(&session, tree, sink)).await {
+                        Ok(mut report) => {
+                            report.leaks = Box::pin(self.leaks_of(&session)).await;
+                            resumed.push(Resumed::Ended { session, report });
+                        }
+                        Err(error) => resumed.push(Resumed::Failed { session, error }),
+                    }
+                }
+            }
+        }
+        resumed
+    }
+
+    /// Puts a whole lease's ports, processes and containers in place again.
+    async fn take_up(&self, state: &State) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let owner = self.owner(&state.session);
+        match self.ports.reassert(state.ports().into_values(), &owner) {
+            Ok(lost) => {
+                warnings
+                    .extend(lost.iter().map(|port| format!("the port {port} is another's now")));
+            }
+            Err(err) => warnings.push(chain(&err)),
+        }
+        for noted in state.steps.values().filter(|noted| !noted.undone) {
+            match (&noted.step, &noted.made) {
+                (Step::Postgres { url: None, .. }, _) => {
+                    if let Err(err) = self.cluster.ensure().await {
+                        warnings.push(chain(&err));
+                    }
+                }
+                (Step::Process { .. }, Some(Made::Process { spec, handle })) => {
+                    let adopted = self.options.runner.adopt((**spec).clone(), handle.clone()).await;
+                    match adopted {
+                        Ok(now) if now != *handle => self.note_process(state, noted, now),
+                        Ok(_) => {}
+                        Err(err) => warnings.push(chain(&err)),
+                    }
+                }
+                (Step::Container { plan }, _) => {
+                    let started = match &self.options.docker {
+                        Some(socket) => match Engine::connect(socket, &plan.service).await {
+                            Ok(engine) => engine.start_again(&plan.container).await,
+                            Err(err) => Err(err),
+                        },
+                        None => Ok(false),
+                    };
+                    match started {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            warnings.push(format!("the container `{}` is gone", plan.service))
+                        }
+                        Err(err) => warnings.push(chain(&err)),
+                    }
+                }
+                (
+                    Step::Tree { .. }
+                    | Step::Temp { .. }
+                    | Step::Ports { .. }
+                    | Step::RedisIndex { .. }
+                    | Step::Postgres { .. }
+                    | Step::Sqlite { .. }
+                    | Step::Network { .. }
+                    | Step::Compose { .. }
+                    | Step::Process { .. }
+                    | Step::EnvFile { .. }
+                    | Step::Hook { .. },
+                    _,
+                ) => {}
+            }
+        }
+        warnings
+    }
+
+    /// Writes down the process that a service is now.
+    fn note_process(
+        &self,
+        state: &State,
+        noted: &Noted,
+        handle: crate::services::runner::ProcessHandle,
+    ) {
+        let step = state.steps.iter().find(|(_, other)| *other == noted).map(|(step, _)| *step);
+        let Some(Made::Process { spec, .. }) = &noted.made else { return };
+        let made = Made::Process { spec: spec.clone(), handle };
+        let written = Journal::open(&self.dir(&state.session), state)
+            .and_then(|journal| step.map_or(Ok(()), |step| journal.made(step, made)));
+        if let Err(err) = written {
+            tracing::warn!(err = %chain(&err), "a restarted process was not written down");
+        }
+    }
+
+    /// Undoes everything; the caller holds the session.
+    pub(super) async fn undo_all(
+        &self,
+        session: &str,
+        tree: TreeEnd,
+        sink: &dyn Sink,
+    ) -> Result<TeardownReport, TeardownError> {
+        let dir = self.dir(session);
+        if !is_session(session) || !dir.exists() {
+            return Ok(TeardownReport::default());
+        }
+        let mut report = TeardownReport::default();
+        let state = State::read(&dir)?;
+        let journal = Journal::open(&dir, &state)?;
+        let was_ready = state.ready.is_some();
+        let tree = match state.ending {
+            // What was said first holds: half of it may have been done.
+            Some(tree) => tree,
+            None => {
+                journal.write(&Record::Ending { at: self.options.clock.now(), tree })?;
+                tree
+            }
+        };
+        overmind_core::failpoint::point("workspace.ending");
+        if was_ready && !state.hooks_ran {
+            // Before it runs: one that brings the daemon down is not run for ever.
+            journal.write(&Record::HooksRan)?;
+            self.run_hooks(&state, sink, &mut report).await?;
+        }
+        let mut left = Vec::new();
+        let mut order: Vec<(Rank, std::cmp::Reverse<u32>)> = state
+            .steps
+            .iter()
+            .filter(|(_, noted)| !noted.undone)
+            .map(|(step, noted)| (noted.step.rank(), std::cmp::Reverse(*step)))
+            .collect();
+        order.sort();
+        let mut marked_ended = false;
+        for (rank, std::cmp::Reverse(step)) in order {
+            if rank > Rank::Services && !marked_ended {
+                // Services are stopped by name; whatever else the session left running has its
+                // mark.
+                self.end_marked(session, &mut left).await;
+                marked_ended = true;
+            }
+            // A process that still runs would use what is about to go.
+            let services_left = !left.is_empty() && rank > Rank::Services;
+            let Some(noted) = state.steps.get(&step) else { continue };
+            if services_left && matches!(rank, Rank::Ports | Rank::Tree) {
+                left.push(format!("{} was not touched, because of the above", noted.step.shown()));
+                continue;
+            }
+            sink.tell(Progress::Step { what: &format!("ending {}", noted.step.shown()) });
+            match Box::pin(self.undo_one(&state, noted, tree)).await {
+                Ok(()) => {
+                    journal.undone(step)?;
+                    report.undone.push(noted.step.shown());
+                }
+                Err(why) => left.push(format!("{}: {why}", noted.step.shown())),
+            }
+        }
+        if !marked_ended {
+            self.end_marked(session, &mut left).await;
+        }
+        if !left.is_empty() {
+            return Err(TeardownError::Left { session: session.to_owned(), left });
+        }
+        // The lease's end: who holds what by it holds nothing any more.
+        if let Err(err) = std::fs::remove_dir_all(&dir) {
+            let left = vec![format!("removing {}: {err}", dir.display())];
+            return Err(TeardownError::Left { session: session.to_owned(), left });
+        }
+        overmind_core::failpoint::point("workspace.closed");
+        Ok(report)
+    }
+
+    async fn run_hooks(
+        &self,
+        state: &State,
+        sink: &dyn Sink,
+        report: &mut TeardownReport,
+    ) -> Result<(), TeardownError> {
+        let mut env = hooks::inherited(&self.options.environment);
+        env.extend(state.ready.iter().flat_map(|ready| ready.env.clone()));
+        env.insert(LEASE_MARK.to_owned(), self.mark(&state.session));
+        for (n, hook) in state.hooks.iter().enumerate() {
+            sink.tell(Progress::Step { what: &hook.name });
+            let spec = CommandSpec {
+                label: hook.name.clone(),
+                argv: hook.argv.clone(),
+                env: env.clone(),
+                cwd: hook.cwd.clone(),
+                timeout: Duration::from_millis(hook.timeout_ms),
+                mark: self.process_id(&state.session, &format!("teardown-{n}")),
+                cgroup: None,
+            };
+            if let Err(err) = command::run(&spec, sink, &*self.options.clock).await {
+                if hook.blocking {
+                    return Err(TeardownError::Hook(err.to_string()));
+                }
+                let text = format!("teardown: {err}");
+                sink.tell(Progress::Warning { text: &text });
+                report.warnings.push(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every process that bears the session's mark.
+    async fn end_marked(&self, session: &str, left: &mut Vec<String>) {
+        let belongs =
+            Belongs { mark: Some((LEASE_MARK, self.mark(session))), ..Belongs::default() };
+        let survivors = belongs.end(Duration::from_millis(500), &*self.options.clock).await;
+        if !survivors.is_empty() {
+            left.push(format!("the processes {survivors:?} did not end"));
+        }
+    }
+
+    async fn undo_one(&self, state: &State, noted: &Noted, tree: TreeEnd) -> Result<(), String> {
+        let session = state.session.as_str();
+        match &noted.step {
+            Step::Tree { intent } => {
+                let maker = self.options.tree.as_ref();
+                let maker = maker.ok_or_else(|| "this daemon makes no worktrees".to_owned())?;
+                maker.undo(intent, noted.made.as_ref().and_then(Made::tree), tree).await
+            }
+            Step::Temp { path } => {
+                let (path, mark) = (path.clone(), self.mark(session));
+                run("removing files", move || {
+                    remove_temp(&path, &mark).map_err(|err| format!("{}: {err}", path.display()))
+                })
+                .await
+            }
+            Step::Ports { .. } => {
+                let (ports, owner) = (self.ports.clone(), self.owner(session));
+                let known = noted.made.as_ref().and_then(Made::ports);
+                let known = known.map(|ports| ports.values().copied().collect::<Vec<_>>());
+                run("giving ports back", move || {
+                    match known {
+                        Some(known) => ports.release(known, &owner),
+                        // Never noted: whatever has our name on it.
+                        None => {
+                            ports.release_all(&owner);
+                        }
+                    }
+                    Ok(())
+                })
+                .await
+            }
+            Step::RedisIndex { url, .. } => {
+                let (url, owner) = (url.clone(), self.owner(session));
+                let registry = self.registry.clone();
+                run("giving the index back", move || {
+                    let server = RedisServer::parse(&url).map_err(|err| chain(&err))?;
+                    let family = server.family();
+                    let held = registry.list(&family).map_err(|err| chain(&err))?;
+                    // Only what the registry says is ours is flushed.
+                    for (index, holder) in held {
+                        if holder == owner {
+                            server.flush(index).map_err(|err| chain(&err))?;
+                            registry.release(&family, index, &owner);
+                        }
+                    }
+                    Ok(())
+                })
+                .await
+            }
+            Step::Postgres { url, names, .. } => {
+                let server = match url {
+                    Some(url) => PostgresServer::parse(url).map_err(|err| chain(&err))?,
+                    None if !self.cluster.exists() => return Ok(()),
+                    None => self.cluster.ensure().await.map_err(|err| chain(&err))?,
+                };
+                server.drop(names).await.map_err(|err| chain(&err))
+            }
+            Step::Sqlite { file, .. } => {
+                if tree == TreeEnd::Keep {
+                    return Ok(());
+                }
+                let file = file.clone();
+                run("removing the database", move || {
+                    sqlite::remove(&file).map_err(|err| chain(&err))
+                })
+                .await
+            }
+            Step::Network { name } => {
+                let engine = self.engine("network").await?;
+                engine.remove_network(name).await.map_err(|err| chain(&err))
+            }
+            Step::Container { plan } => {
+                let engine = self.engine(&plan.service).await?;
+                engine.undo(plan).await.map_err(|err| chain(&err))
+            }
+            Step::Compose { plan } => {
+                let compose = self.compose();
+                let compose = compose.ok_or_else(|| "there is no program `docker`".to_owned())?;
+                compose.down(plan).await.map_err(|err| chain(&err))
+            }
+            Step::Process { id, grace_ms, .. } => {
+                let handle = noted.made.as_ref().and_then(Made::handle);
+                let grace = Duration::from_millis(*grace_ms);
+                let stopped = self.options.runner.stop(id, handle, grace).await;
+                stopped.map_err(|err| chain(&err))
+            }
+            Step::EnvFile { worktree, relative, excluded } => {
+                let shared = excluded
+                    .as_ref()
+                    .is_some_and(|list| self.others_exclude(session, list, relative));
+                let (worktree, relative) = (worktree.clone(), relative.clone());
+                let list = excluded.clone().filter(|_| !shared);
+                run("removing the file of variables", move || {
+                    file::remove(&worktree, &relative).map_err(|err| chain(&err))?;
+                    match list {
+                        Some(list) => file::include(&list, &relative).map_err(|err| chain(&err)),
+                        None => Ok(()),
+                    }
+                })
+                .await
+            }
+            // What it left running bears the session's mark and is ended with all that does.
+            Step::Hook { .. } => Ok(()),
+        }
+    }
+
+    async fn engine(&self, service: &str) -> Result<Engine, String> {
+        let socket = self.options.docker.as_ref();
+        let socket = socket.ok_or_else(|| "this daemon was given no Docker engine".to_owned())?;
+        Engine::connect(socket, service).await.map_err(|err| chain(&err))
+    }
+
+    /// Whether another session of this data directory needs the same line of the same list.
+    fn others_exclude(&self, session: &str, list: &Path, relative: &Path) -> bool {
+        self.sessions().iter().filter(|(other, _)| other != session).any(|(other, _)| {
+            State::read(&self.dir(other)).is_ok_and(|state| {
+                state.steps.values().filter(|noted| !noted.undone).any(|noted| {
+                    matches!(
+                        &noted.step,
+                        Step::EnvFile { relative: file, excluded: Some(other), .. }
+                            if file == relative && other == list
+                    )
+                })
+            })
+        })
+    }
+}
+
+async fn run(
+    task: &'static str,
+    work: impl FnOnce() -> Result<(), String> + Send + 'static,
+) -> Result<(), String> {
+    match blocking(task, work).await {
+        Ok(done) => done,
+        Err(err) => Err(err.to_string()),
+    }
+}
+
+/// Removes a directory for temporary files if its mark says that it is this session's, or if it
+/// is empty: its maker died before it could mark it.
+pub(crate) fn remove_temp(path: &Path, mark: &str) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) => return Err(err),
+    };
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it is not a directory of ours"));
+    }
+    match std::fs::read_to_string(path.join(TEMP_MARK)) {
+        Ok(read) if read == mark => std::fs::remove_dir_all(path),
+        Ok(_) => Err(io::Error::other("it is another session's")),
+        Err(_) => std::fs::remove_dir(path),
+    }
+}

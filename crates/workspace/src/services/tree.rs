@@ -1,0 +1,217 @@
+//! Finding every process that belongs to something, and ending all of them.
+//!
+//! A process belongs if it is in the process group, in the control group, bears the mark in its
+//! environment, or descends from one that does. The four cover for each other: a double fork
+//! leaves the descent, `setsid` the group, a cleared environment the mark, and where control
+//! groups cannot be made there is none. What leaves all of them at once on a machine without
+//! control groups is not found; that is the limit of doing this from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use overmind_core::time::Clock;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// The variable that marks a process of a lease: `home:session`.
+pub(crate) const LEASE_MARK: &str = "OVERMIND_LEASE";
+/// The variable that marks a process of one service or hook.
+pub(crate) const PROCESS_MARK: &str = "OVERMIND_PROCESS";
+
+/// How long the deadly signal may take to work: a process may be in the middle of a disk write.
+const KILL: Duration = Duration::from_secs(10);
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) parent: u32,
+    pub(crate) group: u32,
+    /// Clock ticks since the machine started: with the number, who it is.
+    pub(crate) started: u64,
+    /// It has ended, and only its parent does not know yet.
+    pub(crate) zombie: bool,
+}
+
+pub(crate) fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything: count from its end.
+    let rest = text.rsplit_once(')')?.1;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    Some(Stat {
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// The id of this start of the machine: numbers of processes mean nothing across two.
+pub(crate) fn boot_id() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// The number of every process that may be seen.
+pub(crate) fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+}
+
+/// Whether the process is there and has not ended.
+pub(crate) fn lives(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| !stat.zombie)
+}
+
+/// The value of a variable in the environment that the process was started with.
+pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// What makes a process belong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Belongs {
+    /// A first process and when it started; its group counts while it or its group lives.
+    pub(crate) leader: Option<(u32, u64)>,
+    /// A variable and its value.
+    pub(crate) mark: Option<(&'static str, String)>,
+    pub(crate) cgroups: Vec<PathBuf>,
+}
+
+impl Belongs {
+    /// Every living process that belongs, this one excepted.
+    ///
+    /// Looks into every process of the machine unless there is a control group, in which
+    /// children stay whatever they do: a few microseconds for each.
+    pub(crate) fn members(&self) -> BTreeSet<u32> {
+        let mut found: BTreeSet<u32> = BTreeSet::new();
+        let mut complete = false;
+        for directory in self.cgroups.iter().filter(|directory| directory.exists()) {
+            complete = true;
+            found.extend(in_cgroup(directory));
+        }
+        // It joins its group a moment after it was started.
+        if let Some((pid, started)) = self.leader
+            && stat(pid).is_some_and(|stat| stat.started == started)
+        {
+            found.insert(pid);
+        }
+        if !complete {
+            if let Some((name, value)) = &self.mark {
+                found.extend(pids().filter(|pid| variable(*pid, name).as_ref() == Some(value)));
+            }
+            if self.leader.is_some() || !found.is_empty() {
+                self.kin(&mut found);
+            }
+        }
+        found.remove(&std::process::id());
+        found.retain(|pid| lives(*pid));
+        found
+    }
+
+    /// Adds the leader's group, and all descendants.
+    fn kin(&self, found: &mut BTreeSet<u32>) {
+        let all: BTreeMap<u32, Stat> = pids().filter_map(|pid| Some((pid, stat(pid)?))).collect();
+        if let Some((pid, started)) = self.leader {
+            // The number of a group is not given to a new process while the group has members.
+            // A new process may have got it after the whole group had ended: then the leader is
+            // another one.
+            let same = all.get(&pid).is_none_or(|stat| stat.started == started);
+            let grouped =
+                all.iter().filter(|(_, stat)| same && stat.group == pid && stat.started >= started);
+            found.extend(grouped.map(|(pid, _)| *pid));
+        }
+        loop {
+            let before = found.len();
+            for (pid, stat) in &all {
+                if found.contains(&stat.parent) {
+                    found.insert(*pid);
+                }
+            }
+            if found.len() == before {
+                break;
+            }
+        }
+    }
+
+    /// Ends every process that belongs: politely, then after `grace` for certain. Returns those
+    /// that are still there, which is none but for processes that the kernel itself holds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped midway, some processes may live on; call it again.
+    pub(crate) async fn end(&self, grace: Duration, clock: &dyn Clock) -> BTreeSet<u32> {
+        let mut members = self.members();
+        if !members.is_empty() && !grace.is_zero() {
+            for pid in &members {
+                signal(*pid, Signal::TERM);
+            }
+            self.wait(&members, grace, clock).await;
+            members = self.members();
+        }
+        let deadline = clock.now().after(KILL);
+        while !members.is_empty() && clock.now() < deadline {
+            for directory in &self.cgroups {
+                // Version 2 ends a whole group at once, forks included.
+                let _ = std::fs::write(directory.join("cgroup.kill"), "1");
+            }
+            for pid in &members {
+                signal(*pid, Signal::KILL);
+            }
+            self.wait(&members, Duration::from_millis(100), clock).await;
+            members = self.members();
+        }
+        if members.is_empty() {
+            self.remove_cgroups(clock).await;
+        }
+        members
+    }
+
+    /// Waits until these are gone, and whoever is in a control group: that is cheap to look at,
+    /// and the whole search is done again afterwards.
+    async fn wait(&self, known: &BTreeSet<u32>, limit: Duration, clock: &dyn Clock) {
+        let deadline = clock.now().after(limit);
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let grouped = self.cgroups.iter().flat_map(|directory| in_cgroup(directory));
+            let gone = !known.iter().copied().chain(grouped).any(lives);
+            if gone || clock.now() >= deadline {
+                return;
+            }
+            clock.sleep_until(clock.now().after(pause).min(deadline)).await;
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// A group can go when the kernel has finished with its last member, a moment after its end.
+    async fn remove_cgroups(&self, clock: &dyn Clock) {
+        for directory in &self.cgroups {
+            for _ in 0..200 {
+                match std::fs::remove_dir(directory) {
+                    Err(err) if err.kind() == std::io::ErrorKind::ResourceBusy => {}
+                    Ok(()) | Err(_) => break,
+                }
+                clock.sleep_until(clock.now().after(Duration::from_millis(5))).await;
+            }
+        }
+    }
+}
+
+pub(crate) fn in_cgroup(directory: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// Sends a signal to a process that is looked at again once its number cannot change any more.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let Some(before) = stat(pid) else { return };
+    let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    let Ok(file) = pidfd_open(number, PidfdFlags::empty()) else { return };
+    // The same process as a moment ago: the descriptor holds on to this one.
+    if stat(pid).is_some_and(|now| now.started == before.started) {
+        let _ = pidfd_send_signal(&file, signal);
+    }
+}

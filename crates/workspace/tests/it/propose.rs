@@ -1,0 +1,118 @@
+//! Proposals from files as projects have them.
+
+use overmind_workspace::config::{Config, DatabaseService, Sources, Strategy};
+
+fn accepted(sources: &Sources) -> (Config, String) {
+    let proposal = sources.propose();
+    let config = Config::parse(&proposal.text)
+        .unwrap_or_else(|problems| panic!("{problems:#?}\n{}", proposal.text));
+    (config, proposal.text)
+}
+
+const COMPOSE: &str = r#"
+x-base: &base
+  restart: unless-stopped
+services:
+  db:
+    <<: *base
+    image: postgres:16-alpine
+    environment: {POSTGRES_PASSWORD: dev}
+    ports: ["5432:5432"]
+    volumes: ["pgdata:/var/lib/postgresql/data"]
+  cache:
+    image: "redis:7"
+  search:
+    image: docker.elastic.co/elasticsearch/elasticsearch:${ES_VERSION:-8.15.0}
+    environment:
+      - discovery.type=single-node
+      - ES_JAVA_OPTS=-Xms512m $$X
+    ports: ["127.0.0.1:9200:9200/tcp", "9300"]
+    volumes: ["esdata:/usr/share/elasticsearch/data", "./es.yml:/es.yml:ro", "/var/run/docker.sock:/s"]
+    depends_on: {db: {condition: service_healthy}}
+  app:
+    build: .
+    ports: ["3000:3000"]
+volumes: {pgdata: {}, esdata: {}}
+"#;
+
+#[test]
+fn a_rails_project_with_compose_and_a_procfile() {
+    let sources = Sources {
+        compose: Some(COMPOSE.to_owned()),
+        procfile: Some(
+            "# dev\nrelease: bin/rails db:migrate\nweb: bin/rails server -p $PORT\ncss: yarn build:css --watch\n"
+                .to_owned(),
+        ),
+        env_example: Some(
+            "# copy me\nDATABASE_URL=postgres://app:app@localhost:5432/app\nREDIS_URL=\"redis://localhost:6379/0\"\n\
+             export ELASTIC=http://localhost:9200/x?a=$b # why\nSECRET_KEY=changeme\nPORT=3000\n"
+                .to_owned(),
+        ),
+        package_json: Some(r#"{"scripts": {"build:css": "x", "dev": "y"}}"#.to_owned()),
+        names: ["Gemfile.lock", "yarn.lock", "package.json"].map(ToOwned::to_owned).to_vec(),
+        ..Sources::default()
+    };
+    let (config, text) = accepted(&sources);
+    let names: Vec<&str> = config.services.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["db", "cache", "search", "web", "css"], "{text}");
+    assert!(matches!(
+        config.service("db").unwrap().strategy,
+        Strategy::Database(DatabaseService::Postgres(_))
+    ));
+    let Strategy::Container(search) = &config.service("search").unwrap().strategy else { panic!() };
+    assert_eq!(search.image, "docker.elastic.co/elasticsearch/elasticsearch:8.15.0");
+    assert_eq!(search.ports, [("port".to_owned(), 9200), ("port_9300".to_owned(), 9300)]);
+    assert_eq!(search.volumes, ["/usr/share/elasticsearch/data"]);
+    assert_eq!(search.mounts.len(), 1);
+    let env: Vec<String> =
+        config.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(
+        env,
+        [
+            "DATABASE_URL=${db.url}",
+            "REDIS_URL=${cache.url}",
+            "ELASTIC=http://127.0.0.1:${search.port}/x?a=$$b",
+        ]
+    );
+    let setup: Vec<&str> = config.setup.iter().map(|hook| hook.name.as_str()).collect();
+    assert_eq!(setup, ["bundle install", "yarn install --frozen-lockfile", "bin/rails db:migrate"]);
+    for said in
+        ["`app` of the compose file is built from source", "/var/run/docker.sock", "SECRET_KEY"]
+    {
+        assert!(text.contains(said), "{said} in\n{text}");
+    }
+}
+
+#[test]
+fn a_node_project_with_a_devcontainer() {
+    let sources = Sources {
+        devcontainer: Some(
+            "{\n  // Node\n  \"image\": \"mcr/x:1\",\n  \"forwardPorts\": [5173,],\n  \"postCreateCommand\": {\"a\": \
+             \"npx playwright install\", \"b\": [\"echo\", \"two words\"]},\n}\n"
+                .to_owned(),
+        ),
+        package_json: Some(r#"{"scripts": {"dev": "vite"}}"#.to_owned()),
+        names: ["package-lock.json", "package.json"].map(ToOwned::to_owned).to_vec(),
+        ..Sources::default()
+    };
+    let (config, text) = accepted(&sources);
+    assert_eq!(config.services.len(), 1, "{text}");
+    let setup: Vec<&str> = config.setup.iter().map(|hook| hook.name.as_str()).collect();
+    assert_eq!(setup, ["npm ci", "npx playwright install", "echo 'two words'"]);
+    assert!(config.worktree.directories.contains_key("node_modules"));
+}
+
+#[test]
+fn an_empty_project_and_broken_files_give_a_file_that_works() {
+    let (config, _) = accepted(&Sources::default());
+    assert_eq!(config.ports.names, ["PORT"]);
+    let broken = Sources {
+        compose: Some("services: [\n".to_owned()),
+        devcontainer: Some("{".to_owned()),
+        package_json: Some("nonsense".to_owned()),
+        procfile: Some(":\nweb\n: x\n".to_owned()),
+        ..Sources::default()
+    };
+    let (_, text) = accepted(&broken);
+    assert_eq!(text.matches("could not be read").count(), 3, "{text}");
+}
