@@ -221,8 +221,6 @@ impl Ask {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum ToKeeper {
     Start(Box<Order>),
-    /// The daemon has the answer to `Start`: from now on the life does not depend on it.
-    Confirm,
     /// A daemon that comes later.
     Hello {
         protocol: u32,
@@ -426,7 +424,7 @@ mod tests {
         let mut all = Vec::new();
         put(&mut all, &ToKeeper::Hello { protocol: 1 });
         put_input(&mut all, 9, b"\0raw\xff");
-        put(&mut all, &ToKeeper::Confirm);
+        put(&mut all, &ToKeeper::Hello { protocol: 1 });
         let mut buffer = Vec::new();
         let mut seen = Vec::new();
         for byte in all {
@@ -436,7 +434,7 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 3);
-        assert!(seen[0].contains("Hello") && seen[2].contains("Confirm"), "{seen:?}");
+        assert!(seen[0].contains("Hello") && seen[2].contains("Hello"), "{seen:?}");
         assert!(seen[1].contains("id: 9"), "{seen:?}");
     }
 

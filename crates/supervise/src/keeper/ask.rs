@@ -56,13 +56,11 @@ impl Keeper {
         }
     }
 
-    /// Forgets who has gone. A life that nobody has heard of yet ends with its daemon.
+    /// Forgets who has gone. A life does not end with whoever started it, not even before they
+    /// heard that it began: they may have been killed, and the next daemon will look for it. Who
+    /// does not want it any more says so.
     pub(super) fn drop_peers(&mut self) {
-        let unborn = self.peers.iter().any(|peer| peer.gone && peer.first);
         self.peers.retain(|peer| !peer.gone);
-        if unborn {
-            self.end(None, Some("the daemon that started it has gone".to_owned()));
-        }
     }
 
     pub(super) fn write_input(&mut self) {
@@ -80,7 +78,6 @@ impl Keeper {
                     peer.say(&FromKeeper::Exited(exit));
                 }
             }
-            ToKeeper::Confirm => self.peers[n].first = false,
             // A second order makes no sense.
             ToKeeper::Start(_) => self.peers[n].gone = true,
             ToKeeper::Request { id, ask } => {

@@ -125,7 +125,6 @@ fn carry_out(
         }
         record::write(&own_dir, Kind::Life, key.epoch, &life)?;
         let mut first = Peer::new(0, connection.try_clone()?.into())?;
-        first.first = true;
         first.greeted = true;
         first.say(&FromKeeper::Running(running.clone()));
         Ok(first)

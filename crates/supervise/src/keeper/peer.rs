@@ -18,8 +18,6 @@ pub(crate) struct Peer {
     pub(crate) stream: OwnedFd,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
-    /// The daemon that ordered this life and has not said yet that it knows it runs.
-    pub(crate) first: bool,
     pub(crate) greeted: bool,
     pub(crate) watches: bool,
     pub(crate) gone: bool,
@@ -43,7 +41,6 @@ impl Peer {
             stream,
             inbox: Vec::new(),
             outbox: Vec::new(),
-            first: false,
             greeted: false,
             watches: false,
             gone: false,

@@ -72,6 +72,13 @@ impl Connection {
         }
     }
 
+    /// Sends as much of the outbox as goes without waiting: a message of some bytes always does.
+    pub(crate) fn flush_now(&mut self) {
+        while let Ok(count @ 1..) = self.stream.try_write(&self.outbox) {
+            self.outbox.drain(..count);
+        }
+    }
+
     /// Sends what is in the outbox. Cancel safe: what was not sent stays.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         while !self.outbox.is_empty() {

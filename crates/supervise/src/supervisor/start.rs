@@ -15,7 +15,7 @@ use crate::supervisor::entry::Entry;
 use crate::supervisor::life::{self, Connection};
 use crate::supervisor::pulse::State;
 use crate::supervisor::{Shared, make_private};
-use crate::wire::{self, FromKeeper, MAX_FRAME, Order, ToKeeper};
+use crate::wire::{self, Ask, FromKeeper, MAX_FRAME, Order, ToKeeper};
 
 /// For a keeper to have its command running. Most of it is the program's own beginning; a disk
 /// that sleeps needs longest.
@@ -100,7 +100,8 @@ pub(crate) async fn start(
     let failed = |err: &dyn std::fmt::Display| refused("its keeper", err.to_string());
     let stream = asked.map_err(|err| failed(&err))?.map_err(|err| failed(&err))?;
     let stream = UnixStream::from_std(stream).map_err(|err| failed(&err))?;
-    let mut connection = Connection::new(stream);
+    let mut unheard = Unheard(Some(Connection::new(stream)));
+    let connection = unheard.0.as_mut().expect("just made");
     wire::put(&mut connection.outbox, &ToKeeper::Start(Box::new(Order::new(spec, plan))));
     let answered = async {
         connection.flush().await?;
@@ -120,15 +121,30 @@ pub(crate) async fn start(
     };
     match answer {
         FromKeeper::Running(running) => {
-            // Until this is read, the life ends with this connection: then nobody knows of it.
-            wire::put(&mut connection.outbox, &ToKeeper::Confirm);
-            connection.flush().await.map_err(|err| failed(&err))?;
+            let connection = unheard.0.take().expect("only this takes it");
             life::serve(shared, entry, connection, &running);
             Ok(running.started())
         }
         FromKeeper::Refused { step, reason } => Err(refused(known_step(&step), reason)),
         other @ (FromKeeper::Output { .. } | FromKeeper::Done { .. } | FromKeeper::Exited(_)) => {
             Err(refused("its keeper", format!("it answered an order with {other:?}")))
+        }
+    }
+}
+
+/// A life that was asked for and that nobody has heard of yet. Dropped, it is not wanted any more;
+/// a daemon that is killed drops nothing, and the next one finds the life.
+struct Unheard(Option<Connection>);
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        let Some(connection) = &mut self.0 else { return };
+        // An order of which a part is not sent yet begins nothing, and nothing may follow it.
+        if connection.outbox.is_empty() {
+            let reason = Some("it was not wanted any more before it had begun".to_owned());
+            let ask = Ask::End { grace_ms: None, reason };
+            wire::put(&mut connection.outbox, &ToKeeper::Request { id: 0, ask });
+            connection.flush_now();
         }
     }
 }
