@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::command::CommandSpec;
 use crate::ids::{AgentId, ColonyId};
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
@@ -108,6 +109,9 @@ pub struct AgentSpec {
     pub reasoning_effort: Option<String>,
     #[serde(default)]
     pub max_output_tokens: Option<u32>,
+    /// What is run in place of a loop of our own. Such an agent has no model and no tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandSpec>,
 }
 
 /// The sandbox of an agent that names none.

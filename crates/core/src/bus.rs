@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::attest::Attested;
+use crate::command::{LifeOrder, LifeWord};
 use crate::effect::{Effect, EffectResult};
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
 use crate::live::LivePiece;
@@ -35,6 +36,8 @@ pub struct Envelope<Body> {
 pub struct Assignment {
     pub session: SessionId,
     pub epoch: u32,
+    /// What people call the session.
+    pub name: String,
     pub colony: ColonyId,
     pub agent: AgentId,
     pub tools_allowed: Arc<[String]>,
@@ -51,6 +54,25 @@ pub enum ToHive {
         session: SessionId,
         epoch: u32,
         effect: Effect,
+        /// What a command speaks to the API with, for as long as its life goes on.
+        token: Option<String>,
+    },
+    /// Something is wanted of a command's life that is under way.
+    Order {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        order: LifeOrder,
+    },
+    /// The end of this life stands in the log: whatever keeps it may forget it.
+    Recorded {
+        session: SessionId,
+        life: u32,
+    },
+    /// Said once, before anything else: the lives that are still wanted, as (session, life).
+    /// Whatever else an earlier process left is ended.
+    Keep {
+        lives: Vec<(SessionId, u32)>,
     },
     /// Stop this effect and kill what it started. No report follows.
     Abort {
@@ -107,6 +129,13 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         pieces: Vec<LivePiece>,
+    },
+    /// What is to be said of a command's life while it goes on.
+    Life {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        word: LifeWord,
     },
     /// What the session's sandbox was measured to give; said before the first command runs in it.
     Attested {

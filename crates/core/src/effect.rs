@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::agent::OnUnknown;
+use crate::command::{Launch, LifeEnded};
 use crate::gate::PolicyVersion;
 use crate::ids::{EffectId, StepId};
 use crate::model::{ModelFailure, ModelReply, ModelRequest};
@@ -44,6 +45,9 @@ pub enum EffectAction {
         files: Vec<String>,
         policy: PolicyVersion,
     },
+    /// Keep a command alive. Begun again after a crash it means the same life: what is there is
+    /// looked after, and only what never was is started. Its end is its result.
+    Live(Box<Launch>),
 }
 
 /// An action that a human agreed to.
@@ -71,6 +75,8 @@ pub enum EffectResult {
     Bound {
         hash: String,
     },
+    /// How a command's life ended.
+    Lived(LifeEnded),
 }
 
 /// What to do about an effect whose result a crash has hidden.

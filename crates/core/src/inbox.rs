@@ -145,6 +145,7 @@ impl InboxItem {
             | Input::Judged { .. }
             | Input::Bound { .. }
             | Input::TimeLimit
+            | Input::Life(_)
             | Input::Forked
             | Input::HandedOver { .. } => {
                 let (answered_at, state) = (Some(now), InboxState::Withdrawn);

@@ -12,6 +12,7 @@ pub mod approval;
 pub mod attest;
 pub mod bus;
 pub mod canary;
+pub mod command;
 pub mod effect;
 pub mod encoded;
 pub mod failpoint;

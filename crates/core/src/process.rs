@@ -13,6 +13,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Fut;
 use crate::ids::SessionId;
 use crate::time::Timestamp;
@@ -216,7 +218,8 @@ impl ExitStatus {
 }
 
 /// Who ended a life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndedBy {
     /// The process itself, or somebody outside.
     Itself,

@@ -96,7 +96,7 @@ impl Replayer {
                 })?;
                 // Its effects go at once: a request holds the conversation, and as long as somebody
                 // does, the next message costs a copy of all of it.
-                let (session, Step { events, steps, effects: _, aborted: _ }) =
+                let (session, Step { events, steps, effects: _, aborted: _, orders: _ }) =
                     session.step(&input, ts);
                 self.session = Some(session);
                 if verify.is_some() {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::attest::AttestationRef;
+use crate::command::CommandRow;
 use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::Usage;
 use crate::sandbox::SandboxLevel;
@@ -95,6 +96,8 @@ pub struct SessionRow {
     /// What the sandbox was measured to give when a command first ran in it. It follows from the
     /// log like all the rest, and nothing is decided by it.
     pub attestation: Option<AttestationRef>,
+    /// Its command, if its agent is one and it was started.
+    pub command: Option<CommandRow>,
     /// Absolute path on the hive.
     pub workspace: String,
     /// The session and step that it was forked from.

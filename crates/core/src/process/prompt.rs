@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The end of a terminal's contents, as a person sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Screen {
@@ -21,7 +23,8 @@ pub struct Screen {
 }
 
 /// Who writes the screen, if that is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Provider {
     #[default]
     Raw,
@@ -38,7 +41,7 @@ pub enum Judged {
 }
 
 /// What is asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// One line, at most 300 characters.
     pub text: String,

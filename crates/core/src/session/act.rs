@@ -151,6 +151,7 @@ impl Session {
             | Phase::Deciding { .. }
             | Phase::Asking { .. }
             | Phase::Forked { .. }
+            | Phase::Living(_)
             | Phase::Ended => Vec::new(),
         }
     }
@@ -554,6 +555,7 @@ impl Session {
         if let Phase::Deciding { effect, .. } = self.phase {
             return self.request_again(effect, out);
         }
+        self.recover_life(out);
         self.take_back_judging();
         let Phase::Acting { calls } = &self.phase else { return };
         for (at, call) in calls.iter().enumerate() {
@@ -630,6 +632,7 @@ impl Session {
             Phase::Asking { .. }
             | Phase::Approving { .. }
             | Phase::Forked { .. }
+            | Phase::Living(_)
             | Phase::Ended => {}
         }
     }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentSpec;
 use crate::attest::AttestationRef;
+use crate::command::{LifeEnded, LifeInput, Notice, StopHow};
 use crate::gate::{self, GateVerdict};
 use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
@@ -120,6 +121,8 @@ pub enum Input {
     },
     /// The wall time that the agent allows has passed.
     TimeLimit,
+    /// About the command that the session's agent is.
+    Life(LifeInput),
     /// The repeated part of a fork ends here; what follows is its own.
     Forked,
     /// The node shut down in good order: these effects were decided on and never begun.
@@ -212,12 +215,63 @@ struct BoundPayload {
 }
 
 #[derive(Deserialize)]
+struct LifeStartedPayload {
+    effect: u64,
+    pid: u32,
+}
+
+#[derive(Deserialize)]
+struct LifeEndedPayload {
+    effect: u64,
+    end: LifeEnded,
+}
+
+#[derive(Deserialize)]
+struct NoticePayload {
+    effect: u64,
+    notice: Notice,
+}
+
+#[derive(Deserialize)]
+struct StopPayload {
+    how: StopHow,
+    by: String,
+}
+
+#[derive(Deserialize)]
 struct CancelPayload {
     by: String,
 }
 
 /// The kind of the event that names what a session's sandbox was measured to give.
 pub const SANDBOX_ATTESTED: &str = "sandbox.attested";
+
+/// Every kind that rebuilds a session without comparing decisions: its inputs, and what its row
+/// shows. Decisions are made again from these.
+pub const REBUILT_FROM: &[&str] = &[
+    "run.queued",
+    "run.started",
+    "run.recovered",
+    "tool.called",
+    "tool.denied",
+    "model.infer.completed",
+    "model.infer.failed",
+    "run.input_received",
+    "approval.answered",
+    "approval.bound",
+    "tool.judged",
+    "tool.refused",
+    "run.canceled",
+    "run.time_limit_reached",
+    "run.forked",
+    "run.handed_over",
+    "process.started",
+    "process.ended",
+    "process.noticed",
+    "process.stop_asked",
+    "process.due",
+    SANDBOX_ATTESTED,
+];
 
 #[derive(Deserialize)]
 struct AttestedPayload {
@@ -304,6 +358,23 @@ impl Recorded {
                 let CancelPayload { by } = read(kind, payload)?;
                 Self::Input(Input::Canceled { by })
             }
+            "process.started" => {
+                let LifeStartedPayload { effect, pid } = read(kind, payload)?;
+                Self::Input(Input::Life(LifeInput::Started { effect, pid }))
+            }
+            "process.ended" => {
+                let LifeEndedPayload { effect, end } = read(kind, payload)?;
+                Self::Input(Input::Life(LifeInput::Ended { effect, end }))
+            }
+            "process.noticed" => {
+                let NoticePayload { effect, notice } = read(kind, payload)?;
+                Self::Input(Input::Life(LifeInput::Noticed { effect, notice }))
+            }
+            "process.stop_asked" => {
+                let StopPayload { how, by } = read(kind, payload)?;
+                Self::Input(Input::Life(LifeInput::StopAsked { how, by }))
+            }
+            "process.due" => Self::Input(Input::Life(LifeInput::Due)),
             "run.time_limit_reached" => Self::Input(Input::TimeLimit),
             "run.forked" => Self::Input(Input::Forked),
             "run.handed_over" => {
@@ -326,7 +397,8 @@ impl Recorded {
             | "memory.stored"
             | "tool.output.delta"
             | "tool.output.skipped"
-            | "tool.progress" => Self::Observation,
+            | "tool.progress"
+            | "input.sent" => Self::Observation,
             _ => Self::Decision,
         })
     }
@@ -383,6 +455,7 @@ impl Input {
             | Self::Decided { .. }
             | Self::Canceled { .. }
             | Self::TimeLimit
+            | Self::Life(_)
             | Self::Forked
             | Self::HandedOver { .. } => {}
         }
@@ -464,6 +537,21 @@ impl Input {
             ),
             Self::Canceled { by } => ("run.canceled", json!({"run_id": run, "by": by})),
             Self::TimeLimit => ("run.time_limit_reached", json!({"run_id": run})),
+            Self::Life(life) => match life {
+                LifeInput::Started { effect, pid } => {
+                    ("process.started", json!({"run_id": run, "effect": effect, "pid": pid}))
+                }
+                LifeInput::Ended { effect, end } => {
+                    ("process.ended", json!({"run_id": run, "effect": effect, "end": end}))
+                }
+                LifeInput::Noticed { effect, notice } => {
+                    ("process.noticed", json!({"run_id": run, "effect": effect, "notice": notice}))
+                }
+                LifeInput::StopAsked { how, by } => {
+                    ("process.stop_asked", json!({"run_id": run, "how": how, "by": by}))
+                }
+                LifeInput::Due => ("process.due", json!({"run_id": run})),
+            },
             Self::Forked => ("run.forked", json!({"run_id": run})),
             Self::HandedOver { not_begun } => {
                 ("run.handed_over", json!({"run_id": run, "not_begun": not_begun}))

@@ -11,6 +11,7 @@ mod act;
 mod convo;
 mod gating;
 mod input;
+mod life;
 mod model_turn;
 mod phase;
 pub mod supervise;
@@ -24,13 +25,16 @@ use serde_json::{Value, json};
 use self::convo::Conversation;
 pub use self::gating::{STALE_APPROVAL, ToJudge};
 use self::input::About;
-pub use self::input::{DecodeError, ForkOf, Input, Recorded, SANDBOX_ATTESTED, Spec};
+pub use self::input::{DecodeError, ForkOf, Input, REBUILT_FROM, Recorded, SANDBOX_ATTESTED, Spec};
+use self::life::Lives;
+pub use self::life::STOP_GRACE_MS;
 use self::phase::{Phase, Question};
 use self::supervise::History;
 use self::toolset::Offer;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
 use crate::attest::AttestationRef;
+use crate::command::{LifeInput, LifeOrder};
 use crate::effect::Effect;
 use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
@@ -59,6 +63,8 @@ pub struct Step {
     pub effects: Vec<Effect>,
     /// To be stopped; their results mean nothing any more.
     pub aborted: Vec<EffectId>,
+    /// What is wanted of effects under way, after those above have begun.
+    pub orders: Vec<(EffectId, LifeOrder)>,
 }
 
 /// Why an input means nothing to a session as it stands.
@@ -79,6 +85,11 @@ pub enum Refusal {
     Stale,
     #[error("nothing waits for a verdict")]
     NotJudging,
+    #[error("Run has no command to stop")]
+    NoCommand,
+    /// An answer would stand in the log.
+    #[error("Run asks for a secret: type it in its terminal")]
+    SecretAsked,
 }
 
 /// One session in memory.
@@ -114,6 +125,7 @@ pub struct Session {
     gated: bool,
     /// What it has read so far.
     labels: Labels,
+    lives: Lives,
     /// Since when it runs, and how long it ran before.
     running_since: Option<Timestamp>,
     ran: Duration,
@@ -152,6 +164,7 @@ impl Session {
             steps: 0,
             sandbox: agent.sandbox,
             attestation: None,
+            command: None,
             workspace: spec.workspace.clone(),
             forked_from: spec.fork.as_ref().map(|fork| (fork.from, fork.at)),
             created_by: spec.created_by.clone(),
@@ -179,6 +192,7 @@ impl Session {
             forked: false,
             gated,
             labels: Labels::default(),
+            lives: Lives::default(),
             running_since: None,
             ran: Duration::ZERO,
         }
@@ -242,6 +256,23 @@ impl Session {
         Some(self.running_since?.after(limit.saturating_sub(self.ran)))
     }
 
+    /// What is due next by the clock alone, and when: the end of its time while it runs and has a
+    /// limit, or the next life of its command.
+    pub fn due(&self) -> Option<(Timestamp, Input)> {
+        match (self.next_life(), self.deadline()) {
+            (Some(due), limit) if limit.is_none_or(|limit| due <= limit) => {
+                Some((due, Input::Life(LifeInput::Due)))
+            }
+            (_, limit) => Some((limit?, Input::TimeLimit)),
+        }
+    }
+
+    /// Whether its command lives or will live again: it is not left alone then, whatever it waits
+    /// for.
+    pub fn is_alive(&self) -> bool {
+        matches!(self.phase, Phase::Living(_))
+    }
+
     /// Whether a tool is under way: unlike a model call it may not be cut off freely.
     pub fn is_acting(&self) -> bool {
         matches!(self.phase, Phase::Acting { .. }) && self.phase.running().next().is_some()
@@ -277,6 +308,13 @@ impl Session {
                 Input::ToolDone { .. } | Input::ModelDone { .. } | Input::Bound { .. } => {
                     Refusal::Stale
                 }
+                Input::Life(life) => match life {
+                    LifeInput::StopAsked { .. } => Refusal::Finished,
+                    LifeInput::Started { .. }
+                    | LifeInput::Ended { .. }
+                    | LifeInput::Noticed { .. }
+                    | LifeInput::Due => Refusal::Stale,
+                },
                 Input::Judged { .. } => Refusal::NotJudging,
                 Input::Started { .. }
                 | Input::Recovered { .. }
@@ -293,8 +331,14 @@ impl Session {
                 ok(status == Queued && *epoch > self.row.epoch, Refusal::NotQueued)
             }
             Input::Recovered { epoch, .. } => {
-                ok(status == Running && *epoch > self.row.epoch, Refusal::NotRunning)
+                let placed = status == Running || (status == AwaitingInput && self.is_alive());
+                ok(placed && *epoch > self.row.epoch, Refusal::NotRunning)
             }
+            Input::Life(life @ LifeInput::StopAsked { .. }) => {
+                ok(self.is_alive(), Refusal::NoCommand)?;
+                ok(self.life_fits(life), Refusal::Stale)
+            }
+            Input::Life(life) => ok(self.life_fits(life), Refusal::Stale),
             Input::ToolDone { effect, .. } => {
                 ok(status == Running && self.phase.call(*effect).is_some(), Refusal::Stale)
             }
@@ -308,6 +352,10 @@ impl Session {
             }
             Input::Judged { .. } => {
                 ok(status == Running && self.to_judge().is_some(), Refusal::NotJudging)
+            }
+            Input::Answered { .. } if self.is_alive() => {
+                ok(status == AwaitingInput, Refusal::NotAwaitingInput)?;
+                ok(!self.asks_for_secret(), Refusal::SecretAsked)
             }
             Input::Answered { epoch, .. } => {
                 ok(status == AwaitingInput && *epoch > self.row.epoch, Refusal::NotAwaitingInput)
@@ -350,6 +398,7 @@ impl Session {
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
+            | Input::Life(_)
             | Input::Forked
             | Input::HandedOver { .. }) => same,
         }
@@ -375,6 +424,7 @@ impl Session {
                 | Phase::Asking { .. }
                 | Phase::Approving { .. }
                 | Phase::Forked { .. }
+                | Phase::Living(_)
                 | Phase::Ended => About::default(),
             },
             Input::Judged { .. } | Input::Bound { .. } => {
@@ -391,6 +441,7 @@ impl Session {
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
+            | Input::Life(_)
             | Input::Forked
             | Input::HandedOver { .. } => About::default(),
         };
@@ -433,6 +484,10 @@ impl Session {
             Input::Bound { effect, hash, expires_at } => {
                 self.bound(*effect, hash, *expires_at, now, out);
             }
+            // Its command never left its place.
+            Input::Answered { message, by, .. } if self.is_alive() => {
+                self.answer_life(message, by, now, out);
+            }
             Input::Answered { message, by: _, epoch, hive } => {
                 self.place(*epoch, *hive, now);
                 self.answered(message, now, out);
@@ -447,6 +502,7 @@ impl Session {
                 let message = format!("the session ran for its limit of {seconds} s");
                 self.fail(json!({"code": "time_limit", "message": message}), now, out);
             }
+            Input::Life(life) => self.life(life, now, out),
             Input::Forked => self.forked(),
             Input::HandedOver { not_begun } => {
                 self.stop_clock(now);
@@ -474,6 +530,7 @@ impl Session {
                 self.phase = *then;
                 self.recover_forked(now, out);
             }
+            Phase::Fresh if self.command().is_some() => self.begin_life(now, out),
             Phase::Fresh => {
                 let rules = self.policy() == PolicyKind::Deterministic;
                 let input = json!({
@@ -493,6 +550,7 @@ impl Session {
             | Phase::Acting { .. }
             | Phase::Asking { .. }
             | Phase::Approving { .. }
+            | Phase::Living(_)
             | Phase::Ended) => self.phase = other,
         }
     }
@@ -512,6 +570,7 @@ impl Session {
             | Phase::Deciding { .. }
             | Phase::Acting { .. }
             | Phase::Forked { .. }
+            | Phase::Living(_)
             | Phase::Ended => {
                 let phase = std::mem::replace(&mut self.phase, Phase::Ended);
                 self.phase = Phase::Forked { then: Box::new(phase) };
@@ -631,6 +690,10 @@ impl Session {
         self.row.prompt = None;
         self.row.approval = None;
         self.waiting = None;
+        out.orders.clear();
+        if let Some(command) = &mut self.row.command {
+            (command.pid, command.restart_at) = (None, None);
+        }
         let run = self.row.id;
         let event = match status {
             SessionStatus::Succeeded => Some(Decision {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::life::Living;
 use crate::approval::Approval;
 use crate::effect::Bound;
 use crate::gate::GateVerdict;
@@ -34,6 +35,8 @@ pub(super) enum Phase {
     Forked {
         then: Box<Phase>,
     },
+    /// Its command lives, or will live again.
+    Living(Box<Living>),
     Ended,
 }
 
@@ -133,6 +136,7 @@ impl Phase {
         let (model, calls): (Option<u64>, &[Call]) = match self {
             Self::Deciding { effect, .. } => (Some(*effect), &[]),
             Self::Acting { calls } => (None, calls),
+            Self::Living(living) => (living.effect, &[]),
             // A fork's repeated part never began its effects.
             Self::Forked { .. }
             | Self::Fresh
@@ -181,6 +185,7 @@ impl Phase {
             Self::Asking { question: Question::Model }
             | Self::Fresh
             | Self::Deciding { .. }
+            | Self::Living(_)
             | Self::Ended => return,
         };
         for call in calls {
@@ -209,7 +214,7 @@ impl Phase {
                 Question::Model => Vec::new(),
             },
             Self::Forked { then } => then.into_open_steps(),
-            Self::Fresh | Self::Deciding { .. } | Self::Ended => Vec::new(),
+            Self::Fresh | Self::Deciding { .. } | Self::Living(_) | Self::Ended => Vec::new(),
         }
     }
 }

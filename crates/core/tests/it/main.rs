@@ -8,6 +8,7 @@ mod approvals;
 mod cancel;
 mod fork;
 mod limits;
+mod lives;
 mod model_turns;
 mod properties;
 mod recovery;

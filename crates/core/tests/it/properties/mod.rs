@@ -10,7 +10,7 @@
 //! finding things. A failure prints its seed; `OVERMIND_SEED=<seed>` plays just that schedule.
 
 mod random;
-mod rng;
+pub(crate) mod rng;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -302,6 +302,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
         | Input::Bound { .. }
         | Input::Canceled { .. }
         | Input::TimeLimit
+        | Input::Life(_)
         | Input::Forked
         | Input::HandedOver { .. }) => same,
     }

@@ -69,6 +69,7 @@ impl World {
             | Input::Bound { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
+            | Input::Life(_)
             | Input::Forked
             | Input::HandedOver { .. } => assert_eq!((new.epoch, new.hive), (old.epoch, old.hive)),
         }
@@ -108,6 +109,7 @@ impl World {
                     self.taken_back.insert(flight.step.expect("a tool"));
                 }
             }
+            Input::Life(_) => panic!("these sessions run no commands: see `lives`"),
             Input::Forked => {
                 // Nothing of the repeated part was done on the fork's behalf.
                 self.flights.clear();
@@ -212,6 +214,7 @@ impl World {
                 self.verdict_about(name, args, gate::Decision::Ask);
                 assert_eq!(files.as_slice(), ["a.sh"]);
             }
+            EffectAction::Live(_) => panic!("these sessions run no commands: see `lives`"),
             EffectAction::Model(request) => {
                 assert!(effect.step.is_none() && effect.not_before.is_none());
                 check_conversation(request);

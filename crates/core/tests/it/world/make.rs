@@ -71,6 +71,7 @@ impl Setup {
             approvals: Vec::new(),
             reasoning_effort: None,
             max_output_tokens: None,
+            command: None,
         };
         let spec = Spec {
             run_id: SessionId::from_u128(0x70_0000),

@@ -48,7 +48,7 @@ impl Flight {
     pub(crate) fn tool(&self) -> Option<&str> {
         match &self.action {
             EffectAction::Tool { name, .. } => Some(name),
-            EffectAction::Model(_) | EffectAction::Bind { .. } => None,
+            EffectAction::Model(_) | EffectAction::Bind { .. } | EffectAction::Live(_) => None,
         }
     }
 
@@ -158,7 +158,9 @@ impl World {
         let mut all = self.feed_one(input);
         while self.session.to_judge().is_some() {
             let verdict = Box::new(self.verdict());
-            let Step { events, steps, effects, aborted } = self.feed_one(Input::Judged { verdict });
+            let Step { events, steps, effects, aborted, orders } =
+                self.feed_one(Input::Judged { verdict });
+            assert!(orders.is_empty(), "orders are for commands");
             all.events.extend(events);
             all.steps.extend(steps);
             all.effects.extend(effects);
@@ -205,7 +207,7 @@ impl World {
         let later = self.now.after(Duration::from_secs(1));
         let (after, step) = self.session.clone().step(input, later);
         assert_same(&after, &self.session, "after a refused input");
-        let Step { events, steps, effects, aborted } = step;
+        let Step { events, steps, effects, aborted, orders: _ } = step;
         assert!(events.is_empty() && steps.is_empty() && effects.is_empty() && aborted.is_empty());
         refusal
     }
@@ -371,6 +373,7 @@ impl World {
                             hash: format!("bound {effect}"),
                             expires_at: None,
                         },
+                        EffectAction::Live(_) => panic!("no command runs here"),
                         EffectAction::Model(_) => {
                             let Reply(reply) = says("all done").into();
                             Input::ModelDone { effect, reply, latency_ms }
@@ -403,7 +406,7 @@ impl World {
     pub(crate) fn request(&self) -> &ModelRequest {
         let found = self.flights.values().find_map(|flight| match &flight.action {
             EffectAction::Model(request) => Some(request),
-            EffectAction::Tool { .. } | EffectAction::Bind { .. } => None,
+            EffectAction::Tool { .. } | EffectAction::Bind { .. } | EffectAction::Live(_) => None,
         });
         found.expect("a model request is under way")
     }
@@ -497,6 +500,7 @@ impl World {
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
+            | Input::Life(_)
             | Input::Forked
             | Input::HandedOver { .. } => false,
         }

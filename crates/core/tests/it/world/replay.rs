@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use overmind_core::replay::{ReplayError, Replayer};
-use overmind_core::session::{Session, Toolset};
+use overmind_core::session::{REBUILT_FROM, Session, Toolset};
 
 use super::Entry;
 
@@ -23,6 +23,10 @@ pub(crate) fn replayed(
     let mut seq = 0;
     for entry in log {
         seq += 1;
+        // A restart reads no more than this.
+        if !verify && !REBUILT_FROM.contains(&&*entry.kind) {
+            continue;
+        }
         let redact: Option<&dyn Fn(&mut serde_json::Value)> =
             if verify { Some(&keep) } else { None };
         replayer.event(seq, &entry.kind, entry.ts, &entry.payload, redact, &find)?;

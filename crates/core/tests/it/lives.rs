@@ -1,0 +1,555 @@
+//! Sessions whose agent is a command: cases, and random schedules of everything that can reach one.
+
+use std::time::Duration;
+
+use overmind_core::agent::AgentLimits;
+use overmind_core::command::{
+    CommandKind, CommandSpec, Launch, LifeEnded, LifeInput, LifeOrder, Notice, RestartRules,
+    StopHow,
+};
+use overmind_core::effect::EffectAction;
+use overmind_core::ids::HiveId;
+use overmind_core::inbox::InboxState;
+use overmind_core::process::EndedBy;
+use overmind_core::process::prompt::Question;
+use overmind_core::process::restart::RestartWhen;
+use overmind_core::replay::Replayer;
+use overmind_core::row::SessionStatus;
+use overmind_core::session::{Input, REBUILT_FROM, Refusal, STOP_GRACE_MS, Session, Spec, Step};
+use overmind_core::time::Timestamp;
+
+use crate::properties::rng::Rng;
+use crate::world::{find, rules, toolset};
+
+const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
+
+/// One session of a command, and all that happened to it.
+struct World {
+    session: Session,
+    spec: Spec,
+    now: Timestamp,
+    log: Vec<(&'static str, String, Timestamp)>,
+    /// The launch under way, as the hive has it.
+    launch: Option<(u64, Launch)>,
+    orders: Vec<LifeOrder>,
+    next: u64,
+}
+
+fn command(restart: RestartRules) -> CommandSpec {
+    CommandSpec {
+        argv: vec!["agent".into(), "-v".into()],
+        kind: CommandKind::Session,
+        restart,
+        activity_timeout: 30,
+        ..CommandSpec::default()
+    }
+}
+
+fn always() -> RestartRules {
+    RestartRules { when: RestartWhen::Always, ..RestartRules::default() }
+}
+
+fn exited(code: i32, at: Timestamp) -> LifeEnded {
+    LifeEnded {
+        exit_code: Some(code),
+        signal: None,
+        reason: None,
+        at,
+        leftovers: 0,
+        survivors: 0,
+        by: EndedBy::Itself,
+    }
+}
+
+fn question(text: &str, secret: bool) -> Question {
+    Question { text: text.into(), options: Vec::new(), secret }
+}
+
+impl World {
+    fn new(command: CommandSpec, max_seconds: u32) -> Self {
+        let setup = rules("mend it");
+        let mut spec = setup.spec.clone();
+        spec.agent.command = Some(command);
+        spec.agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
+        let now = Timestamp::from_micros(1_000_000_000);
+        let session = Session::begin(spec.clone(), toolset(), now);
+        let payload = serde_json::to_string(&spec).expect("plain data");
+        let log = vec![("run.queued", payload, now)];
+        Self { session, spec, now, log, launch: None, orders: Vec::new(), next: 0 }
+    }
+
+    fn started(command: CommandSpec) -> Self {
+        let mut world = Self::new(command, 0);
+        world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
+        world
+    }
+
+    fn up(command: CommandSpec) -> Self {
+        let mut world = Self::started(command);
+        world.life(LifeInput::Started { effect: 0, pid: 100 });
+        world
+    }
+
+    fn status(&self) -> SessionStatus {
+        self.session.status()
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+    }
+
+    fn life(&mut self, input: LifeInput) {
+        self.feed(Input::Life(input));
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        let effect = self.effect();
+        self.life(LifeInput::Noticed { effect, notice });
+    }
+
+    fn ends(&mut self, code: i32) {
+        let (effect, at) = (self.effect(), self.now);
+        self.life(LifeInput::Ended { effect, end: exited(code, at) });
+    }
+
+    fn effect(&self) -> u64 {
+        self.launch.as_ref().expect("a life is under way").0
+    }
+
+    /// Feeds an input that the session takes, and checks what must hold always.
+    fn feed(&mut self, input: Input) {
+        assert_eq!(self.session.accepts(&input), Ok(()), "{input:?}");
+        let before = self.session.row().clone();
+        let (kind, payload) = self.session.record(&input);
+        self.log.push((kind, payload.to_string(), self.now));
+        let (next, step) = self.session.clone().step(&input, self.now);
+        self.session = next;
+        let Step { events, steps, effects, aborted, orders } = step;
+        for event in events {
+            self.log.push((event.kind, event.payload.to_string(), self.now));
+        }
+        assert!(steps.is_empty(), "a command takes no steps of ours");
+        for id in aborted {
+            let (number, _) = self.launch.take().expect("only what is under way is stopped");
+            assert_eq!(id, overmind_core::ids::EffectId::derive(self.session.row().id, number));
+        }
+        if matches!(input, Input::Life(LifeInput::Ended { .. })) {
+            self.launch = None;
+        }
+        let again = matches!(input, Input::Recovered { .. });
+        assert!(effects.len() <= 1, "two effects of one input");
+        for effect in effects {
+            let EffectAction::Live(launch) = effect.action else { panic!("nothing else is begun") };
+            let number = self.session.effect_number(effect.id).expect("it is under way");
+            match &self.launch {
+                Some(known) if again => {
+                    assert_eq!(*known, (number, *launch.clone()), "another life was begun");
+                }
+                Some(_) => panic!("two lives at once"),
+                None => {
+                    assert_eq!(number, self.next, "an effect's number is used twice");
+                    self.next += 1;
+                    assert_eq!(
+                        Some(launch.life),
+                        before.command.as_ref().map_or(Some(1), |row| Some(row.life + 1))
+                    );
+                    self.launch = Some((number, *launch));
+                }
+            }
+        }
+        for (id, order) in orders {
+            assert!(self.session.effect_number(id).is_some(), "an order to nobody: {order:?}");
+            self.orders.push(order);
+        }
+        self.holds();
+    }
+
+    /// What holds between any two inputs.
+    fn holds(&self) {
+        let (row, under_way) = (self.session.row(), self.session.effects_under_way());
+        assert_eq!(under_way.len(), usize::from(self.launch.is_some()));
+        let command = row.command.clone().unwrap_or_default();
+        match self.status() {
+            SessionStatus::Queued => assert!(!self.session.is_alive()),
+            SessionStatus::Running => {
+                assert!(self.session.is_alive());
+                assert_eq!(self.session.waiting(), None);
+                // Something will come: the end of a life, or the time for the next.
+                assert!(!under_way.is_empty() || self.session.due().is_some(), "stuck for ever");
+                assert_eq!(command.restart_at.is_some(), under_way.is_empty());
+            }
+            SessionStatus::AwaitingInput => {
+                assert!(self.session.is_alive() && !under_way.is_empty());
+                let asked = self.session.waiting().expect("it asks something");
+                assert_eq!(row.prompt.as_deref(), asked.details["prompt"].as_str());
+                assert_eq!(self.session.deadline(), None, "its time runs while it waits");
+            }
+            SessionStatus::AwaitingApproval => panic!("a command asks for no approvals"),
+            SessionStatus::Succeeded | SessionStatus::Failed | SessionStatus::Canceled => {
+                assert!(!self.session.is_alive() && under_way.is_empty());
+                assert_eq!((self.session.due(), self.session.waiting()), (None, None));
+                assert_eq!((command.pid, command.restart_at), (None, None));
+                assert!(row.finished_at.is_some());
+            }
+        }
+        if command.pid.is_some() {
+            assert!(!under_way.is_empty(), "a process of no life");
+        }
+    }
+
+    /// The log leads to the same session again, decision by decision.
+    fn replays(&self) {
+        self.replayed(true);
+        self.replayed(false);
+    }
+
+    fn replayed(&self, verify: bool) {
+        let mut replayer = Replayer::default();
+        let (keep, tools) = (|_: &mut serde_json::Value| {}, toolset());
+        let mut seq = 0;
+        for (kind, payload, ts) in &self.log {
+            seq += 1;
+            // A restart reads no more than this.
+            if verify || REBUILT_FROM.contains(kind) {
+                let redact: Option<&dyn Fn(&mut serde_json::Value)> =
+                    if verify { Some(&keep) } else { None };
+                replayer
+                    .event(seq, kind, *ts, payload, redact, &find(&tools))
+                    .expect("its own log");
+            }
+        }
+        let again = replayer.finish(seq).expect("its own log").expect("it began");
+        assert_eq!(again.row(), self.session.row());
+        assert_eq!(again.effects_under_way(), self.session.effects_under_way());
+        assert_eq!(again.due(), self.session.due());
+        assert_eq!(again.spec(), &self.spec);
+    }
+}
+
+#[test]
+fn a_command_that_ends_well_has_succeeded_and_any_other_has_failed() {
+    let mut good = World::up(command(RestartRules::default()));
+    assert_eq!(good.launch.as_ref().unwrap().1.argv, ["agent", "-v", "mend it"]);
+    assert_eq!(good.session.row().command.as_ref().unwrap().pid, Some(100));
+    good.ends(0);
+    assert_eq!(good.status(), SessionStatus::Succeeded);
+
+    let mut bad = World::up(command(RestartRules::default()));
+    bad.ends(3);
+    assert_eq!(bad.status(), SessionStatus::Failed);
+    let error = bad.session.row().error.clone().unwrap();
+    assert_eq!((&error["code"], &error["exit_code"]), (&"exited".into(), &3.into()));
+    assert_eq!(error["message"], "the command exited with 3");
+
+    let mut gone = World::started(command(RestartRules::default()));
+    let reason = Some("starting `agent`: it is not there".to_owned());
+    let end = LifeEnded { exit_code: None, reason, ..exited(0, gone.now) };
+    gone.life(LifeInput::Ended { effect: 0, end });
+    let error = gone.session.row().error.clone().unwrap();
+    assert_eq!(error["code"], "lost");
+    assert_eq!(error["message"], "the command is gone: starting `agent`: it is not there");
+    for world in [good, bad, gone] {
+        world.replays();
+    }
+}
+
+#[test]
+fn what_the_provider_says_last_is_the_answer() {
+    let result = |text: &str, is_error| Notice::Result {
+        text: text.into(),
+        is_error,
+        cost_microusd: Some(70),
+        details: serde_json::Value::Null,
+    };
+    let mut world = World::up(command(RestartRules::default()));
+    world.notice(Notice::Conversation { id: "c-1".into() });
+    world.notice(result("half", false));
+    world.notice(result("mended", false));
+    world.ends(0);
+    let row = world.session.row();
+    assert_eq!((row.final_answer.as_deref(), row.cost_microusd), (Some("mended"), Some(140)));
+    assert_eq!(row.command.as_ref().unwrap().conversation.as_deref(), Some("c-1"));
+    world.replays();
+    // A provider that says it failed has failed, whatever its exit code.
+    let mut world = World::up(command(RestartRules::default()));
+    world.notice(result("out of credit", true));
+    world.ends(0);
+    assert_eq!(world.session.row().error.as_ref().unwrap()["message"], "out of credit");
+}
+
+#[test]
+fn a_crash_is_followed_by_a_pause_and_another_life_until_the_budget_is_spent() {
+    let mut world = World::up(command(RestartRules { max_restarts: 2, ..always() }));
+    for (life, pause) in [(2, 1), (3, 2)] {
+        world.ends(1);
+        let row = world.session.row().command.clone().unwrap();
+        assert_eq!((row.restarts, row.pid, row.exit_code), (life - 1, None, Some(1)));
+        let (due, input) = world.session.due().unwrap();
+        assert_eq!(due, world.now.after(Duration::from_secs(pause)));
+        world.now = due;
+        world.feed(input);
+        assert_eq!(world.launch.as_ref().unwrap().1.life, life);
+        let effect = world.effect();
+        world.life(LifeInput::Started { effect, pid: 100 + life });
+    }
+    // A late word about an old life touches nothing.
+    let late = Input::Life(LifeInput::Ended { effect: 0, end: exited(0, world.now) });
+    assert_eq!(world.session.accepts(&late), Err(Refusal::Stale));
+    world.ends(1);
+    assert_eq!(world.session.row().error.as_ref().unwrap()["code"], "restart_budget");
+    world.replays();
+}
+
+#[test]
+fn a_stop_is_the_end_whatever_the_policy_says_and_can_be_made_a_kill() {
+    let mut world = World::up(command(always()));
+    let stop = |how| LifeInput::StopAsked { how, by: "ann".into() };
+    world.life(stop(GRACE));
+    assert_eq!(world.status(), SessionStatus::Running, "it has not ended yet");
+    assert_eq!(world.session.accepts(&Input::Life(stop(GRACE))), Err(Refusal::Stale));
+    world.life(stop(StopHow::Kill));
+    let how: Vec<_> = world
+        .orders
+        .iter()
+        .filter_map(|order| match order {
+            LifeOrder::End { how, .. } => Some(*how),
+            LifeOrder::Type { .. } => None,
+        })
+        .collect();
+    assert_eq!(how, [GRACE, StopHow::Kill]);
+    world.ends(0);
+    assert_eq!(world.status(), SessionStatus::Canceled);
+    assert_eq!(world.session.row().command.as_ref().unwrap().exit_code, Some(0));
+    let again = world.session.accepts(&Input::Life(stop(GRACE)));
+    assert_eq!(again, Err(Refusal::Finished));
+    world.replays();
+
+    // Between two lives there is nothing to wait for.
+    let mut world = World::up(command(always()));
+    world.ends(1);
+    world.life(stop(GRACE));
+    assert_eq!((world.status(), world.orders.len()), (SessionStatus::Canceled, 0));
+    world.replays();
+}
+
+#[test]
+fn silence_ends_a_life_as_a_failure_and_no_session() {
+    let mut world = World::up(command(RestartRules { when: RestartWhen::OnFailure, ..always() }));
+    world.notice(Notice::Silent { seconds: 30 });
+    let reason = "killed: no activity for 30s".to_owned();
+    assert_eq!(world.orders, [LifeOrder::End { how: StopHow::Kill, reason }]);
+    // It ended with 0 after all, and yet it was stuck.
+    world.ends(0);
+    assert_eq!(world.session.row().command.as_ref().unwrap().restarts, 1);
+    world.replays();
+    let mut world = World::up(command(RestartRules::default()));
+    world.notice(Notice::Silent { seconds: 30 });
+    world.ends(137);
+    assert_eq!(world.session.row().error.as_ref().unwrap()["code"], "stuck");
+}
+
+#[test]
+fn a_question_in_the_terminal_waits_in_the_inbox_and_the_answer_is_typed() {
+    let mut world = World::up(command(RestartRules::default()));
+    world.notice(Notice::Waits(question("Overwrite? [y/N]", false)));
+    assert_eq!(world.status(), SessionStatus::AwaitingInput);
+    let item = world.session.inbox_item().unwrap();
+    assert_eq!((item.state, item.title.as_str()), (InboxState::Open, "Overwrite? [y/N]"));
+    let answer = |epoch| Input::Answered {
+        message: "y".into(),
+        by: "ann".into(),
+        epoch,
+        hive: HiveId::LOCAL,
+    };
+    world.feed(answer(2));
+    assert_eq!((world.status(), world.session.row().epoch), (SessionStatus::Running, 1));
+    assert_eq!(world.orders, [LifeOrder::Type { text: "y".into(), by: "ann".into() }]);
+
+    // Answered in the terminal, or gone by itself: the item closes without an answer.
+    world.notice(Notice::Waits(question("Again?", false)));
+    world.notice(Notice::GoesOn);
+    assert_eq!((world.status(), world.session.waiting()), (SessionStatus::Running, None));
+
+    // What is asked for is a secret: no answer that would stand in the log is taken.
+    world.notice(Notice::Waits(question("Password:", true)));
+    assert_eq!(world.session.accepts(&answer(9)), Err(Refusal::SecretAsked));
+    world.ends(1);
+    assert_eq!(world.status(), SessionStatus::Failed);
+    world.replays();
+}
+
+#[test]
+fn after_a_crash_the_same_life_is_looked_after_and_its_end_is_asked_for_again() {
+    let mut world = World::up(command(always()));
+    world.notice(Notice::Waits(question("Go on?", false)));
+    world.feed(Input::Recovered { epoch: 2, hive: HiveId::LOCAL });
+    assert_eq!(world.status(), SessionStatus::Running, "whether it still asks is seen again");
+    let again = Input::Life(LifeInput::Started { effect: 0, pid: 100 });
+    assert_eq!(world.session.accepts(&again), Err(Refusal::Stale), "it has been up all the while");
+    world.life(LifeInput::StopAsked { how: GRACE, by: "ann".into() });
+    world.feed(Input::Recovered { epoch: 3, hive: HiveId::LOCAL });
+    assert_eq!(world.orders.len(), 2, "the wish to stop was lost");
+    world.ends(0);
+    assert_eq!(world.status(), SessionStatus::Canceled);
+    world.replays();
+
+    // In the pause between two lives nothing is begun before its time.
+    let mut world = World::up(command(always()));
+    world.ends(1);
+    let due = world.session.due();
+    world.feed(Input::Recovered { epoch: 2, hive: HiveId::LOCAL });
+    assert_eq!((world.session.due(), world.launch.is_none()), (due, true));
+}
+
+#[test]
+fn cancel_and_the_time_limit_stop_what_lives() {
+    let mut world = World::up(command(always()));
+    world.feed(Input::Canceled { by: "ann".into() });
+    assert_eq!((world.status(), world.launch.is_none()), (SessionStatus::Canceled, true));
+    let mut world = World::new(command(always()), 60);
+    world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
+    world.wait(Duration::from_secs(60));
+    let (at, input) = world.session.due().unwrap();
+    assert_eq!((at, &input), (world.now, &Input::TimeLimit));
+    world.feed(input);
+    assert_eq!((world.status(), world.launch.is_none()), (SessionStatus::Failed, true));
+    world.replays();
+}
+
+#[test]
+fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut ends = std::collections::BTreeSet::new();
+    for seed in 0..4_000_u64 {
+        let mut rng = Rng::new(seed);
+        let world = play(&mut rng);
+        world.replays();
+        seen.extend(world.log.iter().map(|(kind, _, _)| *kind));
+        ends.insert(world.status().as_str());
+        if let Some(error) = &world.session.row().error {
+            seen.insert(match error["code"].as_str() {
+                Some("restart_budget") => "restart_budget",
+                Some("stuck") => "stuck",
+                Some("exited") => "exited",
+                Some("lost") => "lost",
+                Some("time_limit") => "time_limit",
+                other => panic!("{other:?}"),
+            });
+        }
+    }
+    for kind in [
+        "process.starting",
+        "process.started",
+        "process.ended",
+        "process.restarting",
+        "process.noticed",
+        "process.stop_asked",
+        "process.due",
+        "run.stopped",
+        "run.went_on",
+        "run.awaiting_input",
+        "run.input_received",
+        "run.recovered",
+        "run.canceled",
+        "run.time_limit_reached",
+        "restart_budget",
+        "stuck",
+        "exited",
+        "lost",
+        "time_limit",
+    ] {
+        assert!(seen.contains(kind), "no schedule has seen {kind}: they prove too little");
+    }
+    assert_eq!(ends.len(), 3, "{ends:?}");
+}
+
+/// Sixty turns of anything, most of which means nothing; then somebody stops it.
+fn play(rng: &mut Rng) -> World {
+    let restart = RestartRules {
+        when: rng.pick(&[RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always]),
+        max_restarts: rng.small(4),
+        max_seconds: 1 + rng.small(100),
+        backoff_ms: rng.small(3_000),
+    };
+    let limit = if rng.one_in(3) { 1 + rng.small(200) } else { 0 };
+    let mut world = World::new(command(restart), limit);
+    for _ in 0..60 {
+        world.wait(Duration::from_millis(rng.below(4_000)));
+        let input = anything(rng, &world);
+        if world.session.accepts(&input).is_ok() {
+            world.feed(input);
+            continue;
+        }
+        let (same, step) = world.session.clone().step(&input, world.now);
+        assert!(step.events.is_empty() && step.effects.is_empty() && step.orders.is_empty());
+        assert_eq!(same.row(), world.session.row(), "a refused input changes something");
+    }
+    if world.status() == SessionStatus::Queued {
+        world.feed(Input::Canceled { by: "ann".into() });
+    }
+    let mut patience = 0;
+    while !world.status().is_terminal() {
+        patience += 1;
+        assert!(patience < 5, "it does not end");
+        let stop = Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by: "ann".into() });
+        if world.session.accepts(&stop).is_ok() {
+            world.feed(stop);
+        } else {
+            world.ends(137);
+        }
+    }
+    world
+}
+
+fn anything(rng: &mut Rng, world: &World) -> Input {
+    let row = world.session.row();
+    // The present effect, one before it, or one that never was.
+    let effect = match rng.below(8) {
+        0 => world.next,
+        1 => world.next.saturating_sub(2),
+        _ => world.next.saturating_sub(1),
+    };
+    let epoch = row.epoch + rng.small(3);
+    let life = match rng.below(22) {
+        0..6 => return Input::Started { epoch, hive: HiveId::LOCAL, agent_active: true },
+        6 | 7 => return Input::Recovered { epoch, hive: HiveId::LOCAL },
+        8 if rng.one_in(6) => return Input::Canceled { by: "bob".into() },
+        9 => match world.session.due() {
+            Some((at, input)) if at <= world.now => return input,
+            Some(_) | None => LifeInput::Due,
+        },
+        10 | 11 => {
+            let (by, hive) = ("bob".into(), HiveId::LOCAL);
+            return Input::Answered { message: "y".into(), by, epoch, hive };
+        }
+        12..15 => LifeInput::Started { effect, pid: 1 + rng.small(99) },
+        15 | 16 => {
+            let at = world.now;
+            let end = match rng.below(4) {
+                0 => LifeEnded { exit_code: None, signal: Some(9), ..exited(0, at) },
+                1 => LifeEnded { exit_code: None, reason: Some("lost".into()), ..exited(0, at) },
+                _ => exited(i32::from(rng.one_in(2)), at),
+            };
+            LifeInput::Ended { effect, end }
+        }
+        17 if rng.one_in(4) => {
+            LifeInput::StopAsked { how: rng.pick(&[GRACE, StopHow::Kill]), by: "ann".into() }
+        }
+        18 if rng.one_in(3) => {
+            LifeInput::Noticed { effect, notice: Notice::Silent { seconds: 30 } }
+        }
+        19 => LifeInput::Noticed { effect, notice: Notice::GoesOn },
+        20 => LifeInput::Noticed { effect, notice: Notice::Conversation { id: "c".into() } },
+        _ => {
+            let asked = question(rng.pick(&["a?", "b?"]), rng.one_in(3));
+            LifeInput::Noticed { effect, notice: Notice::Waits(asked) }
+        }
+    };
+    // Nobody feeds what is due before its time.
+    match (&life, world.session.due()) {
+        (LifeInput::Due, Some((at, _))) if at > world.now => {
+            Input::HandedOver { not_begun: vec![] }
+        }
+        _ => Input::Life(life),
+    }
+}
