@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
-use crate::{AgentStatus, OnUnknown, Policy, SandboxLevel};
+use crate::{AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
 
 /// Longest name of an agent, in characters.
 pub(crate) const NAME_MAX: usize = 200;
@@ -37,6 +37,9 @@ pub struct Agent {
     pub approvals: Vec<String>,
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
+    /// The command that is run in place of a loop of ours.
+    #[serde(default)]
+    pub command: Option<Command>,
     #[schema(value_type = String)]
     pub colony: ColonyId,
     /// Only in the answer to a create or a change, and only when there are some.
@@ -64,6 +67,7 @@ impl From<core::Agent> for Agent {
             approvals: spec.approvals,
             reasoning_effort: spec.reasoning_effort,
             max_output_tokens: spec.max_output_tokens,
+            command: spec.command.map(Into::into),
             colony: agent.colony,
             warnings: Vec::new(),
         }
@@ -166,6 +170,10 @@ pub struct AgentCreate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
+    /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
+    /// and its sandbox is `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Command>,
 }
 
 impl AgentCreate {
@@ -179,6 +187,9 @@ impl AgentCreate {
         let tools = Some(self.tools_allowed.as_slice());
         let approvals = self.approvals.as_deref();
         check_common(&mut errors, tools, approvals, self.limits, self.max_output_tokens);
+        if let Some(command) = &self.command {
+            command.check(&mut errors);
+        }
         errors
     }
 }
@@ -215,6 +226,10 @@ pub struct AgentPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
+    /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
+    /// and its sandbox is `none`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Command>,
 }
 
 impl AgentPatch {
@@ -232,6 +247,9 @@ impl AgentPatch {
         let tools = self.tools_allowed.as_deref();
         let approvals = self.approvals.as_deref();
         check_common(&mut errors, tools, approvals, self.limits, self.max_output_tokens);
+        if let Some(command) = &self.command {
+            command.check(&mut errors);
+        }
         errors
     }
 }

@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod command;
 mod inbox;
 mod mcp;
 mod memory;
@@ -36,6 +37,9 @@ pub use admin::{
     StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use command::{
+    Command, CommandKind, Process, ProcessUsage, Provider, Restart, RunSend, RunStop,
+};
 pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,
     InboxProposal, InboxResult, InboxSnapshot, MAX_INBOX_BATCH,

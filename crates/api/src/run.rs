@@ -9,7 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
-use crate::{RawJson, RunStatus, SandboxLevel, StepType, Verdict};
+use crate::{Command, Process, RawJson, RunStatus, SandboxLevel, StepType, Verdict};
 
 /// One run: an agent at work, from placement to end. Also served as a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -63,6 +63,9 @@ pub struct Run {
     /// What that sandbox was measured to give; `null` until a command first runs in it.
     #[serde(default)]
     pub attestation: Option<Attestation>,
+    /// Its process, if its agent is a command and it was started.
+    #[serde(default)]
+    pub process: Option<Process>,
     /// Absolute path on the hive.
     pub workspace: String,
     pub forked_from: Option<ForkedFrom>,
@@ -99,6 +102,7 @@ impl From<SessionRow> for Run {
             model_call_count: row.model_calls,
             sandbox: row.sandbox.into(),
             attestation: row.attestation.map(Into::into),
+            process: row.command.map(Into::into),
             workspace: row.workspace,
             forked_from: row.forked_from.map(|(run_id, step)| ForkedFrom { run_id, step }),
             created_by: row.created_by,
@@ -269,6 +273,9 @@ pub struct RunCreate {
     /// The run that it is started for: an id, or the name of one that has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// In place of the agent's own command, for this run. An empty `argv` takes the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Command>,
 }
 
 impl RunCreate {

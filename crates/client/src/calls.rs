@@ -10,8 +10,9 @@ use overmind_api::{
     InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, McpPin,
     McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery,
     MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay,
-    ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput, RunListQuery,
-    Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
+    ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput,
+    RunListQuery, RunSend, RunStop, Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport,
+    Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,7 @@ use crate::inbox::InboxWatch;
 use crate::log::LogWatch;
 use crate::page::{Page, TargetPath, next_of};
 use crate::replay::{Replay, ReplayOptions};
+use crate::run_log::{LogOptions, RunLog};
 use crate::target::Target;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -186,6 +188,26 @@ impl Client {
     pub async fn run_cancel_all(&self, run: &str) -> Result<Run, ClientError> {
         let path = run_path(run)?.then("/cancel").query("cascade", Some(true));
         self.act(Method::POST, path.as_str()).await
+    }
+
+    /// Ends the command of a run.
+    pub async fn run_stop(&self, run: &str, stop: RunStop) -> Result<Run, ClientError> {
+        self.post(run_path(run)?.then("/stop").as_str(), &stop).await
+    }
+
+    /// Writes to the input of a run's command.
+    pub async fn run_send(&self, run: &str, send: &RunSend) -> Result<Run, ClientError> {
+        self.post(run_path(run)?.then("/send").as_str(), send).await
+    }
+
+    /// What a run's command has written.
+    pub async fn run_log(&self, run: &str, options: &LogOptions) -> Result<RunLog, ClientError> {
+        RunLog::open(self, run, options).await
+    }
+
+    /// What a run's processes use now.
+    pub async fn run_usage(&self, run: &str) -> Result<ProcessUsage, ClientError> {
+        self.get(run_path(run)?.then("/usage").as_str()).await
     }
 
     /// Answers a run's question.

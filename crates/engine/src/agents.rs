@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
+use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::row::Role;
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
     Change, Commit, Guard, IdempotentAnswer, NewEvent, Page, StoreError, StreamId,
 };
@@ -45,6 +47,7 @@ impl Engine {
             approvals: draft.approvals.unwrap_or_default(),
             reasoning_effort: draft.reasoning_effort,
             max_output_tokens: draft.max_output_tokens,
+            command: draft.command,
         };
         check(&spec)?;
         let scope = format!("{}/agents", by.name);
@@ -232,7 +235,9 @@ impl Engine {
             .filter(|name| tools.iter().all(|tool| tool.name != **name))
             .map(|name| format!("no tool is called `{name}` here; calls of it will be denied"))
             .collect();
-        if agent.spec.policy.resolve(&agent.spec.model) == overmind_core::agent::PolicyKind::Model
+        if agent.spec.command.is_none()
+            && agent.spec.policy.resolve(&agent.spec.model)
+                == overmind_core::agent::PolicyKind::Model
             && let Err(failure) = self.models.check(&agent.spec.model)
         {
             warnings.push(failure.message);
@@ -259,6 +264,7 @@ fn apply(agent: &mut Agent, patch: AgentPatch) {
     set(&mut spec.approvals, patch.approvals);
     set(&mut spec.reasoning_effort, patch.reasoning_effort.map(Some));
     set(&mut spec.max_output_tokens, patch.max_output_tokens.map(Some));
+    set(&mut spec.command, patch.command.map(Some));
     set(&mut agent.status, patch.status);
 }
 
@@ -296,7 +302,10 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
         return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));
     }
     text("role", &spec.role, 50_000)?;
-    text("model", &spec.model, 200)?;
+    match &spec.command {
+        Some(command) => check_command(spec, command)?,
+        None => text("model", &spec.model, 200)?,
+    }
     for (field, names) in [("tools_allowed", &spec.tools_allowed), ("approvals", &spec.approvals)] {
         if names.len() > 200 {
             return Err(EngineError::invalid(field, format!("{field} holds at most 200 names")));
@@ -323,6 +332,25 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
     }
     if spec.max_output_tokens == Some(0) {
         return Err(EngineError::invalid("max_output_tokens", "max_output_tokens must be >= 1"));
+    }
+    Ok(())
+}
+
+/// What an agent that is a command may not ask for.
+fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineError> {
+    command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
+    if !spec.tools_allowed.is_empty() || !spec.approvals.is_empty() {
+        let message = "an agent that is a command has tools of its own: leave `tools_allowed` and \
+                       `approvals` empty";
+        return Err(EngineError::invalid("tools_allowed", message));
+    }
+    // Said aloud instead of given less: a command is not put into a sandbox yet.
+    if spec.sandbox != SandboxLevel::None {
+        let message = format!(
+            "commands run without a sandbox; `{}` cannot be given: ask for `none`",
+            spec.sandbox.as_str()
+        );
+        return Err(EngineError::invalid("sandbox", message));
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use subtle::ConstantTimeEq;
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
+use crate::cortex::Cortex;
 use crate::error::EngineError;
 use crate::view::NewKey;
 
@@ -46,12 +47,14 @@ impl Engine {
         let session: SessionId = format!("ses_{}", parts.next()?).parse().ok()?;
         let epoch: u32 = parts.next()?.parse().ok()?;
         let given = parts.next()?;
-        let wanted = self.session_mac(session, epoch);
+        let wanted = self.cortex.session_mac(session, epoch);
         if !bool::from(given.as_bytes().ct_eq(wanted.as_bytes())) {
             return None;
         }
         let row = self.cortex.store.session_fetch(session).await.ok()??;
-        let alive = row.epoch == epoch && !row.status.is_terminal();
+        // A command keeps its token for its whole life, over restarts of ours.
+        let start = row.command.as_ref().map_or(row.epoch, |command| command.life);
+        let alive = start == epoch && !row.status.is_terminal();
         alive.then(|| Caller {
             name: session.to_string(),
             rights: Rights::Session { session, epoch },
@@ -60,16 +63,7 @@ impl Engine {
 
     /// The token that a session's own processes may use, until it ends or starts again.
     pub fn session_token(&self, session: SessionId, epoch: u32) -> String {
-        let bare = session.to_string();
-        let bare = bare.trim_start_matches("ses_");
-        format!("ovs_{bare}.{epoch}.{}", self.session_mac(session, epoch))
-    }
-
-    fn session_mac(&self, session: SessionId, epoch: u32) -> String {
-        let mut mac = blake3::Hasher::new_keyed(&self.cortex.config.token_key);
-        mac.update(b"session-token-1").update(&session.as_u128().to_be_bytes());
-        mac.update(&epoch.to_be_bytes());
-        mac.finalize().to_hex().to_string()
+        self.cortex.session_token(session, epoch)
     }
 
     /// Makes a key. Its secret is in the answer and nowhere else.
@@ -161,5 +155,21 @@ impl Engine {
         let changes = vec![Change::ApiKeyPut(Box::new(key.clone()))];
         self.cortex.store.commit(Commit { guards: vec![], events: vec![event], changes }).await?;
         Ok(())
+    }
+}
+
+impl Cortex {
+    /// `start`: the session's epoch, or the life of its command.
+    pub(crate) fn session_token(&self, session: SessionId, start: u32) -> String {
+        let bare = session.to_string();
+        let bare = bare.trim_start_matches("ses_");
+        format!("ovs_{bare}.{start}.{}", self.session_mac(session, start))
+    }
+
+    fn session_mac(&self, session: SessionId, start: u32) -> String {
+        let mut mac = blake3::Hasher::new_keyed(&self.config.token_key);
+        mac.update(b"session-token-1").update(&session.as_u128().to_be_bytes());
+        mac.update(&start.to_be_bytes());
+        mac.finalize().to_hex().to_string()
     }
 }

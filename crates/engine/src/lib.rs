@@ -9,6 +9,7 @@ mod agents;
 mod alarms;
 pub mod bus;
 pub mod caller;
+mod commands;
 mod cortex;
 pub mod error;
 mod hive;
@@ -34,6 +35,7 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
 use overmind_core::model::Models;
+use overmind_core::process::Processes;
 use overmind_core::queue::Bounds;
 use overmind_core::session::Toolset;
 use overmind_core::store::Store;
@@ -46,6 +48,7 @@ pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::error::EngineError;
 use self::hive::Hive;
+use self::hive::life::Lives;
 pub use self::inbox::MAX_BATCH;
 pub use self::tasks::{Drained, Tasks};
 
@@ -69,6 +72,8 @@ pub struct Config {
     pub token_key: [u8; 32],
     /// The admin token's BLAKE3.
     pub admin_hash: [u8; 32],
+    /// What the environment of every command has. Nothing else of the daemon's own is passed on.
+    pub environment: Vec<(String, String)>,
     /// Who plants the canaries that calls are searched for; the tools must have the same one.
     pub canaries: Option<Planter>,
 }
@@ -108,6 +113,8 @@ pub struct Parts {
     /// Judges each call before it begins. Without one, agents' own `approvals` alone count, and
     /// sessions are as they were before there were policies: only tests begin such ones.
     pub gate: Option<Arc<dyn Gate>>,
+    /// Keeps the processes of agents that are commands. Without one there are no such agents.
+    pub processes: Option<Arc<dyn Processes>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -120,6 +127,7 @@ pub struct Engine {
     tools: Arc<dyn Toolbox>,
     tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
+    processes: Option<Arc<dyn Processes>>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -132,7 +140,18 @@ impl Engine {
     ///
     /// [`EngineError`] when the store cannot be read or written.
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
-        let Parts { store, models, tools, tool_servers, memory, gate, clock, ids, config } = parts;
+        let Parts {
+            store,
+            models,
+            tools,
+            tool_servers,
+            memory,
+            gate,
+            processes,
+            clock,
+            ids,
+            config,
+        } = parts;
         let keeper = Arc::new(ToolServersKeeper::default());
         if let Some(servers) = &tool_servers {
             let saved = store.setting_fetch(TOOL_SERVERS.to_owned()).await?;
@@ -149,6 +168,10 @@ impl Engine {
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
             gate: gate.clone(),
+            lives: processes.clone().map(|processes| {
+                let environment = config.environment.clone();
+                Arc::new(Lives::new(processes, Arc::clone(&clock), environment, backstage.clone()))
+            }),
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
         });
@@ -173,7 +196,7 @@ impl Engine {
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");
         }
-        Ok(Self { cortex, tools, tool_servers, models, tasks, backstage })
+        Ok(Self { cortex, tools, tool_servers, models, processes, tasks, backstage })
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

@@ -1,6 +1,7 @@
 //! What callers ask for, already parsed and not yet checked.
 
 use overmind_core::agent::{AgentLimits, AgentStatus, OnUnknown, PolicyKind};
+use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, InboxId, SessionId};
 use overmind_core::inbox::{InboxKind, InboxState};
 use overmind_core::row::SessionStatus;
@@ -22,6 +23,7 @@ pub struct AgentDraft {
     pub approvals: Option<Vec<String>>,
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
+    pub command: Option<CommandSpec>,
 }
 
 /// A change of an agent. What is `None` stays as it is.
@@ -39,6 +41,7 @@ pub struct AgentPatch {
     pub approvals: Option<Vec<String>>,
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
+    pub command: Option<CommandSpec>,
     /// The version that the caller read (If-Match); another one is a conflict.
     pub if_version: Option<u32>,
 }
@@ -54,6 +57,8 @@ pub struct SessionDraft {
     pub name: Option<String>,
     /// The session that it is started for: an id, or the name of one that has not ended.
     pub parent: Option<String>,
+    /// In place of the agent's own command; an empty `argv` takes the agent's.
+    pub command: Option<CommandSpec>,
     /// `None` takes the agent's `max_steps`; 0 is none.
     pub step_limit: Option<u32>,
     /// Absolute directory; `None` takes the server's workspace.

@@ -3,8 +3,9 @@
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use overmind_core::agent::AgentStatus;
+use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
+use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::queue::Ticket;
@@ -75,6 +76,7 @@ impl Engine {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
         };
+        let agent_spec = with_command(agent.spec, draft.command.clone())?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -82,8 +84,8 @@ impl Engine {
             colony: agent.colony,
             agent_id: agent.id,
             agent_version: agent.version,
-            step_limit: draft.step_limit.unwrap_or(agent.spec.limits.max_steps),
-            agent: agent.spec,
+            step_limit: draft.step_limit.unwrap_or(agent_spec.limits.max_steps),
+            agent: agent_spec,
             task: draft.task,
             name: String::new(),
             parent,
@@ -353,6 +355,23 @@ impl Engine {
         Ok(open)
     }
 
+    /// Ends the command of a session: TERM to all of its processes and KILL after the grace, or
+    /// KILL at once. Answers when that is asked for; the session ends when its processes have.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it has none, has ended, or is being ended like this already.
+    pub async fn session_stop(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        how: StopHow,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await
+    }
+
     /// Answers the question that a session waits on. The first answer counts.
     ///
     /// # Errors
@@ -429,6 +448,24 @@ impl Engine {
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
+}
+
+/// The agent as it is for one run.
+fn with_command(
+    mut agent: AgentSpec,
+    command: Option<CommandSpec>,
+) -> Result<AgentSpec, EngineError> {
+    let Some(mut command) = command else { return Ok(agent) };
+    let Some(own) = &agent.command else {
+        let message = "the agent is no command, so a run of it has none of its own";
+        return Err(EngineError::invalid("command", message));
+    };
+    if command.argv.is_empty() {
+        command.argv.clone_from(&own.argv);
+    }
+    command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
+    agent.command = Some(command);
+    Ok(agent)
 }
 
 /// Whether `message` can be an answer to a question.

@@ -54,6 +54,7 @@ impl Engine {
             let assignment = Assignment {
                 session: id,
                 epoch: row.epoch,
+                name: row.name,
                 colony: row.colony,
                 agent: row.agent,
                 tools_allowed: agent.tools_allowed.into(),

@@ -21,6 +21,7 @@ pub(crate) fn agent_draft(body: api::AgentCreate) -> AgentDraft {
         approvals: body.approvals,
         reasoning_effort: body.reasoning_effort,
         max_output_tokens: body.max_output_tokens,
+        command: body.command.map(Into::into),
     }
 }
 
@@ -38,6 +39,7 @@ pub(crate) fn agent_patch(body: api::AgentPatch, if_version: Option<u32>) -> Age
         approvals: body.approvals,
         reasoning_effort: body.reasoning_effort,
         max_output_tokens: body.max_output_tokens,
+        command: body.command.map(Into::into),
         if_version,
     }
 }

@@ -5,7 +5,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, health, inbox, mcp, memory, runs};
+use crate::routes::{admin, agents, commands, health, inbox, mcp, memory, runs};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -26,6 +26,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         agents::agent_create, agents::agent_list, agents::agent_fetch, agents::agent_patch,
         agents::agent_disable, agents::agent_versions,
         runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
+        commands::run_stop, commands::run_send, commands::run_usage, commands::run_log,
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,

@@ -98,6 +98,7 @@ pub(crate) struct Session {
     pub(crate) row: SessionRow,
     pub(crate) error: Option<String>,
     pub(crate) attestation: Option<String>,
+    pub(crate) command: Option<String>,
 }
 
 /// The name under which an answer is remembered. Lengths keep `("a", "bc")` from `("ab", "c")`.
@@ -234,7 +235,11 @@ fn prepare_session(mut row: SessionRow, redactor: &Redactor) -> (Box<Session>, u
         + len(row.prompt.as_deref())
         + len(row.final_answer.as_deref())
         + len(error.as_deref());
-    (Box::new(Session { row, error, attestation }), size)
+    let command = row
+        .command
+        .as_ref()
+        .map(|command| serde_json::to_string(command).expect("plain data has a JSON form"));
+    (Box::new(Session { row, error, attestation, command }), size)
 }
 
 fn little_endian(numbers: &[f32]) -> Vec<u8> {

@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0004_inbox.sql"),
     include_str!("../migrations/0005_memory_keys.sql"),
     include_str!("../migrations/0006_names.sql"),
+    include_str!("../migrations/0007_commands.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

@@ -26,6 +26,7 @@ pub const EDGES: &[(&str, &[&str])] = &[
             "overmind-sandbox",
             "overmind-server",
             "overmind-store",
+            "overmind-supervise",
             "overmind-tools",
         ],
     ),

@@ -12,6 +12,7 @@ use std::time::Duration;
 use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
+use overmind_core::command::{LifeInput, LifeOrder, LifeWord, StopHow};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
@@ -61,6 +62,12 @@ pub(crate) enum Mail {
         effect: EffectId,
         delta: ModelDelta,
     },
+    /// What is said of its command's life.
+    Life {
+        epoch: u32,
+        effect: EffectId,
+        word: LifeWord,
+    },
     /// What its sandbox was measured to give.
     Attested {
         epoch: u32,
@@ -78,6 +85,11 @@ pub(crate) enum Mail {
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
     Cancel {
+        by: String,
+    },
+    /// Ends the command of a session that has one.
+    Stop {
+        how: StopHow,
         by: String,
     },
     /// To the question `item`; without one, to whatever it asks now.
@@ -199,20 +211,25 @@ impl Driver {
 
     async fn run(&mut self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> Result<(), Stop> {
         loop {
-            if self.session().status() != SessionStatus::Running && self.leave(mailbox) {
+            let needed =
+                self.session().status() == SessionStatus::Running || self.session().is_alive();
+            if !needed && self.leave(mailbox) {
                 return Ok(());
             }
-            let deadline = self.session().deadline();
+            let due = self.session().due();
             let clock = Arc::clone(&self.cortex.clock);
             let mail = tokio::select! {
                 biased;
                 mail = mailbox.recv() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
-                () = async { match deadline {
-                    Some(at) => clock.sleep_until(at).await,
+                input = async { match due {
+                    Some((at, input)) => {
+                        clock.sleep_until(at).await;
+                        input
+                    }
                     None => std::future::pending().await,
                 } } => {
-                    self.input(Input::TimeLimit).await?;
+                    self.input(input).await?;
                     continue;
                 }
             };
@@ -245,7 +262,7 @@ impl Driver {
                 self.input(Input::Started { epoch, hive, agent_active }).await?;
             }
             Mail::Recover => {
-                if self.session().status() == SessionStatus::Running {
+                if self.session().status() == SessionStatus::Running || self.session().is_alive() {
                     self.input(Input::Recovered { epoch, hive }).await?;
                 }
             }
@@ -268,6 +285,18 @@ impl Driver {
                     self.progress(effect, delta).await?;
                 }
             }
+            Mail::Life { epoch, effect, word } => {
+                let number = self.session().effect_number(effect);
+                let (Some(effect), true) = (number, epoch == self.session().row().epoch) else {
+                    count(&self.cortex.counters.stale);
+                    return Ok(());
+                };
+                self.input(Input::Life(match word {
+                    LifeWord::Started { pid } => LifeInput::Started { effect, pid },
+                    LifeWord::Noticed(notice) => LifeInput::Noticed { effect, notice },
+                }))
+                .await?;
+            }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::Order { order, reply } => {
                 let another = match &order {
@@ -276,6 +305,7 @@ impl Driver {
                     }
                     Order::Answer { item: None, .. }
                     | Order::Cancel { .. }
+                    | Order::Stop { .. }
                     | Order::Decide { .. } => false,
                 };
                 if another {
@@ -284,6 +314,7 @@ impl Driver {
                 }
                 let input = match order {
                     Order::Cancel { by } => Input::Canceled { by },
+                    Order::Stop { how, by } => Input::Life(LifeInput::StopAsked { how, by }),
                     Order::Answer { item: _, message, by } => {
                         Input::Answered { message, by, epoch, hive }
                     }
@@ -330,6 +361,7 @@ impl Driver {
             EffectResult::Model { reply, latency_ms } => {
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
+            EffectResult::Lived(end) => Input::Life(LifeInput::Ended { effect: number, end }),
             EffectResult::Bound { hash } => {
                 let ttl = self.cortex.config.approval_ttl;
                 let expires_at = ttl.map(|ttl| self.cortex.clock.now().after(ttl));
@@ -382,12 +414,15 @@ impl Driver {
         let waited = self.session().inbox_item();
         // What of these is done again was begun in an earlier life.
         let begun = self.session().effects_under_way();
-        let (mut effects, mut aborted) = self.fed(&input, now, &mut commit);
+        let ended = matches!(input, Input::Life(LifeInput::Ended { .. }))
+            .then(|| before.command.as_ref().map(|row| row.life))
+            .flatten();
+        let (mut effects, mut aborted, orders) = self.fed(&input, now, &mut commit);
         // What it wants judged is judged in the same commit: no wait, and nothing between.
         while let Some(verdict) = self.verdict() {
             let mut input = Input::Judged { verdict: Box::new(verdict) };
             self.cortex.redact(&mut input);
-            let (more, stopped) = self.fed(&input, now, &mut commit);
+            let (more, stopped, _) = self.fed(&input, now, &mut commit);
             for id in stopped {
                 // What this very commit would have begun never begins.
                 match effects.iter().position(|effect| effect.id == id) {
@@ -416,12 +451,26 @@ impl Driver {
         if self.cortex.draining() && !effects.is_empty() {
             return self.keep_back(effects, &begun).await;
         }
+        let session = self.id;
         for effect in effects {
-            self.tell(ToHive::Perform { session: self.id, epoch, effect }).await;
+            let token = match &effect.action {
+                EffectAction::Live(launch) => Some(self.cortex.session_token(session, launch.life)),
+                EffectAction::Tool { .. } | EffectAction::Model(_) | EffectAction::Bind { .. } => {
+                    None
+                }
+            };
+            self.tell(ToHive::Perform { session, epoch, effect, token }).await;
+        }
+        for (effect, order) in orders {
+            self.tell(ToHive::Order { session, epoch, effect, order }).await;
+        }
+        if let Some(life) = ended {
+            self.tell(ToHive::Recorded { session, life }).await;
         }
         let status = self.session().status();
         let over = status.is_terminal();
-        if over || (status != SessionStatus::Running && before.status == SessionStatus::Running) {
+        let left = status != SessionStatus::Running && before.status == SessionStatus::Running;
+        if over || (left && !self.session().is_alive()) {
             self.tell(ToHive::Release { session: self.id, epoch: old, over }).await;
         }
         Ok(())
@@ -433,11 +482,11 @@ impl Driver {
         input: &Input,
         now: Timestamp,
         commit: &mut Commit,
-    ) -> (Vec<Effect>, Vec<EffectId>) {
+    ) -> (Vec<Effect>, Vec<EffectId>, Vec<(EffectId, LifeOrder)>) {
         let stream = StreamId::Session(self.id);
         let (kind, payload) = self.session().record(input);
         commit.events.push(NewEvent { stream, kind, ts: now, payload });
-        let Step { events, steps, effects, aborted } = self.step(input, now);
+        let Step { events, steps, effects, aborted, orders } = self.step(input, now);
         for event in &events {
             self.cortex.counters.of_event(event.kind);
             if event.kind == Alarm::Tripped.kind() {
@@ -457,7 +506,7 @@ impl Driver {
                 .retain(|change| !matches!(change, Change::StepPut(other) if other.id == step.id));
             commit.changes.push(Change::StepPut(Box::new(step)));
         }
-        (effects, aborted)
+        (effects, aborted, orders)
     }
 
     /// What the policy says about the call that the session wants to begin, if it wants one.
@@ -483,8 +532,12 @@ impl Driver {
     /// Keeps the queue, the Hive and the counters in step with a change of the row.
     async fn moved(&self, before: &SessionRow) {
         let row = self.session().row();
-        if row.epoch != before.epoch && row.status == SessionStatus::Running {
+        let placed = row.epoch != before.epoch && row.status == SessionStatus::Running;
+        if placed {
             self.tell(ToHive::Assign(assignment(self.session()))).await;
+        }
+        let again = before.status == SessionStatus::AwaitingInput && self.session().is_alive();
+        if placed || (again && row.status == SessionStatus::Running) {
             let agent_bound = self.session().agent().limits.max_concurrent;
             let ticket =
                 Ticket { session: self.id, colony: row.colony, agent: row.agent, agent_bound };
@@ -595,7 +648,7 @@ impl Driver {
     /// While draining: a session that waits for a model call only is left at once, for that is
     /// done again; one with a tool under way gets the time that is left.
     fn may_leave_running(&self, mailbox: &mpsc::UnboundedReceiver<Mail>) -> bool {
-        self.session().status() == SessionStatus::Running
+        (self.session().status() == SessionStatus::Running || self.session().is_alive())
             && mailbox.is_empty()
             && !self.session().is_acting()
     }
@@ -606,6 +659,7 @@ fn assignment(session: &Session) -> Assignment {
     Assignment {
         session: row.id,
         epoch: row.epoch,
+        name: row.name.clone(),
         colony: row.colony,
         agent: row.agent,
         tools_allowed: session.agent().tools_allowed.clone().into(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
 use overmind_core::replay::{ReplayError, Replayer};
-use overmind_core::session::{Recorded, SANDBOX_ATTESTED, Session, Toolset};
+use overmind_core::session::{REBUILT_FROM, Recorded, Session, Toolset};
 use overmind_core::store::{EventQuery, LogEvent, StreamId};
 
 use super::Cortex;
@@ -12,27 +12,6 @@ use crate::error::EngineError;
 
 /// Events read at a time.
 const PAGE: u32 = 2000;
-
-/// Every kind that a replay needs when it does not compare: the inputs, and what the row shows.
-const INPUTS: &[&str] = &[
-    "run.queued",
-    "run.started",
-    "run.recovered",
-    "tool.called",
-    "tool.denied",
-    "model.infer.completed",
-    "model.infer.failed",
-    "run.input_received",
-    "approval.answered",
-    "approval.bound",
-    "tool.judged",
-    "tool.refused",
-    "run.canceled",
-    "run.time_limit_reached",
-    "run.forked",
-    "run.handed_over",
-    SANDBOX_ATTESTED,
-];
 
 impl Cortex {
     /// Rebuilds a session. `None` when there is no such session.
@@ -42,7 +21,7 @@ impl Cortex {
         let mut toolset = None;
         loop {
             let stream = Some(StreamId::Session(id));
-            let query = EventQuery { stream, after, kinds: INPUTS, limit: PAGE };
+            let query = EventQuery { stream, after, kinds: REBUILT_FROM, limit: PAGE };
             let page = self.store.events(query).await?;
             let Some(last) = page.last() else { break };
             after = last.seq;

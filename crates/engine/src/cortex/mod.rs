@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::attest::Attested;
-use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex};
+use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex, ToHive};
 use overmind_core::canary::Alarm;
+use overmind_core::command::LifeInput;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
@@ -198,6 +199,9 @@ impl Cortex {
                 ToCortex::Progress { session, epoch, effect, delta } => {
                     self.report(session, Mail::Progress { epoch, effect, delta });
                 }
+                ToCortex::Life { session, epoch, effect, word } => {
+                    self.report(session, Mail::Life { epoch, effect, word });
+                }
                 ToCortex::Attested { session, epoch, attested } => {
                     self.attested(session, epoch, attested);
                 }
@@ -321,14 +325,24 @@ impl Cortex {
     /// Puts back to work what a crash or a shutdown left.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<u64, StoreError> {
         self.fill_inbox().await?;
+        self.keep_lives().await?;
         let mut recovered = 0;
-        for status in [SessionStatus::Running, SessionStatus::Queued] {
+        for status in [SessionStatus::Running, SessionStatus::AwaitingInput, SessionStatus::Queued]
+        {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
                 for row in &page {
+                    if status == SessionStatus::AwaitingInput {
+                        // A command lives on while it waits for a human; nothing else does.
+                        if row.command.as_ref().is_some_and(|command| command.pid.is_some()) {
+                            recovered += 1;
+                            self.post(row.id, Mail::Recover);
+                        }
+                        continue;
+                    }
                     let ticket = self.ticket(row).await?;
                     if status == SessionStatus::Running {
                         recovered += 1;
@@ -343,6 +357,28 @@ impl Cortex {
         self.counters.recovered.fetch_add(recovered, Ordering::Relaxed);
         self.pump();
         Ok(recovered)
+    }
+
+    /// Says which lives of commands are still wanted, before anything is done about any.
+    async fn keep_lives(&self) -> Result<(), StoreError> {
+        let mut lives = Vec::new();
+        for status in [SessionStatus::Running, SessionStatus::AwaitingInput] {
+            let mut after = None;
+            loop {
+                let page = self.store.session_scan(status, after, SCAN).await?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.id);
+                let wanted = page.iter().filter_map(|row| {
+                    let command = row.command.as_ref()?;
+                    command.restart_at.is_none().then_some((row.id, command.life))
+                });
+                lives.extend(wanted);
+            }
+        }
+        if let Err(err) = self.bus.send(self.hive(), ToHive::Keep { lives }).await {
+            tracing::warn!(error = %err, "the hive does not hear");
+        }
+        Ok(())
     }
 
     pub(crate) async fn ticket(&self, row: &SessionRow) -> Result<Ticket, StoreError> {
@@ -526,6 +562,22 @@ impl Cortex {
                     }
                 }
             }
+            Input::Life(life) => match life {
+                LifeInput::Noticed { effect: _, notice } => {
+                    if let Ok(mut value) = serde_json::to_value(&*notice) {
+                        self.store.redact(&mut value);
+                        if let Ok(masked) = serde_json::from_value(value) {
+                            *notice = masked;
+                        }
+                    }
+                }
+                LifeInput::Ended { effect: _, end } => {
+                    if let Some(reason) = &mut end.reason {
+                        text(reason);
+                    }
+                }
+                LifeInput::Started { .. } | LifeInput::StopAsked { .. } | LifeInput::Due => {}
+            },
             Input::Bound { .. }
             | Input::Decided { reason: None, .. }
             | Input::Started { .. }

@@ -22,6 +22,7 @@ fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft 
         task: ASKS.into(),
         name: name.map(str::to_owned),
         parent: parent.map(str::to_owned),
+        command: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

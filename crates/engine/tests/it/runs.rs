@@ -124,6 +124,7 @@ async fn the_step_limit_ends_a_run_with_both_events() {
         task: "shell: true".into(),
         name: None,
         parent: None,
+        command: None,
         step_limit: Some(1),
         workspace: None,
         idempotency: None,

@@ -81,7 +81,9 @@ impl World {
             gate,
             clock: Arc::new(WallClock) as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(life)),
+            processes: None,
             config: Config {
+                environment: Vec::new(),
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,
@@ -134,6 +136,7 @@ impl World {
             task: task.into(),
             name: None,
             parent: None,
+            command: None,
             step_limit: None,
             workspace: None,
             idempotency: None,

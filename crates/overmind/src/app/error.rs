@@ -32,6 +32,8 @@ pub enum StartError {
     #[error(transparent)]
     Mcp(#[from] overmind_mcp::McpError),
     #[error(transparent)]
+    Processes(#[from] overmind_core::process::ProcessError),
+    #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
@@ -54,7 +56,7 @@ impl StartError {
             Self::Store(StoreError::Locked { .. }) => {
                 Some("`overmind doctor` looks who holds it".into())
             }
-            Self::Store(_) | Self::Mcp(_) | Self::Engine(_) => None,
+            Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
             Self::Policy(_) => Some("`overmind policy show --policy FILE` checks one without a server".into()),
             Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) => Some("`overmind config show` says where it comes from".into()),
         }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
+use overmind_core::process::Processes;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
@@ -52,6 +53,7 @@ pub struct App {
     engine: Engine,
     sandboxes: Sandboxes,
     mcp: Arc<McpServers>,
+    processes: overmind_supervise::Supervisor,
     server_file: ServerFile,
     /// Cancelled to stop accepting; the server then finishes what it has.
     closing: CancellationToken,
@@ -110,6 +112,7 @@ impl App {
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
+        let processes = processes(&config)?;
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
@@ -118,6 +121,7 @@ impl App {
             tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
+            processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
@@ -129,6 +133,7 @@ impl App {
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
+                environment: config.environment.clone(),
                 canaries: canaries.clone(),
             },
         })
@@ -165,6 +170,7 @@ impl App {
             engine,
             sandboxes,
             mcp,
+            processes,
             server_file,
             closing,
             server,
@@ -212,7 +218,18 @@ impl App {
     /// lose nothing that was acknowledged and go on at the next start. `now` ends the waiting
     /// for them early.
     pub async fn stop(self, now: impl Future<Output = ()>) -> usize {
-        let Self { config, engine, sandboxes, mcp, closing, server, housekeeping, lock, .. } = self;
+        let Self {
+            config,
+            engine,
+            sandboxes,
+            mcp,
+            processes,
+            closing,
+            server,
+            housekeeping,
+            lock,
+            ..
+        } = self;
         let mut now = std::pin::pin!(now);
         closing.cancel();
         housekeeping.stop().await;
@@ -243,6 +260,8 @@ impl App {
             None => engine.drain(Duration::ZERO).await,
         };
         mcp.shutdown().await;
+        // Lets go of them: they go on.
+        processes.close().await;
         // Cgroups of commands that were cut off, as far as the kernel lets go of them in time.
         let left = sandboxes.clone();
         if let Err(err) = tokio::task::spawn_blocking(move || left.namespace().settled()).await {
@@ -254,6 +273,14 @@ impl App {
         drop(lock);
         requests + sessions
     }
+}
+
+/// Keepers of commands, in the data directory. They outlive this process, and a new file of this
+/// program: the link names the one that runs.
+fn processes(config: &Config) -> Result<overmind_supervise::Supervisor, StartError> {
+    let program = PathBuf::from("/proc/self/exe");
+    let options = overmind_supervise::Options::new(program, config.data.processes());
+    Ok(overmind_supervise::Supervisor::open(options)?)
 }
 
 /// How many sandboxes wait for a command between calls, of each kind. See docs/sandbox.md for

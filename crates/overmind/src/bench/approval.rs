@@ -72,6 +72,7 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         task: "read: f0.txt".into(),
         name: None,
         parent: None,
+        command: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

@@ -147,6 +147,7 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
         task: "measure".into(),
         name: None,
         parent: None,
+        command: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

@@ -122,6 +122,7 @@ fn session() -> SessionRow {
         steps: 0,
         sandbox: SandboxLevel::Namespace,
         attestation: None,
+        command: None,
         workspace: "/tmp".into(),
         forked_from: None,
         created_by: "bench".into(),

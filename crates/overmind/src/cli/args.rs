@@ -154,6 +154,25 @@ Example:
     Approve(ApproveArgs),
     /// Refuse actions that wait for approval
     Deny(DenyArgs),
+    /// End the command of a run: TERM to all of its processes, and KILL after a while
+    #[command(after_help = "\
+Example:
+  overmind stop build --grace 30")]
+    Stop(super::args_command::StopArgs),
+    /// End runs at once
+    #[command(after_help = "\
+Examples:
+  overmind kill build
+  overmind kill boss --cascade                also what was started for it
+  overmind kill --all                         every command that is running")]
+    Kill(super::args_command::KillArgs),
+    /// Type something into the command of a run
+    #[command(after_help = "\
+Example:
+  overmind send build yes, go on")]
+    Send(super::args_command::SendArgs),
+    /// Wait until a run has ended; exits as its command did
+    Wait(super::args_command::WaitArgs),
     /// Stop runs for good
     #[command(after_help = "\
 Example:
@@ -330,10 +349,10 @@ pub struct DownArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// The agent: its name, its id, or a unique part of it
-    pub agent: String,
-    /// What it is to do
-    pub task: String,
+    /// An agent, by its name, its id or a unique part of it, and what it is to do. When the first
+    /// word is no agent's, all of them are a command for the shell
+    #[arg(required_unless_present = "agent")]
+    pub words: Vec<String>,
     /// Show what happens until the run ends
     #[arg(short, long)]
     pub follow: bool,
@@ -356,6 +375,8 @@ pub struct RunArgs {
     /// Asking again with the same key answers with the first run instead of a second
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub command: super::args_command::CommandFlags,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -399,6 +420,15 @@ pub struct LogsArgs {
     /// Go on until the run ends
     #[arg(short, long)]
     pub follow: bool,
+    /// Only the last so many lines of a command
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only what a command wrote since this time, or so long ago: 90s, 10m, 2h, 1d
+    #[arg(long, value_name = "TIME", conflicts_with = "tail")]
+    pub since: Option<String>,
+    /// Only lines of a command in which this regular expression is found
+    #[arg(long, value_name = "PATTERN")]
+    pub grep: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]

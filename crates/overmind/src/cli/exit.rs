@@ -6,22 +6,50 @@ use std::process::ExitCode;
 /// The codes of `overmind --help` and docs/cli.md. Scripts rely on them: they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    Done = 0,
-    Failed = 1,
-    Usage = 2,
-    NotFound = 3,
-    Unreachable = 4,
-    Conflict = 5,
-    Denied = 6,
-    RunFailed = 10,
-    RunCanceled = 11,
-    RunWaits = 12,
+    Done,
+    Failed,
+    Usage,
+    NotFound,
+    Unreachable,
+    Conflict,
+    Denied,
+    RunFailed,
+    RunCanceled,
+    RunWaits,
+    /// Of `wait`: as the run's own command ended.
+    OfCommand(u8),
+}
+
+impl Exit {
+    /// As a shell shows a command's end; what fits no exit code is 255.
+    pub fn of_command(code: i32) -> Self {
+        match u8::try_from(code) {
+            Ok(0) => Self::Done,
+            Ok(code) => Self::OfCommand(code),
+            Err(_) => Self::OfCommand(255),
+        }
+    }
+
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::Unreachable => 4,
+            Self::Conflict => 5,
+            Self::Denied => 6,
+            Self::RunFailed => 10,
+            Self::RunCanceled => 11,
+            Self::RunWaits => 12,
+            Self::OfCommand(code) => code,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        // The discriminants are small by definition.
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 

@@ -6,9 +6,11 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
+pub mod command;
 pub mod config_cmd;
 pub mod context;
 pub mod exit;
@@ -99,6 +101,10 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Approve(args) => Box::pin(inbox_answer::approve(cx, args)).await,
         Command::Deny(args) => Box::pin(inbox_answer::deny(cx, args)).await,
         Command::Answer(args) => Box::pin(inbox_answer::answer(cx, args)).await,
+        Command::Stop(args) => command::stop(cx, &args).await,
+        Command::Kill(args) => command::kill(cx, &args).await,
+        Command::Send(args) => command::send(cx, &args).await,
+        Command::Wait(args) => Box::pin(command::wait(cx, &args)).await,
         Command::Cancel { ids, cascade } => session::cancel(cx, &ids, cascade).await,
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
@@ -140,6 +146,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Commands(_)
             | StartError::Policy(_)
             | StartError::Mcp(_)
+            | StartError::Processes(_)
             | StartError::Engine(_) => Exit::Failed,
         };
         Self { exit, message: crate::app::chain(&err), hint: err.hint() }

@@ -13,11 +13,12 @@ use overmind_api::{
     InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
     McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
     MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
-    RunListQuery, RunStatus, SessionId, Status, Timeline, Tool, ToolCallRequest, VerifyReport,
+    RunListQuery, RunSend, RunStatus, RunStop, SessionId, Status, Timeline, Tool, ToolCallRequest,
+    VerifyReport,
 };
 use overmind_client::{
-    Client, ClientError, InboxWatch, LogWatch, Options, Page, Replay, ReplayItem, ReplayOptions,
-    Target,
+    Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
+    ReplayOptions, RunLog, Target,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -159,6 +160,34 @@ impl Remote {
 
     pub async fn agent_create(&self, agent: &AgentCreate) -> Result<Agent, Failure> {
         Ok(self.client.agent_create(agent, None).await?)
+    }
+
+    /// The agent of commands that are given in words, made if there is none.
+    pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
+        match self.client.agent_fetch(super::command::AGENT).await {
+            Ok(agent) => Ok(agent),
+            Err(err) => {
+                let failure = Failure::from(err);
+                if failure.exit != Exit::NotFound {
+                    return Err(failure);
+                }
+                // Of two that make it at once both get the same one.
+                let key = Some("the-agent-of-commands");
+                Ok(self.client.agent_create(&super::command::agent(), key).await?)
+            }
+        }
+    }
+
+    pub async fn run_stop(&self, id: &str, stop: RunStop) -> Result<Run, Failure> {
+        Ok(self.client.run_stop(id, stop).await?)
+    }
+
+    pub async fn run_send(&self, id: &str, send: &RunSend) -> Result<Run, Failure> {
+        Ok(self.client.run_send(id, send).await?)
+    }
+
+    pub async fn run_log(&self, id: &str, options: &LogOptions) -> Result<RunLog, Failure> {
+        Ok(self.client.run_log(id, options).await?)
     }
 
     /// At most `limit`, newest first.

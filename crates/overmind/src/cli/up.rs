@@ -52,7 +52,7 @@ pub fn up(cx: &Context, args: &UpArgs) -> Outcome {
     let outcome = serve(cx, args, Ready::Parent);
     if let Err(failure) = &outcome {
         let Failure { exit, message, hint } = failure;
-        say(&Said::Failed { exit: *exit as u8, message: message.clone(), hint: hint.clone() });
+        say(&Said::Failed { exit: exit.code(), message: message.clone(), hint: hint.clone() });
     }
     outcome
 }
@@ -220,7 +220,7 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
         }
         Some(Said::Failed { exit, message, hint }) => {
             let _ = child.wait();
-            let exit = if exit == Exit::Conflict as u8 { Exit::Conflict } else { Exit::Failed };
+            let exit = if exit == Exit::Conflict.code() { Exit::Conflict } else { Exit::Failed };
             Err(Failure { exit, message, hint })
         }
         None => {

@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
 use super::show::{self, cell, or_dash};
 use super::story::{self, Story};
-use super::{ids, session};
+use super::{command, ids, session};
 use crate::app::clock::SystemClock;
 use crate::output::table::Table;
 use crate::output::{clean, paint, when};
@@ -50,9 +50,16 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         }
         None => None,
     };
+    let key = args.idempotency_key.as_deref();
+    let mut words = args.words;
+    let first = match args.command.agent.clone() {
+        Some(agent) => agent,
+        None if words.is_empty() => return Err(Failure::usage("say what to run")),
+        None => words.remove(0),
+    };
     let mut draft = RunCreate {
-        agent_id: args.agent.clone(),
-        task: args.task,
+        agent_id: first.clone(),
+        task: words.join(" "),
         step_limit: args.step_limit,
         workspace,
         name: args.name,
@@ -60,16 +67,36 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
             Some(parent) => Some(remote.find_run(parent).await?),
             None => None,
         },
+        command: None,
     };
-    let key = args.idempotency_key.as_deref();
-    let made = match remote.run_create(&draft, key).await {
-        // The server knows ids and exact names; parts of ids are looked up here.
-        Err(failure) if failure.exit == Exit::NotFound => {
-            draft.agent_id = remote.find_agent(&args.agent).await?.id.to_string();
-            remote.run_create(&draft, key).await?
+    // The server knows ids and exact names; parts of ids are looked up here. What names no agent
+    // is a command.
+    let agent = match remote.find_agent(&first).await {
+        Ok(agent) => agent,
+        Err(failure) if failure.exit == Exit::NotFound && !first.starts_with("agt_") => {
+            draft.task = std::iter::once(first).chain(words).collect::<Vec<_>>().join(" ");
+            // Where the person stands, as a shell would.
+            draft.workspace =
+                Some(match draft.workspace {
+                    Some(workspace) => workspace,
+                    None => cx.cwd.to_str().map(str::to_owned).ok_or_else(|| {
+                        Failure::usage(format!("{} is not UTF-8", cx.cwd.display()))
+                    })?,
+                });
+            remote.agent_of_commands().await?
         }
-        other => other?,
+        Err(failure) => return Err(failure),
     };
+    draft.agent_id = agent.id.to_string();
+    match agent.command {
+        Some(own) => draft.command = args.command.over(own),
+        None if args.command.over(overmind_api::Command::default()).is_some() => {
+            let message = format!("{} is no command: its options do not apply", agent.name);
+            return Err(Failure::usage(message));
+        }
+        None => {}
+    }
+    let made = remote.run_create(&draft, key).await?;
     let id = made.id.to_string();
     if args.wait || (args.follow && cx.out.format == Format::Name) {
         let exit = settle(cx, &remote, &id).await?;
@@ -102,6 +129,15 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
             }
         },
     };
+    let run = remote.run(&id).await?;
+    if run.process.is_some() {
+        return command::logs(cx, &remote, &run, args).await;
+    }
+    if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
+        let message =
+            "--tail, --since and --grep are for runs of commands; `overmind events` has the rest";
+        return Err(Failure::usage(message));
+    }
     let until = if args.follow { Until::Ended } else { Until::Now };
     follow(cx, &remote, &id, until).await?;
     Ok(Exit::Done)
@@ -189,17 +225,25 @@ async fn watch(
     }
 }
 
-/// Patience with a server that went away.
-#[derive(Default)]
-struct Away(Option<Timestamp>);
+/// Patience with a server that went away while something was watched.
+#[derive(Debug, Default)]
+pub struct Away(Option<Timestamp>);
 
 impl Away {
-    fn is_back(&mut self) {
+    pub fn is_back(&mut self) {
         self.0 = None;
     }
 
-    /// Returns when it is time to try again, or with what went wrong when that took too long.
-    async fn wait(&mut self, cx: &Context, failure: Option<Failure>) -> Result<(), Failure> {
+    /// Returns when it is time to try again.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, when it is not that the server is away, or that took too long.
+    pub async fn wait(&mut self, cx: &Context, failure: Option<Failure>) -> Result<(), Failure> {
+        let failure = match failure {
+            Some(failure) if failure.exit != Exit::Unreachable => return Err(failure),
+            failure => failure,
+        };
         let now = SystemClock.now();
         let since = *self.0.get_or_insert_with(|| {
             cx.out.note("the server went away; waiting for it to come back");
@@ -213,6 +257,16 @@ impl Away {
         SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;
         Ok(())
     }
+}
+
+/// Waits until a run has ended, whatever it waits for meanwhile.
+///
+/// # Errors
+///
+/// When the server stays away.
+pub async fn ended(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failure> {
+    watch(cx, remote, id, Until::Ended, &mut |_| Ok(())).await?;
+    remote.run(id).await
 }
 
 /// Whether an entry is a reason to ask if the run waits for a human.

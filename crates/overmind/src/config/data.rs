@@ -56,6 +56,11 @@ impl DataDir {
         self.0.join("server.json")
     }
 
+    /// Holds a directory for each run whose agent is a command: its log, and its keeper's socket.
+    pub fn processes(&self) -> PathBuf {
+        self.0.join("processes")
+    }
+
     pub fn log_file(&self) -> PathBuf {
         self.0.join("overmind.log")
     }

@@ -64,6 +64,16 @@ pub const TERM: &str = "TERM";
 pub const HOME: &str = "HOME";
 pub const XDG_DATA_HOME: &str = "XDG_DATA_HOME";
 pub const PATH: &str = "PATH";
+pub const USER: &str = "USER";
+pub const LOGNAME: &str = "LOGNAME";
+pub const SHELL: &str = "SHELL";
+pub const LANG: &str = "LANG";
+pub const LC_ALL: &str = "LC_ALL";
+pub const TZ: &str = "TZ";
+
+/// What agents that are commands inherit of the server's environment: who the user is and where
+/// programs are found. Nothing that could be a key.
+pub const INHERITED: &[&str] = &[PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_ALL, TZ];
 
 /// All of the above: nothing else is ever looked up.
 pub const NAMES: &[&str] = &[
@@ -114,6 +124,12 @@ pub const NAMES: &[&str] = &[
     HOME,
     XDG_DATA_HOME,
     PATH,
+    USER,
+    LOGNAME,
+    SHELL,
+    LANG,
+    LC_ALL,
+    TZ,
 ];
 
 /// What the names of variables that hold secrets begin with.

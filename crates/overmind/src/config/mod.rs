@@ -67,6 +67,8 @@ pub struct Config {
     pub runner: Vec<String>,
     pub private_paths: Option<Vec<String>>,
     pub untrusted_paths: Option<Vec<String>>,
+    /// What agents that are commands inherit of the server's environment.
+    pub environment: Vec<(String, String)>,
     /// Whether canaries are planted and watched for.
     pub canaries: bool,
     /// Those on top of what every session has.
@@ -128,7 +130,11 @@ impl Config {
         };
         let layers = Layers::collect(data.path(), &file, env, &flags.values, cwd)?;
         let checked = Self::checked(data, file, layers, cwd)?;
-        Ok(Self { credentials: env.credentials(), ..checked })
+        let inherited = env::INHERITED.iter();
+        let environment = inherited
+            .filter_map(|name| Some(((*name).to_owned(), env.text(name)?.to_owned())))
+            .collect();
+        Ok(Self { credentials: env.credentials(), environment, ..checked })
     }
 
     fn checked(
@@ -219,6 +225,7 @@ impl Config {
             runner: layers.list_of(key::RUNNER),
             private_paths: some_list(key::PRIVATE_PATHS),
             untrusted_paths: some_list(key::UNTRUSTED_PATHS),
+            environment: Vec::new(),
             canaries: layers.text_of(key::CANARIES) != Some("off"),
             declared_canaries: canaries::declared(&layers)?,
             policy: policy(&layers),

@@ -193,7 +193,9 @@ async fn engine(
         gate: None,
         clock: Arc::new(WallClock) as Arc<dyn Clock>,
         ids: Arc::new(SeededIds::new(life)),
+        processes: None,
         config: Config {
+            environment: Vec::new(),
             max_running: 8,
             max_running_per_agent: 8,
             max_running_per_colony: 8,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::{Agent, AgentStatus};
 use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
+use overmind_core::command::CommandRow;
 use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use overmind_core::model::Usage;
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
@@ -61,6 +62,15 @@ fn full_session(world: &World) -> SessionRow {
     row.forked_from = Some((world.session_id(), 4));
     row.created_by = "key one".into();
     row.parent = Some(world.session_id());
+    row.command = Some(CommandRow {
+        life: 3,
+        pid: Some(4_194_304),
+        restarts: 2,
+        exit_code: Some(-1),
+        signal: Some(9),
+        restart_at: Some(at(9)),
+        conversation: Some("c-1".into()),
+    });
     row
 }
 

@@ -3,25 +3,31 @@
 //! It hears [`ToHive`] and says [`ToCortex`]. Work for an older epoch than it knows is dropped;
 //! an aborted effect's future is dropped, which kills what it started.
 
+pub(crate) mod life;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
+use overmind_core::command::{Launch, LifeEnded};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::live::{LivePiece, LiveSink};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
+use overmind_core::process::ProcessKey;
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::Clock;
 use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::life::{Lives, Say};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -39,6 +45,8 @@ pub(crate) struct Hive {
     pub(crate) tools: Arc<dyn Toolbox>,
     pub(crate) models: Arc<dyn Models>,
     pub(crate) gate: Option<Arc<dyn Gate>>,
+    /// Commands, if this hive can run any.
+    pub(crate) lives: Option<Arc<Lives>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
 }
@@ -103,8 +111,27 @@ impl Hive {
                 let accepted = place(sessions, assignment);
                 self.say(ToCortex::Acknowledge { session, epoch, accepted }).await;
             }
-            ToHive::Perform { session, epoch, effect } => {
-                self.perform(session, epoch, effect, sessions);
+            ToHive::Perform { session, epoch, effect, token } => {
+                self.perform(session, epoch, effect, token, sessions);
+            }
+            ToHive::Order { session, epoch, effect, order } => {
+                let here = lock(sessions)
+                    .get(&session)
+                    .is_some_and(|placed| placed.assignment.epoch == epoch);
+                if let (true, Some(lives)) = (here, self.lives.clone()) {
+                    self.tasks.spawn(|_stop| async move { lives.order(effect, order).await });
+                }
+            }
+            ToHive::Recorded { session, life } => {
+                if let Some(lives) = self.lives.clone() {
+                    let key = ProcessKey { session, epoch: life };
+                    self.tasks.spawn(|_stop| async move { lives.acknowledge(key).await });
+                }
+            }
+            ToHive::Keep { lives: wanted } => {
+                if let Some(lives) = self.lives.clone() {
+                    self.tasks.spawn(|_stop| async move { lives.keep(wanted).await });
+                }
             }
             ToHive::Abort { session, epoch, effect } => {
                 if let Some(placed) = lock(sessions).get_mut(&session)
@@ -112,6 +139,11 @@ impl Hive {
                     && let Some(stop) = placed.effects.remove(&effect)
                 {
                     stop.cancel();
+                }
+                if let Some(lives) = self.lives.clone()
+                    && let Some(key) = lives.aborted(effect)
+                {
+                    self.tasks.spawn(|_stop| async move { lives.kill(key, "canceled").await });
                 }
             }
             ToHive::Release { session, epoch, over } => {
@@ -151,6 +183,7 @@ impl Hive {
         session: SessionId,
         epoch: u32,
         effect: Effect,
+        token: Option<String>,
         sessions: &Sessions,
     ) {
         let stop = CancellationToken::new();
@@ -172,7 +205,7 @@ impl Hive {
             let result = tokio::select! {
                 () = stop.cancelled() => None,
                 () = shutdown.cancelled() => None,
-                result = hive.act(&assignment, effect, &sessions) => Some(result),
+                result = hive.act(&assignment, effect, token, &sessions) => Some(result),
             };
             if let Some(placed) = lock(&sessions).get_mut(&session)
                 && placed.assignment.epoch == epoch
@@ -189,7 +222,13 @@ impl Hive {
     }
 
     /// Does one effect.
-    async fn act(&self, assignment: &Assignment, effect: Effect, sessions: &Sessions) -> Done {
+    async fn act(
+        self: &Arc<Self>,
+        assignment: &Assignment,
+        effect: Effect,
+        token: Option<String>,
+        sessions: &Sessions,
+    ) -> Done {
         if let Some(at) = effect.not_before {
             self.clock.sleep_until(at).await;
         }
@@ -221,11 +260,51 @@ impl Hive {
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
             }
+            EffectAction::Live(launch) => {
+                let end = self.live(assignment, effect.id, &launch, token).await;
+                Done { result: EffectResult::Lived(end), streamed: Vec::new(), live: Vec::new() }
+            }
             EffectAction::Bind { name, args, files, policy } => {
                 let context = context(assignment, effect.id, LiveSink::default());
                 let hash = self.tools.bind(&context, &name, &args, &files, &policy).await;
                 let result = EffectResult::Bound { hash };
                 Done { result, streamed: Vec::new(), live: Vec::new() }
+            }
+        }
+    }
+
+    /// Keeps a command alive, and sends on what is to be said of it meanwhile.
+    async fn live(
+        self: &Arc<Self>,
+        assignment: &Assignment,
+        effect: EffectId,
+        launch: &Launch,
+        token: Option<String>,
+    ) -> LifeEnded {
+        let Some(lives) = self.lives.clone() else {
+            let reason = "this hive runs no commands".to_owned();
+            return LifeEnded::lost(reason, self.clock.now());
+        };
+        // Words leave in their order, and all of them before the report of the end.
+        let (words, mut said) = mpsc::unbounded_channel();
+        let say: Say = Arc::new(move |word| {
+            let _ = words.send(word);
+        });
+        let (session, epoch) = (assignment.session, assignment.epoch);
+        let life = lives.live(assignment, effect, launch, token, &say);
+        tokio::pin!(life);
+        loop {
+            tokio::select! {
+                biased;
+                Some(word) = said.recv() => {
+                    self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                }
+                end = &mut life => {
+                    while let Ok(word) = said.try_recv() {
+                        self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                    }
+                    return end;
+                }
             }
         }
     }

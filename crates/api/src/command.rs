@@ -1,0 +1,234 @@
+//! Agents that are commands, and the processes of their runs.
+
+use overmind_core::command as core;
+use overmind_core::process::prompt;
+use overmind_core::process::restart::RestartWhen;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::problem::FieldError;
+
+/// Whose program a command is, for what its screen and its output mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    #[default]
+    Raw,
+    Claude,
+    Codex,
+}
+
+/// Whether a command ends by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandKind {
+    /// It does its task and ends; behind pipes its input is closed.
+    #[default]
+    Task,
+    /// It takes more input for as long as it lives.
+    Session,
+}
+
+/// When a command is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    #[default]
+    Never,
+    #[serde(alias = "on_failure")]
+    OnFailure,
+    Always,
+}
+
+/// The command that an agent is, in place of a loop of ours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Command {
+    /// Program and arguments. `{task}` in an argument becomes the run's task; where it stands
+    /// nowhere, a task that is not empty is the last argument.
+    #[schema(example = json!(["claude", "-p", "{task}"]))]
+    pub argv: Vec<String>,
+    pub provider: Provider,
+    pub kind: CommandKind,
+    /// A terminal of its own in place of pipes.
+    pub terminal: bool,
+    /// `NAME=value`, added to the environment of the server's commands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    pub restart: Restart,
+    /// Restarts within `max_seconds`; 0 is no bound.
+    pub max_restarts: u32,
+    pub max_seconds: u32,
+    /// Milliseconds before the first restart; each further one waits twice as long, up to a minute.
+    pub backoff_ms: u32,
+    /// Seconds without output or work after which it is ended as stuck; 0 is never.
+    pub activity_timeout: u32,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        core::CommandSpec::default().into()
+    }
+}
+
+impl From<core::CommandSpec> for Command {
+    fn from(spec: core::CommandSpec) -> Self {
+        let core::CommandSpec {
+            argv,
+            provider,
+            kind,
+            terminal,
+            env,
+            restart,
+            activity_timeout,
+            model: _,
+        } = spec;
+        Self {
+            argv,
+            provider: match provider {
+                prompt::Provider::Raw => Provider::Raw,
+                prompt::Provider::Claude => Provider::Claude,
+                prompt::Provider::Codex => Provider::Codex,
+            },
+            kind: match kind {
+                core::CommandKind::Task => CommandKind::Task,
+                core::CommandKind::Session => CommandKind::Session,
+            },
+            terminal,
+            env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            restart: match restart.when {
+                RestartWhen::Never => Restart::Never,
+                RestartWhen::OnFailure => Restart::OnFailure,
+                RestartWhen::Always => Restart::Always,
+            },
+            max_restarts: restart.max_restarts,
+            max_seconds: restart.max_seconds,
+            backoff_ms: restart.backoff_ms,
+            activity_timeout,
+        }
+    }
+}
+
+impl From<Command> for core::CommandSpec {
+    fn from(command: Command) -> Self {
+        let pair = |text: String| match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), value.to_owned()),
+            None => (text, String::new()),
+        };
+        Self {
+            argv: command.argv,
+            provider: match command.provider {
+                Provider::Raw => prompt::Provider::Raw,
+                Provider::Claude => prompt::Provider::Claude,
+                Provider::Codex => prompt::Provider::Codex,
+            },
+            kind: match command.kind {
+                CommandKind::Task => core::CommandKind::Task,
+                CommandKind::Session => core::CommandKind::Session,
+            },
+            terminal: command.terminal,
+            env: command.env.into_iter().map(pair).collect(),
+            restart: core::RestartRules {
+                when: match command.restart {
+                    Restart::Never => RestartWhen::Never,
+                    Restart::OnFailure => RestartWhen::OnFailure,
+                    Restart::Always => RestartWhen::Always,
+                },
+                max_restarts: command.max_restarts,
+                max_seconds: command.max_seconds,
+                backoff_ms: command.backoff_ms,
+            },
+            activity_timeout: command.activity_timeout,
+            model: None,
+        }
+    }
+}
+
+impl Command {
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        if let Some(odd) = self.env.iter().find(|text| !text.contains('=') || text.starts_with('='))
+        {
+            errors.push(FieldError::new("command.env", format!("must be NAME=value, not `{odd}`")));
+        }
+        if let Err(err) = core::CommandSpec::from(self.clone()).check() {
+            errors.push(FieldError::new("command", err.to_string()));
+        }
+    }
+}
+
+/// The process of a run whose agent is a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Process {
+    /// How often it was started.
+    pub life: u32,
+    /// Of the main process, while it runs.
+    pub pid: Option<u32>,
+    pub restarts: u32,
+    /// Of the last life that ended.
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// When it is started again, while it waits for that.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub restart_at: Option<Timestamp>,
+    /// The provider's own id of the conversation.
+    pub conversation: Option<String>,
+}
+
+impl From<core::CommandRow> for Process {
+    fn from(row: core::CommandRow) -> Self {
+        let core::CommandRow { life, pid, restarts, exit_code, signal, restart_at, conversation } =
+            row;
+        Self { life, pid, restarts, exit_code, signal, restart_at, conversation }
+    }
+}
+
+/// Body of `POST /api/runs/{id}/stop`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunStop {
+    /// KILL at once in place of TERM first.
+    #[serde(default)]
+    pub kill: bool,
+    /// Seconds between TERM and KILL; at most an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 3600, default = 10)]
+    pub grace: Option<u32>,
+}
+
+impl RunStop {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        match self.grace {
+            Some(grace) if grace > 3600 => {
+                vec![FieldError::new("grace", format!("must be at most 3600, not {grace}"))]
+            }
+            Some(_) | None => Vec::new(),
+        }
+    }
+}
+
+/// Body of `POST /api/runs/{id}/send`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunSend {
+    /// At most 200,000 bytes.
+    pub text: String,
+    /// As it is, without a line end after it.
+    #[serde(default)]
+    pub raw: bool,
+}
+
+/// What a run's processes use now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProcessUsage {
+    /// Processor time since the start, in milliseconds, ended processes included.
+    pub cpu_ms: u64,
+    pub resident_bytes: u64,
+    pub processes: u32,
+    /// Where the log ends.
+    pub log_bytes: u64,
+    /// Since when nothing was written.
+    #[schema(value_type = String, format = DateTime)]
+    pub last_output_at: Timestamp,
+}

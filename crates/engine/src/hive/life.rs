@@ -1,0 +1,394 @@
+//! Commands that live: started, looked after, ended; found again after a restart.
+//!
+//! The life of a command is one long effect. Dropping its future leaves the process alone: what
+//! outlives the daemon must outlive a drain too. Only an abort, an order, or a [`ToHive::Keep`]
+//! that does not name it ends one.
+//!
+//! [`ToHive::Keep`]: overmind_core::bus::ToHive::Keep
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use overmind_core::bus::Assignment;
+use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
+use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::process::prompt::{self, Judged, Question};
+use overmind_core::process::{
+    Adopted, End, Ended, NoteKind, ProcessError, ProcessIo, ProcessKey, ProcessSpec, Processes,
+    Started, StderrKind, StdinKind, TerminalSize,
+};
+use overmind_core::time::Clock;
+use tokio::sync::{oneshot, watch};
+
+use crate::tasks::Tasks;
+
+/// How often a life is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Silences after which a screen is judged: once soon, and once when nothing has moved for long.
+const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+/// Rows of a screen that are looked at.
+const ROWS: u16 = 40;
+/// How long a program may take to read what is typed.
+const TYPING: Duration = Duration::from_secs(10);
+/// Processor time within a silence that tells that something is worked on.
+const BUSY_SHARE: u32 = 20;
+
+/// Sends a word about a life to the Cortex.
+pub(crate) type Say = Arc<dyn Fn(LifeWord) + Send + Sync>;
+
+/// What a hive needs to run commands.
+#[derive(Debug)]
+pub(crate) struct Lives {
+    processes: Arc<dyn Processes>,
+    clock: Arc<dyn Clock>,
+    /// What every command's environment has.
+    environment: Vec<(String, String)>,
+    tasks: Tasks,
+    under_way: Mutex<HashMap<EffectId, ProcessKey>>,
+    /// What was found at the start; `None` until it has been looked for.
+    found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
+}
+
+impl Lives {
+    pub(crate) fn new(
+        processes: Arc<dyn Processes>,
+        clock: Arc<dyn Clock>,
+        environment: Vec<(String, String)>,
+        tasks: Tasks,
+    ) -> Self {
+        let under_way = Mutex::default();
+        Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, ProcessKey>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds what an earlier process left, and ends what nobody wants any more.
+    pub(crate) async fn keep(&self, lives: Vec<(SessionId, u32)>) {
+        let wanted: HashSet<ProcessKey> =
+            lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
+        let adopted = match self.processes.adopt_all().await {
+            Ok(adopted) => adopted,
+            Err(err) => {
+                tracing::error!(error = %err, "processes of an earlier start cannot be found");
+                Vec::new()
+            }
+        };
+        let mut found = HashMap::new();
+        let mut unwanted = Vec::new();
+        for one in adopted {
+            let key = match &one {
+                Adopted::Live(started) => started.key,
+                Adopted::Ended(key, _) | Adopted::Unreachable { key, .. } => *key,
+            };
+            if wanted.contains(&key) {
+                found.insert(key, one);
+            } else {
+                unwanted.push(one);
+            }
+        }
+        self.found.send_replace(Some(found));
+        for one in unwanted {
+            match one {
+                Adopted::Live(started) => {
+                    tracing::info!(life = %started.key, "a process that nobody wants is ended");
+                    self.kill(started.key, "its session has ended").await;
+                }
+                Adopted::Ended(key, _) => self.acknowledge(key).await,
+                Adopted::Unreachable { key, reason } => {
+                    tracing::warn!(life = %key, reason, "a process is left alone");
+                }
+            }
+        }
+    }
+
+    async fn found(&self, key: ProcessKey) -> Option<Adopted> {
+        let mut found = self.found.subscribe();
+        // The sender lives as long as this does.
+        let _ = found.wait_for(Option::is_some).await;
+        let mut taken = None;
+        self.found.send_if_modified(|found| {
+            taken = found.as_mut().and_then(|found| found.remove(&key));
+            false
+        });
+        taken
+    }
+
+    /// Lives a life: starts it unless it is there, looks after it, and tells how it ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, a life that has begun goes on.
+    pub(crate) async fn live(
+        self: &Arc<Self>,
+        assignment: &Assignment,
+        effect: EffectId,
+        launch: &Launch,
+        token: Option<String>,
+        say: &Say,
+    ) -> LifeEnded {
+        let key = ProcessKey { session: assignment.session, epoch: launch.life };
+        self.under_way().insert(effect, key);
+        let ended = self.lived(assignment, effect, key, launch, token, say).await;
+        self.under_way().remove(&effect);
+        ended
+    }
+
+    async fn lived(
+        self: &Arc<Self>,
+        assignment: &Assignment,
+        effect: EffectId,
+        key: ProcessKey,
+        launch: &Launch,
+        token: Option<String>,
+        say: &Say,
+    ) -> LifeEnded {
+        let started = match self.found(key).await {
+            Some(Adopted::Live(started)) => Ok(started),
+            Some(Adopted::Ended(_, ended)) => return self.told(ended),
+            Some(Adopted::Unreachable { reason, .. }) => {
+                return self.told(Ended::Lost { reason, killed: 0 });
+            }
+            None => match self.processes.activity(key) {
+                // Placed anew while it lives: the same process is looked after.
+                Some(_) => return self.watch(key, launch, say).await,
+                None => {
+                    let spec = self.spec(assignment, key, launch, token);
+                    self.start(effect, spec).await
+                }
+            },
+        };
+        match started {
+            Ok(started) => {
+                say(LifeWord::Started { pid: started.pid });
+                self.watch(key, launch, say).await
+            }
+            Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
+        }
+    }
+
+    /// Starts a life in a task of its own: when the effect's future is dropped by a shutdown, what
+    /// is being started goes on; when it was aborted, it is ended as soon as it has begun.
+    async fn start(
+        self: &Arc<Self>,
+        effect: EffectId,
+        spec: ProcessSpec,
+    ) -> Result<Started, ProcessError> {
+        let (tell, told) = oneshot::channel();
+        let (lives, key) = (Arc::clone(self), spec.key);
+        self.tasks.spawn(move |_stop| async move {
+            let started = lives.processes.start(spec).await;
+            let wanted = lives.under_way().contains_key(&effect);
+            if started.is_ok() && !wanted {
+                lives.kill(key, "canceled").await;
+            }
+            let _ = tell.send(started);
+        });
+        told.await.unwrap_or(Err(ProcessError::NotAlive(key)))
+    }
+
+    fn spec(
+        &self,
+        assignment: &Assignment,
+        key: ProcessKey,
+        launch: &Launch,
+        token: Option<String>,
+    ) -> ProcessSpec {
+        let mut env = self.environment.clone();
+        let mut set = |name: &str, value: String| {
+            env.retain(|(known, _)| known != name);
+            env.push((name.to_owned(), value));
+        };
+        for (name, value) in &launch.env {
+            set(name, value.clone());
+        }
+        // Last: nothing that a user writes stands for these.
+        set("OVERMIND_SESSION_ID", assignment.session.to_string());
+        set("OVERMIND_SESSION_NAME", assignment.name.clone());
+        if let Some(token) = token {
+            set("OVERMIND_TOKEN", token);
+        }
+        let io = match launch.terminal {
+            true => {
+                set("TERM", "xterm-256color".to_owned());
+                ProcessIo::Terminal(TerminalSize::default())
+            }
+            false => {
+                let stdin = if launch.input { StdinKind::Open } else { StdinKind::Null };
+                ProcessIo::Pipes { stdin, stderr: StderrKind::Merged }
+            }
+        };
+        let opening = (key.epoch > 1).then(|| {
+            let text = format!("restart #{} at {}", key.epoch - 1, self.clock.now());
+            (NoteKind::Restart, text)
+        });
+        let spec = ProcessSpec::new(key, launch.argv.clone(), assignment.workspace.clone());
+        ProcessSpec { env, io, opening, ..spec }
+    }
+
+    /// Looks after a life until it ends.
+    async fn watch(&self, key: ProcessKey, launch: &Launch, say: &Say) -> LifeEnded {
+        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = Look::default();
+        let ended = self.processes.ended(key);
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                biased;
+                ended = &mut ended => {
+                    return match ended {
+                        Ok(ended) => self.told(ended),
+                        Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
+                    };
+                }
+                _ = tick.tick() => self.look(key, launch, &mut look, say).await,
+            }
+        }
+    }
+
+    async fn look(&self, key: ProcessKey, launch: &Launch, look: &mut Look, say: &Say) {
+        let Some(activity) = self.processes.activity(key) else { return };
+        let now = self.clock.now();
+        if activity.offset != look.offset {
+            *look = Look { offset: activity.offset, asks: look.asks.take(), ..Look::default() };
+        }
+        let silence = now.since(activity.last_output_at);
+        if let Some(after) = JUDGED_AFTER.get(look.judged)
+            && silence >= *after
+        {
+            look.judged += 1;
+            self.judge(key, launch, silence, look, say).await;
+        }
+        let Some(limit) = launch.silence else { return };
+        if silence < limit || look.silent_until.is_some_and(|until| silence < until) {
+            return;
+        }
+        // Working hard without a word is no standstill.
+        let cpu = self.processes.usage(key).await.map(|usage| usage.cpu).unwrap_or_default();
+        let before = look.cpu.replace(cpu).unwrap_or_default();
+        if cpu.saturating_sub(before) > limit / BUSY_SHARE {
+            look.silent_until = Some(silence + limit);
+            return;
+        }
+        say(LifeWord::Noticed(Notice::Silent { seconds: silence.as_secs() }));
+        look.silent_until = Some(Duration::MAX);
+    }
+
+    async fn judge(
+        &self,
+        key: ProcessKey,
+        launch: &Launch,
+        silence: Duration,
+        look: &mut Look,
+        say: &Say,
+    ) {
+        let Ok(screen) = self.processes.screen(key.session, ROWS).await else { return };
+        match prompt::judge(&screen, launch.provider, silence) {
+            Judged::Waiting(question) => {
+                if look.asks.as_ref() != Some(&question) {
+                    look.asks = Some(question.clone());
+                    say(LifeWord::Noticed(Notice::Waits(question)));
+                }
+            }
+            Judged::Working | Judged::Unknown => {
+                if look.asks.take().is_some() {
+                    say(LifeWord::Noticed(Notice::GoesOn));
+                }
+            }
+        }
+    }
+
+    fn told(&self, ended: Ended) -> LifeEnded {
+        match ended {
+            Ended::Exited(exit) => {
+                let (exit_code, signal) = match exit.status {
+                    overmind_core::process::ExitStatus::Code(code) => (Some(code), None),
+                    overmind_core::process::ExitStatus::Signal(signal) => (None, Some(signal)),
+                };
+                LifeEnded {
+                    exit_code,
+                    signal,
+                    reason: None,
+                    at: exit.ended_at,
+                    leftovers: exit.leftovers,
+                    survivors: exit.survivors,
+                    by: exit.by,
+                }
+            }
+            Ended::Lost { reason, killed } => {
+                LifeEnded { leftovers: killed, ..LifeEnded::lost(reason, self.clock.now()) }
+            }
+        }
+    }
+
+    /// Does what is wanted of a life under way.
+    pub(crate) async fn order(&self, effect: EffectId, order: LifeOrder) {
+        let Some(key) = self.under_way().get(&effect).copied() else { return };
+        let done = match order {
+            LifeOrder::End { how, reason } => {
+                let how = match how {
+                    StopHow::Stop { grace_ms } => {
+                        End::Stop { grace: Duration::from_millis(u64::from(grace_ms)) }
+                    }
+                    StopHow::Kill => End::Kill,
+                };
+                self.processes.end(key, how, Some(reason)).await
+            }
+            LifeOrder::Type { text, by: _ } => self.type_line(key, &text).await,
+        };
+        if let Err(err) = done {
+            tracing::warn!(life = %key, error = %err, "an order to a command came to nothing");
+        }
+    }
+
+    /// Types a person's line, and notes in the log that a person did.
+    async fn type_line(&self, key: ProcessKey, text: &str) -> Result<(), ProcessError> {
+        self.processes.note(key.session, NoteKind::Human, text.to_owned()).await?;
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.push(b'\n');
+        self.processes.write(key, bytes, TYPING).await
+    }
+
+    /// Kills what an effect keeps alive; `None` when it is none of this kind.
+    pub(crate) fn aborted(&self, effect: EffectId) -> Option<ProcessKey> {
+        self.under_way().remove(&effect)
+    }
+
+    pub(crate) async fn kill(&self, key: ProcessKey, reason: &str) {
+        match self.processes.end(key, End::Kill, Some(reason.to_owned())).await {
+            Ok(()) => {
+                if let Err(err) = self.processes.ended(key).await {
+                    tracing::warn!(life = %key, error = %err, "whether a process ended is unknown");
+                }
+            }
+            // It ended by itself, or was being started and never will be.
+            Err(ProcessError::NotAlive(_)) => {}
+            Err(err) => tracing::error!(life = %key, error = %err, "a process cannot be ended"),
+        }
+        self.acknowledge(key).await;
+    }
+
+    pub(crate) async fn acknowledge(&self, key: ProcessKey) {
+        match self.processes.acknowledge(key).await {
+            Ok(()) | Err(ProcessError::NotAlive(_)) => {}
+            Err(err) => tracing::warn!(life = %key, error = %err, "an end is not acknowledged"),
+        }
+    }
+}
+
+/// What was seen of a life, since output last came.
+#[derive(Debug, Default)]
+struct Look {
+    offset: u64,
+    /// How many of [`JUDGED_AFTER`] have passed.
+    judged: usize,
+    /// The question that the Cortex was told of.
+    asks: Option<Question>,
+    /// Processor time when the silence was last looked at.
+    cpu: Option<Duration>,
+    /// Until when a silence is none.
+    silent_until: Option<Duration>,
+}

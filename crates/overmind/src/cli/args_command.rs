@@ -1,0 +1,101 @@
+//! The grammar of what concerns runs of commands.
+
+use clap::{Args, ValueEnum};
+
+/// Of `run`: what is only for agents that are commands.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Options of commands")]
+pub struct CommandFlags {
+    /// The agent, or the command, in place of the first word
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// task: it ends by itself; session: it takes input for as long as it lives
+    #[arg(long = "type", value_enum, value_name = "TYPE")]
+    pub kind: Option<TypeArg>,
+    /// Pipes in place of a terminal of its own
+    #[arg(long)]
+    pub pipes: bool,
+    /// When it is started again
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub restart: Option<RestartArg>,
+    /// Restarts within --max-seconds before it is given up; 0 is no bound [default: 5]
+    #[arg(long, value_name = "N")]
+    pub max_restarts: Option<u32>,
+    /// The window of --max-restarts [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub max_seconds: Option<u32>,
+    /// Before the first restart; doubles with each, up to a minute [default: 1000]
+    #[arg(long, value_name = "MS")]
+    pub backoff: Option<u32>,
+    /// End it as stuck when it neither writes nor works for so long; 0 is never [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    pub activity_timeout: Option<u32>,
+    /// Add this to its environment
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TypeArg {
+    Task,
+    Session,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RestartArg {
+    Never,
+    #[value(alias = "on_failure")]
+    OnFailure,
+    Always,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StopArgs {
+    /// The runs: ids, names, or unique parts of them
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// Seconds between TERM and KILL [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub grace: Option<u32>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct KillArgs {
+    /// The runs: ids, names, or unique parts of them
+    #[arg(required_unless_present = "all")]
+    pub ids: Vec<String>,
+    /// Also the runs that were started for them
+    #[arg(long)]
+    pub cascade: bool,
+    /// All commands that are running
+    #[arg(long, conflicts_with = "ids")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SendArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// What to type; a line end follows
+    #[arg(required = true)]
+    pub words: Vec<String>,
+    /// Without a line end
+    #[arg(long)]
+    pub raw: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct WaitArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Give up after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        Ok(_) | Err(_) => Err("give a number of seconds, 0 to 1000000000".to_owned()),
+    }
+}

@@ -1,0 +1,288 @@
+//! Runs whose agent is a command: `stop`, `kill`, `send`, `wait`, and their part of `run` and `logs`.
+
+use std::io::Write as _;
+
+use overmind_api::{
+    AgentCreate, Command, CommandKind, Restart, Run, RunSend, RunStop, SandboxLevel,
+};
+use overmind_client::LogOptions;
+use overmind_core::time::Clock as _;
+use serde_json::Value;
+
+use super::args::LogsArgs;
+use super::args_command::{CommandFlags, KillArgs, SendArgs, StopArgs, TypeArg, WaitArgs};
+use super::context::Context;
+use super::exit::{Exit, Failure, Outcome};
+use super::remote::Remote;
+use super::{session, watch};
+use crate::app::clock::SystemClock;
+
+/// The agent of commands that are given in words.
+pub const AGENT: &str = "command";
+
+/// [`AGENT`], as it is made where there is none.
+pub fn agent() -> AgentCreate {
+    AgentCreate {
+        name: AGENT.into(),
+        role: "Commands that were given in words.".into(),
+        model: AGENT.into(),
+        sandbox: Some(SandboxLevel::None),
+        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
+        command: Some(Command {
+            argv: ["sh", "-c", "{task}"].map(str::to_owned).into(),
+            terminal: true,
+            ..Command::default()
+        }),
+        ..AgentCreate::default()
+    }
+}
+
+impl CommandFlags {
+    /// What of an agent's command these change; `None` when nothing is asked for.
+    pub fn over(&self, agent: Command) -> Option<Command> {
+        let Self {
+            kind,
+            pipes,
+            restart,
+            max_restarts,
+            max_seconds,
+            backoff,
+            activity_timeout,
+            env,
+            ..
+        } = self;
+        let asked = kind.is_some()
+            || *pipes
+            || restart.is_some()
+            || max_restarts.is_some()
+            || max_seconds.is_some()
+            || backoff.is_some()
+            || activity_timeout.is_some()
+            || !env.is_empty();
+        asked.then(|| Command {
+            argv: Vec::new(),
+            provider: agent.provider,
+            kind: match kind {
+                Some(TypeArg::Task) => CommandKind::Task,
+                Some(TypeArg::Session) => CommandKind::Session,
+                None => agent.kind,
+            },
+            terminal: agent.terminal && !pipes,
+            env: [agent.env, env.clone()].concat(),
+            restart: restart.map_or(agent.restart, |restart| match restart {
+                super::args_command::RestartArg::Never => Restart::Never,
+                super::args_command::RestartArg::OnFailure => Restart::OnFailure,
+                super::args_command::RestartArg::Always => Restart::Always,
+            }),
+            max_restarts: max_restarts.unwrap_or(agent.max_restarts),
+            max_seconds: max_seconds.unwrap_or(agent.max_seconds),
+            backoff_ms: backoff.unwrap_or(agent.backoff_ms),
+            activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
+        })
+    }
+}
+
+/// # Errors
+///
+/// What kept the last of those that failed from being stopped.
+pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
+    let stop = RunStop { kill: false, grace: args.grace };
+    each(cx, &args.ids, stop, false).await
+}
+
+/// # Errors
+///
+/// What kept the last of those that failed from being killed.
+pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut ids = args.ids.clone();
+    if args.all {
+        let open: Vec<_> = overmind_api::RunStatus::ALL
+            .iter()
+            .copied()
+            .filter(|status| !session::ended(*status))
+            .collect();
+        let runs = remote.runs(&open, None, 1_000_000).await?;
+        ids.extend(runs.iter().filter(|run| run.process.is_some()).map(|run| run.id.to_string()));
+        if ids.is_empty() {
+            cx.out.note("no commands are running");
+            return Ok(Exit::Done);
+        }
+    }
+    each(cx, &ids, RunStop { kill: true, grace: None }, args.cascade).await
+}
+
+/// Ends each; goes on after one that cannot be, and tells the worst of it at the end.
+async fn each(cx: &Context, given: &[String], stop: RunStop, cascade: bool) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut failed: Option<Failure> = None;
+    for id in given {
+        let done = async {
+            let id = remote.find_run(id).await?;
+            // The children first, as `cancel --cascade` does it; what is no command is canceled.
+            let run = match cascade || (stop.kill && remote.run(&id).await?.process.is_none()) {
+                true => remote.run_cancel(&id, cascade).await?,
+                false => remote.run_stop(&id, stop).await?,
+            };
+            session::show_run(cx, &run)
+        };
+        if let Err(failure) = done.await
+            && let Some(before) = failed.replace(failure)
+        {
+            cx.out.error(&before.message, before.hint.as_deref());
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// # Errors
+///
+/// What kept the words from being sent.
+pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let send = RunSend { text: args.words.join(" "), raw: args.raw };
+    let run = remote.run_send(&id, &send).await?;
+    session::show_run(cx, &run)?;
+    Ok(Exit::Done)
+}
+
+/// Waits until a run has ended. Exits with the exit code of its command, as a shell shows it.
+///
+/// # Errors
+///
+/// When it does not end in time, or the server stays away.
+pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let ended = watch::ended(cx, &remote, &id);
+    let run = match args.timeout {
+        None => ended.await?,
+        Some(seconds) => {
+            let limit = std::time::Duration::from_secs_f64(seconds);
+            match tokio::time::timeout(limit, ended).await {
+                Ok(run) => run?,
+                Err(_) => {
+                    let message = format!("{} has not ended within {seconds} s", args.id);
+                    return Err(Failure::failed(message));
+                }
+            }
+        }
+    };
+    session::show_run(cx, &run)?;
+    Ok(exit_of(&run))
+}
+
+/// The exit code of a run's command, where it has one.
+pub fn exit_of(run: &Run) -> Exit {
+    match &run.process {
+        Some(process) => match (process.exit_code, process.signal) {
+            (Some(code), _) => Exit::of_command(code),
+            (None, Some(signal)) => Exit::of_command(128 + signal),
+            (None, None) => Exit::of_command(137),
+        },
+        None => watch::exit_of(run.status),
+    }
+}
+
+/// Shows what a run's command has written.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
+    let id = run.id.to_string();
+    let mut options = LogOptions {
+        tail: args.tail,
+        since: match &args.since {
+            Some(since) => Some(since_of(since)?),
+            None => None,
+        },
+        grep: args.grep.clone(),
+        strip: !cx.out.colour,
+        ..LogOptions::default()
+    };
+    let objects = !cx.out.for_people();
+    if !args.follow {
+        options.objects = objects;
+        let mut log = remote.run_log(&id, &options).await?;
+        let mut out = std::io::stdout().lock();
+        while let Some(bytes) = log.next().await? {
+            if out.write_all(&bytes).is_err() {
+                return Ok(Exit::Done);
+            }
+        }
+        return Ok(Exit::Done);
+    }
+    // Followed by objects, which say where to go on when the server was away.
+    options.follow = true;
+    options.objects = true;
+    let mut away = watch::Away::default();
+    loop {
+        let failure = match follow(cx, remote, &id, &mut options, objects, &mut away).await {
+            Ok(()) => match remote.run(&id).await {
+                Ok(run) if session::ended(run.status) => return Ok(Exit::Done),
+                Ok(_) => None,
+                Err(failure) => Some(failure),
+            },
+            Err(failure) => Some(failure),
+        };
+        away.wait(cx, failure).await?;
+    }
+}
+
+/// Shows a log to the end of its stream, and keeps in `options` where to go on.
+async fn follow(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    objects: bool,
+    away: &mut watch::Away,
+) -> Result<(), Failure> {
+    let mut log = remote.run_log(id, options).await?;
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(bytes) = log.next().await? {
+        away.is_back();
+        rest.extend_from_slice(&bytes);
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=at).collect();
+            let Ok(object) = serde_json::from_slice::<Value>(&line) else { continue };
+            if let Some(next) = object["next"].as_u64() {
+                (options.offset, options.tail, options.since) = (Some(next), None, None);
+            }
+            match (objects, object["text"].as_str()) {
+                (false, Some(text)) => cx.out.text(&format!("{text}\n"))?,
+                (false, None) => cx.out.note("some lines are gone"),
+                (true, _) => cx.out.streamed(&object)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A time, or how long ago: `90s`, `10m`, `2h`, `1d`.
+fn since_of(text: &str) -> Result<String, Failure> {
+    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    let seconds = match unit {
+        "s" => Some(1),
+        "m" => Some(60),
+        "h" => Some(3600),
+        "d" => Some(86_400),
+        _ => None,
+    };
+    if let (Ok(number), Some(seconds)) = (number.parse::<u32>(), seconds) {
+        let ago = i64::from(number) * seconds * 1_000_000;
+        let at = SystemClock.now().as_micros().saturating_sub(ago);
+        return Ok(overmind_core::time::Timestamp::from_micros(at).to_string());
+    }
+    match text.parse::<overmind_core::time::Timestamp>() {
+        Ok(at) => Ok(at.to_string()),
+        Err(_) => Err(Failure::usage(format!(
+            "--since takes a time such as 2026-01-31T08:00:00Z, or 90s, 10m, 2h or 1d ago, not `{text}`"
+        ))),
+    }
+}

@@ -1,0 +1,335 @@
+//! Runs whose agent is a command: real programs, real kills, and nothing left of either.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::home::{Done, Home, until};
+
+/// A person's machine on which no process of a command may be left in the end.
+struct Commands(Home);
+
+impl Commands {
+    fn up() -> Self {
+        Self(Home::up())
+    }
+
+    fn run(&self, args: &[&str]) -> Done {
+        self.0.run(args)
+    }
+
+    /// The run called so, as the API shows it.
+    fn named(&self, name: &str) -> Value {
+        let all = self.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
+        let runs = all.as_array().expect("a list");
+        runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("no {name}")).clone()
+    }
+
+    fn until(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        until(what, || Some(self.named(name)).filter(|run| fits(run)))
+    }
+
+    fn status(&self, name: &str, status: &str) -> Value {
+        self.until(name, status, |run| run["status"] == status)
+    }
+
+    /// Waits until its process runs, and answers its pid.
+    fn alive(&self, name: &str) -> Value {
+        let run = self.until(name, "it runs", |run| !run["process"]["pid"].is_null());
+        run["process"]["pid"].clone()
+    }
+
+    /// Waits until the log of `name` has this text.
+    fn says(&self, name: &str, text: &str) -> String {
+        until(text, || Some(self.run(&["logs", name]).out).filter(|log| log.contains(text)))
+    }
+
+    /// Pids of processes that this home's commands are: they all have its HOME. The server and
+    /// its helpers have it too, and no life.
+    fn processes(&self) -> Vec<u32> {
+        let home = format!("HOME={}", self.0.path().display());
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").expect("it is mounted").flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let Ok(environ) = std::fs::read(entry.path().join("environ")) else { continue };
+            let of = |wanted: &dyn Fn(&str) -> bool| {
+                environ.split(|byte| *byte == 0).any(|one| wanted(&String::from_utf8_lossy(one)))
+            };
+            if of(&|one| one == home) && of(&|one| one.starts_with("OVERMIND_LIFE=")) {
+                found.push(pid);
+            }
+        }
+        found
+    }
+
+    /// Nothing of any command is left, and the log of each run leads to what was decided.
+    fn check(self) {
+        until("no process is left", || self.processes().is_empty().then_some(()));
+        let ids = self.run(&["ps", "--all", "-o", "name"]).ok();
+        for id in ids.out.lines() {
+            self.run(&["replay", id, "--verify"]).ok();
+        }
+        self.run(&["audit", "verify"]).ok();
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        // A test that failed leaves no process behind either.
+        for pid in self.processes() {
+            let kill = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output();
+            drop(kill);
+        }
+    }
+}
+
+#[test]
+fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
+    let home = Commands::up();
+    home.run(&["run", "--name", "greet", "echo hi; echo $OVERMIND_SESSION_NAME; exit 3"]).ok();
+    assert_eq!(home.run(&["wait", "greet"]).code, 3);
+    let run = home.named("greet");
+    assert_eq!((&run["status"], &run["error"]["exit_code"]), (&json!("failed"), &json!(3)));
+    assert_eq!((&run["process"]["exit_code"], &run["process"]["pid"]), (&json!(3), &Value::Null));
+    let log = home.run(&["logs", "greet"]).ok();
+    assert_eq!(log.out, "hi\ngreet\n--- ended: exit code 3 ---\n");
+    home.run(&["run", "--name", "fine", "true", "and", "true"]).ok();
+    assert_eq!(home.run(&["wait", "fine"]).code, 0);
+    assert_eq!(home.named("fine")["status"], "succeeded");
+    home.run(&["run", "--name", "nowhere", "no-such-program-here"]).ok();
+    assert_eq!(home.run(&["wait", "nowhere"]).code, 127);
+    home.run(&["run", "--name", "shot", "kill -9 $$"]).ok();
+    assert_eq!(home.run(&["wait", "shot"]).code, 137);
+    // Where the person stands, with a terminal, and nothing of the server's own secrets.
+    let look = "pwd; test -t 1 && echo terminal; env | grep -c OVERMIND_DATA";
+    home.run(&["run", "--name", "look", look]).ok();
+    home.run(&["wait", "look"]);
+    let log = home.run(&["logs", "look"]).ok().out;
+    let work = home.0.work().canonicalize().unwrap();
+    assert!(log.starts_with(&format!("{}\nterminal\n0\n", work.display())), "{log}");
+    home.run(&["wait", "nobody"]).fails(3);
+    home.check();
+}
+
+#[test]
+fn an_agent_may_be_a_command_and_takes_its_task_as_words() {
+    let home = Commands::up();
+    let file = home.0.path().join("echo.json");
+    let agent = json!({
+        "name": "echoer", "role": "repeats", "model": "command", "sandbox": "none",
+        "command": {"argv": ["printf", "<%s>\n", "{task}", "x"], "env": ["A=b"]},
+    });
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    home.run(&["run", "--name", "once", "echoer", "it's", "$HOME; ls"]).ok();
+    assert_eq!(home.run(&["wait", "once"]).code, 0);
+    home.run(&["logs", "once"]).ok().shows("<it's $HOME; ls>\n<x>\n");
+    // No sandbox can be given to a command yet: it is said, and nothing weaker is used.
+    let boxed = json!({"name": "boxed", "role": "r", "model": "m", "sandbox": "namespace",
+        "command": {"argv": ["true"]}});
+    std::fs::write(&file, boxed.to_string()).unwrap();
+    let refused = home.run(&["agent", "create", "--file", file.to_str().unwrap()]);
+    refused.fails(2).says("commands run without a sandbox");
+    home.check();
+}
+
+#[test]
+fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
+    let mut home = Commands::up();
+    let count = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.05; done";
+    home.run(&["run", "--name", "count", count]).ok();
+    home.says("count", "line 3");
+    let pid = home.named("count")["process"]["pid"].clone();
+    home.0.kill();
+    // It goes on writing while nobody is there.
+    std::thread::sleep(Duration::from_millis(500));
+    home.0.start(&["--listen", "none"], &[]);
+    let run = home.status("count", "running");
+    assert_eq!((&run["process"]["pid"], &run["process"]["life"]), (&pid, &json!(1)));
+    assert_eq!(home.run(&["wait", "count"]).code, 0);
+    let log = home.run(&["logs", "count"]).ok().out;
+    let lines: Vec<String> = (0..60).map(|n| format!("line {n}")).collect();
+    let seen: Vec<&str> = log.lines().filter(|line| line.starts_with("line")).collect();
+    assert_eq!(seen, lines);
+
+    // One that ends while the server is away tells its true end.
+    home.run(&["run", "--name", "away", "sleep 0.3; exit 7"]).ok();
+    home.status("away", "running");
+    home.0.kill();
+    std::thread::sleep(Duration::from_millis(600));
+    home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(home.run(&["wait", "away"]).code, 7);
+
+    // And a stop in good order leaves it alone as well.
+    home.run(&["run", "--name", "on", "sleep 600"]).ok();
+    let pid = home.alive("on");
+    home.run(&["down"]).ok();
+    home.0.ended();
+    home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(home.alive("on"), pid);
+    home.run(&["kill", "on"]).ok();
+    home.status("on", "canceled");
+    home.check();
+}
+
+#[test]
+fn a_run_that_was_ended_while_its_server_died_leaves_no_process() {
+    let mut home = Commands::up();
+    home.run(&["run", "--name", "doomed", "sleep 600"]).ok();
+    home.alive("doomed");
+    home.run(&["down"]).ok();
+    home.0.ended();
+    // The point lies between the commit that ends the run and the word to its hive.
+    home.0.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", "driver.after_commit:2")]);
+    let canceled = home.run(&["cancel", "doomed"]);
+    assert_ne!(canceled.code, 0, "the server died before it could answer");
+    home.0.ended();
+    assert!(!home.processes().is_empty(), "the process was not ended by the server's death");
+    home.0.start(&["--listen", "none"], &[]);
+    home.status("doomed", "canceled");
+    home.check();
+}
+
+#[test]
+fn stop_ends_the_whole_tree_and_kills_what_does_not_listen() {
+    let home = Commands::up();
+    // Deaf to TERM, with a child that left its group and session.
+    let deaf = "trap '' TERM HUP; setsid sh -c 'trap \"\" TERM; sleep 600' & (sleep 600 &) ; \
+                while :; do sleep 1; done";
+    home.run(&["run", "--name", "deaf", deaf]).ok();
+    until("its tree has grown", || (home.processes().len() >= 4).then_some(()));
+    home.run(&["stop", "deaf", "--grace", "1"]).ok();
+    let run = home.status("deaf", "canceled");
+    assert_eq!(run["process"]["signal"], 9);
+    home.run(&["stop", "deaf"]).fails(5).says("already finished");
+
+    let polite = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+    home.run(&["run", "--name", "polite", polite]).ok();
+    home.says("polite", "ready");
+    home.run(&["stop", "polite"]).ok();
+    assert_eq!(home.run(&["wait", "polite"]).code, 0);
+    assert_eq!(home.named("polite")["status"], "canceled");
+    home.run(&["logs", "polite"]).ok().shows("bye").shows("stopped by admin");
+    home.check();
+}
+
+#[test]
+fn a_crashing_command_is_started_again_as_often_as_its_policy_says() {
+    let home = Commands::up();
+    let args = ["--restart", "on-failure", "--max-restarts", "2", "--backoff", "10"];
+    home.run(&[&["run", "--name", "crash"], &args[..], &["echo life; exit 4"]].concat()).ok();
+    assert_eq!(home.run(&["wait", "crash"]).code, 4);
+    let run = home.named("crash");
+    assert_eq!((&run["process"]["life"], &run["process"]["restarts"]), (&json!(3), &json!(2)));
+    assert_eq!(run["error"]["code"], "restart_budget");
+    let log = home.run(&["logs", "crash"]).ok().out;
+    assert_eq!(log.lines().filter(|line| *line == "life").count(), 3, "{log}");
+    assert_eq!(log.matches("--- restart #").count(), 2, "{log}");
+
+    // Between two lives it can be stopped, and a restart of the server forgets nothing.
+    let mut home = home;
+    let slow = ["--restart", "always", "--backoff", "600000"];
+    home.run(&[&["run", "--name", "slow"], &slow[..], &["exit 1"]].concat()).ok();
+    let waits = |run: &Value| !run["process"]["restart_at"].is_null();
+    let before = home.until("slow", "it waits for its next life", waits);
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    let after = home.until("slow", "it waits for its next life", waits);
+    assert_eq!(before["process"], after["process"]);
+    home.run(&["stop", "slow"]).ok().shows("canceled");
+    home.check();
+}
+
+#[test]
+fn what_a_program_asks_in_its_terminal_waits_in_the_inbox() {
+    let home = Commands::up();
+    let asks = "printf 'Overwrite config? [y/N] '; read answer; echo \"said <$answer>\"";
+    home.run(&["run", "--name", "asks", asks]).ok();
+    let run = home.status("asks", "awaiting_input");
+    assert!(run["prompt"].as_str().unwrap().contains("Overwrite config?"), "{run}");
+    home.run(&["inbox"]).ok().shows("Overwrite config?");
+    home.run(&["input", "asks", "y"]).ok();
+    assert_eq!(home.run(&["wait", "asks"]).code, 0);
+    home.run(&["logs", "asks"]).ok().shows("said <y>").shows("[human] y");
+
+    // Typed in another way, the question is gone without an answer.
+    home.run(&["run", "--name", "typed", asks]).ok();
+    home.status("typed", "awaiting_input");
+    home.run(&["send", "typed", "n"]).ok();
+    assert_eq!(home.run(&["wait", "typed"]).code, 0);
+    home.run(&["logs", "typed"]).ok().shows("said <n>");
+    assert_eq!(home.run(&["inbox", "-o", "json"]).ok().json(), json!([]));
+
+    // A secret is not taken where it would stand in the log.
+    let secret = "printf 'Password: '; stty -echo; read p; echo got";
+    home.run(&["run", "--name", "secret", secret]).ok();
+    home.status("secret", "awaiting_input");
+    home.run(&["input", "secret", "hunter2"]).fails(5).says("type it in its terminal");
+    home.run(&["kill", "secret"]).ok();
+    home.check();
+}
+
+#[test]
+fn silence_is_ended_as_stuck_and_work_without_words_is_not() {
+    let home = Commands::up();
+    let timeout = ["--activity-timeout", "2"];
+    home.run(&[&["run", "--name", "stuck"], &timeout[..], &["echo on; sleep 600"]].concat()).ok();
+    let busy = "i=0; while [ $i -lt 700000 ]; do i=$((i+1)); done; echo done";
+    home.run(&[&["run", "--name", "busy"], &timeout[..], &[busy]].concat()).ok();
+    let stuck = home.status("stuck", "failed");
+    assert_eq!(stuck["error"]["code"], "stuck");
+    home.run(&["logs", "stuck"]).ok().shows("killed: no activity for");
+    assert_eq!(home.run(&["wait", "busy"]).code, 0);
+    home.check();
+}
+
+#[test]
+fn logs_follow_through_a_restart_and_find_what_is_asked_for() {
+    let mut home = Commands::up();
+    let talk = "i=0; while [ $i -lt 40 ]; do echo \"line $i\"; i=$((i+1)); sleep 0.05; done";
+    home.run(&["run", "--name", "talk", talk]).ok();
+    home.says("talk", "line 2");
+    let follower = home
+        .0
+        .command(&["logs", "-f", "talk"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    let out = follower.wait_with_output().unwrap();
+    let out = String::from_utf8(out.stdout).unwrap();
+    let lines: Vec<String> = (0..40).map(|n| format!("line {n}")).collect();
+    let seen: Vec<&str> = out.lines().filter(|line| line.starts_with("line")).collect();
+    assert_eq!(seen, lines);
+    let tail = home.run(&["logs", "talk", "-n", "3"]).ok().out;
+    assert_eq!(tail.lines().count(), 3, "{tail}");
+    let found = home.run(&["logs", "talk", "--grep", "line 1[23]$"]).ok().out;
+    assert_eq!(found, "line 12\nline 13\n");
+    home.run(&["logs", "talk", "--grep", "("]).fails(2);
+    home.run(&["logs", "talk", "--since", "1h"]).ok().shows("line 0");
+    home.run(&["logs", "talk", "--since", "soon"]).fails(2).says("--since takes");
+    home.check();
+}
+
+#[test]
+fn many_commands_are_ended_together_and_none_survives() {
+    let home = Commands::up();
+    for n in 0..20 {
+        let name = format!("many-{n}");
+        home.run(&["run", "--name", &name, "sleep 600 & sleep 600"]).ok();
+    }
+    until("all of them run", || {
+        let running = home.run(&["ps", "--status", "running", "-o", "json"]).ok().json();
+        let up = running.as_array().unwrap().iter().filter(|run| !run["process"]["pid"].is_null());
+        (up.count() == 20).then_some(())
+    });
+    let began = Instant::now();
+    home.run(&["kill", "--all"]).ok();
+    until("none is left", || home.processes().is_empty().then_some(()));
+    eprintln!("20 commands were ended in {:?}", began.elapsed());
+    home.check();
+}
