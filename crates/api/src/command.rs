@@ -217,6 +217,9 @@ pub struct RunSend {
     /// As it is, without a line end after it.
     #[serde(default)]
     pub raw: bool,
+    /// Neither the log nor the event shows the text. What the program itself writes is its own.
+    #[serde(default)]
+    pub secret: bool,
 }
 
 /// What a run's processes use now.

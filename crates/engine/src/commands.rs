@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Writes to the input of a run's command, marks the log as a person's word, and records who
-    /// did. `raw` adds no line end.
+    /// did. `raw` adds no line end; of a `secret` neither the log nor the event has the text.
     ///
     /// # Errors
     ///
@@ -90,6 +90,7 @@ impl Engine {
         id: SessionId,
         text: String,
         raw: bool,
+        secret: bool,
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
         if text.is_empty() && raw {
@@ -101,9 +102,13 @@ impl Engine {
         }
         let (row, key) = self.alive(id).await?;
         let processes = self.processes()?;
-        let mut shown = serde_json::Value::String(text.clone());
-        self.cortex.store.redact(&mut shown);
-        let shown = shown.as_str().unwrap_or_default().to_owned();
+        let shown = if secret {
+            "(a secret)".to_owned()
+        } else {
+            let mut shown = serde_json::Value::String(text.clone());
+            self.cortex.store.redact(&mut shown);
+            shown.as_str().unwrap_or_default().to_owned()
+        };
         processes.note(id, NoteKind::Human, shown.clone()).await?;
         let mut bytes = text.into_bytes();
         if !raw {
@@ -116,7 +121,7 @@ impl Engine {
             kind: "input.sent",
             ts: self.cortex.clock.now(),
             payload: json!({
-                "run_id": id, "life": key.epoch, "by": by.name, "text": shown, "bytes": size,
+                "run_id": id, "life": key.epoch, "by": by.name, "text": shown, "bytes": (!secret).then_some(size),
             }),
         };
         let guards = vec![Guard::SessionExists { session: id }];

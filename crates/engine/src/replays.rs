@@ -239,6 +239,10 @@ impl Repeat {
         let Some(toolset) = self.toolset.clone() else {
             return Err(unreadable(self.source, "its tool definitions are not stored"));
         };
+        if spec.agent.command.is_some() {
+            let message = "a run of a command cannot be forked: nothing repeats what it did";
+            return Err(EngineError::invalid("", message));
+        }
         let mut agent = spec.agent;
         if let Some(old) = &spec.fork {
             // A fork of a fork repeats what its source did as the source was in the end.

@@ -4,7 +4,7 @@
 //! A [`Link`] owns the connection's tasks and, for a program, its process tree. Dropped or
 //! closed, both end; [`Link::closed`] says when they have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,7 +104,7 @@ struct Shared {
     asked: AtomicU64,
     taken: AtomicU64,
     changed: Notify,
-    progress: Mutex<HashMap<ProgressToken, mpsc::Sender<ProgressNotificationParam>>>,
+    progress: Mutex<Progress>,
     tail: Mutex<Tail>,
     /// Why we ended the connection, if we did.
     reason: Reason,
@@ -120,6 +120,40 @@ impl Shared {
     }
 }
 
+/// Who waits for reports of progress.
+#[derive(Debug, Default)]
+struct Progress {
+    waiting: HashMap<ProgressToken, mpsc::Sender<ProgressNotificationParam>>,
+    /// Reports whose call is not known yet: its token comes with the sending of it, and a quick
+    /// server is quicker. At most [`PROGRESS_WAITING`]; the oldest go.
+    early: VecDeque<ProgressNotificationParam>,
+}
+
+impl Progress {
+    fn heard(&mut self, report: ProgressNotificationParam) {
+        if let Some(waiting) = self.waiting.get(&report.progress_token) {
+            // Full: the call looks at a later one.
+            let _ = waiting.try_send(report);
+            return;
+        }
+        if self.early.len() >= PROGRESS_WAITING {
+            self.early.pop_front();
+        }
+        self.early.push_back(report);
+    }
+
+    fn listen(&mut self, token: ProgressToken, waiting: mpsc::Sender<ProgressNotificationParam>) {
+        for report in std::mem::take(&mut self.early) {
+            if report.progress_token == token {
+                let _ = waiting.try_send(report);
+            } else {
+                self.early.push_back(report);
+            }
+        }
+        self.waiting.insert(token, waiting);
+    }
+}
+
 /// Our side of the protocol. It offers a server nothing: no sampling, no roots, no questions.
 #[derive(Debug)]
 struct Handler(Arc<Shared>);
@@ -130,11 +164,7 @@ impl ClientHandler for Handler {
         params: ProgressNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        let progress = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waiting) = progress.get(&params.progress_token) {
-            // Full: the call looks at a later one.
-            let _ = waiting.try_send(params);
-        }
+        lock(&self.0.progress).heard(params);
     }
 
     async fn on_tool_list_changed(&self, _context: NotificationContext<RoleClient>) {
@@ -394,7 +424,7 @@ impl Link {
             .map_err(|err| CallError::Transport(service_words(&err)))?;
         let (report, mut reports) = mpsc::channel(PROGRESS_WAITING);
         let token = handle.progress_token.clone();
-        lock(&self.shared.progress).insert(token.clone(), report);
+        lock(&self.shared.progress).listen(token.clone(), report);
         let mut asked = Asked { handle: Some(handle), token, link: self };
         let mut quiet = tokio::time::Instant::now() + limits.call();
         loop {
@@ -415,6 +445,14 @@ impl Link {
                 }
             };
             asked.handle = None;
+            // Reports that came before the answer are handled by tasks of their own, each of which
+            // has something to do at most once.
+            for _ in 0..PROGRESS_WAITING {
+                tokio::task::yield_now().await;
+            }
+            while let Ok(report) = reports.try_recv() {
+                progress(&report);
+            }
             return match answer {
                 Err(_) | Ok(Err(ServiceError::TransportClosed)) => {
                     // How the process ended is known a moment later.
@@ -495,7 +533,7 @@ struct Asked<'a> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        lock(&self.link.shared.progress).remove(&self.token);
+        lock(&self.link.shared.progress).waiting.remove(&self.token);
         if let (Some(handle), Ok(_runtime)) =
             (self.handle.take(), tokio::runtime::Handle::try_current())
         {

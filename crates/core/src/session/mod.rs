@@ -88,7 +88,7 @@ pub enum Refusal {
     #[error("Run has no command to stop")]
     NoCommand,
     /// An answer would stand in the log.
-    #[error("Run asks for a secret: type it in its terminal")]
+    #[error("Run asks for a secret, which an answer would write into the log: send it as one")]
     SecretAsked,
 }
 

@@ -105,7 +105,7 @@ Examples:
     /// Create, show and change agents
     #[command(subcommand, visible_alias = "agents")]
     Agent(AgentCommand),
-    /// Give an agent a task
+    /// Give an agent a task, or run a command
     #[command(after_help = "\
 Examples:
   overmind run coder \"mend the failing test\" --follow

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-/// Of `run`: what is only for agents that are commands.
+// Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {
@@ -77,8 +77,11 @@ pub struct SendArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
     /// What to type; a line end follows
-    #[arg(required = true)]
+    #[arg(required_unless_present = "secret")]
     pub words: Vec<String>,
+    /// Take the text from standard input, and show it in neither log nor events
+    #[arg(long, conflicts_with = "words")]
+    pub secret: bool,
     /// Without a line end
     #[arg(long)]
     pub raw: bool,

@@ -144,7 +144,14 @@ async fn each(cx: &Context, given: &[String], stop: RunStop, cascade: bool) -> O
 pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let send = RunSend { text: args.words.join(" "), raw: args.raw };
+    let mut text = args.words.join(" ");
+    if args.secret {
+        std::io::stdin()
+            .read_line(&mut text)
+            .map_err(|err| Failure::failed(format!("reading the secret: {err}")))?;
+        text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    }
+    let send = RunSend { text, raw: args.raw, secret: args.secret };
     let run = remote.run_send(&id, &send).await?;
     session::show_run(cx, &run)?;
     Ok(Exit::Done)

@@ -57,6 +57,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         None if words.is_empty() => return Err(Failure::usage("say what to run")),
         None => words.remove(0),
     };
+    let no_task = words.is_empty();
     let mut draft = RunCreate {
         agent_id: first.clone(),
         task: words.join(" "),
@@ -87,6 +88,10 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         }
         Err(failure) => return Err(failure),
     };
+    if agent.command.is_none() && no_task {
+        let message = format!("say what `{}` is to do", agent.name);
+        return Err(Failure::usage(message));
+    }
     draft.agent_id = agent.id.to_string();
     match agent.command {
         Some(own) => draft.command = args.command.over(own),

@@ -1,5 +1,6 @@
 //! Runs whose agent is a command: real programs, real kills, and nothing left of either.
 
+use std::io::Write as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -265,8 +266,22 @@ fn what_a_program_asks_in_its_terminal_waits_in_the_inbox() {
     let secret = "printf 'Password: '; stty -echo; read p; echo got";
     home.run(&["run", "--name", "secret", secret]).ok();
     home.status("secret", "awaiting_input");
-    home.run(&["input", "secret", "hunter2"]).fails(5).says("type it in its terminal");
-    home.run(&["kill", "secret"]).ok();
+    home.run(&["input", "secret", "hunter2"]).fails(5).says("send it as one");
+    let mut send = home
+        .0
+        .command(&["send", "secret", "--secret"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    send.stdin.take().unwrap().write_all(b"hunter2\n").unwrap();
+    assert!(send.wait().unwrap().success());
+    assert_eq!(home.run(&["wait", "secret"]).code, 0);
+    home.run(&["logs", "secret"]).ok().shows("got").shows("[human] (a secret)");
+    for shown in [home.run(&["logs", "secret"]), home.run(&["events", "secret", "-o", "json"])] {
+        assert!(!shown.ok().out.contains("hunter2"), "a secret stands in the log");
+    }
+    home.run(&["fork", "secret", "--at", "0"]).fails(2).says("cannot be forked");
     home.check();
 }
 

@@ -59,7 +59,7 @@ fn wrong_usage_is_told_on_standard_error_with_code_2() {
         (&["ps", "--limit", "0"], "0 is not in 1..=1000000"),
         (&["ps", "--status", "done"], "[possible values: queued, running"),
         (&["-o", "xml", "ps"], "[possible values: table, wide, json, yaml, name]"),
-        (&["run", "coder"], "<TASK>"),
+        (&["run"], "<WORDS>"),
         (&["up", "--tls-cert", "x"], "--tls-key"),
         (&["replay", "x", "--verify", "--follow"], "cannot be used with"),
         (&["-q", "-v", "ps"], "cannot be used with"),

@@ -190,10 +190,9 @@ fn a_run_works_where_it_is_told_to() {
     assert!(place.join("here.txt").exists());
     let gone = ["run", "sh", "write: here.txt: 1", "--workspace", "../nowhere", "--wait"];
     home.run(&gone).fails(1).says("nowhere").says("No such file");
-    home.run(&["run", "nobody", "x"])
-        .fails(3)
-        .says("no agent `nobody`")
-        .says("overmind agent list");
+    let nobody = "agt_00000000000000000000000000000000";
+    home.run(&["run", nobody, "x"]).fails(3).says("no agent").says("overmind agent list");
+    home.run(&["run", "sh"]).fails(2).says("what `sh` is to do");
 }
 
 #[test]

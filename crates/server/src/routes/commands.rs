@@ -58,9 +58,11 @@ pub(crate) async fn run_send(
     RunPath(id): RunPath,
     body: Body<RunSend>,
 ) -> Result<Response, Fault> {
-    let RunSend { text, raw } = body.value;
+    let RunSend { text, raw, secret } = body.value;
     let engine = cx.engine.clone();
-    let run = cx.detached(async move { engine.session_send(&caller, id, text, raw).await }).await?;
+    let run = cx
+        .detached(async move { engine.session_send(&caller, id, text, raw, secret).await })
+        .await?;
     Ok(answer(&Run::from(run)))
 }
 

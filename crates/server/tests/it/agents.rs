@@ -38,6 +38,7 @@ async fn an_agent_is_created_with_200_and_the_exact_keys() {
             "approvals",
             "reasoning_effort",
             "max_output_tokens",
+            "command",
             "colony",
         ])
     );

@@ -52,6 +52,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             "model_call_count",
             "sandbox",
             "attestation",
+            "process",
             "workspace",
             "forked_from",
             "created_by",

@@ -60,6 +60,12 @@ impl Keeper {
     /// heard that it began: they may have been killed, and the next daemon will look for it. Who
     /// does not want it any more says so.
     pub(super) fn drop_peers(&mut self) {
+        for n in 0..self.peers.len() {
+            if self.peers[n].gone {
+                // What they said before they went counts.
+                self.hear_peer(n);
+            }
+        }
         self.peers.retain(|peer| !peer.gone);
     }
 

@@ -34,9 +34,9 @@ pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io:
     // Commands of the same user can neither trace us nor read our memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let mut connection = UnixStream::from(connection);
-    let order = take_order(&mut connection)?;
+    let (order, more) = take_order(&mut connection)?;
     let epoch = order.key.epoch;
-    match carry_out(order, &connection, &dir, listener) {
+    match carry_out(order, more, &connection, &dir, listener) {
         Ok(keeper) => Ok(keeper),
         Err(Refusal { step, reason }) => {
             let mut out = Vec::new();
@@ -50,13 +50,14 @@ pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io:
     }
 }
 
-fn take_order(connection: &mut UnixStream) -> io::Result<Order> {
+/// The order, and what was read after it: it may not be wanted any more already.
+fn take_order(connection: &mut UnixStream) -> io::Result<(Order, Vec<u8>)> {
     connection.set_read_timeout(Some(ORDER_WITHIN))?;
     let mut inbox = Vec::new();
     let mut piece = vec![0; 16 << 10];
     loop {
         match wire::take::<ToKeeper>(&mut inbox)? {
-            Some(Frame::Message(ToKeeper::Start(order))) => return Ok(*order),
+            Some(Frame::Message(ToKeeper::Start(order))) => return Ok((*order, inbox)),
             Some(other) => {
                 return Err(io::Error::other(format!("no order but {other:?}")));
             }
@@ -71,6 +72,7 @@ fn take_order(connection: &mut UnixStream) -> io::Result<Order> {
 
 fn carry_out(
     order: Order,
+    mut more: Vec<u8>,
     connection: &UnixStream,
     dir: &OwnedFd,
     listener: OwnedFd,
@@ -126,6 +128,7 @@ fn carry_out(
         record::write(&own_dir, Kind::Life, key.epoch, &life)?;
         let mut first = Peer::new(0, connection.try_clone()?.into())?;
         first.greeted = true;
+        first.inbox = std::mem::take(&mut more);
         first.say(&FromKeeper::Running(running.clone()));
         Ok(first)
     };

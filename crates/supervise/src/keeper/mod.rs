@@ -150,6 +150,8 @@ struct Ready {
 
 impl Keeper {
     fn serve(&mut self) -> io::Result<()> {
+        // What came with the order is here already, and no poll tells of it.
+        self.hear_peer(0);
         loop {
             let now = Instant::now();
             self.due(now);

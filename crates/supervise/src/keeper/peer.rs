@@ -16,7 +16,7 @@ pub(crate) struct Peer {
     /// No two of one keeper have the same, ever.
     pub(crate) name: u64,
     pub(crate) stream: OwnedFd,
-    inbox: Vec<u8>,
+    pub(crate) inbox: Vec<u8>,
     outbox: Vec<u8>,
     pub(crate) greeted: bool,
     pub(crate) watches: bool,

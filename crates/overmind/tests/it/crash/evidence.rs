@@ -31,6 +31,8 @@ const KNOWN_FILES: &[&str] = &[
     "overmind.db-wal",
     "overmind.db.lock",
     "overmind.pid",
+    // Empty: no run of the test is a command.
+    "processes",
     "token.key",
 ];
 /// And what only a killed daemon may leave in it.
@@ -167,6 +169,12 @@ pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<St
         if !allowed && settled {
             litter.push(name.clone());
         }
+        let inside = std::fs::read_dir(entry.path()).into_iter().flatten();
+        litter.extend(
+            inside
+                .filter_map(Result::ok)
+                .map(|inside| format!("{name}/{}", inside.file_name().to_string_lossy())),
+        );
         let locked = |path: &Path| {
             let file = OpenOptions::new().read(true).write(true).open(path);
             file.is_ok_and(|file: File| file.try_lock().is_err())

@@ -18,6 +18,7 @@ const MADE: &[&str] = &[
     "overmind.db-wal",
     "checkpoint.key.new",
     "checkpoint.key",
+    "processes",
     "server.json",
 ];
 /// The file that a first start has for the shortest time, and at the most delicate one: a kill

@@ -394,7 +394,10 @@ pub(crate) fn failpoints() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a crate among crates");
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(crates)
         .expect("the sources lie beside this crate")
-        .filter_map(|entry| Some(entry.ok()?.path().join("src")))
+        // Nothing of that room is in the server yet; its own tests pass its points.
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name() != "workspace")
+        .map(|entry| entry.path().join("src"))
         .collect();
     let mut names = Vec::new();
     while let Some(dir) = dirs.pop() {
