@@ -214,9 +214,11 @@ async fn a_shell_in_a_terminal_answers() {
     place.supervisor.write(key, b"echo $((6*7)) && tty\n".to_vec(), LIMIT).await.unwrap();
     place.until_says(key.session, "/dev/pts/").await;
     let text = place.text(key.session).await;
-    assert!(text.contains("\n42\n"), "{text}");
+    // After the shell's first prompt, if that came later than the line that was typed.
+    let answers = |line: &str| line == "42" || line.ends_with(" 42");
+    assert!(text.lines().any(answers), "{text}");
     let screen = place.supervisor.screen(key.session, 10).await.unwrap();
-    assert!(screen.lines.iter().any(|line| line == "42"), "{screen:?}");
+    assert!(screen.lines.iter().any(|line| answers(line)), "{screen:?}");
     // The terminal's end of file ends a shell.
     place.supervisor.close_input(key).await.unwrap();
     assert_eq!(place.exit(key).await.by, EndedBy::Itself);
