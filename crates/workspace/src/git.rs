@@ -1,6 +1,6 @@
 //! Running git: never with somebody else's environment, never for ever, never with unbounded output.
 //!
-//! Every call says which repository it means ([`Call::repo`]), so git looks for none and follows no
+//! Every call says which repository it means (`Call::repo`), so git looks for none and follows no
 //! `.git` that a session put in its way. What a configuration could make git *run* is switched off in
 //! every call: hooks, the file system monitor, `ssh`, credential helpers, pagers, editors, signing,
 //! every transport, and the fetching of missing objects. Filters and diff drivers are switched off by

@@ -4,7 +4,7 @@
 //!   read-only objects; what becomes of the work in it. Start with [`Trees`].
 //! * [`pool`]: such trees made ready before anybody asks.
 //! * [`git`]: running git so that nothing in a repository decides what runs.
-//! * [`config`]: `.overmind.yml`, the contract; [`ports`], [`database`], [`services`] and [`env`] are
+//! * [`config`]: `.overmind.yml`, the contract; [`ports`], [`database`], [`services`] and [`mod@env`] are
 //!   what it asks for.
 //! * [`lease`]: all of that for one session, made in order and given back in order, also after a
 //!   crash; [`leaks`] finds what is left. Start with [`lease::Workspace`].

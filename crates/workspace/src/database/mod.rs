@@ -1,12 +1,12 @@
 //! Databases of a session's own.
 //!
-//! * [`postgres`]: a logical database in a server that others share, copied from a template, with
+//! * `postgres`: a logical database in a server that others share, copied from a template, with
 //!   a role that can connect to nothing else of ours;
-//! * [`cluster`]: the server itself, when the project names none;
-//! * [`sqlite`]: a copy of a file, taken so that a writer cannot tear it;
-//! * [`redis`]: an index of a shared server. (A server of the session's own is a process.)
+//! * `cluster`: the server itself, when the project names none;
+//! * `sqlite`: a copy of a file, taken so that a writer cannot tear it;
+//! * `redis`: an index of a shared server. (A server of the session's own is a process.)
 //!
-//! [`template`] says when a template is stale.
+//! `template` says when a template is stale.
 
 pub(crate) mod cluster;
 pub(crate) mod postgres;

@@ -1,7 +1,7 @@
 //! Ports of a session: leased, tested, the same for as long as the worktree lives.
 //!
 //! [`Ports::take`] finds a number that nobody has leased and nothing listens on, on either
-//! address family. Leases are files in one directory of the machine, see [`registry`], so that
+//! address family. Leases are files in one directory of the machine, see `registry`, so that
 //! two daemons and two users share one range without meeting. What refuses to be known is who
 //! binds a port between two looks without asking: a lease is a promise among sessions, and a
 //! test of the rest.
