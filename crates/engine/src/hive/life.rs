@@ -19,7 +19,7 @@ use overmind_core::process::{
     Started, StderrKind, StdinKind, TerminalSize,
 };
 use overmind_core::time::Clock;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::tasks::Tasks;
 
@@ -45,10 +45,22 @@ pub(crate) struct Lives {
     /// What every command's environment has.
     environment: Vec<(String, String)>,
     tasks: Tasks,
-    under_way: Mutex<HashMap<EffectId, ProcessKey>>,
+    under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// What was found at the start; `None` until it has been looked for.
     found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
 }
+
+/// An effect that keeps a life, from when it was asked for.
+#[derive(Debug)]
+struct UnderWay {
+    key: ProcessKey,
+    /// What is wanted of it, in its order. It waits until the life has begun or was found.
+    orders: mpsc::UnboundedSender<LifeOrder>,
+    /// Taken by whoever looks after the life.
+    inbox: Option<Orders>,
+}
+
+type Orders = mpsc::UnboundedReceiver<LifeOrder>;
 
 impl Lives {
     pub(crate) fn new(
@@ -61,7 +73,7 @@ impl Lives {
         Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, ProcessKey>> {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,6 +128,14 @@ impl Lives {
         taken
     }
 
+    /// Notes that a life was asked for: from now on it takes orders, and an abort ends it. To be
+    /// called before [`Self::live`], and before the next message is heard.
+    pub(crate) fn expect(&self, session: SessionId, effect: EffectId, launch: &Launch) {
+        let key = ProcessKey { session, epoch: launch.life };
+        let (orders, inbox) = mpsc::unbounded_channel();
+        self.under_way().insert(effect, UnderWay { key, orders, inbox: Some(inbox) });
+    }
+
     /// Lives a life: starts it unless it is there, looks after it, and tells how it ended.
     ///
     /// # Cancel safety
@@ -130,8 +150,12 @@ impl Lives {
         say: &Say,
     ) -> LifeEnded {
         let key = ProcessKey { session: assignment.session, epoch: launch.life };
-        self.under_way().insert(effect, key);
-        let ended = self.lived(assignment, effect, key, launch, token, say).await;
+        let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
+        // Aborted before it began.
+        let Some(orders) = inbox else {
+            return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
+        };
+        let ended = self.lived(assignment, effect, launch, token, orders, say).await;
         self.under_way().remove(&effect);
         ended
     }
@@ -140,11 +164,12 @@ impl Lives {
         self: &Arc<Self>,
         assignment: &Assignment,
         effect: EffectId,
-        key: ProcessKey,
         launch: &Launch,
         token: Option<String>,
+        orders: Orders,
         say: &Say,
     ) -> LifeEnded {
+        let key = ProcessKey { session: assignment.session, epoch: launch.life };
         let started = match self.found(key).await {
             Some(Adopted::Live(started)) => Ok(started),
             Some(Adopted::Ended(_, ended)) => return self.told(ended),
@@ -153,7 +178,7 @@ impl Lives {
             }
             None => match self.processes.activity(key) {
                 // Placed anew while it lives: the same process is looked after.
-                Some(_) => return self.watch(key, launch, say).await,
+                Some(_) => return self.watch(key, launch, orders, say).await,
                 None => {
                     let spec = self.spec(assignment, key, launch, token);
                     self.start(effect, spec).await
@@ -163,7 +188,7 @@ impl Lives {
         match started {
             Ok(started) => {
                 say(LifeWord::Started { pid: started.pid });
-                self.watch(key, launch, say).await
+                self.watch(key, launch, orders, say).await
             }
             Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
         }
@@ -229,7 +254,13 @@ impl Lives {
     }
 
     /// Looks after a life until it ends.
-    async fn watch(&self, key: ProcessKey, launch: &Launch, say: &Say) -> LifeEnded {
+    async fn watch(
+        self: &Arc<Self>,
+        key: ProcessKey,
+        launch: &Launch,
+        mut orders: Orders,
+        say: &Say,
+    ) -> LifeEnded {
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut look = Look::default();
@@ -244,6 +275,7 @@ impl Lives {
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
+                Some(order) = orders.recv() => self.obey(key, order).await,
                 _ = tick.tick() => self.look(key, launch, &mut look, say).await,
             }
         }
@@ -324,9 +356,17 @@ impl Lives {
         }
     }
 
-    /// Does what is wanted of a life under way.
-    pub(crate) async fn order(&self, effect: EffectId, order: LifeOrder) {
-        let Some(key) = self.under_way().get(&effect).copied() else { return };
+    /// Hands an order to whoever looks after the life, at once or as soon as somebody does.
+    pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
+        if let Some(one) = self.under_way().get(&effect) {
+            // Closed: it has ended meanwhile.
+            let _ = one.orders.send(order);
+        }
+    }
+
+    /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
+    /// keep it from being ended.
+    async fn obey(self: &Arc<Self>, key: ProcessKey, order: LifeOrder) {
         let done = match order {
             LifeOrder::End { how, reason } => {
                 let how = match how {
@@ -337,10 +377,18 @@ impl Lives {
                 };
                 self.processes.end(key, how, Some(reason)).await
             }
-            LifeOrder::Type { text, by: _ } => self.type_line(key, &text).await,
+            LifeOrder::Type { text, by: _ } => {
+                let lives = Arc::clone(self);
+                self.tasks.spawn(move |_stop| async move {
+                    if let Err(err) = lives.type_line(key, &text).await {
+                        tracing::warn!(life = %key, error = %err, "an answer could not be typed");
+                    }
+                });
+                return;
+            }
         };
         if let Err(err) = done {
-            tracing::warn!(life = %key, error = %err, "an order to a command came to nothing");
+            tracing::warn!(life = %key, error = %err, "a command could not be told to end");
         }
     }
 
@@ -354,7 +402,7 @@ impl Lives {
 
     /// Kills what an effect keeps alive; `None` when it is none of this kind.
     pub(crate) fn aborted(&self, effect: EffectId) -> Option<ProcessKey> {
-        self.under_way().remove(&effect)
+        self.under_way().remove(&effect).map(|one| one.key)
     }
 
     pub(crate) async fn kill(&self, key: ProcessKey, reason: &str) {

@@ -119,7 +119,7 @@ impl Hive {
                     .get(&session)
                     .is_some_and(|placed| placed.assignment.epoch == epoch);
                 if let (true, Some(lives)) = (here, self.lives.clone()) {
-                    self.tasks.spawn(|_stop| async move { lives.order(effect, order).await });
+                    lives.order(effect, order);
                 }
             }
             ToHive::Recorded { session, life } => {
@@ -200,6 +200,9 @@ impl Hive {
             placed.effects.insert(effect.id, stop.clone());
             Arc::clone(&placed.assignment)
         };
+        if let (EffectAction::Live(launch), Some(lives)) = (&effect.action, &self.lives) {
+            lives.expect(session, effect.id, launch);
+        }
         let (hive, sessions, id) = (Arc::clone(self), Arc::clone(sessions), effect.id);
         self.tasks.spawn(|shutdown| async move {
             let result = tokio::select! {

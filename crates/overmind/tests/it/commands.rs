@@ -176,20 +176,22 @@ fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
 
 #[test]
 fn a_run_that_was_ended_while_its_server_died_leaves_no_process() {
-    let mut home = Commands::up();
-    home.run(&["run", "--name", "doomed", "sleep 600"]).ok();
-    home.alive("doomed");
-    home.run(&["down"]).ok();
-    home.0.ended();
-    // The point lies between the commit that ends the run and the word to its hive.
-    home.0.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", "driver.after_commit:2")]);
-    let canceled = home.run(&["cancel", "doomed"]);
-    assert_ne!(canceled.code, 0, "the server died before it could answer");
-    home.0.ended();
-    assert!(!home.processes().is_empty(), "the process was not ended by the server's death");
-    home.0.start(&["--listen", "none"], &[]);
-    home.status("doomed", "canceled");
-    home.check();
+    for verb in ["cancel", "stop"] {
+        let mut home = Commands::up();
+        home.run(&["run", "--name", "doomed", "sleep 600"]).ok();
+        home.alive("doomed");
+        home.run(&["down"]).ok();
+        home.0.ended();
+        // The point lies between the commit of the wish and the word to its hive.
+        home.0.start(&["--listen", "none"], &[("OVERMIND_FAILPOINTS", "driver.after_commit:2")]);
+        let asked = home.run(&[verb, "doomed"]);
+        assert_ne!(asked.code, 0, "{verb}: the server died before it could answer");
+        home.0.ended();
+        assert!(!home.processes().is_empty(), "{verb}: the server's death ended the process");
+        home.0.start(&["--listen", "none"], &[]);
+        home.status("doomed", "canceled");
+        home.check();
+    }
 }
 
 #[test]
