@@ -74,16 +74,8 @@ impl Default for Command {
 
 impl From<core::CommandSpec> for Command {
     fn from(spec: core::CommandSpec) -> Self {
-        let core::CommandSpec {
-            argv,
-            provider,
-            kind,
-            terminal,
-            env,
-            restart,
-            activity_timeout,
-            model: _,
-        } = spec;
+        let core::CommandSpec { argv, provider, kind, terminal, env, restart, activity_timeout } =
+            spec;
         Self {
             argv,
             provider: match provider {
@@ -140,7 +132,6 @@ impl From<Command> for core::CommandSpec {
                 backoff_ms: command.backoff_ms,
             },
             activity_timeout: command.activity_timeout,
-            model: None,
         }
     }
 }

@@ -55,16 +55,8 @@ impl Session {
     }
 
     fn living(&mut self) -> Option<&mut Living> {
-        match &mut self.phase {
-            Phase::Living(living) => Some(living),
-            Phase::Fresh
-            | Phase::Deciding { .. }
-            | Phase::Acting { .. }
-            | Phase::Asking { .. }
-            | Phase::Approving { .. }
-            | Phase::Forked { .. }
-            | Phase::Ended => None,
-        }
+        let Phase::Living(living) = &mut self.phase else { return None };
+        Some(living)
     }
 
     fn command_row(&mut self) -> &mut CommandRow {
@@ -73,21 +65,12 @@ impl Session {
 
     /// When the next life is due, while one is waited for.
     pub(super) fn next_life(&self) -> Option<Timestamp> {
-        match &self.phase {
-            Phase::Living(living) => living.due,
-            Phase::Fresh
-            | Phase::Deciding { .. }
-            | Phase::Acting { .. }
-            | Phase::Asking { .. }
-            | Phase::Approving { .. }
-            | Phase::Forked { .. }
-            | Phase::Ended => None,
-        }
+        self.phase.living()?.due
     }
 
     /// Whether a word about its command means anything now.
     pub(super) fn life_fits(&self, input: &LifeInput) -> bool {
-        let Phase::Living(living) = &self.phase else { return false };
+        let Some(living) = self.phase.living() else { return false };
         let present = |effect: &u64| living.effect == Some(*effect);
         match input {
             LifeInput::Started { effect, .. } => present(effect) && living.up.is_none(),
@@ -116,7 +99,7 @@ impl Session {
 
     /// Whether what it asks must stand in no log, and so be answered in its terminal only.
     pub(super) fn asks_for_secret(&self) -> bool {
-        let Phase::Living(living) = &self.phase else { return false };
+        let Some(living) = self.phase.living() else { return false };
         living.asks.as_ref().is_some_and(|question| question.secret)
     }
 
@@ -203,7 +186,7 @@ impl Session {
     }
 
     fn stopped(&mut self, now: Timestamp, out: &mut Step) {
-        let Phase::Living(living) = &self.phase else { return };
+        let Some(living) = self.phase.living() else { return };
         let Some(Ending::Asked { how: _, by }) = &living.ending else { return };
         let row = self.row.command.clone().unwrap_or_default();
         out.events.push(Decision {
@@ -216,7 +199,7 @@ impl Session {
     }
 
     fn life_ended(&mut self, end: &LifeEnded, now: Timestamp, out: &mut Step) {
-        let Phase::Living(living) = &self.phase else { return };
+        let Some(living) = self.phase.living() else { return };
         let (up, ending) = (living.up.unwrap_or(end.at), living.ending.clone());
         self.no_question(now);
         let row = self.command_row();

@@ -270,7 +270,7 @@ impl Session {
     /// Whether its command lives or will live again: it is not left alone then, whatever it waits
     /// for.
     pub fn is_alive(&self) -> bool {
-        matches!(self.phase, Phase::Living(_))
+        self.phase.living().is_some()
     }
 
     /// Whether a tool is under way: unlike a model call it may not be cut off freely.

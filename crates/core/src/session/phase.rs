@@ -131,6 +131,20 @@ impl CallState {
 }
 
 impl Phase {
+    /// The command that lives, or will live again.
+    pub(super) fn living(&self) -> Option<&Living> {
+        match self {
+            Self::Living(living) => Some(living),
+            Self::Fresh
+            | Self::Deciding { .. }
+            | Self::Acting { .. }
+            | Self::Asking { .. }
+            | Self::Approving { .. }
+            | Self::Forked { .. }
+            | Self::Ended => None,
+        }
+    }
+
     /// Numbers of the effects under way.
     pub(super) fn running(&self) -> impl Iterator<Item = u64> + '_ {
         let (model, calls): (Option<u64>, &[Call]) = match self {

@@ -1,8 +1,8 @@
 //! Runs whose agent is a command: real programs, real kills, and nothing left of either.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -144,7 +144,13 @@ fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
     let pid = home.named("count")["process"]["pid"].clone();
     home.0.kill();
     // It goes on writing while nobody is there.
-    std::thread::sleep(Duration::from_millis(500));
+    let written = || {
+        let logs = std::fs::read_dir(home.0.data().join("processes")).unwrap().flatten();
+        let files = logs.flat_map(|log| std::fs::read_dir(log.path()).unwrap().flatten());
+        files.filter_map(|file| Some(file.metadata().ok()?.len())).sum::<u64>()
+    };
+    let before = written();
+    until("it writes more", || (written() > before + 50).then_some(()));
     home.0.start(&["--listen", "none"], &[]);
     let run = home.status("count", "running");
     assert_eq!((&run["process"]["pid"], &run["process"]["life"]), (&pid, &json!(1)));
@@ -158,7 +164,7 @@ fn a_command_lives_on_when_its_server_is_killed_and_no_line_is_lost() {
     home.run(&["run", "--name", "away", "sleep 0.3; exit 7"]).ok();
     home.status("away", "running");
     home.0.kill();
-    std::thread::sleep(Duration::from_millis(600));
+    until("it ends", || home.processes().is_empty().then_some(()));
     home.0.start(&["--listen", "none"], &[]);
     assert_eq!(home.run(&["wait", "away"]).code, 7);
 
@@ -307,18 +313,22 @@ fn logs_follow_through_a_restart_and_find_what_is_asked_for() {
     let talk = "i=0; while [ $i -lt 40 ]; do echo \"line $i\"; i=$((i+1)); sleep 0.05; done";
     home.run(&["run", "--name", "talk", talk]).ok();
     home.says("talk", "line 2");
-    let follower = home
+    let mut follower = home
         .0
         .command(&["logs", "-f", "talk"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut out = BufReader::new(follower.stdout.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
     home.0.kill();
     home.0.start(&["--listen", "none"], &[]);
-    let out = follower.wait_with_output().unwrap();
-    let out = String::from_utf8(out.stdout).unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(follower.wait().unwrap().success());
+    let out = first + &rest;
     let lines: Vec<String> = (0..40).map(|n| format!("line {n}")).collect();
     let seen: Vec<&str> = out.lines().filter(|line| line.starts_with("line")).collect();
     assert_eq!(seen, lines);
