@@ -149,7 +149,6 @@ impl Lives {
         token: Option<String>,
         say: &Say,
     ) -> LifeEnded {
-        let key = ProcessKey { session: assignment.session, epoch: launch.life };
         let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
         // Aborted before it began.
         let Some(orders) = inbox else {
