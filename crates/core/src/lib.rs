@@ -29,6 +29,7 @@ pub mod process;
 pub mod queue;
 pub mod replay;
 pub mod retry;
+pub mod room;
 pub mod row;
 pub mod sandbox;
 pub mod session;

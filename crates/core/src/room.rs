@@ -1,0 +1,287 @@
+//! The port to rooms: what a session works in and must give back. A worktree, ports, databases,
+//! services and variables, made before its command begins and given back after it ended.
+//!
+//! A room is made and closed by effects of the session like everything else: both are idempotent,
+//! so a crash in the middle means that they are asked for again. What stands in the log never
+//! holds a room's variables, for passwords of its databases are among them: whoever starts a
+//! command asks [`Rooms::environment`] for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fut;
+use crate::ids::SessionId;
+use crate::sandbox::SandboxLevel;
+
+/// Whether a session gets a room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomWhen {
+    /// In a git repository; elsewhere the session works where it was started, and is told so.
+    #[default]
+    Auto,
+    /// Also outside of git: a copy of the directory.
+    Always,
+    /// Never: it works in the directory itself.
+    Never,
+}
+
+/// What somebody wants of a session's room.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RoomWish {
+    pub when: RoomWhen,
+    /// The revision that its branch begins at; the project's own choice when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// Copies uncommitted changes of the project along.
+    pub carry_changes: bool,
+    /// What becomes of the worktree when the session ends.
+    pub end: RoomEnd,
+}
+
+/// What becomes of a worktree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomEnd {
+    /// Removed; what is uncommitted becomes a commit on its branch first.
+    #[default]
+    Park,
+    /// It stays where it is. Services, ports and databases go.
+    Keep,
+    /// Removed with all that is in it: somebody said so.
+    Discard,
+}
+
+/// A room to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoomOrder {
+    pub session: SessionId,
+    /// What people call the session; its branch is called after it.
+    pub name: String,
+    /// Any directory of the project. The session begins at the same place within its worktree.
+    pub project: PathBuf,
+    pub wish: RoomWish,
+}
+
+/// A room that was made, as the log and lists show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomMade {
+    /// Where the session's command begins: in the worktree, or in the project's directory itself
+    /// when there is none.
+    pub directory: PathBuf,
+    /// The top of the session's own worktree; `None`: it works in the project's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The commit that the branch began at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// Every port, by its variable or by `service/port`.
+    #[serde(default)]
+    pub ports: BTreeMap<String, u16>,
+    /// Where services answer, by service: `http://127.0.0.1:20001`.
+    #[serde(default)]
+    pub urls: BTreeMap<String, String>,
+    /// What the project asks its commands to run in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxLevel>,
+    /// Said aloud: what was left out, failed and did not stop the rest.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// What closing a room left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomClosed {
+    /// Where the worktree still is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathBuf>,
+    /// The branch of the project's repository that has the work, if there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The commit that its work ends at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Whether the last commit is ours, of what was not committed.
+    #[serde(default)]
+    pub parked: bool,
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// What the leak check found afterwards. Empty is the promise.
+    #[serde(default)]
+    pub leaks: Vec<Leak>,
+}
+
+/// Something that is left of a session that is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leak {
+    /// `process`, `port`, `container`, `volume`, `database`, `worktree`, `branch`, `mount`,
+    /// `socket`, `temp_files` and their like; `unchecked`: it could not be looked.
+    pub kind: String,
+    /// Its name: a number of a process or port, a path, a database.
+    pub what: String,
+    /// The session whose it was, as far as it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// What a person can do.
+    pub how: String,
+    /// Whether it is ours for certain, so that [`Rooms::fix`] removes it.
+    pub fixable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// What a session has done in its worktree, against its base.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomWork {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    pub files: u32,
+    pub insertions: u64,
+    pub deletions: u64,
+    /// Commits on the branch beyond the base.
+    pub commits: u32,
+    /// A unified diff; its beginning only when `truncated`.
+    pub diff: String,
+    pub truncated: bool,
+}
+
+/// What is to become of a session's work: `overmind done`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomDone {
+    /// Merged into a branch of the project, or into what is checked out there.
+    Merge {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        into: Option<String>,
+    },
+    /// On a branch of the project's repository, to be pushed; what is uncommitted is committed.
+    PrBranch {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// The worktree stays. Only while there is one.
+    Keep,
+    /// Thrown away. Its last state can be brought back for a while by the commit in the answer.
+    Discard,
+}
+
+/// What [`Rooms::done`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomOutcome {
+    /// For a person: one sentence.
+    pub said: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathBuf>,
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// Why a room could not be made, closed or asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct RoomError {
+    pub kind: RoomErrorKind,
+    /// What, where and what to do.
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomErrorKind {
+    /// The project says or is something that cannot be worked with: its file has mistakes, there
+    /// is no such base.
+    Project,
+    /// Setup, a service or a database did not come up.
+    Failed,
+    /// There is no such room, or it has nothing of that.
+    NotFound,
+    /// It cannot be done in this state: a conflict of a merge, a room that is in use.
+    Conflict,
+}
+
+impl RoomError {
+    pub fn new(kind: RoomErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}
+
+/// One thing that happens while a room is made or closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoomProgress {
+    /// A step begins: `services/db`, `setup: npm ci`.
+    Step(String),
+    /// A line of output of a hook, a migration or an engine.
+    Line { source: String, line: String },
+    /// Something failed that does not stop the rest.
+    Warning(String),
+}
+
+/// Who is told of progress. Called from any thread; must not block.
+pub type RoomSink = Arc<dyn Fn(RoomProgress) + Send + Sync>;
+
+/// Rooms of one machine.
+pub trait Rooms: Send + Sync + fmt::Debug {
+    /// Said once, before anything else: the sessions whose rooms are still wanted. Rooms of
+    /// theirs that are whole are taken up again (their services run again or still); half-made
+    /// ones are undone; what belongs to anybody else is closed with [`RoomEnd::Park`].
+    fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;
+
+    /// Makes a room, or finds the one that the session has.
+    ///
+    /// Errors: what was made is undone before they are told.
+    ///
+    /// Cancel safety: dropped midway, the room is half made; [`Rooms::close`] undoes it.
+    fn prepare(&self, order: RoomOrder, sink: RoomSink) -> Fut<'_, Result<RoomMade, RoomError>>;
+
+    /// Variables for every command of the session, without those of the daemon. Passwords are
+    /// among them: never to be logged. Empty for a session without a room.
+    fn environment(&self, session: SessionId) -> Fut<'_, Result<Vec<(String, String)>, RoomError>>;
+
+    /// Gives everything back, also of a half-made room, and looks for what is left. A session
+    /// without a room has nothing to give back, and that is no error. Called again after an error
+    /// or a crash, it goes on.
+    fn close(
+        &self,
+        session: SessionId,
+        end: RoomEnd,
+        sink: RoomSink,
+    ) -> Fut<'_, Result<RoomClosed, RoomError>>;
+
+    /// What the session has done: of a room that is open, kept or closed with a branch.
+    /// `closed` is what [`Rooms::close`] said, if it was closed.
+    fn work<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+    ) -> Fut<'a, Result<RoomWork, RoomError>>;
+
+    /// Decides over the work of a session whose command has ended; [`RoomDone::PrBranch`] also
+    /// of one that goes on. `closed` as in [`Rooms::work`].
+    fn done<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+        done: RoomDone,
+    ) -> Fut<'a, Result<RoomOutcome, RoomError>>;
+
+    /// Everything that no living session accounts for.
+    fn leaks(&self) -> Fut<'_, Vec<Leak>>;
+
+    /// Removes what is ours for certain, and says what is left then.
+    fn fix(&self) -> Fut<'_, Vec<Leak>>;
+}
