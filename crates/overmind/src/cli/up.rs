@@ -118,6 +118,7 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
         }
     }
     crate::sys::give_back_memory();
+    crate::sys::let_go_of_code();
     tokio::select! {
         () = signals.asked(Stop::Graceful) => tracing::info!("asked to stop; draining"),
         () = app.ended() => tracing::error!("the server ended by itself"),
