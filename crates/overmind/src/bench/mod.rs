@@ -13,6 +13,7 @@ mod engine;
 mod floors;
 mod gateway;
 mod http;
+mod lives;
 mod memory;
 mod policy;
 mod process;
@@ -215,6 +216,22 @@ const SANDBOX: &[&str] = &[
     "microvm emulated call that boots",
 ];
 
+const LIVES: &[&str] = &[
+    "command to running",
+    "crash to next life",
+    "log lines",
+    "log growth",
+    "log tail",
+    "log fetch",
+    "rss of 500 lives",
+    "rss of 2000 lives",
+    "ps of 500 lives",
+    "ps of 2000 lives",
+    "idle cpu of 2000 lives",
+    "kill of 2000 lives",
+    "survivors of 2000 lives",
+];
+
 const GROUPS: &[Group] = &[
     ("store", &["durable events", "commit p50", "commit p99"]),
     ("memory", &["memory of listing", "listing events"]),
@@ -226,6 +243,7 @@ const GROUPS: &[Group] = &[
     ("policy", &["policy decision p50", "policy decision p99"]),
     ("gateway", GATEWAY),
     ("sandbox", SANDBOX),
+    ("lives", LIVES),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -286,6 +304,7 @@ async fn measure(
                 let wanted = |name: &str| wanted(&name);
                 Box::pin(sandbox::measure(setting, drivers, wanted, leave_out)).await?
             }
+            "lives" => Box::pin(lives::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };
         figures.extend(more);

@@ -66,14 +66,14 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     ])
 }
 
-fn command(program: &Path, args: &[&str]) -> Command {
+pub(super) fn command(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
 /// Times of a command from its spawning to its end, ascending.
-fn times(rounds: u32, make: impl Fn() -> Command) -> Result<Vec<Duration>, Failure> {
+pub(super) fn times(rounds: u32, make: impl Fn() -> Command) -> Result<Vec<Duration>, Failure> {
     let mut took = Vec::new();
     for _ in 0..rounds {
         let mut command = make();

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use futures_util::StreamExt as _;
 use overmind_api::{
     AgentCreate, Command, CommandKind, Restart, Run, RunSend, RunStop, SandboxLevel,
 };
@@ -16,6 +17,9 @@ use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::{session, watch};
 use crate::app::clock::SystemClock;
+
+/// Runs that are ended at the same time.
+const AT_ONCE: usize = 32;
 
 /// The agent of commands that are given in words.
 pub const AGENT: &str = "command";
@@ -112,21 +116,21 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
     each(cx, &ids, RunStop { kill: true, grace: None }, args.cascade).await
 }
 
-/// Ends each; goes on after one that cannot be, and tells the worst of it at the end.
+/// Ends each, many at once; goes on after one that cannot be, and tells the worst of it at the end.
 async fn each(cx: &Context, given: &[String], stop: RunStop, cascade: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
+    let end = async |id: &String| {
+        let id = remote.find_run(id).await?;
+        // The children first, as `cancel --cascade` does it; what is no command is canceled.
+        match cascade || (stop.kill && remote.run(&id).await?.process.is_none()) {
+            true => remote.run_cancel(&id, cascade).await,
+            false => remote.run_stop(&id, stop).await,
+        }
+    };
+    let mut ending = futures_util::stream::iter(given.iter().map(end)).buffered(AT_ONCE);
     let mut failed: Option<Failure> = None;
-    for id in given {
-        let done = async {
-            let id = remote.find_run(id).await?;
-            // The children first, as `cancel --cascade` does it; what is no command is canceled.
-            let run = match cascade || (stop.kill && remote.run(&id).await?.process.is_none()) {
-                true => remote.run_cancel(&id, cascade).await?,
-                false => remote.run_stop(&id, stop).await?,
-            };
-            session::show_run(cx, &run)
-        };
-        if let Err(failure) = done.await
+    while let Some(ended) = ending.next().await {
+        if let Err(failure) = ended.and_then(|run| session::show_run(cx, &run))
             && let Some(before) = failed.replace(failure)
         {
             cx.out.error(&before.message, before.hint.as_deref());
