@@ -81,6 +81,9 @@ pub(crate) enum Mail {
     Drain,
 }
 
+/// Boxed: a channel keeps room for 32 letters, and there is one for each session that moves.
+pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
+
 /// What a caller asks of a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
@@ -131,7 +134,7 @@ struct Driver {
 pub(super) async fn drive(
     cortex: Arc<Cortex>,
     id: SessionId,
-    mut mailbox: mpsc::UnboundedReceiver<Mail>,
+    mut mailbox: Mailbox,
     stop: CancellationToken,
 ) {
     let loaded = match cortex.take_fresh(id) {
@@ -176,19 +179,14 @@ pub(super) async fn drive(
 }
 
 /// Ends a driver that cannot work: everyone who waits is told why.
-fn refuse(
-    cortex: &Arc<Cortex>,
-    id: SessionId,
-    mailbox: &mut mpsc::UnboundedReceiver<Mail>,
-    why: &EngineError,
-) {
+fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &mut Mailbox, why: &EngineError) {
     {
         let mut drivers = lock(&cortex.drivers);
         mailbox.close();
         drivers.remove(&id);
     }
     while let Ok(mail) = mailbox.try_recv() {
-        if let Mail::Order { reply, .. } = mail {
+        if let Mail::Order { reply, .. } = *mail {
             let _ = reply.send(Err(why.clone()));
         }
     }
@@ -209,7 +207,7 @@ impl Driver {
         step
     }
 
-    async fn run(&mut self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> Result<(), Stop> {
+    async fn run(&mut self, mailbox: &mut Mailbox) -> Result<(), Stop> {
         loop {
             let needed =
                 self.session().status() == SessionStatus::Running || self.session().is_alive();
@@ -229,12 +227,12 @@ impl Driver {
                     }
                     None => std::future::pending().await,
                 } } => {
-                    self.input(input).await?;
+                    Box::pin(self.input(input)).await?;
                     continue;
                 }
             };
             let Some(mail) = mail else { return Err(Stop::Shutdown) };
-            self.mail(mail).await?;
+            Box::pin(self.mail(*mail)).await?;
             if self.cortex.draining() && self.may_leave_running(mailbox) {
                 return Err(Stop::Shutdown);
             }
@@ -242,7 +240,7 @@ impl Driver {
     }
 
     /// Takes itself off the list, unless mail came in meanwhile. True when it is off.
-    fn leave(&self, mailbox: &mut mpsc::UnboundedReceiver<Mail>) -> bool {
+    fn leave(&self, mailbox: &mut Mailbox) -> bool {
         let mut drivers = lock(&self.cortex.drivers);
         if !mailbox.is_empty() {
             return false;
@@ -323,6 +321,12 @@ impl Driver {
                     }
                 };
                 let answer = match self.session().accepts(&input) {
+                    // It is being ended already, and at least as hard.
+                    Err(Refusal::Stale)
+                        if matches!(input, Input::Life(LifeInput::StopAsked { .. })) =>
+                    {
+                        Ok(self.session().row().clone())
+                    }
                     Err(refusal) => Err(EngineError::conflict(refusal.to_string())),
                     Ok(()) => match self.input(input).await {
                         Ok(()) => Ok(self.session().row().clone()),
@@ -647,7 +651,7 @@ impl Driver {
 
     /// While draining: a session that waits for a model call only is left at once, for that is
     /// done again; one with a tool under way gets the time that is left.
-    fn may_leave_running(&self, mailbox: &mpsc::UnboundedReceiver<Mail>) -> bool {
+    fn may_leave_running(&self, mailbox: &Mailbox) -> bool {
         (self.session().status() == SessionStatus::Running || self.session().is_alive())
             && mailbox.is_empty()
             && !self.session().is_acting()

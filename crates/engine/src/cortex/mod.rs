@@ -79,7 +79,7 @@ pub(crate) struct Cortex {
     /// Why the store refuses writes now, if it does.
     degraded: Mutex<Option<String>>,
     queue: Mutex<FairQueue>,
-    drivers: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Mail>>>,
+    drivers: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Box<Mail>>>>,
     fresh: Mutex<HashMap<SessionId, Session>>,
     agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
@@ -227,7 +227,7 @@ impl Cortex {
     /// rest, and its row does not change.
     pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
         if let Some(driver) = lock(&self.drivers).get(&session) {
-            let _ = driver.send(Mail::Attested { epoch, attested });
+            let _ = driver.send(Box::new(Mail::Attested { epoch, attested }));
         }
     }
 
@@ -235,7 +235,7 @@ impl Cortex {
     fn report(&self, session: SessionId, mail: Mail) {
         match lock(&self.drivers).get(&session) {
             Some(driver) => {
-                let _ = driver.send(mail);
+                let _ = driver.send(Box::new(mail));
             }
             None => count(&self.counters.stale),
         }
@@ -246,13 +246,13 @@ impl Cortex {
         let mut drivers = lock(&self.drivers);
         if let Some(driver) = drivers.get(&session) {
             // The driver removes itself under this lock, with its mailbox empty: it hears this.
-            let _ = driver.send(mail);
+            let _ = driver.send(Box::new(mail));
             return;
         }
         // Unbounded, for whoever sends is bounded: one result per effect, gathered pieces of
         // one model call over a bounded bus, and API requests that wait for their answer.
         let (send, receive) = mpsc::unbounded_channel();
-        let _ = send.send(mail);
+        let _ = send.send(Box::new(mail));
         drivers.insert(session, send);
         drop(drivers);
         let cortex = Arc::clone(self);
@@ -501,7 +501,7 @@ impl Cortex {
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Release);
         for driver in lock(&self.drivers).values() {
-            let _ = driver.send(Mail::Drain);
+            let _ = driver.send(Box::new(Mail::Drain));
         }
     }
 

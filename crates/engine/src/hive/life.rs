@@ -23,8 +23,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::tasks::Tasks;
 
-/// How often a life is looked at.
+/// How often a life is looked at, and how often one that has been silent for long and asks nothing.
 const LOOK: Duration = Duration::from_millis(500);
+const QUIET_LOOK: Duration = Duration::from_secs(2);
 /// Silences after which a screen is judged: once soon, and once when nothing has moved for long.
 const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// Rows of a screen that are looked at.
@@ -55,12 +56,13 @@ pub(crate) struct Lives {
 struct UnderWay {
     key: ProcessKey,
     /// What is wanted of it, in its order. It waits until the life has begun or was found.
-    orders: mpsc::UnboundedSender<LifeOrder>,
+    orders: mpsc::UnboundedSender<Box<LifeOrder>>,
     /// Taken by whoever looks after the life.
     inbox: Option<Orders>,
 }
 
-type Orders = mpsc::UnboundedReceiver<LifeOrder>;
+/// Boxed: a channel keeps room for 32, and each life has one.
+type Orders = mpsc::UnboundedReceiver<Box<LifeOrder>>;
 
 impl Lives {
     pub(crate) fn new(
@@ -260,9 +262,9 @@ impl Lives {
         mut orders: Orders,
         say: &Say,
     ) -> LifeEnded {
-        let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut look = Look::default();
+        let mut pause = look.pause();
+        let mut tick = ticks(pause);
         let ended = self.processes.ended(key);
         tokio::pin!(ended);
         loop {
@@ -274,8 +276,14 @@ impl Lives {
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                Some(order) = orders.recv() => self.obey(key, order).await,
-                _ = tick.tick() => self.look(key, launch, &mut look, say).await,
+                Some(order) = orders.recv() => Box::pin(self.obey(key, *order)).await,
+                _ = tick.tick() => {
+                    Box::pin(self.look(key, launch, &mut look, say)).await;
+                    if look.pause() != pause {
+                        pause = look.pause();
+                        tick = ticks(pause);
+                    }
+                }
             }
         }
     }
@@ -359,7 +367,7 @@ impl Lives {
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
             // Closed: it has ended meanwhile.
-            let _ = one.orders.send(order);
+            let _ = one.orders.send(Box::new(order));
         }
     }
 
@@ -438,4 +446,20 @@ struct Look {
     cpu: Option<Duration>,
     /// Until when a silence is none.
     silent_until: Option<Duration>,
+}
+
+impl Look {
+    /// Until the next one.
+    fn pause(&self) -> Duration {
+        match self.judged >= JUDGED_AFTER.len() && self.asks.is_none() {
+            true => QUIET_LOOK,
+            false => LOOK,
+        }
+    }
+}
+
+fn ticks(pause: Duration) -> tokio::time::Interval {
+    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tick
 }

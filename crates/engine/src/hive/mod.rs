@@ -241,17 +241,23 @@ impl Hive {
             EffectAction::Tool { name, args, class: _, bound, definition } => {
                 let gathered = Arc::new(LiveGathered::default());
                 let context = context(assignment, effect.id, gathered.sink());
-                let outcome = match self.still_agreed(&context, &name, &args, bound).await {
-                    Ok(()) => {
-                        self.attest(assignment, &context, &name, sessions).await;
-                        let call = match &definition {
-                            Some(known) => self.tools.call_defined(&context, &name, &args, known),
-                            None => self.tools.call(&context, &name, &args),
-                        };
-                        self.listening(assignment, effect.id, &gathered, call).await
+                // Boxed, as the others: whoever keeps a command for days holds no room for a call.
+                let outcome = Box::pin(async {
+                    match self.still_agreed(&context, &name, &args, bound).await {
+                        Ok(()) => {
+                            self.attest(assignment, &context, &name, sessions).await;
+                            let call = match &definition {
+                                Some(known) => {
+                                    self.tools.call_defined(&context, &name, &args, known)
+                                }
+                                None => self.tools.call(&context, &name, &args),
+                            };
+                            self.listening(assignment, effect.id, &gathered, call).await
+                        }
+                        Err(stale) => stale,
                     }
-                    Err(stale) => stale,
-                };
+                })
+                .await;
                 Done {
                     result: EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) },
                     streamed: Vec::new(),
@@ -259,12 +265,12 @@ impl Hive {
                 }
             }
             EffectAction::Model(request) => {
-                let (reply, streamed) = self.ask(assignment, effect.id, &request).await;
+                let (reply, streamed) = Box::pin(self.ask(assignment, effect.id, &request)).await;
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
             }
             EffectAction::Live(launch) => {
-                let end = self.live(assignment, effect.id, &launch, token).await;
+                let end = Box::pin(self.live(assignment, effect.id, &launch, token)).await;
                 Done { result: EffectResult::Lived(end), streamed: Vec::new(), live: Vec::new() }
             }
             EffectAction::Bind { name, args, files, policy } => {
@@ -291,7 +297,7 @@ impl Hive {
         // Words leave in their order, and all of them before the report of the end.
         let (words, mut said) = mpsc::unbounded_channel();
         let say: Say = Arc::new(move |word| {
-            let _ = words.send(word);
+            let _ = words.send(Box::new(word));
         });
         let (session, epoch) = (assignment.session, assignment.epoch);
         let life = lives.live(assignment, effect, launch, token, &say);
@@ -300,11 +306,11 @@ impl Hive {
             tokio::select! {
                 biased;
                 Some(word) = said.recv() => {
-                    self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                    self.say(ToCortex::Life { session, epoch, effect, word: *word }).await;
                 }
                 end = &mut life => {
                     while let Ok(word) = said.try_recv() {
-                        self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                        self.say(ToCortex::Life { session, epoch, effect, word: *word }).await;
                     }
                     return end;
                 }
