@@ -68,12 +68,22 @@ pub(crate) fn write(
     epoch: u32,
     content: &impl Serialize,
 ) -> io::Result<()> {
-    let name = kind.name(epoch);
-    let draft = format!("{name}.new");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-    let mut file = File::from(rustix::fs::openat(dir, &draft, flags, Mode::RUSR | Mode::WUSR)?);
-    file.write_all(&serde_json::to_vec(content)?)?;
-    Ok(rustix::fs::renameat(dir, &draft, dir, &name)?)
+    let (name, draft) = (kind.name(epoch), draft(kind, epoch));
+    let written = || {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(dir, &draft, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(&serde_json::to_vec(content)?)?;
+        Ok(rustix::fs::renameat(dir, &draft, dir, &name)?)
+    };
+    written().inspect_err(|_| {
+        // The disk is full, mostly. The error that counts is the first.
+        let _ = rustix::fs::unlinkat(dir, &draft, AtFlags::empty());
+    })
+}
+
+/// What a record is called until it is whole.
+fn draft(kind: Kind, epoch: u32) -> String {
+    format!("{}.new", kind.name(epoch))
 }
 
 /// Puts a record, and that it is there, on the disk itself.
@@ -92,11 +102,15 @@ pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) 
     serde_json::from_slice(&text).ok()
 }
 
+/// Removes a record, and what a keeper that was killed left of one.
 pub(crate) fn remove(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
-    match rustix::fs::unlinkat(dir, kind.name(epoch), AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(err) => Err(err.into()),
+    for name in [kind.name(epoch), draft(kind, epoch)] {
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(err) => return Err(err.into()),
+        }
     }
+    Ok(())
 }
 
 /// Opens a directory itself.
@@ -133,5 +147,19 @@ mod tests {
         remove(&fd, Kind::Exit, 3).unwrap();
         remove(&fd, Kind::Exit, 3).unwrap();
         assert_eq!(read::<Vec<u8>>(&fd, Kind::Exit, 3), None);
+    }
+
+    #[test]
+    fn a_record_that_was_never_whole_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = open_dir(dir.path()).unwrap();
+        let left = || std::fs::read_dir(dir.path()).unwrap().count();
+        std::fs::write(dir.path().join("life-3.new"), "{").unwrap();
+        remove(&fd, Kind::Life, 3).unwrap();
+        assert_eq!(left(), 0);
+        // Nothing can be renamed to where a directory is.
+        std::fs::create_dir(dir.path().join("exit-3")).unwrap();
+        write(&fd, Kind::Exit, 3, &1).unwrap_err();
+        assert_eq!(left(), 1);
     }
 }

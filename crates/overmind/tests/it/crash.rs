@@ -25,7 +25,7 @@ mod first_start;
 mod harness;
 mod ledger;
 mod load;
-mod rng;
+pub(crate) mod rng;
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};

@@ -17,5 +17,6 @@ mod nouns;
 mod offline;
 mod policy;
 mod runs;
+mod storm;
 mod streaming;
 mod surface;
