@@ -1,5 +1,7 @@
 //! Agents that are commands, and the processes of their runs.
 
+use std::collections::BTreeMap;
+
 use overmind_core::command as core;
 use overmind_core::process::prompt;
 use overmind_core::process::restart::RestartWhen;
@@ -17,6 +19,8 @@ pub enum Provider {
     Raw,
     Claude,
     Codex,
+    /// Any program that prints lines of `{"overmind": {…}}`.
+    Lines,
 }
 
 /// Whether a command ends by itself.
@@ -46,16 +50,27 @@ pub enum Restart {
 #[serde(deny_unknown_fields, default)]
 pub struct Command {
     /// Program and arguments. `{task}` in an argument becomes the run's task; where it stands
-    /// nowhere, a task that is not empty is the last argument.
-    #[schema(example = json!(["claude", "-p", "{task}"]))]
+    /// nowhere, a task that is not empty is the last argument. With the providers `claude` and
+    /// `codex` it may be empty, or hold only options: the program is theirs then, and its output
+    /// is read.
+    #[schema(example = json!(["make", "{task}"]))]
     pub argv: Vec<String>,
     pub provider: Provider,
+    /// The model that the provider's program is to use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     pub kind: CommandKind,
     /// A terminal of its own in place of pipes.
     pub terminal: bool,
     /// `NAME=value`, added to the environment of the server's commands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
+    /// Variables, and the credentials of the server that they get when it is started: those that
+    /// the server has as `OVERMIND_CRED_NAME`. Only an admin may name any. The values are stored
+    /// nowhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"}))]
+    pub env_from: BTreeMap<String, String>,
     pub restart: Restart,
     /// Restarts within `max_seconds`; 0 is no bound.
     pub max_restarts: u32,
@@ -74,21 +89,33 @@ impl Default for Command {
 
 impl From<core::CommandSpec> for Command {
     fn from(spec: core::CommandSpec) -> Self {
-        let core::CommandSpec { argv, provider, kind, terminal, env, restart, activity_timeout } =
-            spec;
+        let core::CommandSpec {
+            argv,
+            provider,
+            model,
+            kind,
+            terminal,
+            env,
+            env_from,
+            restart,
+            activity_timeout,
+        } = spec;
         Self {
             argv,
             provider: match provider {
                 prompt::Provider::Raw => Provider::Raw,
                 prompt::Provider::Claude => Provider::Claude,
                 prompt::Provider::Codex => Provider::Codex,
+                prompt::Provider::Lines => Provider::Lines,
             },
+            model,
             kind: match kind {
                 core::CommandKind::Task => CommandKind::Task,
                 core::CommandKind::Session => CommandKind::Session,
             },
             terminal,
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            env_from: env_from.into_iter().collect(),
             restart: match restart.when {
                 RestartWhen::Never => Restart::Never,
                 RestartWhen::OnFailure => Restart::OnFailure,
@@ -114,13 +141,16 @@ impl From<Command> for core::CommandSpec {
                 Provider::Raw => prompt::Provider::Raw,
                 Provider::Claude => prompt::Provider::Claude,
                 Provider::Codex => prompt::Provider::Codex,
+                Provider::Lines => prompt::Provider::Lines,
             },
+            model: command.model,
             kind: match command.kind {
                 CommandKind::Task => core::CommandKind::Task,
                 CommandKind::Session => core::CommandKind::Session,
             },
             terminal: command.terminal,
             env: command.env.into_iter().map(pair).collect(),
+            env_from: command.env_from.into_iter().collect(),
             restart: core::RestartRules {
                 when: match command.restart {
                     Restart::Never => RestartWhen::Never,

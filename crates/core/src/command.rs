@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::process::prompt::{Provider, Question};
+use crate::process::provider::{Fact, Told, launch};
 use crate::process::restart::{RestartPolicy, RestartWhen};
 use crate::process::{EndedBy, ExitStatus};
 use crate::time::Timestamp;
@@ -35,12 +35,15 @@ pub enum CommandKind {
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
     /// Program and arguments. `{task}` in an argument becomes the task; where it stands nowhere
-    /// and the task is not empty, the task is the last argument. Empty with a provider of its own
-    /// program.
+    /// and the task is not empty, the task is the last argument. With `claude` and `codex` it may
+    /// be empty, or hold only options: then the program is the provider's, and these are added.
     #[serde(default)]
     pub argv: Vec<String>,
     #[serde(default)]
     pub provider: Provider,
+    /// The model that the provider's program is to use; the program's own choice without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     #[serde(default)]
     pub kind: CommandKind,
     /// A terminal of its own in place of pipes.
@@ -49,6 +52,10 @@ pub struct CommandSpec {
     /// Added to what every session's environment has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
+    /// Variables and the credentials of the Hive that they get at each start. The values are
+    /// stored nowhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_from: Vec<(String, String)>,
     #[serde(default)]
     pub restart: RestartRules,
     /// Seconds without output after which a life is ended as stuck; 0 is never.
@@ -96,6 +103,12 @@ pub enum CommandError {
     TooLong,
     #[error("the name of a variable of the environment is empty or contains `=`")]
     Variable,
+    #[error("the model's name is empty, begins with `-`, or has more than 200 characters")]
+    Model,
+    #[error(
+        "`codex exec` takes no input while it runs: only a task is possible, or a command line"
+    )]
+    NoInput,
 }
 
 impl CommandSpec {
@@ -105,10 +118,22 @@ impl CommandSpec {
     ///
     /// [`CommandError`], in words for a user.
     pub fn check(&self) -> Result<(), CommandError> {
-        if self.argv.first().is_none_or(|program| program.trim().is_empty()) {
+        let own = launch::is_own(self);
+        if !own && self.argv.first().is_none_or(|program| program.trim().is_empty()) {
             return Err(CommandError::Empty);
         }
-        let texts = self.argv.iter().chain(self.env.iter().flat_map(|(name, text)| [name, text]));
+        if own && self.provider == Provider::Codex && self.kind == CommandKind::Session {
+            return Err(CommandError::NoInput);
+        }
+        let odd = |model: &String| {
+            model.is_empty() || model.starts_with('-') || model.chars().count() > 200
+        };
+        if self.model.as_ref().is_some_and(odd) {
+            return Err(CommandError::Model);
+        }
+        let variables = self.env.iter().chain(&self.env_from);
+        let texts = self.argv.iter().chain(variables.flat_map(|(name, text)| [name, text]));
+        let texts = texts.chain(&self.model);
         if texts.clone().any(|text| text.contains('\0')) {
             return Err(CommandError::Nul);
         }
@@ -116,7 +141,7 @@ impl CommandSpec {
             return Err(CommandError::TooLong);
         }
         let odd = |name: &str| name.is_empty() || name.contains('=');
-        match self.env.iter().any(|(name, _)| odd(name)) {
+        match self.env.iter().chain(&self.env_from).any(|(name, _)| odd(name)) {
             true => Err(CommandError::Variable),
             false => Ok(()),
         }
@@ -152,6 +177,14 @@ pub struct Launch {
     /// Whether its input stays open.
     pub input: bool,
     pub provider: Provider,
+    /// Variables and the credentials that they get.
+    pub env_from: Vec<(String, String)>,
+    /// From where in the session's log its output is read for facts; `None` when it is not.
+    pub read_from: Option<u64>,
+    /// Typed right after the start, as it is. There until the start has been recorded.
+    pub first: Option<String>,
+    /// The conversation that it is to go on with.
+    pub conversation: Option<String>,
     /// To be said when this much time passed without output.
     pub silence: Option<Duration>,
 }
@@ -214,10 +247,8 @@ pub enum Notice {
     GoesOn,
     /// No output for as long as its agent allows.
     Silent { seconds: u64 },
-    /// The provider's own id of the conversation, by which it is resumed.
-    Conversation { id: String },
-    /// The provider's result: the last one counts.
-    Result { text: String, is_error: bool, cost_microusd: Option<u64>, details: Value },
+    /// What its own protocol said.
+    Told(Box<Told>),
 }
 
 /// How somebody wants a command ended.
@@ -258,8 +289,15 @@ pub enum LifeInput {
 /// What a Hive says about a life while it goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LifeWord {
-    Started { pid: u32 },
+    Started {
+        pid: u32,
+    },
     Noticed(Notice),
+    /// What its output said, up to this place in the log.
+    Read {
+        upto: u64,
+        facts: Vec<Fact>,
+    },
 }
 
 /// What a session wants of a life under way.
@@ -269,10 +307,12 @@ pub enum LifeOrder {
         how: StopHow,
         reason: String,
     },
-    /// A line for its input. `by`: the person whose words these are.
+    /// A line for its input. `by`: the person whose words these are; `asked_at`: where in the log
+    /// the line begins that they answer, if its protocol asked.
     Type {
         text: String,
         by: String,
+        asked_at: Option<u64>,
     },
 }
 

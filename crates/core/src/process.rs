@@ -20,6 +20,7 @@ use crate::ids::SessionId;
 use crate::time::Timestamp;
 
 pub mod prompt;
+pub mod provider;
 pub mod restart;
 
 /// One life of a session's process. Ordered by session, then by life.

@@ -16,6 +16,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::request::{AgentDraft, AgentPatch};
+use crate::sessions::may_name_credentials;
 use crate::view::{AgentView, Created};
 
 /// How often a change is tried again when somebody else changed the agent meanwhile.
@@ -50,6 +51,9 @@ impl Engine {
             command: draft.command,
         };
         check(&spec)?;
+        if has_credentials(&spec) {
+            may_name_credentials(by)?;
+        }
         let scope = format!("{}/agents", by.name);
         if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
             return Ok(Created { value: self.agent_view(agent), replayed: true });
@@ -175,6 +179,11 @@ impl Engine {
             let mut new = old.clone();
             apply(&mut new, patch.clone());
             check(&new.spec)?;
+            if new.spec.command != old.spec.command
+                && (has_credentials(&new.spec) || has_credentials(&old.spec))
+            {
+                may_name_credentials(by)?;
+            }
             if new == old {
                 return Ok(self.agent_view(old));
             }
@@ -334,6 +343,10 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
         return Err(EngineError::invalid("max_output_tokens", "max_output_tokens must be >= 1"));
     }
     Ok(())
+}
+
+fn has_credentials(spec: &AgentSpec) -> bool {
+    spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
 }
 
 /// What an agent that is a command may not ask for.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::ids::SessionId;
+use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Activity, LogQuery, LogReader, NoteKind, ProcessError, ProcessKey, Processes, Usage,
 };
@@ -77,8 +78,9 @@ impl Engine {
         Ok(self.processes()?.log(id, query).await?)
     }
 
-    /// Writes to the input of a run's command, marks the log as a person's word, and records who
-    /// did. `raw` adds no line end; of a `secret` neither the log nor the event has the text.
+    /// Writes to the input of a run's command, in the encoding of its provider's protocol if it
+    /// speaks one, marks the log as a person's word, and records who did. `raw` sends the bytes as
+    /// they are, without a line end; of a `secret` neither the log nor the event has the text.
     ///
     /// # Errors
     ///
@@ -110,10 +112,11 @@ impl Engine {
             shown.as_str().unwrap_or_default().to_owned()
         };
         processes.note(id, NoteKind::Human, shown.clone()).await?;
-        let mut bytes = text.into_bytes();
-        if !raw {
-            bytes.push(b'\n');
-        }
+        let bytes = match raw {
+            true => text,
+            false => launch::input(self.cortex.speaks(id).await?, &text),
+        };
+        let bytes = bytes.into_bytes();
         let size = bytes.len();
         processes.write(key, bytes, TYPING).await?;
         let event = NewEvent {

@@ -11,6 +11,7 @@ pub mod bus;
 pub mod caller;
 mod commands;
 mod cortex;
+mod credentials;
 pub mod error;
 mod hive;
 mod inbox;
@@ -46,6 +47,7 @@ use overmind_core::tool_source::{Keeper, ToolServers};
 pub use self::admin::MemoryNew;
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
+pub use self::credentials::Credentials;
 pub use self::error::EngineError;
 use self::hive::Hive;
 use self::hive::life::Lives;
@@ -74,6 +76,8 @@ pub struct Config {
     pub admin_hash: [u8; 32],
     /// What the environment of every command has. Nothing else of the daemon's own is passed on.
     pub environment: Vec<(String, String)>,
+    /// Secrets that agents may name for the environment of their commands.
+    pub credentials: Credentials,
     /// Who plants the canaries that calls are searched for; the tools must have the same one.
     pub canaries: Option<Planter>,
 }
@@ -169,8 +173,10 @@ impl Engine {
             models: Arc::clone(&models),
             gate: gate.clone(),
             lives: processes.clone().map(|processes| {
-                let environment = config.environment.clone();
-                Arc::new(Lives::new(processes, Arc::clone(&clock), environment, backstage.clone()))
+                let (environment, credentials) =
+                    (config.environment.clone(), config.credentials.clone());
+                let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
+                Arc::new(Lives::new(processes, clock, environment, credentials, tasks))
             }),
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),

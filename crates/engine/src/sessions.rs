@@ -76,7 +76,7 @@ impl Engine {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
         };
-        let agent_spec = with_command(agent.spec, draft.command.clone())?;
+        let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -450,8 +450,19 @@ impl Engine {
     }
 }
 
+/// What agents get of the server's credentials is for an admin to say.
+pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
+    if by.rights == Rights::Role(Role::Admin) {
+        return Ok(());
+    }
+    let message = "only an admin may say which credentials a command gets, or change what is run \
+                   with them";
+    Err(EngineError::Forbidden { message: message.into() })
+}
+
 /// The agent as it is for one run.
 fn with_command(
+    by: &Caller,
     mut agent: AgentSpec,
     command: Option<CommandSpec>,
 ) -> Result<AgentSpec, EngineError> {
@@ -462,6 +473,17 @@ fn with_command(
     };
     if command.argv.is_empty() {
         command.argv.clone_from(&own.argv);
+    }
+    if command.env_from.is_empty() {
+        command.env_from.clone_from(&own.env_from);
+    }
+    // Whoever says what runs with a credential can read it.
+    let same = command.env_from == own.env_from
+        && (own.env_from.is_empty()
+            || (&command.argv, &command.env, command.provider)
+                == (&own.argv, &own.env, own.provider));
+    if !same {
+        may_name_credentials(by)?;
     }
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
     agent.command = Some(command);

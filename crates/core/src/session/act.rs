@@ -555,7 +555,7 @@ impl Session {
         if let Phase::Deciding { effect, .. } = self.phase {
             return self.request_again(effect, out);
         }
-        self.recover_life(out);
+        self.recover_life(now, out);
         self.take_back_judging();
         let Phase::Acting { calls } = &self.phase else { return };
         for (at, call) in calls.iter().enumerate() {

@@ -14,6 +14,7 @@ use crate::command::{LifeEnded, LifeInput, Notice, StopHow};
 use crate::gate::{self, GateVerdict};
 use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
+use crate::process::provider;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 
@@ -399,6 +400,7 @@ impl Recorded {
             | "tool.output.skipped"
             | "tool.progress"
             | "input.sent" => Self::Observation,
+            kind if provider::EVENTS.contains(&kind) => Self::Observation,
             _ => Self::Decision,
         })
     }

@@ -10,13 +10,16 @@ use overmind_core::command::{
 use overmind_core::effect::EffectAction;
 use overmind_core::ids::HiveId;
 use overmind_core::inbox::InboxState;
+use overmind_core::model::Usage;
 use overmind_core::process::EndedBy;
-use overmind_core::process::prompt::Question;
+use overmind_core::process::prompt::{Provider, Question};
+use overmind_core::process::provider::{Ask, Fact, Scope, Spent, Told};
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::replay::Replayer;
 use overmind_core::row::SessionStatus;
 use overmind_core::session::{Input, REBUILT_FROM, Refusal, STOP_GRACE_MS, Session, Spec, Step};
 use overmind_core::time::Timestamp;
+use serde_json::json;
 
 use crate::properties::rng::Rng;
 use crate::world::{find, rules, toolset};
@@ -59,6 +62,15 @@ fn exited(code: i32, at: Timestamp) -> LifeEnded {
         survivors: 0,
         by: EndedBy::Itself,
     }
+}
+
+fn tokens(input_tokens: u64) -> Usage {
+    Usage { input_tokens, ..Usage::default() }
+}
+
+fn cost(scope: Scope, microusd: u64, input_tokens: u64) -> Fact {
+    let (usage, cost_microusd) = (Some(tokens(input_tokens)), Some(microusd));
+    Fact::Spent(Spent { scope, usage, cost_microusd, calls: 1 })
 }
 
 fn question(text: &str, secret: bool) -> Question {
@@ -107,6 +119,20 @@ impl World {
         self.life(LifeInput::Noticed { effect, notice });
     }
 
+    fn told(&mut self, upto: u64, facts: &[Fact]) {
+        self.notice(Notice::Told(Box::new(Told::new(upto, facts))));
+    }
+
+    fn recover(&mut self) {
+        let epoch = self.session.row().epoch + 1;
+        self.feed(Input::Recovered { epoch, hive: HiveId::LOCAL });
+    }
+
+    fn answer(&mut self, message: &str) {
+        let (epoch, hive) = (self.session.row().epoch + 1, HiveId::LOCAL);
+        self.feed(Input::Answered { message: message.into(), by: "bob".into(), epoch, hive });
+    }
+
     fn ends(&mut self, code: i32) {
         let (effect, at) = (self.effect(), self.now);
         self.life(LifeInput::Ended { effect, end: exited(code, at) });
@@ -143,7 +169,12 @@ impl World {
             let number = self.session.effect_number(effect.id).expect("it is under way");
             match &self.launch {
                 Some(known) if again => {
-                    assert_eq!(*known, (number, *launch.clone()), "another life was begun");
+                    // What has been read and typed since is neither read nor typed again.
+                    let (read_from, first) = (known.1.read_from, known.1.first.clone());
+                    let same = Launch { read_from, first, ..(*launch).clone() };
+                    assert_eq!(*known, (number, same), "another life was begun");
+                    assert!(launch.read_from >= known.1.read_from, "it is read again");
+                    self.launch = Some((number, *launch));
                 }
                 Some(_) => panic!("two lives at once"),
                 None => {
@@ -255,26 +286,122 @@ fn a_command_that_ends_well_has_succeeded_and_any_other_has_failed() {
 
 #[test]
 fn what_the_provider_says_last_is_the_answer() {
-    let result = |text: &str, is_error| Notice::Result {
-        text: text.into(),
-        is_error,
-        cost_microusd: Some(70),
-        details: serde_json::Value::Null,
-    };
+    let result = |text: &str, is_error| Fact::Result { text: text.into(), is_error };
     let mut world = World::up(command(RestartRules::default()));
-    world.notice(Notice::Conversation { id: "c-1".into() });
-    world.notice(result("half", false));
-    world.notice(result("mended", false));
+    world.told(10, &[Fact::Conversation { id: "c-1".into(), model: None }]);
+    world.told(20, &[cost(Scope::Turn, 70, 1), result("half", false)]);
+    world.told(30, &[cost(Scope::Turn, 70, 1), result("mended", false)]);
+    // Read again after a restart: it was taken.
+    let twice = Notice::Told(Box::new(Told::new(30, &[cost(Scope::Turn, 70, 1)])));
+    let (effect, notice) = (world.effect(), twice);
+    let twice = Input::Life(LifeInput::Noticed { effect, notice });
+    assert_eq!(world.session.accepts(&twice), Err(Refusal::Stale));
     world.ends(0);
     let row = world.session.row();
     assert_eq!((row.final_answer.as_deref(), row.cost_microusd), (Some("mended"), Some(140)));
+    assert_eq!((row.usage.input_tokens, row.model_calls), (2, 2));
     assert_eq!(row.command.as_ref().unwrap().conversation.as_deref(), Some("c-1"));
     world.replays();
     // A provider that says it failed has failed, whatever its exit code.
+    for code in [0, 1] {
+        let mut world = World::up(command(RestartRules::default()));
+        world.told(10, &[result("out of credit", true)]);
+        world.ends(code);
+        let error = world.session.row().error.clone().unwrap();
+        assert_eq!(
+            (&error["code"], &error["message"]),
+            (&json!("provider_error"), &json!("out of credit"))
+        );
+        world.replays();
+    }
+}
+
+#[test]
+fn figures_of_a_life_and_of_a_conversation_are_counted_once() {
+    let mut world =
+        World::up(CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) });
+    let began = Fact::Conversation { id: "c-1".into(), model: None };
+    world.told(10, &[began.clone(), cost(Scope::Life, 100, 1)]);
+    world.told(20, &[cost(Scope::Life, 250, 2), cost(Scope::Conversation, 0, 40)]);
+    assert_eq!(world.session.row().cost_microusd, Some(250));
+    assert_eq!(world.session.row().usage.input_tokens, 42);
+    // Another life counts from nothing, its conversation goes on counting.
+    world.ends(1);
+    world.now = world.session.due().unwrap().0;
+    world.life(LifeInput::Due);
+    let effect = world.effect();
+    world.life(LifeInput::Started { effect, pid: 7 });
+    world.told(30, &[began, cost(Scope::Life, 30, 5), cost(Scope::Conversation, 0, 50)]);
+    assert_eq!(world.session.row().cost_microusd, Some(280));
+    assert_eq!(world.session.row().usage.input_tokens, 57);
+    world.replays();
+    // Who tells no price has an unknown one, and not none.
     let mut world = World::up(command(RestartRules::default()));
-    world.notice(result("out of credit", true));
-    world.ends(0);
-    assert_eq!(world.session.row().error.as_ref().unwrap()["message"], "out of credit");
+    let spent = Spent { usage: Some(tokens(3)), ..Spent::default() };
+    world.told(10, &[Fact::Spent(spent)]);
+    assert_eq!(world.session.row().cost_microusd, None);
+    world.replays();
+}
+
+#[test]
+fn another_life_goes_on_with_the_conversation_and_with_the_log() {
+    let claude = CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) };
+    let mut world = World::started(claude);
+    let launch = world.launch.clone().unwrap().1;
+    assert_eq!((launch.read_from, &launch.conversation), (Some(0), &None));
+    assert!(launch.first.as_ref().unwrap().contains("mend it"), "{launch:?}");
+    // The Cortex dies before it knows of the start: what is typed first is typed then.
+    world.recover();
+    assert_eq!(world.launch.clone().unwrap().1, launch);
+    world.life(LifeInput::Started { effect: 0, pid: 7 });
+    world.told(123, &[Fact::Conversation { id: "c-1".into(), model: None }]);
+    world.recover();
+    let launch = world.launch.clone().unwrap().1;
+    assert_eq!((launch.read_from, launch.first), (Some(123), None));
+    let next = |world: &mut World, code| {
+        world.ends(code);
+        world.now = world.session.due().unwrap().0;
+        world.life(LifeInput::Due);
+        let launch = world.launch.clone().unwrap().1;
+        let effect = world.effect();
+        world.life(LifeInput::Started { effect, pid: 8 });
+        launch
+    };
+    let launch = next(&mut world, 1);
+    assert_eq!(launch.conversation.as_deref(), Some("c-1"));
+    assert_eq!((launch.read_from, launch.first), (Some(123), None));
+    assert!(launch.argv.windows(2).any(|two| two == ["--resume", "c-1"]), "{:?}", launch.argv);
+    // One that cannot go on with it does not try for ever: the next begins anew.
+    let launch = next(&mut world, 1);
+    assert_eq!(launch.conversation, None);
+    assert!(launch.first.is_some() && !launch.argv.contains(&"--resume".to_owned()));
+    world.replays();
+}
+
+#[test]
+fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
+    let ask = |id: &str, at| {
+        Fact::Asks(Ask { id: id.into(), question: question(&format!("{id}?"), false), at })
+    };
+    let mut world = World::up(command(RestartRules::default()));
+    world.told(10, &[ask("a", 3), ask("b", 5), ask("c", 7)]);
+    let prompt = |world: &World| world.session.row().prompt.clone();
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("a?".into())));
+    world.recover();
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("a?".into())));
+    world.told(20, &[Fact::AskGone { id: "b".into() }]);
+    assert_eq!(prompt(&world), Some("a?".into()));
+    world.answer("yes");
+    let typed = |text: &str, at| LifeOrder::Type {
+        text: text.into(),
+        by: "bob".into(),
+        asked_at: Some(at),
+    };
+    assert_eq!(world.orders.last(), Some(&typed("yes", 3)));
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("c?".into())));
+    world.told(30, &[Fact::AskGone { id: "c".into() }]);
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::Running, None));
+    world.replays();
 }
 
 #[test]
@@ -363,7 +490,10 @@ fn a_question_in_the_terminal_waits_in_the_inbox_and_the_answer_is_typed() {
     };
     world.feed(answer(2));
     assert_eq!((world.status(), world.session.row().epoch), (SessionStatus::Running, 1));
-    assert_eq!(world.orders, [LifeOrder::Type { text: "y".into(), by: "ann".into() }]);
+    assert_eq!(
+        world.orders,
+        [LifeOrder::Type { text: "y".into(), by: "ann".into(), asked_at: None }]
+    );
 
     // Answered in the terminal, or gone by itself: the item closes without an answer.
     world.notice(Notice::Waits(question("Again?", false)));
@@ -430,6 +560,7 @@ fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
             seen.insert(match error["code"].as_str() {
                 Some("restart_budget") => "restart_budget",
                 Some("stuck") => "stuck",
+                Some("provider_error") => "provider_error",
                 Some("exited") => "exited",
                 Some("lost") => "lost",
                 Some("time_limit") => "time_limit",
@@ -539,7 +670,17 @@ fn anything(rng: &mut Rng, world: &World) -> Input {
             LifeInput::Noticed { effect, notice: Notice::Silent { seconds: 30 } }
         }
         19 => LifeInput::Noticed { effect, notice: Notice::GoesOn },
-        20 => LifeInput::Noticed { effect, notice: Notice::Conversation { id: "c".into() } },
+        20 => {
+            let ask = Ask { id: "q".into(), question: question("c?", false), at: 1 };
+            let facts = [
+                Fact::Conversation { id: rng.pick(&["c", "d"]).to_owned(), model: None },
+                cost(rng.pick(&[Scope::Turn, Scope::Life, Scope::Conversation]), 3, 2),
+                if rng.one_in(2) { Fact::Asks(ask) } else { Fact::AskGone { id: "q".into() } },
+                Fact::Result { text: "r".into(), is_error: rng.one_in(4) },
+            ];
+            let told = Told::new(u64::from(rng.small(400)), &facts[usize::from(rng.one_in(2))..]);
+            LifeInput::Noticed { effect, notice: Notice::Told(Box::new(told)) }
+        }
         _ => {
             let asked = question(rng.pick(&["a?", "b?"]), rng.one_in(3));
             LifeInput::Noticed { effect, notice: Notice::Waits(asked) }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
 use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::process::prompt::{self, Judged, Question};
+use overmind_core::process::prompt::{self, Judged, Provider, Question};
+use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Adopted, End, Ended, NoteKind, ProcessError, ProcessIo, ProcessKey, ProcessSpec, Processes,
     Started, StderrKind, StdinKind, TerminalSize,
@@ -21,6 +22,8 @@ use overmind_core::process::{
 use overmind_core::time::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::read::{self, Reading};
+use crate::credentials::Credentials;
 use crate::tasks::Tasks;
 
 /// How often a life is looked at.
@@ -31,6 +34,8 @@ const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 const ROWS: u16 = 40;
 /// How long a program may take to read what is typed.
 const TYPING: Duration = Duration::from_secs(10);
+/// The same of what it is told first, while it is still starting.
+const FIRST: Duration = Duration::from_secs(60);
 /// Processor time within a silence that tells that something is worked on.
 const BUSY_SHARE: u32 = 20;
 
@@ -44,6 +49,8 @@ pub(crate) struct Lives {
     clock: Arc<dyn Clock>,
     /// What every command's environment has.
     environment: Vec<(String, String)>,
+    /// What agents may name for theirs.
+    credentials: Credentials,
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// What was found at the start; `None` until it has been looked for.
@@ -67,10 +74,11 @@ impl Lives {
         processes: Arc<dyn Processes>,
         clock: Arc<dyn Clock>,
         environment: Vec<(String, String)>,
+        credentials: Credentials,
         tasks: Tasks,
     ) -> Self {
-        let under_way = Mutex::default();
-        Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
+        let (under_way, found) = (Mutex::default(), watch::Sender::new(None));
+        Self { processes, clock, environment, credentials, tasks, under_way, found }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
@@ -171,21 +179,32 @@ impl Lives {
         let key = ProcessKey { session: assignment.session, epoch: launch.life };
         let started = match self.found(key).await {
             Some(Adopted::Live(started)) => Ok(started),
-            Some(Adopted::Ended(_, ended)) => return self.told(ended),
+            Some(Adopted::Ended(_, ended)) => {
+                let mut reading = Reading::of(launch);
+                read::to_the_end(&*self.processes, key, &mut reading, say).await;
+                return self.told(ended);
+            }
             Some(Adopted::Unreachable { reason, .. }) => {
                 return self.told(Ended::Lost { reason, killed: 0 });
             }
             None => match self.processes.activity(key) {
                 // Placed anew while it lives: the same process is looked after.
                 Some(_) => return self.watch(key, launch, orders, say).await,
-                None => {
-                    let spec = self.spec(assignment, key, launch, token);
-                    self.start(effect, spec).await
-                }
+                None => match self.spec(assignment, key, launch, token) {
+                    Ok(spec) => self.start(effect, spec).await,
+                    Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                },
             },
         };
         match started {
             Ok(started) => {
+                if let Some(first) = &launch.first {
+                    // Before its start is told: until then it is typed again after a crash.
+                    let bytes = first.as_bytes().to_vec();
+                    if let Err(err) = self.processes.write(key, bytes, FIRST).await {
+                        tracing::warn!(life = %key, error = %err, "its task could not be typed");
+                    }
+                }
                 say(LifeWord::Started { pid: started.pid });
                 self.watch(key, launch, orders, say).await
             }
@@ -219,7 +238,7 @@ impl Lives {
         key: ProcessKey,
         launch: &Launch,
         token: Option<String>,
-    ) -> ProcessSpec {
+    ) -> Result<ProcessSpec, String> {
         let mut env = self.environment.clone();
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
@@ -227,6 +246,18 @@ impl Lives {
         };
         for (name, value) in &launch.env {
             set(name, value.clone());
+        }
+        for (name, credential) in &launch.env_from {
+            let Some(value) = self.credentials.get(credential) else {
+                return Err(format!(
+                    "`{name}` is to be the credential `{credential}`, which this server does not \
+                     have: set OVERMIND_CRED_{credential} in its environment"
+                ));
+            };
+            set(name, value.to_owned());
+        }
+        if let Some(conversation) = &launch.conversation {
+            set("OVERMIND_CONVERSATION", conversation.clone());
         }
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
@@ -241,7 +272,12 @@ impl Lives {
             }
             false => {
                 let stdin = if launch.input { StdinKind::Open } else { StdinKind::Null };
-                ProcessIo::Pipes { stdin, stderr: StderrKind::Merged }
+                // What is read line by line must not have errors in the middle of one.
+                let stderr = match launch.read_from {
+                    Some(_) => StderrKind::Tagged,
+                    None => StderrKind::Merged,
+                };
+                ProcessIo::Pipes { stdin, stderr }
             }
         };
         let opening = (key.epoch > 1).then(|| {
@@ -249,7 +285,7 @@ impl Lives {
             (NoteKind::Restart, text)
         });
         let spec = ProcessSpec::new(key, launch.argv.clone(), assignment.workspace.clone());
-        ProcessSpec { env, io, opening, ..spec }
+        Ok(ProcessSpec { env, io, opening, ..spec })
     }
 
     /// Looks after a life until it ends.
@@ -263,19 +299,24 @@ impl Lives {
         let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + LOOK, LOOK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut look = Look::default();
+        let mut reading = Reading::of(launch);
         let ended = self.processes.ended(key);
         tokio::pin!(ended);
         loop {
             tokio::select! {
                 biased;
                 ended = &mut ended => {
+                    read::to_the_end(&*self.processes, key, &mut reading, say).await;
                     return match ended {
                         Ok(ended) => self.told(ended),
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                Some(order) = orders.recv() => self.obey(key, order).await,
-                _ = tick.tick() => self.look(key, launch, &mut look, say).await,
+                Some(order) = orders.recv() => self.obey(key, launch, order).await,
+                _ = tick.tick() => {
+                    read::on(&*self.processes, key, &mut reading, say).await;
+                    self.look(key, launch, &mut look, say).await;
+                }
             }
         }
     }
@@ -287,7 +328,9 @@ impl Lives {
             *look = Look { offset: activity.offset, asks: look.asks.take(), ..Look::default() };
         }
         let silence = now.since(activity.last_output_at);
-        if let Some(after) = JUDGED_AFTER.get(look.judged)
+        // Who speaks a protocol asks in it, and shows no screen.
+        if launch.read_from.is_none()
+            && let Some(after) = JUDGED_AFTER.get(look.judged)
             && silence >= *after
         {
             look.judged += 1;
@@ -365,7 +408,7 @@ impl Lives {
 
     /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
     /// keep it from being ended.
-    async fn obey(self: &Arc<Self>, key: ProcessKey, order: LifeOrder) {
+    async fn obey(self: &Arc<Self>, key: ProcessKey, launch: &Launch, order: LifeOrder) {
         let done = match order {
             LifeOrder::End { how, reason } => {
                 let how = match how {
@@ -376,10 +419,12 @@ impl Lives {
                 };
                 self.processes.end(key, how, Some(reason)).await
             }
-            LifeOrder::Type { text, by: _ } => {
+            LifeOrder::Type { text, by: _, asked_at } => {
                 let lives = Arc::clone(self);
+                let provider = launch.read_from.map_or(Provider::Raw, |_| launch.provider);
                 self.tasks.spawn(move |_stop| async move {
-                    if let Err(err) = lives.type_line(key, &text).await {
+                    let typed = lives.type_line(key, provider, &text, asked_at);
+                    if let Err(err) = typed.await {
                         tracing::warn!(life = %key, error = %err, "an answer could not be typed");
                     }
                 });
@@ -392,11 +437,25 @@ impl Lives {
     }
 
     /// Types a person's line, and notes in the log that a person did.
-    async fn type_line(&self, key: ProcessKey, text: &str) -> Result<(), ProcessError> {
+    async fn type_line(
+        &self,
+        key: ProcessKey,
+        provider: Provider,
+        text: &str,
+        asked_at: Option<u64>,
+    ) -> Result<(), ProcessError> {
         self.processes.note(key.session, NoteKind::Human, text.to_owned()).await?;
-        let mut bytes = text.as_bytes().to_vec();
-        bytes.push(b'\n');
-        self.processes.write(key, bytes, TYPING).await
+        let line = match asked_at {
+            None => launch::input(provider, text),
+            Some(at) => {
+                let asking = read::line_at(&*self.processes, key.session, at).await?;
+                launch::answer(provider, &asking, text).ok_or_else(|| {
+                    let reason = "the line that asked is not in the log any more".to_owned();
+                    ProcessError::Log { session: key.session, reason }
+                })?
+            }
+        };
+        self.processes.write(key, line.into_bytes(), TYPING).await
     }
 
     /// Kills what an effect keeps alive; `None` when it is none of this kind.

@@ -4,6 +4,7 @@
 //! an aborted effect's future is dropped, which kills what it started.
 
 pub(crate) mod life;
+mod read;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -84,6 +84,7 @@ impl World {
             processes: None,
             config: Config {
                 environment: Vec::new(),
+                credentials: overmind_engine::Credentials::default(),
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,

@@ -133,7 +133,8 @@ impl App {
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
-                environment: config.environment.clone(),
+                environment: environment(&config, &listeners),
+                credentials: credentials(&config),
                 canaries: canaries.clone(),
             },
         })
@@ -273,6 +274,24 @@ impl App {
         drop(lock);
         requests + sessions
     }
+}
+
+/// What the environment of every command has: where programs are, and where this server is.
+fn environment(config: &Config, listeners: &[Listener]) -> Vec<(String, String)> {
+    let socket = config.socket.as_ref().map(|path| format!("unix:{}", path.display()));
+    // The socket first: it needs no certificate.
+    let tcp = listeners.iter().find(|listener| listener.address().is_some());
+    let server = socket.or_else(|| tcp.map(|listener| listener.at().to_owned()));
+    let server = server.map(|server| (env::SERVER.to_owned(), server));
+    config.environment.iter().cloned().chain(server).collect()
+}
+
+/// What agents may name for the environment of their commands.
+fn credentials(config: &Config) -> overmind_engine::Credentials {
+    let all = config.credentials.iter();
+    overmind_engine::Credentials::new(
+        all.map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
+    )
 }
 
 /// Keepers of commands, in the data directory. They outlive this process, and a new file of this

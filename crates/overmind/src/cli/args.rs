@@ -351,7 +351,7 @@ pub struct DownArgs {
 pub struct RunArgs {
     /// An agent, by its name, its id or a unique part of it, and what it is to do. When the first
     /// word is no agent's, all of them are a command for the shell
-    #[arg(required_unless_present = "agent")]
+    #[arg(required_unless_present_any = ["agent", "provider"])]
     pub words: Vec<String>,
     /// Show what happens until the run ends
     #[arg(short, long)]

@@ -6,9 +6,17 @@ use clap::{Args, ValueEnum};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {
-    /// The agent, or the command, in place of the first word
+    /// The agent, or the command, in place of the first word; `claude` and `codex` are there
+    /// without being made
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
+    /// Whose program it is, and so how its output is read; without an agent all words are the
+    /// task of Claude Code or Codex
+    #[arg(long, value_enum, value_name = "PROVIDER")]
+    pub provider: Option<ProviderArg>,
+    /// The model that the provider's program is to use
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
     /// task: it ends by itself; session: it takes input for as long as it lives
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub kind: Option<TypeArg>,
@@ -33,6 +41,26 @@ pub struct CommandFlags {
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL) as NAME
+    #[arg(long, value_name = "NAME=CREDENTIAL", value_parser = pair)]
+    pub env_from: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        Some(_) | None => Err("give NAME=CREDENTIAL".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProviderArg {
+    Raw,
+    Claude,
+    Codex,
+    Lines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,14 +3,16 @@
 use std::io::Write as _;
 
 use overmind_api::{
-    AgentCreate, Command, CommandKind, Restart, Run, RunSend, RunStop, SandboxLevel,
+    AgentCreate, Command, CommandKind, Provider, Restart, Run, RunSend, RunStop, SandboxLevel,
 };
 use overmind_client::LogOptions;
 use overmind_core::time::Clock as _;
 use serde_json::Value;
 
 use super::args::LogsArgs;
-use super::args_command::{CommandFlags, KillArgs, SendArgs, StopArgs, TypeArg, WaitArgs};
+use super::args_command::{
+    CommandFlags, KillArgs, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
+};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
@@ -37,10 +39,49 @@ pub fn agent() -> AgentCreate {
     }
 }
 
+/// The agents that are there without being made: programs whose output is read.
+const BUILT_IN: [(&str, Provider); 2] = [("claude", Provider::Claude), ("codex", Provider::Codex)];
+
+/// The built-in agent of this name, as it is made where there is none.
+pub fn built_in(name: &str) -> Option<AgentCreate> {
+    let (name, provider) = BUILT_IN.into_iter().find(|(known, _)| *known == name)?;
+    Some(AgentCreate {
+        name: name.into(),
+        role: format!("The program `{name}`."),
+        model: AGENT.into(),
+        sandbox: Some(SandboxLevel::None),
+        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
+        command: Some(Command { provider, ..Command::default() }),
+        ..AgentCreate::default()
+    })
+}
+
+impl ProviderArg {
+    /// The agent that all words are the task of, where none is named.
+    pub fn agent(self) -> Option<&'static str> {
+        let of = Provider::from(self);
+        BUILT_IN.into_iter().find(|(_, provider)| *provider == of).map(|(name, _)| name)
+    }
+}
+
+impl From<ProviderArg> for Provider {
+    fn from(arg: ProviderArg) -> Self {
+        match arg {
+            ProviderArg::Raw => Self::Raw,
+            ProviderArg::Claude => Self::Claude,
+            ProviderArg::Codex => Self::Codex,
+            ProviderArg::Lines => Self::Lines,
+        }
+    }
+}
+
 impl CommandFlags {
     /// What of an agent's command these change; `None` when nothing is asked for.
     pub fn over(&self, agent: Command) -> Option<Command> {
         let Self {
+            agent: _,
+            provider,
+            model,
             kind,
             pipes,
             restart,
@@ -49,26 +90,32 @@ impl CommandFlags {
             backoff,
             activity_timeout,
             env,
-            ..
+            env_from,
         } = self;
-        let asked = kind.is_some()
+        let asked = provider.is_some()
+            || model.is_some()
+            || kind.is_some()
             || *pipes
             || restart.is_some()
             || max_restarts.is_some()
             || max_seconds.is_some()
             || backoff.is_some()
             || activity_timeout.is_some()
-            || !env.is_empty();
+            || !env.is_empty()
+            || !env_from.is_empty();
         asked.then(|| Command {
             argv: Vec::new(),
-            provider: agent.provider,
+            provider: provider.map_or(agent.provider, Provider::from),
+            model: model.clone().or(agent.model),
             kind: match kind {
                 Some(TypeArg::Task) => CommandKind::Task,
                 Some(TypeArg::Session) => CommandKind::Session,
                 None => agent.kind,
             },
-            terminal: agent.terminal && !pipes,
+            // What is read is no screen.
+            terminal: agent.terminal && !pipes && matches!(provider, None | Some(ProviderArg::Raw)),
             env: [agent.env, env.clone()].concat(),
+            env_from: agent.env_from.into_iter().chain(env_from.iter().cloned()).collect(),
             restart: restart.map_or(agent.restart, |restart| match restart {
                 super::args_command::RestartArg::Never => Restart::Never,
                 super::args_command::RestartArg::OnFailure => Restart::OnFailure,

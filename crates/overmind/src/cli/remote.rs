@@ -164,16 +164,28 @@ impl Remote {
 
     /// The agent of commands that are given in words, made if there is none.
     pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
-        match self.client.agent_fetch(super::command::AGENT).await {
+        self.agent_or(&super::command::agent(), "the-agent-of-commands").await
+    }
+
+    /// An agent that is there without being made, such as `claude`; `None` for any other name.
+    pub async fn built_in(&self, name: &str) -> Result<Option<Agent>, Failure> {
+        match super::command::built_in(name) {
+            Some(agent) => self.agent_or(&agent, &format!("built-in-agent-{name}")).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The agent of this name, made where there is none. Of two that make it at once, with the
+    /// same key, both get the same one.
+    async fn agent_or(&self, agent: &AgentCreate, key: &str) -> Result<Agent, Failure> {
+        match self.client.agent_fetch(&agent.name).await {
             Ok(agent) => Ok(agent),
             Err(err) => {
                 let failure = Failure::from(err);
                 if failure.exit != Exit::NotFound {
                     return Err(failure);
                 }
-                // Of two that make it at once both get the same one.
-                let key = Some("the-agent-of-commands");
-                Ok(self.client.agent_create(&super::command::agent(), key).await?)
+                Ok(self.client.agent_create(agent, Some(key)).await?)
             }
         }
     }

@@ -7,6 +7,7 @@ use overmind_api::{Event, Run, RunCreate, RunStatus, Timeline, TimelineData};
 use overmind_core::time::{Clock as _, Timestamp};
 
 use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
+use super::args_command::ProviderArg;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
@@ -52,7 +53,10 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     };
     let key = args.idempotency_key.as_deref();
     let mut words = args.words;
-    let first = match args.command.agent.clone() {
+    let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
+    let named = args.command.agent.clone().or(own);
+    let may_be_built_in = named.is_some();
+    let first = match named {
         Some(agent) => agent,
         None if words.is_empty() => return Err(Failure::usage("say what to run")),
         None => words.remove(0),
@@ -75,19 +79,24 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     let agent = match remote.find_agent(&first).await {
         Ok(agent) => agent,
         Err(failure) if failure.exit == Exit::NotFound && !first.starts_with("agt_") => {
-            draft.task = std::iter::once(first).chain(words).collect::<Vec<_>>().join(" ");
-            // Where the person stands, as a shell would.
-            draft.workspace =
-                Some(match draft.workspace {
-                    Some(workspace) => workspace,
-                    None => cx.cwd.to_str().map(str::to_owned).ok_or_else(|| {
-                        Failure::usage(format!("{} is not UTF-8", cx.cwd.display()))
-                    })?,
-                });
-            remote.agent_of_commands().await?
+            match if may_be_built_in { remote.built_in(&first).await? } else { None } {
+                Some(agent) => agent,
+                None => {
+                    let all = std::iter::once(first).chain(words);
+                    draft.task = all.collect::<Vec<_>>().join(" ");
+                    remote.agent_of_commands().await?
+                }
+            }
         }
         Err(failure) => return Err(failure),
     };
+    let given_in_words = command::built_in(&agent.name).is_some() || agent.name == command::AGENT;
+    if given_in_words && draft.workspace.is_none() {
+        // Where the person stands, as a shell would.
+        let here = cx.cwd.to_str().map(str::to_owned);
+        let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
+        draft.workspace = Some(here.ok_or_else(odd)?);
+    }
     if agent.command.is_none() && no_task {
         let message = format!("say what `{}` is to do", agent.name);
         return Err(Failure::usage(message));

@@ -16,6 +16,7 @@ mod mcp;
 mod nouns;
 mod offline;
 mod policy;
+mod providers;
 mod runs;
 mod streaming;
 mod surface;

@@ -196,6 +196,7 @@ async fn engine(
         processes: None,
         config: Config {
             environment: Vec::new(),
+            credentials: overmind_engine::Credentials::default(),
             max_running: 8,
             max_running_per_agent: 8,
             max_running_per_colony: 8,
