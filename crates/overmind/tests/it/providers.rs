@@ -1,5 +1,7 @@
 //! Agents that speak a protocol of their own: Claude Code, Codex, and programs of any kind.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 
