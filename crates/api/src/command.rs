@@ -1,6 +1,9 @@
 //! Agents that are commands, and the processes of their runs.
 
+use std::path::PathBuf;
+
 use overmind_core::command as core;
+use overmind_core::enclosure::Network;
 use overmind_core::process::prompt;
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::time::Timestamp;
@@ -64,6 +67,35 @@ pub struct Command {
     pub backoff_ms: u32,
     /// Seconds without output or work after which it is ended as stuck; 0 is never.
     pub activity_timeout: u32,
+    /// In a sandbox: files and directories of the host that it may read beyond the system's, by
+    /// absolute paths. An admin's to grant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64, example = json!(["/home/ann/.nvm"]))]
+    pub read: Vec<String>,
+    /// In a sandbox: what it may also write. An admin's to grant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub write: Vec<String>,
+    /// In a sandbox: its network.
+    #[serde(skip_serializing_if = "CommandNetwork::is_default")]
+    pub network: CommandNetwork,
+}
+
+/// The network of a command in a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandNetwork {
+    /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
+    #[default]
+    Host,
+    /// A loopback of its own, and nothing else.
+    None,
+}
+
+impl CommandNetwork {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for Command {
@@ -74,8 +106,21 @@ impl Default for Command {
 
 impl From<core::CommandSpec> for Command {
     fn from(spec: core::CommandSpec) -> Self {
-        let core::CommandSpec { argv, provider, kind, terminal, env, restart, activity_timeout } =
-            spec;
+        let core::CommandSpec {
+            argv,
+            provider,
+            kind,
+            terminal,
+            env,
+            restart,
+            activity_timeout,
+            read,
+            write,
+            network,
+        } = spec;
+        let texts = |paths: Vec<PathBuf>| {
+            paths.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
+        };
         Self {
             argv,
             provider: match provider {
@@ -98,6 +143,12 @@ impl From<core::CommandSpec> for Command {
             max_seconds: restart.max_seconds,
             backoff_ms: restart.backoff_ms,
             activity_timeout,
+            read: texts(read),
+            write: texts(write),
+            network: match network {
+                Network::Host => CommandNetwork::Host,
+                Network::None => CommandNetwork::None,
+            },
         }
     }
 }
@@ -132,6 +183,12 @@ impl From<Command> for core::CommandSpec {
                 backoff_ms: command.backoff_ms,
             },
             activity_timeout: command.activity_timeout,
+            read: command.read.into_iter().map(PathBuf::from).collect(),
+            write: command.write.into_iter().map(PathBuf::from).collect(),
+            network: match command.network {
+                CommandNetwork::Host => Network::Host,
+                CommandNetwork::None => Network::None,
+            },
         }
     }
 }

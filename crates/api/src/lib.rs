@@ -38,7 +38,8 @@ pub use admin::{
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use command::{
-    Command, CommandKind, Process, ProcessUsage, Provider, Restart, RunSend, RunStop,
+    Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,
+    RunStop,
 };
 pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,

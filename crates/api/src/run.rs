@@ -276,6 +276,9 @@ pub struct RunCreate {
     /// In place of the agent's own command, for this run. An empty `argv` takes the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
+    /// In place of the agent's sandbox, for this run of an agent that is a command: a stronger one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxLevel>,
 }
 
 impl RunCreate {

@@ -73,6 +73,8 @@ pub enum ToHive {
     /// Whatever else an earlier process left is ended.
     Keep {
         lives: Vec<(SessionId, u32)>,
+        /// Sessions between two lives: what is kept for them stays.
+        resting: Vec<SessionId>,
     },
     /// Stop this effect and kill what it started. No report follows.
     Abort {

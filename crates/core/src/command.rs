@@ -4,11 +4,13 @@
 //! What ends a life, whether another begins and when is decided by the session like everything
 //! else ([`crate::session`]); a Hive keeps the process ([`crate::process`]).
 
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::enclosure::Network;
 use crate::process::prompt::{Provider, Question};
 use crate::process::restart::{RestartPolicy, RestartWhen};
 use crate::process::{EndedBy, ExitStatus};
@@ -18,6 +20,8 @@ use crate::time::Timestamp;
 pub const TASK: &str = "{task}";
 /// Longest command line, program and arguments together, in bytes.
 pub const MAX_ARGV: usize = 120_000;
+/// Most paths that a command is granted, of each kind.
+pub const MAX_GRANTS: usize = 64;
 
 /// Whether a command ends by itself or goes on until somebody ends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -54,6 +58,15 @@ pub struct CommandSpec {
     /// Seconds without output after which a life is ended as stuck; 0 is never.
     #[serde(default)]
     pub activity_timeout: u32,
+    /// In a sandbox: files and directories of the host that it may read beyond the system's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read: Vec<PathBuf>,
+    /// In a sandbox: files and directories of the host that it may write beyond its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write: Vec<PathBuf>,
+    /// In a sandbox: its network.
+    #[serde(default, skip_serializing_if = "Network::is_default")]
+    pub network: Network,
 }
 
 /// [`RestartPolicy`] as it is written.
@@ -96,6 +109,11 @@ pub enum CommandError {
     TooLong,
     #[error("the name of a variable of the environment is empty or contains `=`")]
     Variable,
+    #[error(
+        "what a command is granted is named by absolute paths without `..`, and is not `/`; at \
+         most {MAX_GRANTS} to read and as many to write"
+    )]
+    Grant,
 }
 
 impl CommandSpec {
@@ -116,10 +134,23 @@ impl CommandSpec {
             return Err(CommandError::TooLong);
         }
         let odd = |name: &str| name.is_empty() || name.contains('=');
-        match self.env.iter().any(|(name, _)| odd(name)) {
-            true => Err(CommandError::Variable),
-            false => Ok(()),
+        if self.env.iter().any(|(name, _)| odd(name)) {
+            return Err(CommandError::Variable);
         }
+        let lists = [&self.read, &self.write];
+        if lists.iter().any(|list| list.len() > MAX_GRANTS)
+            || lists.into_iter().flatten().any(|path| !may_be_granted(path))
+        {
+            return Err(CommandError::Grant);
+        }
+        Ok(())
+    }
+
+    /// Whether this is granted more of the host than `other`: a path, or the network.
+    pub fn grants_more_than(&self, other: &Self) -> bool {
+        self.read.iter().any(|path| !other.read.contains(path) && !other.write.contains(path))
+            || self.write.iter().any(|path| !other.write.contains(path))
+            || (self.network == Network::Host && other.network == Network::None)
     }
 
     /// The command line for this task.
@@ -140,6 +171,15 @@ impl CommandSpec {
     }
 }
 
+/// By its words alone; what is there is looked at when a life begins.
+fn may_be_granted(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && path.file_name().is_some()
+        && parts.all(|part| matches!(part, Component::Normal(_)))
+        && path.to_str().is_some_and(|text| !text.contains('\0'))
+}
+
 /// What a Hive is to run for one life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
@@ -154,6 +194,10 @@ pub struct Launch {
     pub provider: Provider,
     /// To be said when this much time passed without output.
     pub silence: Option<Duration>,
+    /// In a sandbox: what it may read and write beyond its own, and its network.
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
+    pub network: Network,
 }
 
 /// How the life of a command ended.
@@ -325,5 +369,38 @@ mod tests {
         let env = vec![("A=B".to_owned(), "c".to_owned())];
         let odd = CommandSpec { env, ..spec(&["a"]) };
         assert_eq!(odd.check(), Err(CommandError::Variable));
+    }
+
+    #[test]
+    fn what_is_granted_is_named_by_whole_paths() {
+        let granted = |path: &str| CommandSpec { read: vec![path.into()], ..spec(&["a"]) }.check();
+        assert_eq!(granted("/opt/node"), Ok(()));
+        for odd in ["", "/", "opt", "./opt", "/opt/../root", "/a\0b"] {
+            assert_eq!(granted(odd), Err(CommandError::Grant), "{odd:?}");
+        }
+        let many = vec![PathBuf::from("/opt"); MAX_GRANTS + 1];
+        let many = CommandSpec { write: many, ..spec(&["a"]) };
+        assert_eq!(many.check(), Err(CommandError::Grant));
+    }
+
+    #[test]
+    fn more_is_a_path_or_the_network_that_the_other_has_not() {
+        let reads = CommandSpec { read: vec!["/opt".into()], ..spec(&["a"]) };
+        let writes = CommandSpec { write: vec!["/opt".into()], ..spec(&["a"]) };
+        let alone = CommandSpec { network: Network::None, ..spec(&["a"]) };
+        let plain = spec(&["b"]);
+        assert!(reads.grants_more_than(&plain) && writes.grants_more_than(&reads));
+        assert!(plain.grants_more_than(&alone));
+        for (less, more) in [(&reads, &writes), (&plain, &reads), (&alone, &plain)] {
+            assert!(!less.grants_more_than(more));
+        }
+    }
+
+    #[test]
+    fn a_command_without_grants_is_written_as_it_was_before_there_were_any() {
+        let text = serde_json::to_value(spec(&["a"])).unwrap();
+        for name in ["read", "write", "network"] {
+            assert_eq!(text.get(name), None, "{name}");
+        }
     }
 }

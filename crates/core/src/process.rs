@@ -160,6 +160,9 @@ pub struct ProcessSpec {
     pub group: GroupWish,
     /// `None`: the daemon's own user.
     pub user: Option<ProcessUser>,
+    /// `argv` stands for a command that runs below it in a process namespace of its own: the first
+    /// child of its first child. Wishes for the command are meant for that one.
+    pub enclosed: bool,
 }
 
 impl ProcessSpec {
@@ -176,6 +179,7 @@ impl ProcessSpec {
             leftovers: Leftovers::default(),
             group: GroupWish::IfPossible,
             user: None,
+            enclosed: false,
         }
     }
 }

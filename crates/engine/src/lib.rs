@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
@@ -115,6 +116,8 @@ pub struct Parts {
     pub gate: Option<Arc<dyn Gate>>,
     /// Keeps the processes of agents that are commands. Without one there are no such agents.
     pub processes: Option<Arc<dyn Processes>>,
+    /// Puts sandboxes around those. Without one such agents have none.
+    pub enclosures: Option<Arc<dyn Enclose>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -148,6 +151,7 @@ impl Engine {
             memory,
             gate,
             processes,
+            enclosures,
             clock,
             ids,
             config,
@@ -170,7 +174,8 @@ impl Engine {
             gate: gate.clone(),
             lives: processes.clone().map(|processes| {
                 let environment = config.environment.clone();
-                Arc::new(Lives::new(processes, Arc::clone(&clock), environment, backstage.clone()))
+                let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
+                Arc::new(Lives::new(processes, enclosures, clock, environment, tasks))
             }),
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),

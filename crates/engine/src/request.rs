@@ -59,6 +59,8 @@ pub struct SessionDraft {
     pub parent: Option<String>,
     /// In place of the agent's own command; an empty `argv` takes the agent's.
     pub command: Option<CommandSpec>,
+    /// In place of the agent's sandbox, of an agent that is a command: a stronger one.
+    pub sandbox: Option<SandboxLevel>,
     /// `None` takes the agent's `max_steps`; 0 is none.
     pub step_limit: Option<u32>,
     /// Absolute directory; `None` takes the server's workspace.

@@ -10,6 +10,7 @@ use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::queue::Ticket;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, IdempotentAnswer, LogEvent, NameFilter, NewEvent, Page,
@@ -18,6 +19,7 @@ use overmind_core::store::{
 use tokio::sync::watch;
 
 use crate::Engine;
+use crate::agents::{granted_by, sandbox_of_commands};
 use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
@@ -76,7 +78,8 @@ impl Engine {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
         };
-        let agent_spec = with_command(agent.spec, draft.command.clone())?;
+        let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
+        let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -452,6 +455,7 @@ impl Engine {
 
 /// The agent as it is for one run.
 fn with_command(
+    by: &Caller,
     mut agent: AgentSpec,
     command: Option<CommandSpec>,
 ) -> Result<AgentSpec, EngineError> {
@@ -464,7 +468,30 @@ fn with_command(
         command.argv.clone_from(&own.argv);
     }
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
+    granted_by(by, own, Some(&command))?;
     agent.command = Some(command);
+    Ok(agent)
+}
+
+/// The agent in the sandbox that a run asks for.
+fn with_sandbox(
+    mut agent: AgentSpec,
+    level: Option<SandboxLevel>,
+) -> Result<AgentSpec, EngineError> {
+    let Some(level) = level else { return Ok(agent) };
+    if agent.command.is_none() {
+        let message = "the agent is no command: its sandbox is in its definition";
+        return Err(EngineError::invalid("sandbox", message));
+    }
+    if level < agent.sandbox {
+        let message = format!(
+            "the agent's commands run in the sandbox `{}`, and a run may ask for no weaker one",
+            agent.sandbox.as_str()
+        );
+        return Err(EngineError::invalid("sandbox", message));
+    }
+    sandbox_of_commands(level)?;
+    agent.sandbox = level;
     Ok(agent)
 }
 

@@ -54,6 +54,11 @@ impl Stat {
         self.resident_pages.saturating_mul(page)
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_a_test(pid: i32, parent: i32) -> Self {
+        Self { pid, parent, group: pid, state: 'S', ticks: 0, started: 0, resident_pages: 0 }
+    }
+
     pub(crate) fn is_alive(&self) -> bool {
         !matches!(self.state, 'Z' | 'X')
     }
@@ -171,7 +176,7 @@ mod tests {
     use super::*;
 
     fn stat(pid: i32, parent: i32) -> Stat {
-        Stat { pid, parent, group: pid, state: 'S', ticks: 0, started: 0, resident_pages: 0 }
+        Stat::for_a_test(pid, parent)
     }
 
     #[test]

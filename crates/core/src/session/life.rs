@@ -149,6 +149,9 @@ impl Session {
             input: command.kind == CommandKind::Session,
             provider: command.provider,
             silence: (silence > 0).then(|| Duration::from_secs(silence)),
+            read: command.read.clone(),
+            write: command.write.clone(),
+            network: command.network,
         })
     }
 

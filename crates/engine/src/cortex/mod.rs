@@ -361,21 +361,23 @@ impl Cortex {
 
     /// Says which lives of commands are still wanted, before anything is done about any.
     async fn keep_lives(&self) -> Result<(), StoreError> {
-        let mut lives = Vec::new();
+        let (mut lives, mut resting) = (Vec::new(), Vec::new());
         for status in [SessionStatus::Running, SessionStatus::AwaitingInput] {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
-                let wanted = page.iter().filter_map(|row| {
-                    let command = row.command.as_ref()?;
-                    command.restart_at.is_none().then_some((row.id, command.life))
-                });
-                lives.extend(wanted);
+                for row in &page {
+                    match row.command.as_ref().map(|command| (command.life, command.restart_at)) {
+                        Some((life, None)) => lives.push((row.id, life)),
+                        Some((_, Some(_))) => resting.push(row.id),
+                        None => {}
+                    }
+                }
             }
         }
-        if let Err(err) = self.bus.send(self.hive(), ToHive::Keep { lives }).await {
+        if let Err(err) = self.bus.send(self.hive(), ToHive::Keep { lives, resting }).await {
             tracing::warn!(error = %err, "the hive does not hear");
         }
         Ok(())

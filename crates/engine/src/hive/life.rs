@@ -10,14 +10,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Question};
 use overmind_core::process::{
     Adopted, End, Ended, NoteKind, ProcessError, ProcessIo, ProcessKey, ProcessSpec, Processes,
     Started, StderrKind, StdinKind, TerminalSize,
 };
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -34,13 +37,23 @@ const TYPING: Duration = Duration::from_secs(10);
 /// Processor time within a silence that tells that something is worked on.
 const BUSY_SHARE: u32 = 20;
 
-/// Sends a word about a life to the Cortex.
-pub(crate) type Say = Arc<dyn Fn(LifeWord) + Send + Sync>;
+/// Sends what is said of a life to the Cortex, in its order.
+pub(crate) type Say = Arc<dyn Fn(Said) + Send + Sync>;
+
+/// What is said of a life while it goes on.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// What the sandbox that it is about to begin in was measured to give.
+    Attested(Arc<Attested>),
+    Word(LifeWord),
+}
 
 /// What a hive needs to run commands.
 #[derive(Debug)]
 pub(crate) struct Lives {
     processes: Arc<dyn Processes>,
+    /// Sandboxes, if this hive can put any around a command.
+    enclosures: Option<Arc<dyn Enclose>>,
     clock: Arc<dyn Clock>,
     /// What every command's environment has.
     environment: Vec<(String, String)>,
@@ -65,12 +78,14 @@ type Orders = mpsc::UnboundedReceiver<LifeOrder>;
 impl Lives {
     pub(crate) fn new(
         processes: Arc<dyn Processes>,
+        enclosures: Option<Arc<dyn Enclose>>,
         clock: Arc<dyn Clock>,
         environment: Vec<(String, String)>,
         tasks: Tasks,
     ) -> Self {
         let under_way = Mutex::default();
-        Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
+        let found = watch::Sender::new(None);
+        Self { processes, enclosures, clock, environment, tasks, under_way, found }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
@@ -78,7 +93,11 @@ impl Lives {
     }
 
     /// Finds what an earlier process left, and ends what nobody wants any more.
-    pub(crate) async fn keep(&self, lives: Vec<(SessionId, u32)>) {
+    pub(crate) async fn keep(&self, lives: Vec<(SessionId, u32)>, resting: Vec<SessionId>) {
+        if let Some(enclosures) = &self.enclosures {
+            let sessions = lives.iter().map(|(session, _)| *session).chain(resting);
+            enclosures.keep(sessions.collect()).await;
+        }
         let wanted: HashSet<ProcessKey> =
             lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
         let adopted = match self.processes.adopt_all().await {
@@ -180,13 +199,19 @@ impl Lives {
                 Some(_) => return self.watch(key, launch, orders, say).await,
                 None => {
                     let spec = self.spec(assignment, key, launch, token);
-                    self.start(effect, spec).await
+                    match self.enclosed(assignment, launch, spec, say).await {
+                        Ok(spec) => self.start(effect, spec).await,
+                        Err(refused) => {
+                            let reason = told(&refused);
+                            return self.told(Ended::Lost { reason, killed: 0 });
+                        }
+                    }
                 }
             },
         };
         match started {
             Ok(started) => {
-                say(LifeWord::Started { pid: started.pid });
+                say(Said::Word(LifeWord::Started { pid: started.pid }));
                 self.watch(key, launch, orders, say).await
             }
             Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
@@ -252,6 +277,58 @@ impl Lives {
         ProcessSpec { env, io, opening, ..spec }
     }
 
+    /// What is started in place of a command that its agent wants in a sandbox. The sandbox was
+    /// measured then, and the Cortex was told.
+    async fn enclosed(
+        &self,
+        assignment: &Assignment,
+        launch: &Launch,
+        spec: ProcessSpec,
+        say: &Say,
+    ) -> Result<ProcessSpec, SandboxError> {
+        if assignment.sandbox == SandboxLevel::None {
+            return Ok(spec);
+        }
+        let Some(enclosures) = &self.enclosures else {
+            return Err(SandboxError::Unavailable {
+                code: "no_enclosures".to_owned(),
+                message: "this hive puts no sandbox around a command".to_owned(),
+                reason: "no_enclosures".to_owned(),
+                remedy: "ask for the sandbox `none`".to_owned(),
+            });
+        };
+        let plan = EnclosePlan {
+            session: assignment.session,
+            level: assignment.sandbox,
+            argv: spec.argv,
+            env: spec.env.clone(),
+            workspace: spec.cwd.clone(),
+            cwd: spec.cwd,
+            terminal: launch.terminal,
+            read: launch.read.clone(),
+            write: launch.write.clone(),
+            network: launch.network,
+        };
+        let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
+        say(Said::Attested(attested));
+        let mut env = spec.env;
+        // What its agent says of these, it means.
+        let own = |name: &str| launch.env.iter().any(|(known, _)| known == name);
+        let tells = tells.into_iter().filter(|(name, _)| !own(name));
+        for (name, value) in tells.chain(needs) {
+            env.retain(|(known, _)| *known != name);
+            env.push((name, value));
+        }
+        Ok(ProcessSpec { argv, cwd, env, user, enclosed: true, ..spec })
+    }
+
+    /// The session is over: nothing that its lives left behind is needed any more.
+    pub(crate) async fn session_ended(&self, session: SessionId) {
+        if let Some(enclosures) = &self.enclosures {
+            enclosures.ended(session).await;
+        }
+    }
+
     /// Looks after a life until it ends.
     async fn watch(
         self: &Arc<Self>,
@@ -304,7 +381,7 @@ impl Lives {
             look.silent_until = Some(silence + limit);
             return;
         }
-        say(LifeWord::Noticed(Notice::Silent { seconds: silence.as_secs() }));
+        say(Said::Word(LifeWord::Noticed(Notice::Silent { seconds: silence.as_secs() })));
         look.silent_until = Some(Duration::MAX);
     }
 
@@ -321,12 +398,12 @@ impl Lives {
             Judged::Waiting(question) => {
                 if look.asks.as_ref() != Some(&question) {
                     look.asks = Some(question.clone());
-                    say(LifeWord::Noticed(Notice::Waits(question)));
+                    say(Said::Word(LifeWord::Noticed(Notice::Waits(question))));
                 }
             }
             Judged::Working | Judged::Unknown => {
                 if look.asks.take().is_some() {
-                    say(LifeWord::Noticed(Notice::GoesOn));
+                    say(Said::Word(LifeWord::Noticed(Notice::GoesOn)));
                 }
             }
         }
@@ -423,6 +500,18 @@ impl Lives {
             Ok(()) | Err(ProcessError::NotAlive(_)) => {}
             Err(err) => tracing::warn!(life = %key, error = %err, "an end is not acknowledged"),
         }
+    }
+}
+
+/// A refusal with what to do about it.
+fn told(refused: &SandboxError) -> String {
+    match refused {
+        SandboxError::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
+            format!("{message}; to do: {remedy}")
+        }
+        SandboxError::Unavailable { .. }
+        | SandboxError::BadConfig { .. }
+        | SandboxError::Failed { .. } => refused.to_string(),
     }
 }
 

@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::life::{Lives, Say};
+use self::life::{Lives, Said, Say};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -128,9 +128,9 @@ impl Hive {
                     self.tasks.spawn(|_stop| async move { lives.acknowledge(key).await });
                 }
             }
-            ToHive::Keep { lives: wanted } => {
+            ToHive::Keep { lives: wanted, resting } => {
                 if let Some(lives) = self.lives.clone() {
-                    self.tasks.spawn(|_stop| async move { lives.keep(wanted).await });
+                    self.tasks.spawn(|_stop| async move { lives.keep(wanted, resting).await });
                 }
             }
             ToHive::Abort { session, epoch, effect } => {
@@ -150,6 +150,9 @@ impl Hive {
                 release(sessions, session, epoch);
                 if over {
                     self.tools.session_ended(session);
+                    if let Some(lives) = self.lives.clone() {
+                        self.tasks.spawn(|_stop| async move { lives.session_ended(session).await });
+                    }
                 }
             }
             ToHive::CallTool { call, assignment, name, args } => {
@@ -299,15 +302,22 @@ impl Hive {
         loop {
             tokio::select! {
                 biased;
-                Some(word) = said.recv() => {
-                    self.say(ToCortex::Life { session, epoch, effect, word }).await;
-                }
+                Some(said) = said.recv() => self.pass_on(session, epoch, effect, said).await,
                 end = &mut life => {
-                    while let Ok(word) = said.try_recv() {
-                        self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                    while let Ok(said) = said.try_recv() {
+                        self.pass_on(session, epoch, effect, said).await;
                     }
                     return end;
                 }
+            }
+        }
+    }
+
+    async fn pass_on(&self, session: SessionId, epoch: u32, effect: EffectId, said: Said) {
+        match said {
+            Said::Word(word) => self.say(ToCortex::Life { session, epoch, effect, word }).await,
+            Said::Attested(attested) => {
+                self.say(ToCortex::Attested { session, epoch, attested }).await;
             }
         }
     }

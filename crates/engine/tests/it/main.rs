@@ -2,6 +2,7 @@
 
 mod attested;
 mod canaries;
+mod enclosed;
 mod gate;
 mod humans;
 mod inbox;

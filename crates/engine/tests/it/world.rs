@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use overmind_core::attest::Notary;
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
+use overmind_core::process::Processes;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::{EventQuery, Store, StreamId};
 use overmind_core::time::Clock;
@@ -29,6 +31,9 @@ pub(crate) struct World {
     pub(crate) notary: Notary,
 }
 
+/// What runs commands, and what puts sandboxes around them.
+type Commands = (Option<Arc<dyn Processes>>, Option<Arc<dyn Enclose>>);
+
 /// Distinct ids for every life of a store.
 static LIVES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
 
@@ -44,7 +49,7 @@ impl World {
         models: Arc<FakeModels>,
         max_running: u32,
     ) -> Self {
-        Self::made(dir, tools, models, max_running, None, None).await
+        Self::made(dir, tools, models, max_running, None, None, (None, None)).await
     }
 
     /// With a policy; approvals count for so long.
@@ -55,8 +60,18 @@ impl World {
         gate: Option<Arc<FakeGate>>,
         approval_ttl: Option<Duration>,
     ) -> Self {
-        Self::made(dir, tools, models, 64, gate.map(|gate| gate as Arc<dyn Gate>), approval_ttl)
-            .await
+        let gate = gate.map(|gate| gate as Arc<dyn Gate>);
+        Self::made(dir, tools, models, 64, gate, approval_ttl, (None, None)).await
+    }
+
+    /// With commands, and perhaps with sandboxes around them.
+    pub(crate) async fn with_commands(
+        processes: Arc<dyn Processes>,
+        enclosures: Option<Arc<dyn Enclose>>,
+    ) -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
+        let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
+        Self::made(dir, tools, models, 64, None, None, (Some(processes), enclosures)).await
     }
 
     async fn made(
@@ -66,6 +81,7 @@ impl World {
         max_running: u32,
         gate: Option<Arc<dyn Gate>>,
         approval_ttl: Option<Duration>,
+        (processes, enclosures): Commands,
     ) -> Self {
         let store = Sqlite::open(Options::new(dir.path().join("overmind.db")))
             .expect("the world of a test works");
@@ -81,7 +97,8 @@ impl World {
             gate,
             clock: Arc::new(WallClock) as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(life)),
-            processes: None,
+            processes,
+            enclosures,
             config: Config {
                 environment: Vec::new(),
                 max_running,
@@ -137,6 +154,7 @@ impl World {
             name: None,
             parent: None,
             command: None,
+            sandbox: None,
             step_limit: None,
             workspace: None,
             idempotency: None,

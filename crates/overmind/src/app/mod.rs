@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::process::Processes;
@@ -28,7 +29,7 @@ use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
 use overmind_engine::{Caller, Engine};
 use overmind_mcp::McpServers;
-use overmind_sandbox::Sandboxes;
+use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -113,6 +114,12 @@ impl App {
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
+        // They speak to the API by its socket, where there is one.
+        let enclosures = Enclosures::new(
+            overmind_sandbox::Options { notary: Some(store.notary()), ..sandbox_options(&config) },
+            config.data.homes(),
+            config.socket.iter().cloned().collect(),
+        );
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
@@ -122,6 +129,7 @@ impl App {
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
+            enclosures: Some(Arc::new(enclosures) as Arc<dyn Enclose>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {

@@ -2,6 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
+use super::args_more::SandboxArg;
+
 // Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
@@ -30,6 +32,10 @@ pub struct CommandFlags {
     /// End it as stuck when it neither writes nor works for so long; 0 is never [default: 0]
     #[arg(long, value_name = "SECONDS")]
     pub activity_timeout: Option<u32>,
+    /// none or namespace: the sandbox it runs in, the agent's own or a stronger one [default: the
+    /// agent's, and none for words]
+    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    pub sandbox: Option<SandboxArg>,
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,

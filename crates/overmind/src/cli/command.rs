@@ -78,6 +78,9 @@ impl CommandFlags {
             max_seconds: max_seconds.unwrap_or(agent.max_seconds),
             backoff_ms: backoff.unwrap_or(agent.backoff_ms),
             activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
+            read: agent.read,
+            write: agent.write,
+            network: agent.network,
         })
     }
 }

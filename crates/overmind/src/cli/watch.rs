@@ -69,6 +69,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
             None => None,
         },
         command: None,
+        sandbox: args.command.sandbox.map(Into::into),
     };
     // The server knows ids and exact names; parts of ids are looked up here. What names no agent
     // is a command.

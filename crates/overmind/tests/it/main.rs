@@ -5,6 +5,7 @@ mod commands;
 mod crash;
 mod demo;
 mod docker;
+mod enclosed;
 mod exfiltration;
 mod gate;
 mod help;

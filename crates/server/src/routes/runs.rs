@@ -41,11 +41,22 @@ pub(crate) async fn run_create(
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
     let idempotency = body.idempotency(&headers)?;
-    let RunCreate { agent_id, task, step_limit, workspace, name, parent, command } = body.value;
+    let RunCreate { agent_id, task, step_limit, workspace, name, parent, command, sandbox } =
+        body.value;
     let agent = agent_id;
     let command = command.map(Into::into);
-    let draft =
-        SessionDraft { agent, task, name, parent, command, step_limit, workspace, idempotency };
+    let sandbox = sandbox.map(Into::into);
+    let draft = SessionDraft {
+        agent,
+        task,
+        name,
+        parent,
+        command,
+        sandbox,
+        step_limit,
+        workspace,
+        idempotency,
+    };
     let engine = cx.engine.clone();
     let made = cx.detached(async move { engine.session_create(&caller, draft).await }).await?;
     Ok(mark_replayed(json(&Run::from(made.value)), made.replayed))
