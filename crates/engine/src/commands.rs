@@ -31,6 +31,7 @@ impl From<ProcessError> for EngineError {
             | ProcessError::InputFull { .. }
             | ProcessError::InputRefused { .. }
             | ProcessError::ReadOnly(_) => Self::conflict(message),
+            ProcessError::NoTerminal(_) => Self::conflict("Run has no terminal"),
             ProcessError::Refused { .. }
             | ProcessError::Keeper { .. }
             | ProcessError::Protocol { .. }
@@ -41,13 +42,16 @@ impl From<ProcessError> for EngineError {
 }
 
 impl Engine {
-    fn processes(&self) -> Result<&Arc<dyn Processes>, EngineError> {
+    pub(crate) fn processes(&self) -> Result<&Arc<dyn Processes>, EngineError> {
         let message = "this server runs no commands";
         self.processes.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
     /// The life that goes on now.
-    async fn alive(&self, id: SessionId) -> Result<(SessionRow, ProcessKey), EngineError> {
+    pub(crate) async fn alive(
+        &self,
+        id: SessionId,
+    ) -> Result<(SessionRow, ProcessKey), EngineError> {
         let row = self.find_session(id).await?;
         let life = row.command.as_ref().filter(|command| command.pid.is_some());
         let Some(epoch) = life.map(|command| command.life) else {

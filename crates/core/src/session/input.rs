@@ -398,7 +398,9 @@ impl Recorded {
             | "tool.output.delta"
             | "tool.output.skipped"
             | "tool.progress"
-            | "input.sent" => Self::Observation,
+            | "input.sent"
+            | "attach.began"
+            | "attach.ended" => Self::Observation,
             _ => Self::Decision,
         })
     }
