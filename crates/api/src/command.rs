@@ -1,6 +1,7 @@
 //! Agents that are commands, and the processes of their runs.
 
 use overmind_core::command as core;
+use overmind_core::ids::SessionId;
 use overmind_core::process::prompt;
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::time::Timestamp;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::FieldError;
+use crate::vocabulary::RunStatus;
 
 /// Whose program a command is, for what its screen and its output mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -225,4 +227,33 @@ pub struct ProcessUsage {
     /// Since when nothing was written.
     #[schema(value_type = String, format = DateTime)]
     pub last_output_at: Timestamp,
+}
+
+/// What one run's processes use, in a list of all that live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunUsage {
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    pub name: String,
+    pub status: RunStatus,
+    pub life: u32,
+    /// Of the main process.
+    pub pid: u32,
+    pub restarts: u32,
+    /// What it waits for an answer to.
+    pub prompt: Option<String>,
+    #[serde(flatten)]
+    pub usage: ProcessUsage,
+}
+
+/// What the processes of all runs use now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunUsages {
+    /// When it was measured: at most half a second ago.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Newest run first, at most 4,000.
+    pub runs: Vec<RunUsage>,
+    /// There are more runs than that.
+    pub more: bool,
 }

@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod attach;
 mod command;
 mod inbox;
 mod mcp;
@@ -37,8 +38,13 @@ pub use admin::{
     StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use attach::{
+    ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
+    TerminalSize,
+};
 pub use command::{
-    Command, CommandKind, Process, ProcessUsage, Provider, Restart, RunSend, RunStop,
+    Command, CommandKind, Process, ProcessUsage, Provider, Restart, RunSend, RunStop, RunUsage,
+    RunUsages,
 };
 pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,

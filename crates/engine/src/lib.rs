@@ -7,6 +7,7 @@
 mod admin;
 mod agents;
 mod alarms;
+mod attach;
 pub mod bus;
 pub mod caller;
 mod commands;
@@ -44,6 +45,8 @@ use overmind_core::tool::Toolbox;
 use overmind_core::tool_source::{Keeper, ToolServers};
 
 pub use self::admin::MemoryNew;
+use self::attach::Measured;
+pub use self::attach::{Attached, LifeUsage, Usages};
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::error::EngineError;
@@ -128,6 +131,7 @@ pub struct Engine {
     tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
     processes: Option<Arc<dyn Processes>>,
+    measured: Arc<Measured>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -196,7 +200,8 @@ impl Engine {
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");
         }
-        Ok(Self { cortex, tools, tool_servers, models, processes, tasks, backstage })
+        let measured = Arc::default();
+        Ok(Self { cortex, tools, tool_servers, models, processes, measured, tasks, backstage })
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

@@ -37,6 +37,7 @@ mod serve;
 mod socket;
 mod sse;
 mod timeline_stream;
+mod viewer;
 
 pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};

@@ -16,6 +16,7 @@ use crate::fault::Fault;
 
 pub(crate) mod admin;
 pub(crate) mod agents;
+pub(crate) mod attach;
 pub(crate) mod commands;
 pub(crate) mod health;
 pub(crate) mod inbox;
@@ -71,6 +72,7 @@ routes! {
 
     Quick post "/api/runs" => runs::run_create;
     Quick get "/api/runs" => runs::run_list;
+    Quick get "/api/runs/usage" => attach::run_usages;
     Quick get "/api/runs/{id}" => runs::run_fetch;
     Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
     Quick post "/api/runs/{id}/input" => runs::run_input;
@@ -78,6 +80,7 @@ routes! {
     Quick post "/api/runs/{id}/send" => commands::run_send;
     Quick get "/api/runs/{id}/usage" => commands::run_usage;
     Quick get "/api/runs/{id}/log" => commands::run_log;
+    Quick get "/api/runs/{id}/attach" => attach::run_attach;
     Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
     Quick get "/api/runs/{id}/attestation" => runs::run_attestation;
     Quick get "/api/runs/{id}/steps" => runs::run_steps;
