@@ -127,7 +127,8 @@ Examples:
 Examples:
   overmind logs 019a                          a unique beginning or end of the id is enough
   overmind logs -f ses_019a…                  until the run ends
-  overmind logs                               the newest run")]
+  overmind logs                               the newest run
+  overmind logs --all -f                      every command, as it writes")]
     Logs(LogsArgs),
     /// Show the event log, of one run or of everything
     #[command(after_help = "\
@@ -168,9 +169,43 @@ Examples:
     Kill(super::args_command::KillArgs),
     /// Type something into the command of a run
     #[command(after_help = "\
-Example:
-  overmind send build yes, go on")]
+Examples:
+  overmind send build yes, go on
+  overmind send claude --wait \"and the tests?\"")]
     Send(super::args_command::SendArgs),
+    /// Use the terminal of a run, in this one
+    #[command(after_help = "\
+Examples:
+  overmind attach claude                      ^P ^Q leaves; the run goes on
+  overmind attach claude --detach-key ctrl-]
+  overmind attach claude --read-only          ^C or q leaves
+
+Several may be attached; the terminal has the size of whoever typed last. Exits with 0 for who
+leaves, and with the command's exit code when it ends.")]
+    Attach(super::args_command::AttachArgs),
+    /// Watch what all running commands use
+    #[command(after_help = "\
+Examples:
+  overmind top                                q leaves
+  overmind top --once -o json")]
+    Top(super::args_command::TopArgs),
+    /// Watch one run: its state, what it uses, its last lines
+    #[command(after_help = "\
+Example:
+  overmind monitor build                      q leaves")]
+    Monitor(super::args_command::MonitorArgs),
+    /// Show everything about one run
+    Info(super::args_command::OneRunArgs),
+    /// Show what a run came to; exits as the run did
+    Result(super::args_command::OneRunArgs),
+    /// Stream events as lines of JSON, each with its offset
+    #[command(after_help = "\
+Examples:
+  overmind subscribe | jq .type
+  overmind subscribe --run build --kind process.
+  overmind subscribe --from 0 --no-follow > events.ndjson
+  overmind subscribe --from $((LAST + 1))     goes on where another one ended")]
+    Subscribe(super::args_command::SubscribeArgs),
     /// Wait until a run has ended; exits as its command did
     Wait(super::args_command::WaitArgs),
     /// Stop runs for good
@@ -429,6 +464,10 @@ pub struct LogsArgs {
     /// Only lines of a command in which this regular expression is found
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
+    /// All commands, each line with the name of its run; with --follow those that run, and those
+    /// that begin
+    #[arg(short, long, conflicts_with = "id")]
+    pub all: bool,
 }
 
 #[derive(Clone, Debug, Args)]

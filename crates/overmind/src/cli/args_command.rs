@@ -85,6 +85,62 @@ pub struct SendArgs {
     /// Without a line end
     #[arg(long)]
     pub raw: bool,
+    /// Wait until it asks for more, ends, or says nothing more, and show what it said
+    #[arg(long)]
+    pub wait: bool,
+    /// Seconds that --wait waits at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds, requires = "wait")]
+    pub timeout: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Look, and type nothing; needs no terminal
+    #[arg(long)]
+    pub read_only: bool,
+    /// Keys that leave: characters or ctrl- and one, separated by commas; `none` for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = super::attach::parse_keys)]
+    pub detach_key: super::attach::DetachKeys,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TopArgs {
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct MonitorArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SubscribeArgs {
+    /// Only events of this run: an id, a name, or a unique part of one; ends when it has ended
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<String>,
+    /// Only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX")]
+    pub kind: Vec<String>,
+    /// Begin with the event at this offset, 0 for the first of all [default: with the next one]
+    #[arg(long, value_name = "OFFSET")]
+    pub from: Option<u64>,
+    /// End after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OneRunArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -152,6 +152,9 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
         text.truncate(text.trim_end_matches(['\n', '\r']).len());
     }
     let send = RunSend { text, raw: args.raw, secret: args.secret };
+    if args.wait {
+        return super::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
+    }
     let run = remote.run_send(&id, &send).await?;
     session::show_run(cx, &run)?;
     Ok(Exit::Done)
@@ -195,14 +198,13 @@ pub fn exit_of(run: &Run) -> Exit {
     }
 }
 
-/// Shows what a run's command has written.
+/// Which part of a log is meant.
 ///
 /// # Errors
 ///
-/// When the log cannot be read, or the server stays away.
-pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
-    let id = run.id.to_string();
-    let mut options = LogOptions {
+/// When a time cannot be read.
+pub fn options(cx: &Context, args: &LogsArgs) -> Result<LogOptions, Failure> {
+    Ok(LogOptions {
         tail: args.tail,
         since: match &args.since {
             Some(since) => Some(since_of(since)?),
@@ -211,7 +213,17 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
         grep: args.grep.clone(),
         strip: !cx.out.colour,
         ..LogOptions::default()
-    };
+    })
+}
+
+/// Shows what a run's command has written.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
+    let id = run.id.to_string();
+    let mut options = options(cx, args)?;
     let objects = !cx.out.for_people();
     if !args.follow {
         options.objects = objects;

@@ -10,6 +10,7 @@ pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
+pub mod attach;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
@@ -18,6 +19,8 @@ pub mod ids;
 pub mod inbox;
 pub mod inbox_answer;
 pub mod live;
+pub mod logs_all;
+pub mod look;
 pub mod mcp;
 pub mod policy_cmd;
 pub mod progress;
@@ -28,7 +31,9 @@ pub mod session;
 pub mod shell;
 pub mod show;
 pub mod story;
+pub mod subscribe;
 pub mod things;
+pub mod top;
 pub mod up;
 pub mod watch;
 
@@ -103,7 +108,13 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Answer(args) => Box::pin(inbox_answer::answer(cx, args)).await,
         Command::Stop(args) => command::stop(cx, &args).await,
         Command::Kill(args) => command::kill(cx, &args).await,
-        Command::Send(args) => command::send(cx, &args).await,
+        Command::Send(args) => Box::pin(command::send(cx, &args)).await,
+        Command::Attach(args) => Box::pin(attach::attach(cx, &args)).await,
+        Command::Top(args) => Box::pin(top::top(cx, args)).await,
+        Command::Monitor(args) => Box::pin(top::monitor(cx, &args)).await,
+        Command::Info(args) => look::info(cx, &args).await,
+        Command::Result(args) => look::result(cx, &args).await,
+        Command::Subscribe(args) => Box::pin(subscribe::subscribe(cx, &args)).await,
         Command::Wait(args) => Box::pin(command::wait(cx, &args)).await,
         Command::Cancel { ids, cascade } => session::cancel(cx, &ids, cascade).await,
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,

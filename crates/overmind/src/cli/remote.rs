@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use overmind_api::{
-    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttestationRecord, AuditReport, BackupDone,
-    BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxItem,
-    InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
-    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
-    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
-    RunListQuery, RunSend, RunStatus, RunStop, SessionId, Status, Timeline, Tool, ToolCallRequest,
-    VerifyReport,
+    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttachMode, AttestationRecord, AuditReport,
+    BackupDone, BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone,
+    InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery,
+    MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
+    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, ProcessUsage, Run,
+    RunCreate, RunListQuery, RunSend, RunStatus, RunStop, RunUsages, SessionId, Status,
+    TerminalSize, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
-    ReplayOptions, RunLog, Target,
+    ReplayOptions, RunLog, Target, Terminal,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -33,7 +33,7 @@ use crate::config::{DataDir, Env, Secret, env};
 const MAX_SCANNED: u32 = 10_000;
 
 /// A connection to one server; opened by the first call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Remote {
     client: Client,
 }
@@ -184,6 +184,29 @@ impl Remote {
 
     pub async fn run_send(&self, id: &str, send: &RunSend) -> Result<Run, Failure> {
         Ok(self.client.run_send(id, send).await?)
+    }
+
+    pub async fn run_attach(
+        &self,
+        id: &str,
+        mode: AttachMode,
+        size: Option<TerminalSize>,
+    ) -> Result<Terminal, Failure> {
+        Ok(self.client.run_attach(id, mode, size).await?)
+    }
+
+    /// What the processes of all runs use.
+    pub async fn usages(&self) -> Result<RunUsages, Failure> {
+        Ok(self.client.run_usages().await?)
+    }
+
+    /// What a run's processes use; `None` while it has none.
+    pub async fn usage(&self, id: &str) -> Result<Option<ProcessUsage>, Failure> {
+        match self.client.run_usage(id).await.map_err(Failure::from) {
+            Ok(usage) => Ok(Some(usage)),
+            Err(failure) if failure.exit == Exit::Conflict => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     pub async fn run_log(&self, id: &str, options: &LogOptions) -> Result<RunLog, Failure> {

@@ -124,6 +124,9 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
 /// What kept the run from being shown.
 pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
+    if args.all {
+        return super::logs_all::all(cx, &remote, args).await;
+    }
     let id = match &args.id {
         Some(given) => remote.find_run(given).await?,
         None => match remote.runs(&[], None, 1).await?.first() {
@@ -306,7 +309,7 @@ pub fn exit_of(status: RunStatus) -> Exit {
 }
 
 /// How a run stands, in lines.
-fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
+pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
     let took = run.started_at.map(|start| {
         let end = run.finished_at.unwrap_or_else(|| SystemClock.now());
         when::precise(end.since(start))

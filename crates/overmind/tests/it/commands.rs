@@ -9,46 +9,46 @@ use serde_json::{Value, json};
 use crate::home::{Done, Home, until};
 
 /// A person's machine on which no process of a command may be left in the end.
-struct Commands(Home);
+pub(crate) struct Commands(pub(crate) Home);
 
 impl Commands {
-    fn up() -> Self {
+    pub(crate) fn up() -> Self {
         Self(Home::up())
     }
 
-    fn run(&self, args: &[&str]) -> Done {
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
         self.0.run(args)
     }
 
     /// The run called so, as the API shows it.
-    fn named(&self, name: &str) -> Value {
+    pub(crate) fn named(&self, name: &str) -> Value {
         let all = self.run(&["ps", "--all", "-o", "json", "--limit", "1000"]).ok().json();
         let runs = all.as_array().expect("a list");
         runs.iter().find(|run| run["name"] == name).unwrap_or_else(|| panic!("no {name}")).clone()
     }
 
-    fn until(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         until(what, || Some(self.named(name)).filter(|run| fits(run)))
     }
 
-    fn status(&self, name: &str, status: &str) -> Value {
+    pub(crate) fn status(&self, name: &str, status: &str) -> Value {
         self.until(name, status, |run| run["status"] == status)
     }
 
     /// Waits until its process runs, and answers its pid.
-    fn alive(&self, name: &str) -> Value {
+    pub(crate) fn alive(&self, name: &str) -> Value {
         let run = self.until(name, "it runs", |run| !run["process"]["pid"].is_null());
         run["process"]["pid"].clone()
     }
 
     /// Waits until the log of `name` has this text.
-    fn says(&self, name: &str, text: &str) -> String {
+    pub(crate) fn says(&self, name: &str, text: &str) -> String {
         until(text, || Some(self.run(&["logs", name]).out).filter(|log| log.contains(text)))
     }
 
     /// Pids of processes that this home's commands are: they all have its HOME. The server and
     /// its helpers have it too, and no life.
-    fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
         let home = format!("HOME={}", self.0.path().display());
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").expect("it is mounted").flatten() {
@@ -65,7 +65,7 @@ impl Commands {
     }
 
     /// Nothing of any command is left, and the log of each run leads to what was decided.
-    fn check(self) {
+    pub(crate) fn check(self) {
         until("no process is left", || self.processes().is_empty().then_some(()));
         let ids = self.run(&["ps", "--all", "-o", "name"]).ok();
         for id in ids.out.lines() {

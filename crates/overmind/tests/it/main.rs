@@ -1,6 +1,7 @@
 //! The whole product, from outside: the real binary on data directories of its own.
 
 mod api;
+mod attach;
 mod commands;
 mod crash;
 mod demo;
@@ -19,3 +20,5 @@ mod policy;
 mod runs;
 mod streaming;
 mod surface;
+mod tty;
+mod watching;
