@@ -40,6 +40,11 @@ fn settings(of: &Termios) -> String {
 impl Person {
     /// Starts the program in a terminal of so many columns and rows.
     pub(crate) fn at(home: &Home, columns: u16, rows: u16, args: &[&str]) -> Self {
+        Self::with(home.command(args), columns, rows)
+    }
+
+    /// Starts this, in its environment and directory.
+    pub(crate) fn with(program: Command, columns: u16, rows: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags).unwrap();
         rustix::pty::grantpt(&master).unwrap();
@@ -52,11 +57,11 @@ impl Person {
         let before = rustix::termios::tcgetattr(&slave).unwrap();
         let stdio = || Stdio::from(slave.try_clone().unwrap());
         // A session of its own, with this terminal: the kernel then tells it of a new size.
-        let program = home.command(args);
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program.get_program()).args(program.get_args()).env_clear();
         let vars = program.get_envs().filter_map(|(name, value)| Some((name, value?)));
-        command.envs(vars).env("TERM", "xterm-256color").current_dir(home.work());
+        command.envs(vars).env("TERM", "xterm-256color");
+        command.current_dir(program.get_current_dir().unwrap());
         let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
         let screen = vt100::Parser::new(rows, columns, 0);
         let seen = Arc::new(Mutex::new(Seen { screen, written: Vec::new() }));
@@ -95,6 +100,13 @@ impl Person {
 
     pub(crate) fn written(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap().written).into_owned()
+    }
+
+    /// Whether the last that was written has this text.
+    pub(crate) fn has_written(&self, text: &str) -> bool {
+        let seen = self.seen.lock().unwrap();
+        let last = &seen.written[seen.written.len().saturating_sub(64)..];
+        String::from_utf8_lossy(last).contains(text)
     }
 
     /// Waits until the screen has this text.
