@@ -114,10 +114,11 @@ impl Terminal {
             match frame {
                 Message::Binary(bytes) => return Ok(Some(TerminalNews::Bytes(bytes))),
                 // A word of a newer server is passed over.
-                Message::Text(text) => match serde_json::from_str(text.as_str()) {
-                    Ok(said) => return Ok(Some(TerminalNews::Said(said))),
-                    Err(_) => {}
-                },
+                Message::Text(text) => {
+                    if let Ok(said) = serde_json::from_str(text.as_str()) {
+                        return Ok(Some(TerminalNews::Said(said)));
+                    }
+                }
                 Message::Close(_) => return Ok(None),
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
             }

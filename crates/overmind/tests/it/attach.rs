@@ -483,7 +483,7 @@ fn figures_of_an_echo_through_an_attached_terminal() {
         })
         .collect();
     took.sort_unstable();
-    println!("echo: p50 {:?}, p99 {:?}", took[took.len() / 2], took[took.len() * 99 / 100]);
+    eprintln!("echo: p50 {:?}, p99 {:?}", took[took.len() / 2], took[took.len() * 99 / 100]);
     person.types(DETACH);
     person.leaves();
     home.run(&["kill", "cat"]).ok();

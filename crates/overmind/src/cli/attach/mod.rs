@@ -315,9 +315,9 @@ impl Person<'_> {
     async fn again(
         &mut self,
         why: &str,
-        mut raw: Option<&mut Raw>,
+        raw: Option<&mut Raw>,
     ) -> Result<Result<Terminal, Left>, Failure> {
-        self.say("the connection was lost; trying again", raw.as_deref_mut())?;
+        self.say("the connection was lost; trying again", raw)?;
         let until = Instant::now() + PATIENCE;
         loop {
             let (cx, id, mode) = (self.cx, self.id, self.mode);
