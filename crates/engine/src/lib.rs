@@ -115,6 +115,7 @@ pub struct Parts {
     pub gate: Option<Arc<dyn Gate>>,
     /// Keeps the processes of agents that are commands. Without one there are no such agents.
     pub processes: Option<Arc<dyn Processes>>,
+    pub rooms: Option<Arc<dyn overmind_core::room::Rooms>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -148,6 +149,7 @@ impl Engine {
             memory,
             gate,
             processes,
+            rooms: _,
             clock,
             ids,
             config,

@@ -82,6 +82,7 @@ impl World {
             clock: Arc::new(WallClock) as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(life)),
             processes: None,
+            rooms: None,
             config: Config {
                 environment: Vec::new(),
                 max_running,

@@ -10,6 +10,7 @@ pub mod failpoints;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+mod rooms;
 pub mod signals;
 mod tools;
 
@@ -21,6 +22,7 @@ use overmind_core::canary::Planter;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::process::Processes;
+use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
@@ -54,6 +56,7 @@ pub struct App {
     sandboxes: Sandboxes,
     mcp: Arc<McpServers>,
     processes: overmind_supervise::Supervisor,
+    rooms: Arc<overmind_workspace::rooms::LocalRooms>,
     server_file: ServerFile,
     /// Cancelled to stop accepting; the server then finishes what it has.
     closing: CancellationToken,
@@ -113,6 +116,8 @@ impl App {
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
+        let rooms = rooms::open(&config, &clock);
+        let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
@@ -122,6 +127,7 @@ impl App {
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
+            rooms: Some(Arc::clone(&rooms) as Arc<dyn Rooms>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
@@ -164,6 +170,9 @@ impl App {
         let stop = housekeeping.stop.clone();
         let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
         housekeeping.tasks.spawn(watch);
+        if let Some(proxy) = proxy {
+            housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
+        }
         lock.publish(&server_file)?;
         Ok(Self {
             config,
@@ -171,6 +180,7 @@ impl App {
             sandboxes,
             mcp,
             processes,
+            rooms,
             server_file,
             closing,
             server,
@@ -224,6 +234,7 @@ impl App {
             sandboxes,
             mcp,
             processes,
+            rooms,
             closing,
             server,
             housekeeping,
@@ -262,6 +273,7 @@ impl App {
         mcp.shutdown().await;
         // Lets go of them: they go on.
         processes.close().await;
+        rooms.shutdown().await;
         // Cgroups of commands that were cut off, as far as the kernel lets go of them in time.
         let left = sandboxes.clone();
         if let Err(err) = tokio::task::spawn_blocking(move || left.namespace().settled()).await {

@@ -267,6 +267,16 @@ The database that was there is kept beside it, under a name that ends in `.befor
     /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
     Policy(super::policy_cmd::PolicyCommand),
+    /// Propose what each session of a project gets; needs no server
+    #[command(after_help = "\
+Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
+.overmind.yml, and writes it to the project's top unless one is there (exit code 5).
+
+Examples:
+  overmind init                               for the project around this directory
+  overmind init --print ~/src/shop            only shows it
+  overmind init --force                       replaces the file")]
+    Init(super::init::InitArgs),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]

@@ -17,6 +17,7 @@ pub mod exit;
 pub mod ids;
 pub mod inbox;
 pub mod inbox_answer;
+pub mod init;
 pub mod live;
 pub mod mcp;
 pub mod policy_cmd;
@@ -70,6 +71,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
+        Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
         Command::Openapi => {
@@ -125,6 +127,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)
+        | Command::Init(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi

@@ -8,6 +8,7 @@
 mod agents;
 mod inbox;
 mod lifecycle;
+mod proxy;
 mod replay;
 mod rest;
 mod runs;

@@ -194,6 +194,7 @@ async fn engine(
         clock: Arc::new(WallClock) as Arc<dyn Clock>,
         ids: Arc::new(SeededIds::new(life)),
         processes: None,
+        rooms: None,
         config: Config {
             environment: Vec::new(),
             max_running: 8,

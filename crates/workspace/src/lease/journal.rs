@@ -365,6 +365,7 @@ impl State {
             values: ready.values.clone(),
             logs: ready.logs.clone(),
             warnings: ready.warnings.clone(),
+            details: tree.map(|tree| tree.details.clone()).unwrap_or_default(),
         })
     }
 
