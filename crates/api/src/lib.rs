@@ -27,6 +27,7 @@ mod memory;
 mod problem;
 mod query;
 mod raw;
+mod room;
 mod run;
 mod timeline;
 mod vocabulary;
@@ -52,6 +53,10 @@ pub use memory::{
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
+pub use room::{
+    Leak, Leaks, Room, RoomAction, RoomDecision, RoomDone, RoomDoneResult, RoomEnd, RoomPhase,
+    RoomWhen, RoomWish, RoomWork,
+};
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,
     ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,

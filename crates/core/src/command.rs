@@ -4,6 +4,7 @@
 //! What ends a life, whether another begins and when is decided by the session like everything
 //! else ([`crate::session`]); a Hive keeps the process ([`crate::process`]).
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -154,6 +155,8 @@ pub struct Launch {
     pub provider: Provider,
     /// To be said when this much time passed without output.
     pub silence: Option<Duration>,
+    /// Where it begins, in the session's room. `None`: it has none, and works in its workspace.
+    pub directory: Option<PathBuf>,
 }
 
 /// How the life of a command ended.

@@ -6,6 +6,8 @@
 //! holds a room's variables, for passwords of its databases are among them: whoever starts a
 //! command asks [`Rooms::environment`] for them.
 
+pub mod stay;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;

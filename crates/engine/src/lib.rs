@@ -19,6 +19,7 @@ mod live;
 mod policies;
 mod replays;
 pub mod request;
+mod rooms;
 mod sessions;
 mod tasks;
 mod timeline;
@@ -37,6 +38,7 @@ use overmind_core::memory::Memory;
 use overmind_core::model::Models;
 use overmind_core::process::Processes;
 use overmind_core::queue::Bounds;
+use overmind_core::room::Rooms;
 use overmind_core::session::Toolset;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
@@ -49,7 +51,9 @@ use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_to
 pub use self::error::EngineError;
 use self::hive::Hive;
 use self::hive::life::Lives;
+use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 
 /// What an operator sets.
@@ -115,6 +119,8 @@ pub struct Parts {
     pub gate: Option<Arc<dyn Gate>>,
     /// Keeps the processes of agents that are commands. Without one there are no such agents.
     pub processes: Option<Arc<dyn Processes>>,
+    /// Makes what their sessions work in. Without it they work where they are started.
+    pub rooms: Option<Arc<dyn Rooms>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -128,6 +134,8 @@ pub struct Engine {
     tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
     processes: Option<Arc<dyn Processes>>,
+    rooms: Option<Arc<dyn Rooms>>,
+    decisions: Arc<Decisions>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -148,6 +156,7 @@ impl Engine {
             memory,
             gate,
             processes,
+            rooms,
             clock,
             ids,
             config,
@@ -163,15 +172,18 @@ impl Engine {
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
+        let stays = rooms.clone().map(|rooms| Arc::new(Stays::new(rooms, processes.clone())));
         let hive = Arc::new(Hive {
             bus: Arc::new(hive_bus),
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
             gate: gate.clone(),
             lives: processes.clone().map(|processes| {
-                let environment = config.environment.clone();
-                Arc::new(Lives::new(processes, Arc::clone(&clock), environment, backstage.clone()))
+                let (clock, environment) = (Arc::clone(&clock), config.environment.clone());
+                let (stays, tasks) = (stays.clone(), backstage.clone());
+                Arc::new(Lives::new(processes, clock, environment, stays, tasks))
             }),
+            stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
         });
@@ -196,7 +208,18 @@ impl Engine {
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");
         }
-        Ok(Self { cortex, tools, tool_servers, models, processes, tasks, backstage })
+        let decisions = Arc::default();
+        Ok(Self {
+            cortex,
+            tools,
+            tool_servers,
+            models,
+            processes,
+            rooms,
+            decisions,
+            tasks,
+            backstage,
+        })
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

@@ -9,6 +9,7 @@ use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::queue::Ticket;
+use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
@@ -77,6 +78,7 @@ impl Engine {
             None => None,
         };
         let agent_spec = with_command(agent.spec, draft.command.clone())?;
+        let room = self.room_wish(draft.room, agent_spec.command.is_some())?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -94,6 +96,7 @@ impl Engine {
             toolset: toolset.hash().to_owned(),
             gated: self.cortex.gate.is_some(),
             fork: None,
+            room,
         };
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
@@ -174,7 +177,7 @@ impl Engine {
             }
         };
         let parent = found.ok_or_else(|| EngineError::not_found("Parent"))?;
-        if parent.status.is_terminal() {
+        if parent.status.is_terminal() || is_closing(&parent) {
             return Err(EngineError::conflict("Parent is already finished"));
         }
         let mut above = parent.parent;
@@ -269,7 +272,8 @@ impl Engine {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
 
-    /// Cancels a session that has not ended. Once this returns, nothing of it goes on.
+    /// Cancels a session that has not ended. Once this returns, nothing of it goes on: its room
+    /// has been given back as well, unless that takes more than some seconds.
     ///
     /// # Errors
     ///
@@ -281,7 +285,8 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
         self.find_session(id).await?;
-        self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await
+        let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
+        self.ended(row).await
     }
 
     /// Cancels a session and all that were started for it, those first. Sessions that ended by
@@ -310,7 +315,8 @@ impl Engine {
         }
         match own {
             Err(EngineError::Conflict { .. }) if canceled > 0 => self.find_session(id).await,
-            own => own,
+            Err(err) => Err(err),
+            Ok(row) => self.ended(row).await,
         }
     }
 
@@ -347,7 +353,8 @@ impl Engine {
                 let Some(last) = rows.last() else { break };
                 after = Some(last.id);
                 found.extend(rows.iter().map(|row| row.id));
-                let still = rows.iter().filter(|row| !row.status.is_terminal());
+                // Nothing of one goes on whose room is given back.
+                let still = rows.iter().filter(|row| !row.status.is_terminal() && !is_closing(row));
                 open.extend(still.map(|row| row.id));
             }
         }
@@ -448,6 +455,11 @@ impl Engine {
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
+}
+
+/// Whether only its room is still given back.
+fn is_closing(row: &SessionRow) -> bool {
+    row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Closing)
 }
 
 /// The agent as it is for one run.

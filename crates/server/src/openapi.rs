@@ -5,7 +5,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, commands, health, inbox, mcp, memory, runs};
+use crate::routes::{admin, agents, commands, health, inbox, mcp, memory, rooms, runs};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -30,6 +30,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
+        rooms::run_work, rooms::run_done, rooms::room_leaks, rooms::room_fix,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,

@@ -149,6 +149,11 @@ impl Session {
             input: command.kind == CommandKind::Session,
             provider: command.provider,
             silence: (silence > 0).then(|| Duration::from_secs(silence)),
+            directory: self
+                .row
+                .room
+                .as_ref()
+                .and_then(|room| Some(room.made.as_ref()?.directory.clone())),
         })
     }
 
@@ -170,11 +175,12 @@ impl Session {
     }
 
     fn stop_asked(&mut self, how: StopHow, by: &str, now: Timestamp, out: &mut Step) {
-        let Some(living) = self.living() else { return };
+        // Before its first life nothing has to be ended but the making of its room.
+        let Some(living) = self.living() else { return self.stopped(by, now, out) };
         living.ending = Some(Ending::Asked { how, by: by.to_owned() });
         let Some(effect) = living.effect else {
             // Between two lives there is nothing to be ended but the waiting.
-            return self.stopped(now, out);
+            return self.stopped(by, now, out);
         };
         self.no_question(now);
         let reason = format!("stopped by {by}");
@@ -185,9 +191,7 @@ impl Session {
         out.orders.push((EffectId::derive(self.row.id, effect), order));
     }
 
-    fn stopped(&mut self, now: Timestamp, out: &mut Step) {
-        let Some(living) = self.phase.living() else { return };
-        let Some(Ending::Asked { how: _, by }) = &living.ending else { return };
+    fn stopped(&mut self, by: &str, now: Timestamp, out: &mut Step) {
         let row = self.row.command.clone().unwrap_or_default();
         out.events.push(Decision {
             kind: "run.stopped",
@@ -257,7 +261,7 @@ impl Session {
         out: &mut Step,
     ) {
         let (code, message) = match ending {
-            Some(Ending::Asked { .. }) => return self.stopped(now, out),
+            Some(Ending::Asked { how: _, by }) => return self.stopped(&by, now, out),
             Some(Ending::Silent { seconds }) => {
                 ("stuck", format!("the command said nothing for {seconds} s and was ended"))
             }

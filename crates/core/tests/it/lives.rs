@@ -14,6 +14,8 @@ use overmind_core::process::EndedBy;
 use overmind_core::process::prompt::Question;
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::replay::Replayer;
+use overmind_core::room::stay::{RoomAct, RoomInput, RoomPhase};
+use overmind_core::room::{RoomClosed, RoomError, RoomErrorKind, RoomMade, RoomWhen, RoomWish};
 use overmind_core::row::SessionStatus;
 use overmind_core::session::{Input, REBUILT_FROM, Refusal, STOP_GRACE_MS, Session, Spec, Step};
 use overmind_core::time::Timestamp;
@@ -21,21 +23,25 @@ use overmind_core::time::Timestamp;
 use crate::properties::rng::Rng;
 use crate::world::{find, rules, toolset};
 
-const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
+pub(crate) const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
 
 /// One session of a command, and all that happened to it.
-struct World {
-    session: Session,
+pub(crate) struct World {
+    pub(crate) session: Session,
     spec: Spec,
-    now: Timestamp,
-    log: Vec<(&'static str, String, Timestamp)>,
+    pub(crate) now: Timestamp,
+    pub(crate) log: Vec<(&'static str, String, Timestamp)>,
     /// The launch under way, as the hive has it.
-    launch: Option<(u64, Launch)>,
+    pub(crate) launch: Option<(u64, Launch)>,
+    /// What is being done about its room.
+    pub(crate) room: Option<(u64, RoomAct)>,
+    /// How it will have ended when its room is given back.
+    decided: Option<SessionStatus>,
     orders: Vec<LifeOrder>,
     next: u64,
 }
 
-fn command(restart: RestartRules) -> CommandSpec {
+pub(crate) fn command(restart: RestartRules) -> CommandSpec {
     CommandSpec {
         argv: vec!["agent".into(), "-v".into()],
         kind: CommandKind::Session,
@@ -45,11 +51,11 @@ fn command(restart: RestartRules) -> CommandSpec {
     }
 }
 
-fn always() -> RestartRules {
+pub(crate) fn always() -> RestartRules {
     RestartRules { when: RestartWhen::Always, ..RestartRules::default() }
 }
 
-fn exited(code: i32, at: Timestamp) -> LifeEnded {
+pub(crate) fn exited(code: i32, at: Timestamp) -> LifeEnded {
     LifeEnded {
         exit_code: Some(code),
         signal: None,
@@ -61,21 +67,49 @@ fn exited(code: i32, at: Timestamp) -> LifeEnded {
     }
 }
 
+/// What a hive may say about `act`.
+pub(crate) fn room_report(effect: u64, act: &RoomAct, good: bool) -> RoomInput {
+    let error = RoomError::new(RoomErrorKind::Failed, "the database did not come up");
+    match (act, good) {
+        (RoomAct::Prepare(order), true) => {
+            assert_eq!(order.project, std::path::Path::new("/w"));
+            let made = RoomMade {
+                directory: "/rooms/1/tree/sub".into(),
+                branch: Some(format!("overmind/{}", order.name)),
+                ..RoomMade::default()
+            };
+            RoomInput::Ready { effect, made: Box::new(made) }
+        }
+        (RoomAct::Prepare(_), false) => RoomInput::Failed { effect, error },
+        (RoomAct::Close { .. }, true) => {
+            RoomInput::Closed { effect, closed: Box::new(RoomClosed::default()) }
+        }
+        (RoomAct::Close { .. }, false) => RoomInput::Left { effect, error },
+    }
+}
+
 fn question(text: &str, secret: bool) -> Question {
     Question { text: text.into(), options: Vec::new(), secret }
 }
 
 impl World {
-    fn new(command: CommandSpec, max_seconds: u32) -> Self {
+    pub(crate) fn new(command: CommandSpec, max_seconds: u32) -> Self {
+        Self::wishing(command, max_seconds, None)
+    }
+
+    /// Of a session that is to have a room, if there is a wish.
+    pub(crate) fn wishing(command: CommandSpec, max_seconds: u32, wish: Option<RoomWish>) -> Self {
         let setup = rules("mend it");
         let mut spec = setup.spec.clone();
         spec.agent.command = Some(command);
+        spec.room = wish;
         spec.agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
         let now = Timestamp::from_micros(1_000_000_000);
         let session = Session::begin(spec.clone(), toolset(), now);
         let payload = serde_json::to_string(&spec).expect("plain data");
         let log = vec![("run.queued", payload, now)];
-        Self { session, spec, now, log, launch: None, orders: Vec::new(), next: 0 }
+        let (launch, room, decided, orders) = (None, None, None, Vec::new());
+        Self { session, spec, now, log, launch, room, decided, orders, next: 0 }
     }
 
     fn started(command: CommandSpec) -> Self {
@@ -90,15 +124,19 @@ impl World {
         world
     }
 
-    fn status(&self) -> SessionStatus {
+    pub(crate) fn orders(&self) -> &[LifeOrder] {
+        &self.orders
+    }
+
+    pub(crate) fn status(&self) -> SessionStatus {
         self.session.status()
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now = self.now.after(time);
     }
 
-    fn life(&mut self, input: LifeInput) {
+    pub(crate) fn life(&mut self, input: LifeInput) {
         self.feed(Input::Life(input));
     }
 
@@ -107,7 +145,7 @@ impl World {
         self.life(LifeInput::Noticed { effect, notice });
     }
 
-    fn ends(&mut self, code: i32) {
+    pub(crate) fn ends(&mut self, code: i32) {
         let (effect, at) = (self.effect(), self.now);
         self.life(LifeInput::Ended { effect, end: exited(code, at) });
     }
@@ -117,30 +155,62 @@ impl World {
     }
 
     /// Feeds an input that the session takes, and checks what must hold always.
-    fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         assert_eq!(self.session.accepts(&input), Ok(()), "{input:?}");
         let before = self.session.row().clone();
+        assert!(
+            !(self.session.is_closing()
+                && matches!(input, Input::Canceled { .. } | Input::TimeLimit)),
+            "what is decided is decided again"
+        );
         let (kind, payload) = self.session.record(&input);
         self.log.push((kind, payload.to_string(), self.now));
         let (next, step) = self.session.clone().step(&input, self.now);
         self.session = next;
         let Step { events, steps, effects, aborted, orders } = step;
         for event in events {
+            if event.kind == "room.closing" {
+                let status = event.payload["status"].as_str().and_then(SessionStatus::parse);
+                assert_eq!(self.decided, None, "two ends");
+                self.decided = Some(status.expect("it says how it ends"));
+            }
             self.log.push((event.kind, event.payload.to_string(), self.now));
         }
         assert!(steps.is_empty(), "a command takes no steps of ours");
         for id in aborted {
-            let (number, _) = self.launch.take().expect("only what is under way is stopped");
+            let launched = self.launch.take().map(|(number, _)| number);
+            let number = launched.or_else(|| self.room.take().map(|(number, _)| number));
+            let number = number.expect("only what is under way is stopped");
             assert_eq!(id, overmind_core::ids::EffectId::derive(self.session.row().id, number));
         }
         if matches!(input, Input::Life(LifeInput::Ended { .. })) {
             self.launch = None;
         }
+        if matches!(input, Input::Room(_)) {
+            self.room = None;
+        }
         let again = matches!(input, Input::Recovered { .. });
         assert!(effects.len() <= 1, "two effects of one input");
         for effect in effects {
-            let EffectAction::Live(launch) = effect.action else { panic!("nothing else is begun") };
             let number = self.session.effect_number(effect.id).expect("it is under way");
+            let launch = match effect.action {
+                EffectAction::Live(launch) => launch,
+                EffectAction::Room(act) => {
+                    self.begins_room(number, act, again);
+                    continue;
+                }
+                EffectAction::Tool { .. } | EffectAction::Model(_) | EffectAction::Bind { .. } => {
+                    panic!("nothing else is begun")
+                }
+            };
+            assert_eq!(self.room, None, "a life while its room is made or given back");
+            let made = self.session.row().room.as_ref().map(|room| {
+                assert_eq!(room.phase, RoomPhase::Ready);
+                room.made.as_ref().expect("a room that is ready was made").directory.clone()
+            });
+            let wanted = self.spec.room.as_ref().is_some_and(|wish| wish.when != RoomWhen::Never);
+            assert_eq!(made.is_some(), wanted, "a life without its room");
+            assert_eq!(launch.directory, made);
             match &self.launch {
                 Some(known) if again => {
                     assert_eq!(*known, (number, *launch.clone()), "another life was begun");
@@ -164,15 +234,37 @@ impl World {
         self.holds();
     }
 
+    /// The hive begins to make the room, or to give it back.
+    fn begins_room(&mut self, number: u64, act: RoomAct, again: bool) {
+        assert_eq!(self.launch, None, "its command lives while its room is not there");
+        match &self.room {
+            Some(known) if again => assert_eq!(*known, (number, act), "another thing is done"),
+            Some(known) => panic!("two things are done about a room: {known:?}, {act:?}"),
+            None => {
+                assert_eq!(number, self.next, "an effect's number is used twice");
+                self.next += 1;
+                self.room = Some((number, act));
+            }
+        }
+    }
+
+    /// The hive says what came of what it did about the room.
+    pub(crate) fn room_says(&mut self, good: bool) {
+        let (effect, act) = self.room.clone().expect("something is done about the room");
+        self.feed(Input::Room(room_report(effect, &act, good)));
+    }
+
     /// What holds between any two inputs.
     fn holds(&self) {
         let (row, under_way) = (self.session.row(), self.session.effects_under_way());
-        assert_eq!(under_way.len(), usize::from(self.launch.is_some()));
+        assert!(self.launch.is_none() || self.room.is_none());
+        let busy = self.launch.is_some() || self.room.is_some();
+        assert_eq!(under_way.len(), usize::from(busy));
         let command = row.command.clone().unwrap_or_default();
         match self.status() {
             SessionStatus::Queued => assert!(!self.session.is_alive()),
             SessionStatus::Running => {
-                assert!(self.session.is_alive());
+                assert_ne!(self.session.is_alive(), self.room.is_some());
                 assert_eq!(self.session.waiting(), None);
                 // Something will come: the end of a life, or the time for the next.
                 assert!(!under_way.is_empty() || self.session.due().is_some(), "stuck for ever");
@@ -190,7 +282,15 @@ impl World {
                 assert_eq!((self.session.due(), self.session.waiting()), (None, None));
                 assert_eq!((command.pid, command.restart_at), (None, None));
                 assert!(row.finished_at.is_some());
+                if let Some(room) = &row.room {
+                    assert!(!room.phase.is_open(), "it ended with its room open");
+                    assert_eq!(Some(self.status()), self.decided, "another end than decided");
+                }
             }
+        }
+        if self.session.is_closing() {
+            assert_eq!((self.session.due(), command.pid), (None, None));
+            assert_eq!((&row.error, &row.final_answer), (&None, &None), "said too early");
         }
         if command.pid.is_some() {
             assert!(!under_way.is_empty(), "a process of no life");
@@ -198,7 +298,7 @@ impl World {
     }
 
     /// The log leads to the same session again, decision by decision.
-    fn replays(&self) {
+    pub(crate) fn replays(&self) {
         self.replayed(true);
         self.replayed(false);
     }
@@ -463,14 +563,18 @@ fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
     assert_eq!(ends.len(), 3, "{ends:?}");
 }
 
-/// Sixty turns of anything, most of which means nothing; then somebody stops it.
-fn play(rng: &mut Rng) -> World {
-    let restart = RestartRules {
+pub(crate) fn random_rules(rng: &mut Rng) -> RestartRules {
+    RestartRules {
         when: rng.pick(&[RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always]),
         max_restarts: rng.small(4),
         max_seconds: 1 + rng.small(100),
         backoff_ms: rng.small(3_000),
-    };
+    }
+}
+
+/// Sixty turns of anything, most of which means nothing; then somebody stops it.
+fn play(rng: &mut Rng) -> World {
+    let restart = random_rules(rng);
     let limit = if rng.one_in(3) { 1 + rng.small(200) } else { 0 };
     let mut world = World::new(command(restart), limit);
     for _ in 0..60 {
@@ -501,7 +605,7 @@ fn play(rng: &mut Rng) -> World {
     world
 }
 
-fn anything(rng: &mut Rng, world: &World) -> Input {
+pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
     let row = world.session.row();
     // The present effect, one before it, or one that never was.
     let effect = match rng.below(8) {

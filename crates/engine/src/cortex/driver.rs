@@ -4,6 +4,7 @@
 //! the commit that says so is durable; an answer to a caller likewise.
 
 mod live;
+mod rooms;
 mod streamed;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use overmind_core::ids::{ApprovalId, EffectId, InboxId, SessionId};
 use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
 use overmind_core::queue::Ticket;
+use overmind_core::room::stay::{RoomDecision, RoomInput, RoomWord};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
@@ -67,6 +69,17 @@ pub(crate) enum Mail {
         epoch: u32,
         effect: EffectId,
         word: LifeWord,
+    },
+    /// What is said of its room while it is made or given back.
+    Room {
+        epoch: u32,
+        effect: EffectId,
+        word: RoomWord,
+    },
+    /// What was decided over the work of its room, and done.
+    RoomDone {
+        decision: Box<RoomDecision>,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
     },
     /// What its sandbox was measured to give.
     Attested {
@@ -297,6 +310,18 @@ impl Driver {
                 }))
                 .await?;
             }
+            Mail::Room { epoch, effect, word } => {
+                let present = self.session().effect_number(effect).is_some();
+                if present && epoch == self.session().row().epoch {
+                    self.room_word(word).await?;
+                }
+            }
+            Mail::RoomDone { decision, reply } => {
+                let done = self.room_done(*decision).await;
+                let row = done.is_ok().then(|| self.session().row().clone());
+                let _ = reply.send(row.ok_or_else(shutting_down));
+                done?;
+            }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::Order { order, reply } => {
                 let another = match &order {
@@ -361,6 +386,7 @@ impl Driver {
             EffectResult::Model { reply, latency_ms } => {
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
+            EffectResult::Room(report) => Input::Room(RoomInput::of(number, report)),
             EffectResult::Lived(end) => Input::Life(LifeInput::Ended { effect: number, end }),
             EffectResult::Bound { hash } => {
                 let ttl = self.cortex.config.approval_ttl;
@@ -455,9 +481,10 @@ impl Driver {
         for effect in effects {
             let token = match &effect.action {
                 EffectAction::Live(launch) => Some(self.cortex.session_token(session, launch.life)),
-                EffectAction::Tool { .. } | EffectAction::Model(_) | EffectAction::Bind { .. } => {
-                    None
-                }
+                EffectAction::Tool { .. }
+                | EffectAction::Model(_)
+                | EffectAction::Bind { .. }
+                | EffectAction::Room(_) => None,
             };
             self.tell(ToHive::Perform { session, epoch, effect, token }).await;
         }
@@ -536,7 +563,8 @@ impl Driver {
         if placed {
             self.tell(ToHive::Assign(assignment(self.session()))).await;
         }
-        let again = before.status == SessionStatus::AwaitingInput && self.session().is_alive();
+        // A command goes on without a new start; so does one whose room is to be given back.
+        let again = before.status == SessionStatus::AwaitingInput;
         if placed || (again && row.status == SessionStatus::Running) {
             let agent_bound = self.session().agent().limits.max_concurrent;
             let ticket =

@@ -52,6 +52,7 @@ impl Cortex {
                 Recorded::Input(_)
                 | Recorded::Decision
                 | Recorded::Attested(_)
+                | Recorded::RoomDone(_)
                 | Recorded::Observation,
             )
             | Err(_) => Ok(None),

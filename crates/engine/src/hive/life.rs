@@ -21,6 +21,7 @@ use overmind_core::process::{
 use overmind_core::time::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::rooms::Stays;
 use crate::tasks::Tasks;
 
 /// How often a life is looked at.
@@ -31,6 +32,8 @@ const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 const ROWS: u16 = 40;
 /// How long a program may take to read what is typed.
 const TYPING: Duration = Duration::from_secs(10);
+/// How long processes that nobody wants are waited for before the rooms are looked after.
+const SETTLING: Duration = Duration::from_secs(30);
 /// Processor time within a silence that tells that something is worked on.
 const BUSY_SHARE: u32 = 20;
 
@@ -44,10 +47,33 @@ pub(crate) struct Lives {
     clock: Arc<dyn Clock>,
     /// What every command's environment has.
     environment: Vec<(String, String)>,
+    /// Says what else the commands of a session with a room have.
+    stays: Option<Arc<Stays>>,
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// What was found at the start; `None` until it has been looked for.
     found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
+    /// Starts and kills under way, by session.
+    busy: watch::Sender<HashMap<SessionId, usize>>,
+}
+
+/// As long as it is there, a process of the session is being started or killed.
+pub(crate) struct Busy {
+    lives: Arc<Lives>,
+    session: SessionId,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.lives.busy.send_modify(|busy| {
+            if let Some(count) = busy.get_mut(&self.session) {
+                *count -= 1;
+                if *count == 0 {
+                    busy.remove(&self.session);
+                }
+            }
+        });
+    }
 }
 
 /// An effect that keeps a life, from when it was asked for.
@@ -67,10 +93,35 @@ impl Lives {
         processes: Arc<dyn Processes>,
         clock: Arc<dyn Clock>,
         environment: Vec<(String, String)>,
+        stays: Option<Arc<Stays>>,
         tasks: Tasks,
     ) -> Self {
-        let under_way = Mutex::default();
-        Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
+        let (under_way, busy) = (Mutex::default(), watch::Sender::default());
+        let found = watch::Sender::new(None);
+        Self { processes, clock, environment, stays, tasks, under_way, found, busy }
+    }
+
+    fn busy(self: &Arc<Self>, session: SessionId) -> Busy {
+        self.busy.send_modify(|busy| *busy.entry(session).or_default() += 1);
+        Busy { lives: Arc::clone(self), session }
+    }
+
+    /// Waits until it is known what an earlier process left, and nothing of the session is being
+    /// started or killed.
+    pub(crate) async fn gone(&self, session: SessionId) {
+        let _ = self.found.subscribe().wait_for(Option::is_some).await;
+        let _ = self.busy.subscribe().wait_for(|busy| !busy.contains_key(&session)).await;
+    }
+
+    /// Waits, not for ever, until what nobody wants of an earlier process is gone.
+    pub(crate) async fn settled(&self) {
+        let settled = async {
+            let _ = self.found.subscribe().wait_for(Option::is_some).await;
+            let _ = self.busy.subscribe().wait_for(HashMap::is_empty).await;
+        };
+        if tokio::time::timeout(SETTLING, settled).await.is_err() {
+            tracing::warn!("processes of an earlier start are still being ended");
+        }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
@@ -78,7 +129,7 @@ impl Lives {
     }
 
     /// Finds what an earlier process left, and ends what nobody wants any more.
-    pub(crate) async fn keep(&self, lives: Vec<(SessionId, u32)>) {
+    pub(crate) async fn keep(self: &Arc<Self>, lives: Vec<(SessionId, u32)>) {
         let wanted: HashSet<ProcessKey> =
             lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
         let adopted = match self.processes.adopt_all().await {
@@ -98,11 +149,11 @@ impl Lives {
             if wanted.contains(&key) {
                 found.insert(key, one);
             } else {
-                unwanted.push(one);
+                unwanted.push((one, self.busy(key.session)));
             }
         }
         self.found.send_replace(Some(found));
-        for one in unwanted {
+        for (one, _busy) in unwanted {
             match one {
                 Adopted::Live(started) => {
                     tracing::info!(life = %started.key, "a process that nobody wants is ended");
@@ -179,7 +230,11 @@ impl Lives {
                 // Placed anew while it lives: the same process is looked after.
                 Some(_) => return self.watch(key, launch, orders, say).await,
                 None => {
-                    let spec = self.spec(assignment, key, launch, token);
+                    let room = match self.of_room(assignment.session, launch).await {
+                        Ok(room) => room,
+                        Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                    };
+                    let spec = self.spec(assignment, key, launch, room, token);
                     self.start(effect, spec).await
                 }
             },
@@ -202,15 +257,36 @@ impl Lives {
     ) -> Result<Started, ProcessError> {
         let (tell, told) = oneshot::channel();
         let (lives, key) = (Arc::clone(self), spec.key);
+        let busy = self.busy(key.session);
+        // Whoever aborted it before may have seen that nothing is being started.
+        if !self.under_way().contains_key(&effect) {
+            return Err(ProcessError::NotAlive(key));
+        }
         self.tasks.spawn(move |_stop| async move {
             let started = lives.processes.start(spec).await;
             let wanted = lives.under_way().contains_key(&effect);
             if started.is_ok() && !wanted {
                 lives.kill(key, "canceled").await;
             }
+            drop(busy);
             let _ = tell.send(started);
         });
         told.await.unwrap_or(Err(ProcessError::NotAlive(key)))
+    }
+
+    /// What the session's room adds to the environment of its commands.
+    async fn of_room(
+        &self,
+        session: SessionId,
+        launch: &Launch,
+    ) -> Result<Vec<(String, String)>, String> {
+        match (&launch.directory, &self.stays) {
+            (None, _) => Ok(Vec::new()),
+            (Some(_), None) => Err("this server makes no rooms, and it had one".to_owned()),
+            (Some(_), Some(stays)) => {
+                stays.environment(session).await.map_err(|err| format!("its room: {err}"))
+            }
+        }
     }
 
     fn spec(
@@ -218,6 +294,7 @@ impl Lives {
         assignment: &Assignment,
         key: ProcessKey,
         launch: &Launch,
+        room: Vec<(String, String)>,
         token: Option<String>,
     ) -> ProcessSpec {
         let mut env = self.environment.clone();
@@ -225,6 +302,9 @@ impl Lives {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
         };
+        for (name, value) in room {
+            set(&name, value);
+        }
         for (name, value) in &launch.env {
             set(name, value.clone());
         }
@@ -248,7 +328,8 @@ impl Lives {
             let text = format!("restart #{} at {}", key.epoch - 1, self.clock.now());
             (NoteKind::Restart, text)
         });
-        let spec = ProcessSpec::new(key, launch.argv.clone(), assignment.workspace.clone());
+        let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
+        let spec = ProcessSpec::new(key, launch.argv.clone(), directory.clone());
         ProcessSpec { env, io, opening, ..spec }
     }
 
@@ -399,9 +480,10 @@ impl Lives {
         self.processes.write(key, bytes, TYPING).await
     }
 
-    /// Kills what an effect keeps alive; `None` when it is none of this kind.
-    pub(crate) fn aborted(&self, effect: EffectId) -> Option<ProcessKey> {
-        self.under_way().remove(&effect).map(|one| one.key)
+    /// What an effect kept alive, which is to be killed now; `None` when it is none of this kind.
+    pub(crate) fn aborted(self: &Arc<Self>, effect: EffectId) -> Option<(ProcessKey, Busy)> {
+        let key = self.under_way().remove(&effect)?.key;
+        Some((key, self.busy(key.session)))
     }
 
     pub(crate) async fn kill(&self, key: ProcessKey, reason: &str) {

@@ -11,5 +11,6 @@ mod orders;
 mod recovery;
 mod registry;
 mod replays;
+mod rooms;
 mod runs;
 mod world;

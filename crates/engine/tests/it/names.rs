@@ -23,6 +23,7 @@ fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft 
         name: name.map(str::to_owned),
         parent: parent.map(str::to_owned),
         command: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

@@ -122,6 +122,7 @@ impl App {
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
+            rooms: None,
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {

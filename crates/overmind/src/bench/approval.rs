@@ -73,6 +73,7 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         name: None,
         parent: None,
         command: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

@@ -148,6 +148,7 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
         name: None,
         parent: None,
         command: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

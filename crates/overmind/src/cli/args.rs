@@ -215,6 +215,30 @@ Example:
         /// Another run
         b: String,
     },
+    /// Show what a run has done in its worktree
+    #[command(after_help = "\
+Examples:
+  overmind work mend                          how much, and the diff
+  overmind work mend --stat
+  overmind work mend -o json | jq -r .diff | git apply --stat")]
+    Work(super::args_room::WorkArgs),
+    /// Decide over a run's work: merge it, put it on a branch, keep or discard it
+    #[command(after_help = "\
+Examples:
+  overmind done mend --merge                  into what is checked out in the project
+  overmind done mend --merge --into release
+  overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
+  overmind done mend --discard --yes
+
+Until then its work stands on its branch. Exit code 5 when it cannot be done as things are: the
+run has not ended, or the merge has conflicts.")]
+    Done(super::args_room::DoneArgs),
+    /// Show where the services of a run answer
+    #[command(after_help = "\
+Examples:
+  overmind url mend                           all of them
+  curl $(overmind url mend web)")]
+    Url(super::args_room::UrlArgs),
     /// List tools, or call one in a run's name
     #[command(subcommand, visible_alias = "tools")]
     Tool(ToolCommand),
@@ -269,8 +293,13 @@ The database that was there is kept beside it, under a name that ends in `.befor
     Policy(super::policy_cmd::PolicyCommand),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
-Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]
-    Doctor,
+Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
+gone have left does.")]
+    Doctor {
+        /// Remove what runs that are gone have left, where it is ours for certain
+        #[arg(long)]
+        fix: bool,
+    },
     /// Measure what sandboxes give here; needs no server
     #[command(subcommand)]
     Sandbox(SandboxCommand),
@@ -377,6 +406,8 @@ pub struct RunArgs {
     pub idempotency_key: Option<String>,
     #[command(flatten)]
     pub command: super::args_command::CommandFlags,
+    #[command(flatten)]
+    pub room: super::args_room::RoomFlags,
 }
 
 #[derive(Clone, Debug, Default, Args)]

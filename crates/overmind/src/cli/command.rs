@@ -103,13 +103,23 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
             .filter(|status| !session::ended(*status))
             .collect();
         let runs = remote.runs(&open, None, 1_000_000).await?;
-        ids.extend(runs.iter().filter(|run| run.process.is_some()).map(|run| run.id.to_string()));
+        ids.extend(open_commands(&runs));
         if ids.is_empty() {
             cx.out.note("no commands are running");
             return Ok(Exit::Done);
         }
     }
     each(cx, &ids, RunStop { kill: true, grace: None }, args.cascade).await
+}
+
+/// Runs whose command runs, or will; nothing more can be ended of one whose room is given back.
+fn open_commands(runs: &[Run]) -> impl Iterator<Item = String> + '_ {
+    let closing = |run: &Run| {
+        run.room.as_ref().is_some_and(|room| room.phase == overmind_api::RoomPhase::Closing)
+    };
+    runs.iter()
+        .filter(move |run| (run.process.is_some() || run.room.is_some()) && !closing(run))
+        .map(|run| run.id.to_string())
 }
 
 /// Ends each; goes on after one that cannot be, and tells the worst of it at the end.
@@ -231,8 +241,17 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     loop {
         let failure = match follow(cx, remote, &id, &mut options, objects, &mut away).await {
             Ok(()) => match remote.run(&id).await {
-                Ok(run) if session::ended(run.status) => return Ok(Exit::Done),
-                Ok(_) => None,
+                Ok(run) if session::ended(run.status) => {
+                    // What was written between the end of its command and its own.
+                    follow(cx, remote, &id, &mut options, objects, &mut away).await?;
+                    return Ok(Exit::Done);
+                }
+                // Its room is made or given back, or its command is started again soon.
+                Ok(_) => {
+                    away.is_back();
+                    watch::pause().await;
+                    continue;
+                }
                 Err(failure) => Some(failure),
             },
             Err(failure) => Some(failure),

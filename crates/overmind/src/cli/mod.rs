@@ -10,6 +10,7 @@ pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
+pub mod args_room;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
@@ -22,6 +23,7 @@ pub mod mcp;
 pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
+pub mod room;
 pub mod sandbox;
 pub mod sandbox_image;
 pub mod session;
@@ -110,6 +112,9 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
         Command::Fork(args) => Box::pin(session::fork(cx, args)).await,
         Command::Diff { a, b } => session::diff(cx, &a, &b).await,
+        Command::Work(args) => room::work(cx, &args).await,
+        Command::Done(args) => Box::pin(room::done(cx, &args)).await,
+        Command::Url(args) => room::url(cx, &args).await,
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
@@ -118,7 +123,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
         Command::Audit(AuditCommand::Verify) => admin::audit(cx).await,
-        Command::Doctor => Box::pin(crate::doctor::run(cx)).await,
+        Command::Doctor { fix } => Box::pin(crate::doctor::run(cx, fix)).await,
         Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
         Command::Up(_)

@@ -10,11 +10,11 @@ use std::path::Path;
 use overmind_api::{
     Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttestationRecord, AuditReport, BackupDone,
     BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxItem,
-    InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
-    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
-    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
-    RunListQuery, RunSend, RunStatus, RunStop, SessionId, Status, Timeline, Tool, ToolCallRequest,
-    VerifyReport,
+    InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks, ListQuery,
+    MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
+    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, RoomDone,
+    RoomDoneResult, RoomWork, Run, RunCreate, RunListQuery, RunSend, RunStatus, RunStop, SessionId,
+    Status, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
@@ -180,6 +180,22 @@ impl Remote {
 
     pub async fn run_stop(&self, id: &str, stop: RunStop) -> Result<Run, Failure> {
         Ok(self.client.run_stop(id, stop).await?)
+    }
+
+    pub async fn run_work(&self, id: &str) -> Result<RoomWork, Failure> {
+        Ok(self.client.run_work(id).await?)
+    }
+
+    pub async fn run_done(&self, id: &str, done: &RoomDone) -> Result<RoomDoneResult, Failure> {
+        Ok(self.client.run_done(id, done).await?)
+    }
+
+    pub async fn room_leaks(&self) -> Result<Leaks, Failure> {
+        Ok(self.client.room_leaks().await?)
+    }
+
+    pub async fn room_fix(&self) -> Result<Leaks, Failure> {
+        Ok(self.client.room_fix().await?)
     }
 
     pub async fn run_send(&self, id: &str, send: &RunSend) -> Result<Run, Failure> {

@@ -115,6 +115,31 @@ impl Story {
                 let reason = text("reason").map(|why| format!(": {}", clean::line(why)));
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
+            "room.progress" => match (text("step"), text("warning")) {
+                (Some(step), _) => self.dim(&format!("the room: {}", clean::line(step))),
+                (None, Some(warning)) => {
+                    let line = format!("the room: {}", clean::line(warning));
+                    paint(&line, Tone::Waits, self.colour)
+                }
+                (None, None) => String::new(),
+            },
+            "room.failed" | "room.left" => {
+                let why = error_text(payload.get("error").unwrap_or(&Value::Null));
+                let what = match event.kind.as_str() {
+                    "room.failed" => "the room could not be made",
+                    _ => "the room could not be given back",
+                };
+                paint(&format!("{what}: {why}"), Tone::Bad, self.colour)
+            }
+            "room.leaked" => {
+                let count = payload.get("leaks").and_then(Value::as_array).map_or(0, Vec::len);
+                let line = format!("{count} things of the room are left: overmind doctor");
+                paint(&line, Tone::Bad, self.colour)
+            }
+            "room.done" => {
+                let said = payload.pointer("/decision/outcome/said").and_then(Value::as_str);
+                paint(&clean::line(said.unwrap_or("done")), Tone::Good, self.colour)
+            }
             "canary.tripped" => {
                 let tool = clean::line(text("tool_name").unwrap_or("a call")).into_owned();
                 let what = clean::line(text("what").unwrap_or_default()).into_owned();

@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
 use super::show::{self, cell, or_dash};
 use super::story::{self, Story};
-use super::{command, ids, session};
+use super::{command, ids, room, session};
 use crate::app::clock::SystemClock;
 use crate::output::table::Table;
 use crate::output::{clean, paint, when};
@@ -69,6 +69,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
             None => None,
         },
         command: None,
+        room: args.room.wish(),
     };
     // The server knows ids and exact names; parts of ids are looked up here. What names no agent
     // is a command.
@@ -93,6 +94,7 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
         return Err(Failure::usage(message));
     }
     draft.agent_id = agent.id.to_string();
+    let rooms = agent.command.is_some() && !args.room.here;
     match agent.command {
         Some(own) => draft.command = args.command.over(own),
         None if args.command.over(overmind_api::Command::default()).is_some() => {
@@ -114,6 +116,9 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     }
     show::one(&cx.out, &made, &id, || vec![("run", cell(&id))])?;
     if cx.out.for_people() {
+        if rooms {
+            room::announce(cx, &remote, made).await?;
+        }
         cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&id)));
     }
     Ok(Exit::Done)
@@ -135,7 +140,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
         },
     };
     let run = remote.run(&id).await?;
-    if run.process.is_some() {
+    if run.process.is_some() || run.room.is_some() {
         return command::logs(cx, &remote, &run, args).await;
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
@@ -262,6 +267,11 @@ impl Away {
         SystemClock.sleep_until(now.after(BETWEEN_TRIES)).await;
         Ok(())
     }
+}
+
+/// Until it is looked again for what nothing tells.
+pub async fn pause() {
+    SystemClock.sleep_until(SystemClock.now().after(BETWEEN_TRIES)).await;
 }
 
 /// Waits until a run has ended, whatever it waits for meanwhile.

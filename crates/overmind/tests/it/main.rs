@@ -16,6 +16,7 @@ mod mcp;
 mod nouns;
 mod offline;
 mod policy;
+mod rooms;
 mod runs;
 mod streaming;
 mod surface;

@@ -21,6 +21,7 @@ pub(crate) mod health;
 pub(crate) mod inbox;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod rooms;
 pub(crate) mod runs;
 
 /// How long a handler may take until it answers.
@@ -76,6 +77,8 @@ routes! {
     Quick post "/api/runs/{id}/input" => runs::run_input;
     Quick post "/api/runs/{id}/stop" => commands::run_stop;
     Quick post "/api/runs/{id}/send" => commands::run_send;
+    Long get "/api/runs/{id}/work" => rooms::run_work;
+    Long post "/api/runs/{id}/done" => rooms::run_done;
     Quick get "/api/runs/{id}/usage" => commands::run_usage;
     Quick get "/api/runs/{id}/log" => commands::run_log;
     Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
@@ -89,6 +92,9 @@ routes! {
     Long get "/api/runs/{id}/verify" => runs::run_verify;
     Long post "/api/runs/{id}/fork" => runs::run_fork;
     Long get "/api/diff" => runs::run_diff;
+
+    Long get "/api/rooms/leaks" => rooms::room_leaks;
+    Long post "/api/rooms/fix" => rooms::room_fix;
 
     Quick get "/api/inbox" => inbox::inbox_list;
     Quick post "/api/inbox/answer" => inbox::inbox_answer_all;

@@ -10,6 +10,7 @@ mod inbox;
 mod lifecycle;
 mod replay;
 mod rest;
+mod rooms;
 mod runs;
 mod surface;
 mod world;
