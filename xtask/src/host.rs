@@ -27,6 +27,10 @@ pub struct Host {
     pub mcp_node: Option<String>,
     /// A directory of Python packages with `mcp`, instead of ours.
     pub mcp_python: Option<String>,
+    /// A directory with the program `claude`, instead of ours.
+    pub claude_code: Option<String>,
+    /// A directory with the program `codex`, instead of ours.
+    pub codex: Option<String>,
     /// Directory with a static embedding model.
     pub embedding_model: Option<String>,
     /// A directory with sections of manual pages, instead of those of some packages.
@@ -70,6 +74,8 @@ impl Host {
             llama: var("OVERMIND_TEST_LLAMA"),
             mcp_node: var("OVERMIND_TEST_MCP_NODE"),
             mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
+            claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
+            codex: var("OVERMIND_TEST_CODEX"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),
             manual: var("OVERMIND_TEST_MANUAL"),
             microvm: var("OVERMIND_TEST_MICROVM"),

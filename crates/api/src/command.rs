@@ -1,6 +1,11 @@
 //! Agents that are commands, and the processes of their runs.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use overmind_core::command as core;
+use overmind_core::enclosure::Network;
+use overmind_core::ids::SessionId;
 use overmind_core::process::prompt;
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::time::Timestamp;
@@ -8,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::FieldError;
+use crate::vocabulary::RunStatus;
 
 /// Whose program a command is, for what its screen and its output mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -17,6 +23,8 @@ pub enum Provider {
     Raw,
     Claude,
     Codex,
+    /// Any program that prints lines of `{"overmind": {…}}`.
+    Lines,
 }
 
 /// Whether a command ends by itself.
@@ -46,16 +54,27 @@ pub enum Restart {
 #[serde(deny_unknown_fields, default)]
 pub struct Command {
     /// Program and arguments. `{task}` in an argument becomes the run's task; where it stands
-    /// nowhere, a task that is not empty is the last argument.
-    #[schema(example = json!(["claude", "-p", "{task}"]))]
+    /// nowhere, a task that is not empty is the last argument. With the providers `claude` and
+    /// `codex` it may be empty, or hold only options: the program is theirs then, and its output
+    /// is read.
+    #[schema(example = json!(["make", "{task}"]))]
     pub argv: Vec<String>,
     pub provider: Provider,
+    /// The model that the provider's program is to use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     pub kind: CommandKind,
     /// A terminal of its own in place of pipes.
     pub terminal: bool,
     /// `NAME=value`, added to the environment of the server's commands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
+    /// Variables, and the credentials of the server that they get when it is started: those that
+    /// the server has as `OVERMIND_CRED_NAME`. Only an admin may name any. The values are stored
+    /// nowhere.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"}))]
+    pub env_from: BTreeMap<String, String>,
     pub restart: Restart,
     /// Restarts within `max_seconds`; 0 is no bound.
     pub max_restarts: u32,
@@ -64,6 +83,35 @@ pub struct Command {
     pub backoff_ms: u32,
     /// Seconds without output or work after which it is ended as stuck; 0 is never.
     pub activity_timeout: u32,
+    /// In a sandbox: files and directories of the host that it may read beyond the system's, by
+    /// absolute paths. An admin's to grant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64, example = json!(["/home/ann/.nvm"]))]
+    pub read: Vec<String>,
+    /// In a sandbox: what it may also write. An admin's to grant.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub write: Vec<String>,
+    /// In a sandbox: its network.
+    #[serde(skip_serializing_if = "CommandNetwork::is_default")]
+    pub network: CommandNetwork,
+}
+
+/// The network of a command in a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandNetwork {
+    /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
+    #[default]
+    Host,
+    /// A loopback of its own, and nothing else.
+    None,
+}
+
+impl CommandNetwork {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for Command {
@@ -74,21 +122,39 @@ impl Default for Command {
 
 impl From<core::CommandSpec> for Command {
     fn from(spec: core::CommandSpec) -> Self {
-        let core::CommandSpec { argv, provider, kind, terminal, env, restart, activity_timeout } =
-            spec;
+        let core::CommandSpec {
+            argv,
+            provider,
+            model,
+            kind,
+            terminal,
+            env,
+            env_from,
+            restart,
+            activity_timeout,
+            read,
+            write,
+            network,
+        } = spec;
+        let texts = |paths: Vec<PathBuf>| {
+            paths.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
+        };
         Self {
             argv,
             provider: match provider {
                 prompt::Provider::Raw => Provider::Raw,
                 prompt::Provider::Claude => Provider::Claude,
                 prompt::Provider::Codex => Provider::Codex,
+                prompt::Provider::Lines => Provider::Lines,
             },
+            model,
             kind: match kind {
                 core::CommandKind::Task => CommandKind::Task,
                 core::CommandKind::Session => CommandKind::Session,
             },
             terminal,
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            env_from: env_from.into_iter().collect(),
             restart: match restart.when {
                 RestartWhen::Never => Restart::Never,
                 RestartWhen::OnFailure => Restart::OnFailure,
@@ -98,6 +164,12 @@ impl From<core::CommandSpec> for Command {
             max_seconds: restart.max_seconds,
             backoff_ms: restart.backoff_ms,
             activity_timeout,
+            read: texts(read),
+            write: texts(write),
+            network: match network {
+                Network::Host => CommandNetwork::Host,
+                Network::None => CommandNetwork::None,
+            },
         }
     }
 }
@@ -114,13 +186,16 @@ impl From<Command> for core::CommandSpec {
                 Provider::Raw => prompt::Provider::Raw,
                 Provider::Claude => prompt::Provider::Claude,
                 Provider::Codex => prompt::Provider::Codex,
+                Provider::Lines => prompt::Provider::Lines,
             },
+            model: command.model,
             kind: match command.kind {
                 CommandKind::Task => core::CommandKind::Task,
                 CommandKind::Session => core::CommandKind::Session,
             },
             terminal: command.terminal,
             env: command.env.into_iter().map(pair).collect(),
+            env_from: command.env_from.into_iter().collect(),
             restart: core::RestartRules {
                 when: match command.restart {
                     Restart::Never => RestartWhen::Never,
@@ -132,6 +207,12 @@ impl From<Command> for core::CommandSpec {
                 backoff_ms: command.backoff_ms,
             },
             activity_timeout: command.activity_timeout,
+            read: command.read.into_iter().map(PathBuf::from).collect(),
+            write: command.write.into_iter().map(PathBuf::from).collect(),
+            network: match command.network {
+                CommandNetwork::Host => Network::Host,
+                CommandNetwork::None => Network::None,
+            },
         }
     }
 }
@@ -225,4 +306,33 @@ pub struct ProcessUsage {
     /// Since when nothing was written.
     #[schema(value_type = String, format = DateTime)]
     pub last_output_at: Timestamp,
+}
+
+/// What one run's processes use, in a list of all that live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunUsage {
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    pub name: String,
+    pub status: RunStatus,
+    pub life: u32,
+    /// Of the main process.
+    pub pid: u32,
+    pub restarts: u32,
+    /// What it waits for an answer to.
+    pub prompt: Option<String>,
+    #[serde(flatten)]
+    pub usage: ProcessUsage,
+}
+
+/// What the processes of all runs use now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunUsages {
+    /// When it was measured: at most half a second ago.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Newest run first, at most 4,000.
+    pub runs: Vec<RunUsage>,
+    /// There are more runs than that.
+    pub more: bool,
 }

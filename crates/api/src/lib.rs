@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod attach;
 mod command;
 mod inbox;
 mod mcp;
@@ -27,6 +28,7 @@ mod memory;
 mod problem;
 mod query;
 mod raw;
+mod room;
 mod run;
 mod timeline;
 mod vocabulary;
@@ -37,8 +39,13 @@ pub use admin::{
     StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use attach::{
+    ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
+    TerminalSize,
+};
 pub use command::{
-    Command, CommandKind, Process, ProcessUsage, Provider, Restart, RunSend, RunStop,
+    Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,
+    RunStop, RunUsage, RunUsages,
 };
 pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,
@@ -52,6 +59,10 @@ pub use memory::{
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
+pub use room::{
+    Leak, Leaks, Room, RoomAction, RoomDecision, RoomDone, RoomDoneResult, RoomEnd, RoomPhase,
+    RoomWhen, RoomWish, RoomWork,
+};
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,
     ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,

@@ -9,7 +9,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
-use crate::{Command, Process, RawJson, RunStatus, SandboxLevel, StepType, Verdict};
+use crate::{
+    Command, Process, RawJson, Room, RoomWish, RunStatus, SandboxLevel, StepType, Verdict,
+};
 
 /// One run: an agent at work, from placement to end. Also served as a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -66,6 +68,9 @@ pub struct Run {
     /// Its process, if its agent is a command and it was started.
     #[serde(default)]
     pub process: Option<Process>,
+    /// What it works in, if it was given something of its own.
+    #[serde(default)]
+    pub room: Option<Room>,
     /// Absolute path on the hive.
     pub workspace: String,
     pub forked_from: Option<ForkedFrom>,
@@ -103,6 +108,7 @@ impl From<SessionRow> for Run {
             sandbox: row.sandbox.into(),
             attestation: row.attestation.map(Into::into),
             process: row.command.map(Into::into),
+            room: row.room.map(|room| (*room).into()),
             workspace: row.workspace,
             forked_from: row.forked_from.map(|(run_id, step)| ForkedFrom { run_id, step }),
             created_by: row.created_by,
@@ -276,6 +282,13 @@ pub struct RunCreate {
     /// In place of the agent's own command, for this run. An empty `argv` takes the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
+    /// In place of the agent's sandbox, for this run of an agent that is a command: a stronger one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxLevel>,
+    /// What it is to work in; only runs of commands work in rooms. Not given: its own worktree in
+    /// a git repository, and elsewhere the directory itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<RoomWish>,
 }
 
 impl RunCreate {
@@ -292,6 +305,9 @@ impl RunCreate {
             && let Err(why) = name::check(name)
         {
             errors.push(FieldError::new("name", why));
+        }
+        if let Some(room) = &self.room {
+            room.check(&mut errors);
         }
         errors
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use hyper::Method;
 use hyper::header::{HeaderName, IF_MATCH};
 use overmind_api::{
-    Agent, AgentCreate, AgentPatch, ApprovalAnswer, AttestationRecord, AuditReport, BackupDone,
-    BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxGroup,
-    InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, McpPin,
-    McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem, MemoryListQuery,
-    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored, ModelCall, Okay,
-    ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, Run, RunCreate, RunInput,
-    RunListQuery, RunSend, RunStop, Status, Step, Tool, ToolCall, ToolCallRequest, VerifyReport,
-    Version,
+    Agent, AgentCreate, AgentPatch, ApprovalAnswer, AttachMode, AttestationRecord, AuditReport,
+    BackupDone, BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone,
+    InboxGroup, InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
+    ListQuery, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem,
+    MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
+    ModelCall, Okay, ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone,
+    RoomDoneResult, RoomWork, Run, RunCreate, RunInput, RunListQuery, RunSend, RunStop, RunUsages,
+    Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,6 +26,7 @@ use crate::page::{Page, TargetPath, next_of};
 use crate::replay::{Replay, ReplayOptions};
 use crate::run_log::{LogOptions, RunLog};
 use crate::target::Target;
+use crate::terminal::Terminal;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -203,6 +204,47 @@ impl Client {
     /// What a run's command has written.
     pub async fn run_log(&self, run: &str, options: &LogOptions) -> Result<RunLog, ClientError> {
         RunLog::open(self, run, options).await
+    }
+
+    /// The terminal of the run's command.
+    pub async fn run_attach(
+        &self,
+        run: &str,
+        mode: AttachMode,
+        size: Option<TerminalSize>,
+    ) -> Result<Terminal, ClientError> {
+        Box::pin(Terminal::open(self, run, mode, size)).await
+    }
+
+    /// What the processes of all runs use.
+    pub async fn run_usages(&self) -> Result<RunUsages, ClientError> {
+        self.get("/api/runs/usage").await
+    }
+
+    /// What a run has done in its room.
+    pub async fn run_work(&self, run: &str) -> Result<RoomWork, ClientError> {
+        self.get_long(run_path(run)?.then("/work").as_str()).await
+    }
+
+    /// Carries out what was decided over a run's work.
+    pub async fn run_done(
+        &self,
+        run: &str,
+        done: &RoomDone,
+    ) -> Result<RoomDoneResult, ClientError> {
+        let path = run_path(run)?.then("/done");
+        self.send(Method::POST, path.as_str(), done, None, Patience::Long).await
+    }
+
+    /// What no living run accounts for.
+    pub async fn room_leaks(&self) -> Result<Leaks, ClientError> {
+        self.get_long("/api/rooms/leaks").await
+    }
+
+    /// Removes what is ours for certain of that, and answers what is left.
+    pub async fn room_fix(&self) -> Result<Leaks, ClientError> {
+        let (method, target) = (Method::POST, "/api/rooms/fix");
+        parse(&self.ask(method, target, None, vec![], Patience::Long).await?)
     }
 
     /// What a run's processes use now.

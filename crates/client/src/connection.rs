@@ -10,7 +10,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response};
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use overmind_api::Problem;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -160,6 +161,30 @@ impl Connections {
         Err(self.refusal(call.name(), status.as_u16(), &body))
     }
 
+    /// Asks for another protocol on the connection. Answers the connection, and what the server said.
+    pub(crate) async fn upgrade(
+        &self,
+        call: &Call<'_>,
+    ) -> Result<(Upgraded, HeaderMap), ClientError> {
+        let work = async {
+            let (response, _sender) = self.send(call).await?;
+            let status = response.status();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                let headers = response.headers().clone();
+                let upgraded = hyper::upgrade::on(response).await;
+                let upgraded = upgraded.map_err(|source| self.broken(&call.name(), source))?;
+                return Ok((upgraded, headers));
+            }
+            let body = Limited::new(response.into_body(), 1 << 20).collect().await;
+            let body = body.map_err(|source| self.broken(&call.name(), source))?.to_bytes();
+            Err(self.refusal(call.name(), status.as_u16(), &body))
+        };
+        let after = self.options.request_timeout;
+        tokio::time::timeout(after, work).await.unwrap_or_else(|_| {
+            Err(ClientError::Timeout { target: self.target.to_string(), after })
+        })
+    }
+
     fn refusal(&self, attempt: String, status: u16, body: &[u8]) -> ClientError {
         match serde_json::from_slice::<Problem>(body) {
             Ok(problem) => ClientError::Refused(Box::new(problem)),
@@ -262,7 +287,7 @@ impl Connections {
         )]
         tokio::spawn(async move {
             // What broke is told to whoever waits for an answer on it.
-            let _ = connection.await;
+            let _ = connection.with_upgrades().await;
         });
         Ok(sender)
     }

@@ -20,6 +20,7 @@ mod run_log;
 mod sse;
 mod stream;
 mod target;
+mod terminal;
 mod tls;
 
 pub use calls::Client;
@@ -31,3 +32,4 @@ pub use page::Page;
 pub use replay::{Replay, ReplayItem, ReplayOptions};
 pub use run_log::{LogOptions, RunLog};
 pub use target::{Target, TargetError};
+pub use terminal::{Terminal, TerminalNews};

@@ -17,6 +17,7 @@ use crate::effect::{Effect, EffectResult};
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
 use crate::live::LivePiece;
 use crate::model::ModelDelta;
+use crate::room::stay::RoomWord;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
@@ -69,10 +70,13 @@ pub enum ToHive {
         session: SessionId,
         life: u32,
     },
-    /// Said once, before anything else: the lives that are still wanted, as (session, life).
-    /// Whatever else an earlier process left is ended.
+    /// Said once, before anything else: the lives that are still wanted, as (session, life), and
+    /// the sessions whose rooms are. Whatever else an earlier process left is ended.
     Keep {
         lives: Vec<(SessionId, u32)>,
+        /// Sessions between two lives: what is kept for them stays.
+        resting: Vec<SessionId>,
+        rooms: Vec<SessionId>,
     },
     /// Stop this effect and kill what it started. No report follows.
     Abort {
@@ -136,6 +140,13 @@ pub enum ToCortex {
         epoch: u32,
         effect: EffectId,
         word: LifeWord,
+    },
+    /// What is to be said of a room while it is made or given back.
+    Room {
+        session: SessionId,
+        epoch: u32,
+        effect: EffectId,
+        word: RoomWord,
     },
     /// What the session's sandbox was measured to give; said before the first command runs in it.
     Attested {

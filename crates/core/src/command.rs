@@ -4,20 +4,25 @@
 //! What ends a life, whether another begins and when is decided by the session like everything
 //! else ([`crate::session`]); a Hive keeps the process ([`crate::process`]).
 
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use crate::enclosure::Network;
 use crate::process::prompt::{Provider, Question};
+use crate::process::provider::{Fact, Told, launch};
 use crate::process::restart::{RestartPolicy, RestartWhen};
 use crate::process::{EndedBy, ExitStatus};
+use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
 /// Stands for the session's task in an argument.
 pub const TASK: &str = "{task}";
 /// Longest command line, program and arguments together, in bytes.
 pub const MAX_ARGV: usize = 120_000;
+/// Most paths that a command is granted, of each kind.
+pub const MAX_GRANTS: usize = 64;
 
 /// Whether a command ends by itself or goes on until somebody ends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,12 +40,15 @@ pub enum CommandKind {
 #[serde(deny_unknown_fields)]
 pub struct CommandSpec {
     /// Program and arguments. `{task}` in an argument becomes the task; where it stands nowhere
-    /// and the task is not empty, the task is the last argument. Empty with a provider of its own
-    /// program.
+    /// and the task is not empty, the task is the last argument. With `claude` and `codex` it may
+    /// be empty, or hold only options: then the program is the provider's, and these are added.
     #[serde(default)]
     pub argv: Vec<String>,
     #[serde(default)]
     pub provider: Provider,
+    /// The model that the provider's program is to use; the program's own choice without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     #[serde(default)]
     pub kind: CommandKind,
     /// A terminal of its own in place of pipes.
@@ -49,11 +57,24 @@ pub struct CommandSpec {
     /// Added to what every session's environment has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
+    /// Variables and the credentials of the Hive that they get at each start. The values are
+    /// stored nowhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_from: Vec<(String, String)>,
     #[serde(default)]
     pub restart: RestartRules,
     /// Seconds without output after which a life is ended as stuck; 0 is never.
     #[serde(default)]
     pub activity_timeout: u32,
+    /// In a sandbox: files and directories of the host that it may read beyond the system's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read: Vec<PathBuf>,
+    /// In a sandbox: files and directories of the host that it may write beyond its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write: Vec<PathBuf>,
+    /// In a sandbox: its network.
+    #[serde(default, skip_serializing_if = "Network::is_default")]
+    pub network: Network,
 }
 
 /// [`RestartPolicy`] as it is written.
@@ -96,6 +117,17 @@ pub enum CommandError {
     TooLong,
     #[error("the name of a variable of the environment is empty or contains `=`")]
     Variable,
+    #[error("the model's name is empty, begins with `-`, or has more than 200 characters")]
+    Model,
+    #[error(
+        "`codex exec` takes no input while it runs: only a task is possible, or a command line"
+    )]
+    NoInput,
+    #[error(
+        "what a command is granted is named by absolute paths without `..`, and is not `/`; at \
+         most {MAX_GRANTS} to read and as many to write"
+    )]
+    Grant,
 }
 
 impl CommandSpec {
@@ -105,10 +137,22 @@ impl CommandSpec {
     ///
     /// [`CommandError`], in words for a user.
     pub fn check(&self) -> Result<(), CommandError> {
-        if self.argv.first().is_none_or(|program| program.trim().is_empty()) {
+        let own = launch::is_own(self);
+        if !own && self.argv.first().is_none_or(|program| program.trim().is_empty()) {
             return Err(CommandError::Empty);
         }
-        let texts = self.argv.iter().chain(self.env.iter().flat_map(|(name, text)| [name, text]));
+        if own && self.provider == Provider::Codex && self.kind == CommandKind::Session {
+            return Err(CommandError::NoInput);
+        }
+        let odd = |model: &String| {
+            model.is_empty() || model.starts_with('-') || model.chars().count() > 200
+        };
+        if self.model.as_ref().is_some_and(odd) {
+            return Err(CommandError::Model);
+        }
+        let variables = self.env.iter().chain(&self.env_from);
+        let texts = self.argv.iter().chain(variables.flat_map(|(name, text)| [name, text]));
+        let texts = texts.chain(&self.model);
         if texts.clone().any(|text| text.contains('\0')) {
             return Err(CommandError::Nul);
         }
@@ -116,10 +160,23 @@ impl CommandSpec {
             return Err(CommandError::TooLong);
         }
         let odd = |name: &str| name.is_empty() || name.contains('=');
-        match self.env.iter().any(|(name, _)| odd(name)) {
-            true => Err(CommandError::Variable),
-            false => Ok(()),
+        if self.env.iter().chain(&self.env_from).any(|(name, _)| odd(name)) {
+            return Err(CommandError::Variable);
         }
+        let lists = [&self.read, &self.write];
+        if lists.iter().any(|list| list.len() > MAX_GRANTS)
+            || lists.into_iter().flatten().any(|path| !may_be_granted(path))
+        {
+            return Err(CommandError::Grant);
+        }
+        Ok(())
+    }
+
+    /// Whether this is granted more of the host than `other`: a path, or the network.
+    pub fn grants_more_than(&self, other: &Self) -> bool {
+        self.read.iter().any(|path| !other.read.contains(path) && !other.write.contains(path))
+            || self.write.iter().any(|path| !other.write.contains(path))
+            || (self.network == Network::Host && other.network == Network::None)
     }
 
     /// The command line for this task.
@@ -140,6 +197,15 @@ impl CommandSpec {
     }
 }
 
+/// By its words alone; what is there is looked at when a life begins.
+fn may_be_granted(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && path.file_name().is_some()
+        && parts.all(|part| matches!(part, Component::Normal(_)))
+        && path.to_str().is_some_and(|text| !text.contains('\0'))
+}
+
 /// What a Hive is to run for one life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
@@ -152,8 +218,28 @@ pub struct Launch {
     /// Whether its input stays open.
     pub input: bool,
     pub provider: Provider,
+    /// Variables and the credentials that they get.
+    pub env_from: Vec<(String, String)>,
+    /// From where in the session's log its output is read for facts; `None` when it is not.
+    pub read_from: Option<u64>,
+    /// Typed right after the start, as it is. There until the start has been recorded.
+    pub first: Option<String>,
+    /// The conversation that it is to go on with.
+    pub conversation: Option<String>,
     /// To be said when this much time passed without output.
     pub silence: Option<Duration>,
+    /// In a sandbox: what it may read and write beyond its own, and its network.
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
+    pub network: Network,
+    /// Where it begins, in the session's room. `None`: it has none, and works in its workspace.
+    pub directory: Option<PathBuf>,
+    /// The top of the room's worktree: all of it is shown in a sandbox.
+    pub worktree: Option<PathBuf>,
+    /// What its sandbox shows beside that, read-only, for the worktree to be whole.
+    pub borrowed: Vec<PathBuf>,
+    /// What the project asks its commands to run in; the stronger of this and the agent's holds.
+    pub sandbox: Option<SandboxLevel>,
 }
 
 /// How the life of a command ended.
@@ -214,10 +300,8 @@ pub enum Notice {
     GoesOn,
     /// No output for as long as its agent allows.
     Silent { seconds: u64 },
-    /// The provider's own id of the conversation, by which it is resumed.
-    Conversation { id: String },
-    /// The provider's result: the last one counts.
-    Result { text: String, is_error: bool, cost_microusd: Option<u64>, details: Value },
+    /// What its own protocol said.
+    Told(Box<Told>),
 }
 
 /// How somebody wants a command ended.
@@ -258,8 +342,15 @@ pub enum LifeInput {
 /// What a Hive says about a life while it goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LifeWord {
-    Started { pid: u32 },
+    Started {
+        pid: u32,
+    },
     Noticed(Notice),
+    /// What its output said, up to this place in the log.
+    Read {
+        upto: u64,
+        facts: Vec<Fact>,
+    },
 }
 
 /// What a session wants of a life under way.
@@ -269,10 +360,12 @@ pub enum LifeOrder {
         how: StopHow,
         reason: String,
     },
-    /// A line for its input. `by`: the person whose words these are.
+    /// A line for its input. `by`: the person whose words these are; `asked_at`: where in the log
+    /// the line begins that they answer, if its protocol asked.
     Type {
         text: String,
         by: String,
+        asked_at: Option<u64>,
     },
 }
 
@@ -325,5 +418,38 @@ mod tests {
         let env = vec![("A=B".to_owned(), "c".to_owned())];
         let odd = CommandSpec { env, ..spec(&["a"]) };
         assert_eq!(odd.check(), Err(CommandError::Variable));
+    }
+
+    #[test]
+    fn what_is_granted_is_named_by_whole_paths() {
+        let granted = |path: &str| CommandSpec { read: vec![path.into()], ..spec(&["a"]) }.check();
+        assert_eq!(granted("/opt/node"), Ok(()));
+        for odd in ["", "/", "opt", "./opt", "/opt/../root", "/a\0b"] {
+            assert_eq!(granted(odd), Err(CommandError::Grant), "{odd:?}");
+        }
+        let many = vec![PathBuf::from("/opt"); MAX_GRANTS + 1];
+        let many = CommandSpec { write: many, ..spec(&["a"]) };
+        assert_eq!(many.check(), Err(CommandError::Grant));
+    }
+
+    #[test]
+    fn more_is_a_path_or_the_network_that_the_other_has_not() {
+        let reads = CommandSpec { read: vec!["/opt".into()], ..spec(&["a"]) };
+        let writes = CommandSpec { write: vec!["/opt".into()], ..spec(&["a"]) };
+        let alone = CommandSpec { network: Network::None, ..spec(&["a"]) };
+        let plain = spec(&["b"]);
+        assert!(reads.grants_more_than(&plain) && writes.grants_more_than(&reads));
+        assert!(plain.grants_more_than(&alone));
+        for (less, more) in [(&reads, &writes), (&plain, &reads), (&alone, &plain)] {
+            assert!(!less.grants_more_than(more));
+        }
+    }
+
+    #[test]
+    fn a_command_without_grants_is_written_as_it_was_before_there_were_any() {
+        let text = serde_json::to_value(spec(&["a"])).unwrap();
+        for name in ["read", "write", "network"] {
+            assert_eq!(text.get(name), None, "{name}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::command::{Launch, LifeEnded};
 use crate::gate::PolicyVersion;
 use crate::ids::{EffectId, StepId};
 use crate::model::{ModelFailure, ModelReply, ModelRequest};
+use crate::room::stay::{RoomAct, RoomReport};
 use crate::time::Timestamp;
 use crate::tool::{EffectClass, ToolOutcome};
 
@@ -48,6 +49,8 @@ pub enum EffectAction {
     /// Keep a command alive. Begun again after a crash it means the same life: what is there is
     /// looked after, and only what never was is started. Its end is its result.
     Live(Box<Launch>),
+    /// Make what the session works in, or give it back.
+    Room(RoomAct),
 }
 
 /// An action that a human agreed to.
@@ -77,6 +80,7 @@ pub enum EffectResult {
     },
     /// How a command's life ended.
     Lived(LifeEnded),
+    Room(RoomReport),
 }
 
 /// What to do about an effect whose result a crash has hidden.

@@ -146,6 +146,7 @@ impl InboxItem {
             | Input::Bound { .. }
             | Input::TimeLimit
             | Input::Life(_)
+            | Input::Room(_)
             | Input::Forked
             | Input::HandedOver { .. } => {
                 let (answered_at, state) = (Some(now), InboxState::Withdrawn);

@@ -14,6 +14,7 @@ pub mod bus;
 pub mod canary;
 pub mod command;
 pub mod effect;
+pub mod enclosure;
 pub mod encoded;
 pub mod failpoint;
 pub mod gate;

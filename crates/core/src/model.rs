@@ -101,6 +101,20 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// What these figures have more than those; nothing where they have less.
+    #[must_use]
+    pub fn beyond(self, before: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(before.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(before.output_tokens),
+            cached_input_tokens: self
+                .cached_input_tokens
+                .saturating_sub(before.cached_input_tokens),
+            cache_write_tokens: self.cache_write_tokens.saturating_sub(before.cache_write_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_sub(before.reasoning_tokens),
+        }
+    }
+
     pub fn add(&mut self, other: Self) {
         // Saturating: the figures are a provider's word.
         let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);

@@ -20,6 +20,7 @@ use crate::ids::SessionId;
 use crate::time::Timestamp;
 
 pub mod prompt;
+pub mod provider;
 pub mod restart;
 
 /// One life of a session's process. Ordered by session, then by life.
@@ -160,6 +161,9 @@ pub struct ProcessSpec {
     pub group: GroupWish,
     /// `None`: the daemon's own user.
     pub user: Option<ProcessUser>,
+    /// `argv` stands for a command that runs below it in a process namespace of its own: the first
+    /// child of its first child. Wishes for the command are meant for that one.
+    pub enclosed: bool,
 }
 
 impl ProcessSpec {
@@ -176,6 +180,7 @@ impl ProcessSpec {
             leftovers: Leftovers::default(),
             group: GroupWish::IfPossible,
             user: None,
+            enclosed: false,
         }
     }
 }
@@ -420,6 +425,8 @@ pub enum ProcessError {
     InputRefused { key: ProcessKey, reason: String },
     #[error("this viewer of {0} may only look")]
     ReadOnly(ProcessKey),
+    #[error("process {0} has no terminal")]
+    NoTerminal(ProcessKey),
     #[error("the directory of processes at {}: {reason}", path.display())]
     Directory { path: PathBuf, reason: String },
     #[error("reading the log of {session}: {reason}")]
@@ -466,11 +473,14 @@ pub struct AttachOptions {
     pub size: Option<TerminalSize>,
     /// How much of what came before is shown first.
     pub replay_bytes: u64,
+    /// Begin with [`Seen::Screen`] in place of what came before, and go on with one where something
+    /// was left out. Refused where there is no terminal.
+    pub paint: bool,
 }
 
 impl Default for AttachOptions {
     fn default() -> Self {
-        Self { read_only: false, size: None, replay_bytes: 64 << 10 }
+        Self { read_only: false, size: None, replay_bytes: 64 << 10, paint: false }
     }
 }
 
@@ -480,7 +490,21 @@ pub enum Seen {
     Output(Vec<u8>),
     /// The viewer was too slow: so many bytes were left out. It should clear its screen.
     Skipped(u64),
+    /// What the process's terminal shows now; only for those that wanted it.
+    Screen(Painted),
     Ended(Ended),
+}
+
+/// A terminal's contents, as what draws them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Painted {
+    /// Clears a terminal, draws this one's contents on it, and leaves it in the same modes: the
+    /// alternate screen, the cursor, bracketed paste, the mouse.
+    pub bytes: Vec<u8>,
+    /// Of the process's terminal: a viewer of another size sees it wrapped.
+    pub size: TerminalSize,
+    /// Bytes of output that were left out because the viewer was slow.
+    pub skipped: u64,
 }
 
 /// One viewer of a process. Dropped, it has left.
@@ -567,6 +591,13 @@ pub trait Processes: Send + Sync + fmt::Debug {
     ) -> Fut<'_, Result<(), ProcessError>>;
 
     fn usage(&self, key: ProcessKey) -> Fut<'_, Result<Usage, ProcessError>>;
+
+    /// What many trees use now, by one look at the machine: it costs about the same for one and for
+    /// thousands. Those whose main process is gone are left out.
+    fn usages(
+        &self,
+        keys: Vec<ProcessKey>,
+    ) -> Fut<'_, Result<Vec<(ProcessKey, Usage)>, ProcessError>>;
 
     /// What is known without asking; `None` if the life is not.
     fn activity(&self, key: ProcessKey) -> Option<Activity>;

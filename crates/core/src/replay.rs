@@ -77,12 +77,22 @@ impl Replayer {
                 session.note_attestation(*attestation);
                 self.session = Some(session);
             }
+            (Recorded::RoomDone(decision), Some(mut session)) => {
+                session.note_done(*decision);
+                self.session = Some(session);
+            }
             (Recorded::Queued(spec), None) => self.session = Some(begin(*spec, ts, toolset)?),
             (Recorded::Queued(_), Some(_)) => {
                 let why = "the session has begun already".into();
                 return Err(ReplayError::Refused { seq, kind: kind.into(), why });
             }
-            (Recorded::Input(_) | Recorded::Decision | Recorded::Attested(_), None) => {
+            (
+                Recorded::Input(_)
+                | Recorded::Decision
+                | Recorded::Attested(_)
+                | Recorded::RoomDone(_),
+                None,
+            ) => {
                 return Err(ReplayError::NoBeginning { seq, kind: kind.into() });
             }
             (Recorded::Input(input), Some(session)) => {

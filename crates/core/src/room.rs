@@ -6,6 +6,8 @@
 //! holds a room's variables, for passwords of its databases are among them: whoever starts a
 //! command asks [`Rooms::environment`] for them.
 
+pub mod stay;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -88,6 +90,10 @@ pub struct RoomMade {
     /// Where services answer, by service: `http://127.0.0.1:20001`.
     #[serde(default)]
     pub urls: BTreeMap<String, String>,
+    /// What a sandbox must show beside the worktree, read-only: the objects that it borrows of the
+    /// project's repository, directories that it shares with the project.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub borrowed: Vec<PathBuf>,
     /// What the project asks its commands to run in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,

@@ -7,6 +7,7 @@ use crate::attest::AttestationRef;
 use crate::command::CommandRow;
 use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::Usage;
+use crate::room::stay::RoomRow;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
@@ -98,6 +99,8 @@ pub struct SessionRow {
     pub attestation: Option<AttestationRef>,
     /// Its command, if its agent is one and it was started.
     pub command: Option<CommandRow>,
+    /// Its room, if one was asked for.
+    pub room: Option<Box<RoomRow>>,
     /// Absolute path on the hive.
     pub workspace: String,
     /// The session and step that it was forked from.

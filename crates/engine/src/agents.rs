@@ -16,6 +16,7 @@ use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::request::{AgentDraft, AgentPatch};
+use crate::sessions::may_name_credentials;
 use crate::view::{AgentView, Created};
 
 /// How often a change is tried again when somebody else changed the agent meanwhile.
@@ -50,6 +51,10 @@ impl Engine {
             command: draft.command,
         };
         check(&spec)?;
+        if has_credentials(&spec) {
+            may_name_credentials(by)?;
+        }
+        granted_by(by, &CommandSpec::default(), spec.command.as_ref())?;
         let scope = format!("{}/agents", by.name);
         if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
             return Ok(Created { value: self.agent_view(agent), replayed: true });
@@ -175,6 +180,13 @@ impl Engine {
             let mut new = old.clone();
             apply(&mut new, patch.clone());
             check(&new.spec)?;
+            if new.spec.command != old.spec.command
+                && (has_credentials(&new.spec) || has_credentials(&old.spec))
+            {
+                may_name_credentials(by)?;
+            }
+            let before = old.spec.command.clone().unwrap_or_default();
+            granted_by(by, &before, new.spec.command.as_ref())?;
             if new == old {
                 return Ok(self.agent_view(old));
             }
@@ -336,6 +348,10 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
     Ok(())
 }
 
+fn has_credentials(spec: &AgentSpec) -> bool {
+    spec.command.as_ref().is_some_and(|command| !command.env_from.is_empty())
+}
+
 /// What an agent that is a command may not ask for.
 fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineError> {
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
@@ -344,13 +360,31 @@ fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineEr
                        `approvals` empty";
         return Err(EngineError::invalid("tools_allowed", message));
     }
-    // Said aloud instead of given less: a command is not put into a sandbox yet.
-    if spec.sandbox != SandboxLevel::None {
-        let message = format!(
-            "commands run without a sandbox; `{}` cannot be given: ask for `none`",
-            spec.sandbox.as_str()
-        );
-        return Err(EngineError::invalid("sandbox", message));
+    sandbox_of_commands(spec.sandbox)
+}
+
+/// Said aloud instead of given less: not every level can be put around a command that lives.
+pub(crate) fn sandbox_of_commands(level: SandboxLevel) -> Result<(), EngineError> {
+    match level {
+        SandboxLevel::None | SandboxLevel::Namespace => Ok(()),
+        SandboxLevel::Docker | SandboxLevel::Microvm => {
+            let message = format!(
+                "commands run in the sandbox `namespace`, or in `none`; `{}` cannot be given",
+                level.as_str()
+            );
+            Err(EngineError::invalid("sandbox", message))
+        }
     }
-    Ok(())
+}
+
+/// What of the host is shown to a command beyond its own is an admin's to say.
+pub(crate) fn granted_by(
+    by: &Caller,
+    before: &CommandSpec,
+    command: Option<&CommandSpec>,
+) -> Result<(), EngineError> {
+    match command {
+        Some(command) if command.grants_more_than(before) => by.require(Role::Admin),
+        Some(_) | None => Ok(()),
+    }
 }

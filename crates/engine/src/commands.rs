@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::ids::SessionId;
+use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Activity, LogQuery, LogReader, NoteKind, ProcessError, ProcessKey, Processes, Usage,
 };
@@ -31,6 +32,7 @@ impl From<ProcessError> for EngineError {
             | ProcessError::InputFull { .. }
             | ProcessError::InputRefused { .. }
             | ProcessError::ReadOnly(_) => Self::conflict(message),
+            ProcessError::NoTerminal(_) => Self::conflict("Run has no terminal"),
             ProcessError::Refused { .. }
             | ProcessError::Keeper { .. }
             | ProcessError::Protocol { .. }
@@ -41,19 +43,23 @@ impl From<ProcessError> for EngineError {
 }
 
 impl Engine {
-    fn processes(&self) -> Result<&Arc<dyn Processes>, EngineError> {
+    pub(crate) fn processes(&self) -> Result<&Arc<dyn Processes>, EngineError> {
         let message = "this server runs no commands";
         self.processes.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
     /// The life that goes on now.
-    async fn alive(&self, id: SessionId) -> Result<(SessionRow, ProcessKey), EngineError> {
+    pub(crate) async fn alive(
+        &self,
+        id: SessionId,
+    ) -> Result<(SessionRow, ProcessKey), EngineError> {
         let row = self.find_session(id).await?;
         let life = row.command.as_ref().filter(|command| command.pid.is_some());
         let Some(epoch) = life.map(|command| command.life) else {
-            let why = match &row.command {
-                None => "Run has no command",
-                Some(_) => "Run has no process now",
+            let why = match (&row.command, &row.room) {
+                (None, None) => "Run has no command",
+                // Without a life so far: its room is being made.
+                (Some(_), _) | (None, Some(_)) => "Run has no process now",
             };
             return Err(EngineError::conflict(why));
         };
@@ -77,8 +83,9 @@ impl Engine {
         Ok(self.processes()?.log(id, query).await?)
     }
 
-    /// Writes to the input of a run's command, marks the log as a person's word, and records who
-    /// did. `raw` adds no line end; of a `secret` neither the log nor the event has the text.
+    /// Writes to the input of a run's command, in the encoding of its provider's protocol if it
+    /// speaks one, marks the log as a person's word, and records who did. `raw` sends the bytes as
+    /// they are, without a line end; of a `secret` neither the log nor the event has the text.
     ///
     /// # Errors
     ///
@@ -110,10 +117,11 @@ impl Engine {
             shown.as_str().unwrap_or_default().to_owned()
         };
         processes.note(id, NoteKind::Human, shown.clone()).await?;
-        let mut bytes = text.into_bytes();
-        if !raw {
-            bytes.push(b'\n');
-        }
+        let bytes = match raw {
+            true => text,
+            false => launch::input(self.cortex.speaks(id).await?, &text),
+        };
+        let bytes = bytes.into_bytes();
         let size = bytes.len();
         processes.write(key, bytes, TYPING).await?;
         let event = NewEvent {

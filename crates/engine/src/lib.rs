@@ -7,10 +7,12 @@
 mod admin;
 mod agents;
 mod alarms;
+mod attach;
 pub mod bus;
 pub mod caller;
 mod commands;
 mod cortex;
+mod credentials;
 pub mod error;
 mod hive;
 mod inbox;
@@ -19,6 +21,7 @@ mod live;
 mod policies;
 mod replays;
 pub mod request;
+mod rooms;
 mod sessions;
 mod tasks;
 mod timeline;
@@ -31,12 +34,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
 use overmind_core::model::Models;
 use overmind_core::process::Processes;
 use overmind_core::queue::Bounds;
+use overmind_core::room::Rooms;
 use overmind_core::session::Toolset;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
@@ -44,12 +49,17 @@ use overmind_core::tool::Toolbox;
 use overmind_core::tool_source::{Keeper, ToolServers};
 
 pub use self::admin::MemoryNew;
+use self::attach::Measured;
+pub use self::attach::{Attached, LifeUsage, Usages};
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
+pub use self::credentials::Credentials;
 pub use self::error::EngineError;
 use self::hive::Hive;
 use self::hive::life::Lives;
+use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 
 /// What an operator sets.
@@ -74,6 +84,8 @@ pub struct Config {
     pub admin_hash: [u8; 32],
     /// What the environment of every command has. Nothing else of the daemon's own is passed on.
     pub environment: Vec<(String, String)>,
+    /// Secrets that agents may name for the environment of their commands.
+    pub credentials: Credentials,
     /// Who plants the canaries that calls are searched for; the tools must have the same one.
     pub canaries: Option<Planter>,
 }
@@ -115,6 +127,10 @@ pub struct Parts {
     pub gate: Option<Arc<dyn Gate>>,
     /// Keeps the processes of agents that are commands. Without one there are no such agents.
     pub processes: Option<Arc<dyn Processes>>,
+    /// Puts sandboxes around those. Without one such agents have none.
+    pub enclosures: Option<Arc<dyn Enclose>>,
+    /// Makes what their sessions work in. Without it they work where they are started.
+    pub rooms: Option<Arc<dyn Rooms>>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -128,6 +144,9 @@ pub struct Engine {
     tool_servers: Option<Arc<dyn ToolServers>>,
     models: Arc<dyn Models>,
     processes: Option<Arc<dyn Processes>>,
+    measured: Arc<Measured>,
+    rooms: Option<Arc<dyn Rooms>>,
+    decisions: Arc<Decisions>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -148,6 +167,8 @@ impl Engine {
             memory,
             gate,
             processes,
+            enclosures,
+            rooms,
             clock,
             ids,
             config,
@@ -163,15 +184,28 @@ impl Engine {
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
+        let stays = rooms.clone().map(|rooms| Arc::new(Stays::new(rooms, processes.clone())));
         let hive = Arc::new(Hive {
             bus: Arc::new(hive_bus),
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
             gate: gate.clone(),
             lives: processes.clone().map(|processes| {
-                let environment = config.environment.clone();
-                Arc::new(Lives::new(processes, Arc::clone(&clock), environment, backstage.clone()))
+                let (environment, credentials) =
+                    (config.environment.clone(), config.credentials.clone());
+                let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
+                let stays = stays.clone();
+                Arc::new(Lives::new(
+                    processes,
+                    enclosures,
+                    clock,
+                    environment,
+                    credentials,
+                    stays,
+                    tasks,
+                ))
             }),
+            stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
         });
@@ -196,7 +230,20 @@ impl Engine {
         if recovered > 0 {
             tracing::info!(sessions = recovered, "sessions recovered");
         }
-        Ok(Self { cortex, tools, tool_servers, models, processes, tasks, backstage })
+        let measured = Arc::default();
+        let decisions = Arc::default();
+        Ok(Self {
+            cortex,
+            tools,
+            tool_servers,
+            models,
+            processes,
+            measured,
+            rooms,
+            decisions,
+            tasks,
+            backstage,
+        })
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

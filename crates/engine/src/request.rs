@@ -4,6 +4,7 @@ use overmind_core::agent::{AgentLimits, AgentStatus, OnUnknown, PolicyKind};
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, InboxId, SessionId};
 use overmind_core::inbox::{InboxKind, InboxState};
+use overmind_core::room::RoomWish;
 use overmind_core::row::SessionStatus;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::NameFilter;
@@ -59,6 +60,10 @@ pub struct SessionDraft {
     pub parent: Option<String>,
     /// In place of the agent's own command; an empty `argv` takes the agent's.
     pub command: Option<CommandSpec>,
+    /// In place of the agent's sandbox, of an agent that is a command: a stronger one.
+    pub sandbox: Option<SandboxLevel>,
+    /// What a run of a command works in; `None` is the default wish.
+    pub room: Option<RoomWish>,
     /// `None` takes the agent's `max_steps`; 0 is none.
     pub step_limit: Option<u32>,
     /// Absolute directory; `None` takes the server's workspace.

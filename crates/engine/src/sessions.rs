@@ -9,7 +9,9 @@ use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::queue::Ticket;
+use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Session, Spec, Toolset};
 use overmind_core::store::{
     Change, Commit, EventQuery, Guard, IdempotentAnswer, LogEvent, NameFilter, NewEvent, Page,
@@ -18,6 +20,7 @@ use overmind_core::store::{
 use tokio::sync::watch;
 
 use crate::Engine;
+use crate::agents::{granted_by, sandbox_of_commands};
 use crate::caller::{Caller, Rights};
 use crate::cortex::{Order, count, shutting_down};
 use crate::error::EngineError;
@@ -76,7 +79,9 @@ impl Engine {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
         };
-        let agent_spec = with_command(agent.spec, draft.command.clone())?;
+        let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
+        let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
+        let room = self.room_wish(draft.room, agent_spec.command.is_some())?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -94,6 +99,7 @@ impl Engine {
             toolset: toolset.hash().to_owned(),
             gated: self.cortex.gate.is_some(),
             fork: None,
+            room,
         };
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
@@ -174,7 +180,7 @@ impl Engine {
             }
         };
         let parent = found.ok_or_else(|| EngineError::not_found("Parent"))?;
-        if parent.status.is_terminal() {
+        if parent.status.is_terminal() || is_closing(&parent) {
             return Err(EngineError::conflict("Parent is already finished"));
         }
         let mut above = parent.parent;
@@ -269,7 +275,8 @@ impl Engine {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
 
-    /// Cancels a session that has not ended. Once this returns, nothing of it goes on.
+    /// Cancels a session that has not ended. Once this returns, nothing of it goes on: its room
+    /// has been given back as well, unless that takes more than some seconds.
     ///
     /// # Errors
     ///
@@ -281,7 +288,8 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
         self.find_session(id).await?;
-        self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await
+        let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
+        self.ended(row).await
     }
 
     /// Cancels a session and all that were started for it, those first. Sessions that ended by
@@ -310,7 +318,8 @@ impl Engine {
         }
         match own {
             Err(EngineError::Conflict { .. }) if canceled > 0 => self.find_session(id).await,
-            own => own,
+            Err(err) => Err(err),
+            Ok(row) => self.ended(row).await,
         }
     }
 
@@ -347,7 +356,8 @@ impl Engine {
                 let Some(last) = rows.last() else { break };
                 after = Some(last.id);
                 found.extend(rows.iter().map(|row| row.id));
-                let still = rows.iter().filter(|row| !row.status.is_terminal());
+                // Nothing of one goes on whose room is given back.
+                let still = rows.iter().filter(|row| !row.status.is_terminal() && !is_closing(row));
                 open.extend(still.map(|row| row.id));
             }
         }
@@ -369,7 +379,9 @@ impl Engine {
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
         self.find_session(id).await?;
-        self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await
+        let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
+        // Between two lives there is nothing to be ended first.
+        if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
     /// Answers the question that a session waits on. The first answer counts.
@@ -450,8 +462,24 @@ impl Engine {
     }
 }
 
+/// What agents get of the server's credentials is for an admin to say.
+pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
+    if by.rights == Rights::Role(Role::Admin) {
+        return Ok(());
+    }
+    let message = "only an admin may say which credentials a command gets, or change what is run \
+                   with them";
+    Err(EngineError::Forbidden { message: message.into() })
+}
+
+/// Whether only its room is still given back.
+fn is_closing(row: &SessionRow) -> bool {
+    row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Closing)
+}
+
 /// The agent as it is for one run.
 fn with_command(
+    by: &Caller,
     mut agent: AgentSpec,
     command: Option<CommandSpec>,
 ) -> Result<AgentSpec, EngineError> {
@@ -463,8 +491,42 @@ fn with_command(
     if command.argv.is_empty() {
         command.argv.clone_from(&own.argv);
     }
+    if command.env_from.is_empty() {
+        command.env_from.clone_from(&own.env_from);
+    }
+    // Whoever says what runs with a credential can read it.
+    let same = command.env_from == own.env_from
+        && (own.env_from.is_empty()
+            || (&command.argv, &command.env, command.provider)
+                == (&own.argv, &own.env, own.provider));
+    if !same {
+        may_name_credentials(by)?;
+    }
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
+    granted_by(by, own, Some(&command))?;
     agent.command = Some(command);
+    Ok(agent)
+}
+
+/// The agent in the sandbox that a run asks for.
+fn with_sandbox(
+    mut agent: AgentSpec,
+    level: Option<SandboxLevel>,
+) -> Result<AgentSpec, EngineError> {
+    let Some(level) = level else { return Ok(agent) };
+    if agent.command.is_none() {
+        let message = "the agent is no command: its sandbox is in its definition";
+        return Err(EngineError::invalid("sandbox", message));
+    }
+    if level < agent.sandbox {
+        let message = format!(
+            "the agent's commands run in the sandbox `{}`, and a run may ask for no weaker one",
+            agent.sandbox.as_str()
+        );
+        return Err(EngineError::invalid("sandbox", message));
+    }
+    sandbox_of_commands(level)?;
+    agent.sandbox = level;
     Ok(agent)
 }
 

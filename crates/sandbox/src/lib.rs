@@ -12,6 +12,9 @@
 //! [`PipedLauncher`] starts what lives longer than one command and is talked to meanwhile (MCP
 //! servers), by the same init, at the levels `namespace` and `none`.
 //!
+//! [`Enclosures`] answers what to start in place of a command that lives, in a terminal or behind
+//! pipes that are somebody else's: the same sandbox again, at the level `namespace`.
+//!
 //! This crate does not decide who may use which level; that is policy, and lives above.
 
 use std::sync::Arc;
@@ -27,6 +30,7 @@ pub mod microvm;
 mod capture;
 mod cgroup;
 mod diagnosis;
+mod enclosure;
 mod kernel;
 mod launch;
 mod namespace;
@@ -37,6 +41,7 @@ mod unconfined;
 mod warm;
 
 pub use docker::Docker;
+pub use enclosure::Enclosures;
 #[cfg(feature = "mutations")]
 pub use init::mutation::{Layer, Mutation};
 pub use launch::RunAs;

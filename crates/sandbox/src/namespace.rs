@@ -42,7 +42,8 @@ use overmind_core::sandbox::{
 use crate::attest::{self, Inquiry, Keeper};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
-use crate::init::spec::{Ground, Kind, Limits, Program, Spec};
+use crate::init::root::{HOME_OF_THE_LIVING, TERMINALS};
+use crate::init::spec::{Ground, Kind, Limits, Living, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome, RunAs};
 use crate::warm::{Pool, Warmth};
 use crate::{kernel, request};
@@ -102,6 +103,8 @@ pub struct Namespace {
     unmeasured: bool,
     warned: AtomicBool,
     pool: Pool,
+    /// What is measured is the sandbox of commands that live.
+    living: Option<Living>,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::init::mutation::Mutation>,
 }
@@ -121,9 +124,24 @@ impl Namespace {
             unmeasured: false,
             warned: AtomicBool::new(false),
             pool: Pool::default(),
+            living: None,
             #[cfg(feature = "mutations")]
             mutation: None,
         }
+    }
+
+    /// For commands that live: measured is what these get. It runs none itself.
+    #[must_use]
+    pub(crate) fn of_the_living(mut self, living: Living) -> Self {
+        self.options.waiting = 0;
+        self.living = Some(living);
+        self
+    }
+
+    /// What its commands are started in.
+    pub(crate) fn kind(&self, program: Program) -> Kind {
+        let Options { read_only, devices, .. } = self.options.clone();
+        Kind::Namespace { read_only, devices, program, living: self.living.clone() }
     }
 
     /// Without attestation: for the guest of a virtual machine, which has nothing of the host
@@ -142,6 +160,9 @@ impl Namespace {
 
     /// Which limits of a request are enforced here, by what, and why not where they are not.
     pub fn bounds(&self) -> Vec<Bound> {
+        if self.living.is_some() {
+            return self.bounds_of_the_living();
+        }
         let cgroups = self.cgroups();
         let by = |limit: &str, text: &str, remark: String| Bound {
             limit: limit.to_owned(),
@@ -177,6 +198,27 @@ impl Namespace {
         ];
         let always = always.map(|(limit, text)| by(limit, text, String::new()));
         [memory, cpus, pids].into_iter().chain(always).collect()
+    }
+
+    /// Nobody stands by who could count for them: what the kernel bounds by itself.
+    fn bounds_of_the_living(&self) -> Vec<Bound> {
+        let bound = |limit: &str, enforced_by: Option<&str>| Bound {
+            limit: limit.to_owned(),
+            enforced_by: enforced_by.map(str::to_owned),
+            remark: String::new(),
+        };
+        let pids = match (kernel::has_namespaced_pid_max(), self.runs_as_root()) {
+            (true, _) => Some("process namespace, for the whole tree"),
+            (false, false) => Some("rlimit, for the whole tree"),
+            (false, true) => None,
+        };
+        let limits = ["memory_bytes", "cpus", "file_bytes"].map(|limit| bound(limit, None));
+        let more = [
+            bound("pids", pids),
+            bound("tmp_bytes", Some("size of the file system in memory")),
+            bound("open_files", Some("rlimit, for each process")),
+        ];
+        limits.into_iter().chain(more).collect()
     }
 
     /// Ends the inits that wait, keeps no new ones, and waits until nothing is left of dropped
@@ -218,9 +260,8 @@ impl Namespace {
     }
 
     fn spec(&self, request: &SandboxRequest, program: Program) -> Spec {
-        let Options { read_only, devices, .. } = self.options.clone();
         #[cfg_attr(not(feature = "mutations"), expect(unused_mut, reason = "a field of tests"))]
-        let mut spec = to_spec(request, Kind::Namespace { read_only, devices, program });
+        let mut spec = to_spec(request, self.kind(program));
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();
@@ -304,9 +345,10 @@ impl Namespace {
             .map(|meta| (meta.dev(), meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
             .ok();
         let kernel = attest::this_kernel();
+        let living = self.living.as_ref().map(|living| format!(" {living:?}")).unwrap_or_default();
         let all = format!(
             "{kernel:?} {init_program:?} {program:?} {read_only:?} {devices:?} {run_as:?} \
-             {private:?} {sockets:?}"
+             {private:?} {sockets:?}{living}"
         );
         blake3::hash(all.as_bytes()).to_hex()[..32].to_owned()
     }
@@ -314,9 +356,19 @@ impl Namespace {
     /// Runs the probe inside and judges its answer.
     async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
         let Options { private, sockets, read_only, devices, .. } = &self.options;
-        let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, WRITABLE)?
-            .with(|traps| traps.except(read_only))
+        let granted =
+            self.living.as_ref().map(|living| living.writable.clone()).unwrap_or_default();
+        let mut writable = WRITABLE.to_vec();
+        if self.living.is_some() {
+            writable.extend([HOME_OF_THE_LIVING, TERMINALS]);
+        }
+        writable.extend(granted.iter().filter_map(|path| path.to_str()));
+        let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, &writable)?
+            .with(|traps| traps.except(read_only).except(&granted))
             .accepting(devices);
+        if let Some(living) = &self.living {
+            inquiry = inquiry.of_the_living(living.network);
+        }
         // Measured is what is let in, not how much of it.
         inquiry.request.limits.cpus = 8.0;
         let result = self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?;
@@ -399,6 +451,8 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         workspace: request.workspace.clone(),
         writable: request.writable.clone(),
         cwd: request.cwd.clone(),
+        private_home: None,
+        terminal: false,
         limits: Limits {
             memory_bytes: request.limits.memory_bytes,
             pids: request.limits.pids,

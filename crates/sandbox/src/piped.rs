@@ -73,7 +73,7 @@ impl PipedLauncher {
                 let read_only: Vec<PathBuf> = read_only.cloned().collect();
                 attested = self.measuring(&read_only).attest().await?;
                 let devices = self.options.devices.clone();
-                Kind::Namespace { read_only, devices, program: Program::Command }
+                Kind::Namespace { read_only, devices, program: Program::Command, living: None }
             }
             SandboxLevel::None => Kind::Unconfined,
             SandboxLevel::Docker | SandboxLevel::Microvm => {

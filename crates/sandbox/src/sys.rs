@@ -168,12 +168,19 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, depth: Depth, set: u64) -> io
 
 /// Blocks SIGCHLD and gives a descriptor that is readable when a child has changed state.
 pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    signals(&[libc::SIGCHLD])
+}
+
+/// Blocks these signals and gives a descriptor that is readable when one of them has come.
+pub(crate) fn signals(which: &[c_int]) -> io::Result<OwnedFd> {
     // SAFETY: `set` is written by sigemptyset before it is read; both calls get valid pointers,
     // and the returned descriptor is new, so nobody else owns it.
     unsafe {
         let mut set: libc::sigset_t = mem::zeroed();
         libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        for signal in which {
+            libc::sigaddset(&raw mut set, *signal);
+        }
         if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) == -1 {
             return Err(io::Error::last_os_error());
         }
@@ -183,6 +190,44 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
         }
         Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Which signals have come, by what is read from [`signals`].
+pub(crate) fn signal_numbers(read: &[u8]) -> impl Iterator<Item = u8> {
+    let (records, _) = read.as_chunks::<{ mem::size_of::<libc::signalfd_siginfo>() }>();
+    // The number is the first field, four bytes wide, and no more than 64.
+    let number = |record: &[u8]| u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
+    records.iter().filter_map(move |record| u8::try_from(number(record)).ok())
+}
+
+/// Ignores a signal until [`reset_signals`].
+pub(crate) fn ignore(signal: c_int) {
+    // SAFETY: SIG_IGN installs no handler.
+    unsafe {
+        libc::signal(signal, libc::SIG_IGN);
+    }
+}
+
+/// Sends a signal to a whole process group.
+pub(crate) fn kill_group(group: Pid, signal: c_int) -> io::Result<()> {
+    // SAFETY: `kill` has no memory precondition; the number of a signal is checked by the kernel.
+    let done = unsafe { libc::kill(-group.as_raw_nonzero().get(), signal) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends this process a signal, which has ended it when this returns if it ends anybody.
+pub(crate) fn end_by(signal: c_int) {
+    // SAFETY: as in `kill_group`.
+    unsafe {
+        libc::kill(libc::getpid(), signal);
+    }
+}
+
+/// Gives up the controlling terminal, if this process leads the session that it belongs to.
+pub(crate) fn leave_terminal(terminal: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: this request takes no argument, so nothing is read or written through a pointer.
+    let done = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Gives every signal its default meaning and unblocks all, as a new program expects.

@@ -1,7 +1,7 @@
 //! The token in a request's headers. What it proves is the engine's business.
 
 use axum::http::{HeaderMap, HeaderName, header};
-use overmind_api::ProblemKind;
+use overmind_api::{ATTACH_TOKEN_PROTOCOL, ProblemKind};
 
 use crate::fault::Fault;
 use crate::host::single;
@@ -11,6 +11,9 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const MAX_TOKEN: usize = 512;
 
 /// The request's token: `Authorization: Bearer …`, or `x-api-key`.
+///
+/// A browser can set neither on a WebSocket: there a protocol `overmind.token.…` will do, which only
+/// a page that knows the token can offer.
 ///
 /// Never from the query or a cookie: those end up in logs and are sent by foreign pages.
 pub(crate) fn token(headers: &HeaderMap) -> Result<&str, Fault> {
@@ -27,12 +30,23 @@ pub(crate) fn token(headers: &HeaderMap) -> Result<&str, Fault> {
             return Err(refused("the Authorization and x-api-key headers carry different tokens"));
         }
         (Some(token), _) | (None, Some(token)) => token,
-        (None, None) => return Err(refused("the request carries no token")),
+        (None, None) => protocol(headers).ok_or_else(|| refused("the request carries no token"))?,
     };
     let sound = !token.is_empty()
         && token.len() <= MAX_TOKEN
         && token.bytes().all(|b| b.is_ascii_graphic());
     if sound { Ok(token) } else { Err(refused("the token is empty, too long, or not plain text")) }
+}
+
+/// The token among the protocols of a WebSocket's handshake.
+fn protocol(headers: &HeaderMap) -> Option<&str> {
+    let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
+    if !upgrade.eq_ignore_ascii_case("websocket") {
+        return None;
+    }
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let mut offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(','));
+    offered.find_map(|protocol| protocol.trim().strip_prefix(ATTACH_TOKEN_PROTOCOL))
 }
 
 fn bearer(text: &str) -> Option<&str> {
@@ -74,6 +88,17 @@ mod tests {
         }
         let both = [("authorization", "Bearer t"), ("x-api-key", "t")];
         assert_eq!(read(&both).as_deref(), Ok("t"));
+    }
+
+    #[test]
+    fn a_browser_tells_its_token_among_the_protocols_of_a_websocket_and_nowhere_else() {
+        let protocol = ("sec-websocket-protocol", "overmind.attach.v1, overmind.token.ovk_1");
+        assert_eq!(read(&[("upgrade", "websocket"), protocol]).as_deref(), Ok("ovk_1"));
+        assert_eq!(read(&[protocol]), Err(401));
+        let both = [("upgrade", "websocket"), protocol, ("authorization", "Bearer ovk_2")];
+        assert_eq!(read(&both).as_deref(), Ok("ovk_2"), "a header is what counts");
+        let without = ("sec-websocket-protocol", "overmind.attach.v1, overmind.token.");
+        assert_eq!(read(&[("upgrade", "websocket"), without]), Err(401));
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub struct ServerConfig {
     pub address_rate: Option<RateLimit>,
     /// Between two signs of life on a silent event stream.
     pub keepalive: Duration,
+    /// Terminals that are looked at, all runs together. They are no connections any more, and count
+    /// among `max_connections` only until they begin.
+    pub max_viewers: usize,
+    pub max_viewers_per_run: usize,
     /// How long `serve` waits for open requests once it is told to stop.
     pub drain_grace: Duration,
     /// Which provider keys are set; shown, masked, under `/api/settings`.
@@ -53,6 +57,8 @@ impl Default for ServerConfig {
             caller_rate: Some(RateLimit { per_second: 2000, burst: 4000 }),
             address_rate: Some(RateLimit { per_second: 2000, burst: 4000 }),
             keepalive: Duration::from_secs(15),
+            max_viewers: 256,
+            max_viewers_per_run: 16,
             drain_grace: Duration::from_secs(30),
             provider_keys: Vec::new(),
             version: env!("CARGO_PKG_VERSION"),

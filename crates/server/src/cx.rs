@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use overmind_engine::{Caller, Engine, EngineError};
@@ -14,6 +15,7 @@ use crate::fault::Fault;
 use crate::host::HostRules;
 use crate::metrics::Metrics;
 use crate::rate::Limiter;
+use crate::viewer::Viewers;
 use overmind_api::ProblemKind;
 
 /// The context of the whole server; one per [`crate::Server`].
@@ -27,6 +29,7 @@ pub(crate) struct Cx {
     pub(crate) tasks: TaskTracker,
     /// Cancelled when the server is told to stop. Open streams end then.
     pub(crate) stop: CancellationToken,
+    pub(crate) viewers: Arc<Viewers>,
     by_address: Option<Limiter<IpAddr>>,
     by_caller: Option<Limiter<String>>,
 }
@@ -38,6 +41,7 @@ impl Cx {
             metrics: Metrics::new(engine.clone()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            viewers: Arc::default(),
             by_address: config.address_rate.map(Limiter::new),
             by_caller: config.caller_rate.map(Limiter::new),
             engine,

@@ -207,7 +207,8 @@ mod tests {
         );
         refused(
             r#"{"agent_id":"a","taks":"x"}"#,
-            "taks: is not known here; known is one of agent_id, task, step_limit, workspace, name, parent, command",
+            "taks: is not known here; known is one of agent_id, task, step_limit, workspace, name, \
+             parent, command, sandbox, room",
         );
         refused(r#"{"agent_id":"a","agent_id":"b"}"#, "agent_id: is given twice");
     }

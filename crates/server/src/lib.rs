@@ -11,6 +11,8 @@
 //! show. What changes something runs detached from the connection: a client that leaves does not
 //! cut it in half.
 //!
+//! [`Proxy`] stands beside it: stable names for what runs serve, on a port of its own.
+//!
 //! This crate decides nothing about agents and runs; it never touches the store. It refuses:
 //! a listener beyond loopback without TLS, requests without a token (but for `/health`,
 //! `/healthz`, `/readyz`), foreign hosts and origins, and bodies it cannot bound. It has no CORS
@@ -31,14 +33,17 @@ mod log_stream;
 mod metrics;
 mod openapi;
 mod page;
+mod proxy;
 mod rate;
 mod routes;
 mod serve;
 mod socket;
 mod sse;
 mod timeline_stream;
+mod viewer;
 
 pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};
 pub use openapi::openapi;
+pub use proxy::{Backends, Found, Proxy, label};
 pub use serve::{Drained, Server};

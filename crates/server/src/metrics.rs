@@ -36,6 +36,7 @@ pub(crate) struct Metrics {
     refused: Counter,
     limited: Counter,
     streams: Gauge,
+    viewers: Gauge,
 }
 
 /// Counts one thing as open until it is dropped.
@@ -67,6 +68,7 @@ impl Metrics {
             refused: Counter::default(),
             limited: Counter::default(),
             streams: Gauge::default(),
+            viewers: Gauge::default(),
         };
         metrics.registered(engine)
     }
@@ -81,6 +83,7 @@ impl Metrics {
         all.register("http_connections_refused", help, self.refused.clone());
         all.register("http_rate_limited", "Requests answered 429", self.limited.clone());
         all.register("http_streams", "Event streams open now", self.streams.clone());
+        all.register("http_viewers", "Terminals attached now", self.viewers.clone());
         all.register_collector(Box::new(OfEngine(engine)));
         self
     }
@@ -102,6 +105,10 @@ impl Metrics {
 
     pub(crate) fn stream(&self) -> Open {
         Open::one_more(&self.streams)
+    }
+
+    pub(crate) fn viewer(&self) -> Open {
+        Open::one_more(&self.viewers)
     }
 
     pub(crate) fn connection_refused(&self) {

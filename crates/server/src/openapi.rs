@@ -1,11 +1,11 @@
 //! The OpenAPI document, made from the handlers and the wire types.
 
-use overmind_api::{InboxSnapshot, Problem};
+use overmind_api::{AttachSaid, AttachWord, InboxSnapshot, Problem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, commands, health, inbox, mcp, memory, runs};
+use crate::routes::{admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -27,9 +27,11 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         agents::agent_disable, agents::agent_versions,
         runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
         commands::run_stop, commands::run_send, commands::run_usage, commands::run_log,
+        attach::run_attach, attach::run_usages,
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
+        rooms::run_work, rooms::run_done, rooms::room_leaks, rooms::room_fix,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
@@ -39,7 +41,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,
         admin::backup, admin::prune, admin::openapi,
     ),
-    components(schemas(Problem, InboxSnapshot)),
+    components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid)),
     modifiers(&Common),
 )]
 struct Document;

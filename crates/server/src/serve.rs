@@ -190,7 +190,8 @@ impl Acceptor {
             .header_read_timeout(cx.config.header_timeout)
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(io, service);
+            .serve_connection(io, service)
+            .with_upgrades();
         let mut connection = pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

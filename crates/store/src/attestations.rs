@@ -126,7 +126,11 @@ fn logged(conn: &Connection, session: SessionId, gist: &AttestationRef) -> Outco
     Ok(payload.is_none_or(|payload| match Recorded::decode(SANDBOX_ATTESTED, &payload) {
         Ok(Recorded::Attested(said)) => *said == *gist,
         Ok(
-            Recorded::Queued(_) | Recorded::Input(_) | Recorded::Decision | Recorded::Observation,
+            Recorded::Queued(_)
+            | Recorded::Input(_)
+            | Recorded::Decision
+            | Recorded::RoomDone(_)
+            | Recorded::Observation,
         )
         | Err(_) => false,
     }))

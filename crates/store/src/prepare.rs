@@ -99,6 +99,7 @@ pub(crate) struct Session {
     pub(crate) error: Option<String>,
     pub(crate) attestation: Option<String>,
     pub(crate) command: Option<String>,
+    pub(crate) room: Option<String>,
 }
 
 /// The name under which an answer is remembered. Lengths keep `("a", "bc")` from `("ab", "c")`.
@@ -239,7 +240,13 @@ fn prepare_session(mut row: SessionRow, redactor: &Redactor) -> (Box<Session>, u
         .command
         .as_ref()
         .map(|command| serde_json::to_string(command).expect("plain data has a JSON form"));
-    (Box::new(Session { row, error, attestation, command }), size)
+    let room = row.room.as_ref().map(|room| {
+        let mut room = serde_json::to_value(room).expect("plain data has a JSON form");
+        redactor.value(&mut room);
+        room.to_string()
+    });
+    let size = size + len(room.as_deref());
+    (Box::new(Session { row, error, attestation, command, room }), size)
 }
 
 fn little_endian(numbers: &[f32]) -> Vec<u8> {

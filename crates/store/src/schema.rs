@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0005_memory_keys.sql"),
     include_str!("../migrations/0006_names.sql"),
     include_str!("../migrations/0007_commands.sql"),
+    include_str!("../migrations/0008_rooms.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

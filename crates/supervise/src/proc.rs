@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
+use overmind_core::process::Usage;
 use rustix::process::Pid;
 
 /// One line of `/proc/PID/stat`, as far as we need it.
@@ -52,6 +53,11 @@ impl Stat {
     pub(crate) fn resident_bytes(&self) -> u64 {
         let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
         self.resident_pages.saturating_mul(page)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_a_test(pid: i32, parent: i32) -> Self {
+        Self { pid, parent, group: pid, state: 'S', ticks: 0, started: 0, resident_pages: 0 }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -104,10 +110,18 @@ pub(crate) fn descendants(root: i32, which: Look) -> Vec<Stat> {
 }
 
 fn below(all: Vec<Stat>, root: i32) -> Vec<Stat> {
+    take_below(&mut by_parent(all), root)
+}
+
+fn by_parent(all: Vec<Stat>) -> HashMap<i32, Vec<Stat>> {
     let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
     for stat in all {
         children.entry(stat.parent).or_default().push(stat);
     }
+    children
+}
+
+fn take_below(children: &mut HashMap<i32, Vec<Stat>>, root: i32) -> Vec<Stat> {
     let mut found = Vec::new();
     let mut open = vec![root];
     while let Some(pid) = open.pop() {
@@ -117,6 +131,32 @@ fn below(all: Vec<Stat>, root: i32) -> Vec<Stat> {
         }
     }
     found
+}
+
+/// What the trees of these main processes use. Each hangs below its keeper, which is its main
+/// process's parent and waits for all that end in it: the keeper's count has their time.
+pub(crate) fn usages<K: Copy>(mains: &[(K, i32)]) -> Vec<(K, Usage)> {
+    summed(look(Look::All), mains)
+}
+
+fn summed<K: Copy>(all: Vec<Stat>, mains: &[(K, i32)]) -> Vec<(K, Usage)> {
+    let keepers: HashMap<i32, i32> = all.iter().map(|stat| (stat.pid, stat.parent)).collect();
+    let ended: HashMap<i32, Duration> = all.iter().map(|stat| (stat.pid, stat.cpu())).collect();
+    let mut children = by_parent(all);
+    let used = |(key, main): &(K, i32)| {
+        let keeper = *keepers.get(main)?;
+        let tree = take_below(&mut children, keeper);
+        let mut usage = Usage { cpu: *ended.get(&keeper)?, ..Usage::default() };
+        for stat in &tree {
+            usage.cpu += stat.cpu();
+        }
+        for stat in tree.iter().filter(|stat| stat.is_alive()) {
+            usage.resident_bytes += stat.resident_bytes();
+            usage.processes += 1;
+        }
+        Some((*key, usage))
+    };
+    mains.iter().filter_map(used).collect()
 }
 
 /// Whether `pid` stands somewhere below `root`.
@@ -171,7 +211,7 @@ mod tests {
     use super::*;
 
     fn stat(pid: i32, parent: i32) -> Stat {
-        Stat { pid, parent, group: pid, state: 'S', ticks: 0, started: 0, resident_pages: 0 }
+        Stat::for_a_test(pid, parent)
     }
 
     #[test]
@@ -190,6 +230,31 @@ mod tests {
         let mut found: Vec<i32> = below(all, 2).into_iter().map(|stat| stat.pid).collect();
         found.sort_unstable();
         assert_eq!(found, [3, 4, 6]);
+    }
+
+    #[test]
+    fn trees_are_summed_below_their_keepers_and_what_is_gone_is_left_out() {
+        let per_second = rustix::param::clock_ticks_per_second();
+        let busy =
+            |pid, parent, seconds: u64| Stat { ticks: seconds * per_second, ..stat(pid, parent) };
+        let page = u64::try_from(rustix::param::page_size()).unwrap();
+        let large = |stat: Stat| Stat { resident_pages: 10, ..stat };
+        let all = vec![
+            busy(1, 0, 100),
+            busy(10, 1, 1), // a keeper
+            large(busy(11, 10, 2)),
+            large(busy(12, 11, 3)),
+            Stat { state: 'Z', ..busy(13, 10, 4) },
+            busy(20, 1, 0), // another
+            busy(21, 20, 5),
+        ];
+        let found = summed(all, &[("one", 11), ("two", 21), ("gone", 31)]);
+        let usage = |seconds, pages, processes| Usage {
+            cpu: Duration::from_secs(seconds),
+            resident_bytes: pages * page,
+            processes,
+        };
+        assert_eq!(found, [("one", usage(10, 20, 2)), ("two", usage(5, 0, 1))]);
     }
 
     #[test]

@@ -3,13 +3,63 @@
 use std::path::Path;
 
 use overmind_core::process::prompt::Screen;
-use overmind_core::process::{LogKind, TerminalSize};
+use overmind_core::process::{LogKind, Painted, TerminalSize};
 
 use crate::log::reader::{Cursor, extent};
 use crate::log::strip::strip;
 
 /// How much of the log's end is drawn. Programs that draw whole screens do so in far less.
 const DRAWN: u64 = 64 << 10;
+
+/// The same for a viewer: what scrolls long and draws rarely should still find its colours.
+const PAINTED: u64 = 256 << 10;
+
+/// Draws what a terminal shows in life `epoch`, as what a viewer's terminal draws it by. Answers it
+/// with the place in the log up to which it goes. Blocking; costs some milliseconds.
+pub(crate) fn paint(dir: &Path, size: TerminalSize, epoch: u32) -> std::io::Result<(Painted, u64)> {
+    let end = extent(dir)?.to;
+    let from = end.saturating_sub(PAINTED);
+    let mut cursor = Cursor::new(dir.to_owned(), from);
+    let mut bytes = Vec::new();
+    // Up to where it ended when we came: whoever writes without a pause would never be done with.
+    while cursor.offset < end {
+        let chunks = cursor.next(128 << 10)?;
+        if chunks.is_empty() {
+            break;
+        }
+        for chunk in chunks {
+            let drawn = match chunk.record.kind {
+                LogKind::Output | LogKind::Stderr => chunk.record.epoch == epoch,
+                LogKind::Note(_) => false,
+            };
+            if drawn {
+                bytes.extend_from_slice(&chunk.bytes);
+            }
+        }
+    }
+    let painted = Painted { bytes: painted(&bytes, size), size, skipped: 0 };
+    Ok((painted, cursor.offset))
+}
+
+fn painted(bytes: &[u8], size: TerminalSize) -> Vec<u8> {
+    // Whatever the viewer's terminal was in: no alternate screen, no scrolling region, plain text.
+    let mut out = b"\x1b[?1049l\x1b[r\x1b[m".to_vec();
+    let mut parser = vt100::Parser::new(size.rows.max(2), size.columns.max(2), 0);
+    parser.process(bytes);
+    if parser.screen().alternate_screen() {
+        // What is beneath comes first, so that it is there when the program leaves.
+        let above = parser.screen().contents_formatted();
+        let modes = parser.screen().input_mode_formatted();
+        parser.process(b"\x1b[?1049l");
+        out.extend(parser.screen().contents_formatted());
+        out.extend(b"\x1b[?1049h");
+        out.extend(above);
+        out.extend(modes);
+    } else {
+        out.extend(parser.screen().state_formatted());
+    }
+    out
+}
 
 /// Draws the end of a log. Blocking; costs about a millisecond.
 pub(crate) fn draw(
@@ -92,6 +142,28 @@ mod tests {
         assert_eq!(screen.cursor, Some(2));
         let last = drawn(bytes, size, 1);
         assert_eq!((last.lines, last.cursor), (vec!["Password:".to_owned()], Some(0)));
+    }
+
+    #[test]
+    fn what_is_painted_draws_the_same_again_above_and_beneath() {
+        let size = TerminalSize { columns: 20, rows: 5 };
+        let written =
+            b"$ edit\r\n\x1b[?1049h\x1b[?2004h\x1b[2J\x1b[3;4H\x1b[31mred\x1b[m text\x1b[?25l";
+        let mut first = vt100::Parser::new(5, 20, 0);
+        first.process(written);
+        // A viewer that was in the middle of something else.
+        let mut viewer = vt100::Parser::new(5, 20, 0);
+        viewer.process(b"old\r\nthings\x1b[?1049h\x1b[2;3r\x1b[7mmore");
+        viewer.process(&painted(written, size));
+        let (one, two) = (first.screen(), viewer.screen());
+        assert_eq!(one.contents_formatted(), two.contents_formatted());
+        assert_eq!(one.input_mode_formatted(), two.input_mode_formatted());
+        assert!(two.alternate_screen() && two.bracketed_paste() && two.hide_cursor());
+        for parser in [&mut first, &mut viewer] {
+            parser.process(b"\x1b[?1049l");
+        }
+        assert_eq!(first.screen().contents(), viewer.screen().contents());
+        assert_eq!(viewer.screen().contents(), "$ edit");
     }
 
     #[test]

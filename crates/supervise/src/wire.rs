@@ -140,6 +140,7 @@ pub(crate) struct Order {
     pub(crate) leftovers_grace_ms: Option<u64>,
     pub(crate) group: Plan,
     pub(crate) user: Option<(u32, u32)>,
+    pub(crate) enclosed: bool,
 }
 
 impl Order {
@@ -171,6 +172,7 @@ impl Order {
             },
             group,
             user: spec.user.map(|ProcessUser { uid, gid }| (uid, gid)),
+            enclosed: spec.enclosed,
         }
     }
 }

@@ -5,6 +5,8 @@
 pub mod clock;
 pub mod ids;
 pub mod ports;
+pub mod processes;
 pub mod real;
+pub mod rooms;
 pub mod store_conformance;
 pub mod upstream;

@@ -8,6 +8,8 @@
 //!   what it asks for.
 //! * [`lease`]: all of that for one session, made in order and given back in order, also after a
 //!   crash; [`leaks`] finds what is left. Start with [`lease::Workspace`].
+//! * [`rooms`]: the port of the engine, [`overmind_core::room::Rooms`], over all of it. Start with
+//!   [`rooms::LocalRooms`].
 
 pub mod config;
 mod copy;
@@ -19,6 +21,7 @@ pub mod leaks;
 pub mod lease;
 pub mod pool;
 pub mod ports;
+pub mod rooms;
 pub mod services;
 pub mod tree;
 

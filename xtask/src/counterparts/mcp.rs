@@ -48,7 +48,7 @@ pub(super) fn python(host: &Host) -> Result<Started> {
 }
 
 /// What the person brought along, or a directory of ours with `what` in it.
-fn installed(
+pub(super) fn installed(
     host: &Host,
     brought: Option<&String>,
     name: &str,

@@ -1,11 +1,12 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
-//! servers, a static embedding model on disk, manual pages to search in, a kernel package for
+//! servers, two agents of other people, a static embedding model on disk, manual pages to search in, a kernel package for
 //! the microvm's guest, strace, git-lfs, and the servers of PostgreSQL and Redis.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
-//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
+//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_CLAUDE_CODE`, `OVERMIND_TEST_CODEX` (where their
+//! programs are), `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
 //! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES` and
 //! `OVERMIND_TEST_REDIS` (programs, the servers among which the tests start themselves).
@@ -15,6 +16,7 @@
 //!
 //! What is already in the environment is taken as it is and left running.
 
+mod agents;
 mod daemon;
 mod docker;
 mod embedding;
@@ -70,11 +72,13 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 11] = [
+        let all: [(&'static str, Start); 13] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
+            ("OVERMIND_TEST_CLAUDE_CODE", agents::claude_code),
+            ("OVERMIND_TEST_CODEX", agents::codex),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
             ("OVERMIND_TEST_MANUAL", manual::start),
             ("OVERMIND_TEST_MICROVM", microvm::start),

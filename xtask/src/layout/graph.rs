@@ -28,6 +28,7 @@ pub const EDGES: &[(&str, &[&str])] = &[
             "overmind-store",
             "overmind-supervise",
             "overmind-tools",
+            "overmind-workspace",
         ],
     ),
     ("overmind-api", &["overmind-core"]),

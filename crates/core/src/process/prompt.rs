@@ -30,6 +30,8 @@ pub enum Provider {
     Raw,
     Claude,
     Codex,
+    /// Any program that prints lines of `{"overmind": {…}}`.
+    Lines,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -151,7 +151,9 @@ impl Session {
             | Phase::Deciding { .. }
             | Phase::Asking { .. }
             | Phase::Forked { .. }
+            | Phase::Preparing { .. }
             | Phase::Living(_)
+            | Phase::Closing(_)
             | Phase::Ended => Vec::new(),
         }
     }
@@ -555,7 +557,8 @@ impl Session {
         if let Phase::Deciding { effect, .. } = self.phase {
             return self.request_again(effect, out);
         }
-        self.recover_life(out);
+        self.recover_room(now, out);
+        self.recover_life(now, out);
         self.take_back_judging();
         let Phase::Acting { calls } = &self.phase else { return };
         for (at, call) in calls.iter().enumerate() {
@@ -632,7 +635,9 @@ impl Session {
             Phase::Asking { .. }
             | Phase::Approving { .. }
             | Phase::Forked { .. }
+            | Phase::Preparing { .. }
             | Phase::Living(_)
+            | Phase::Closing(_)
             | Phase::Ended => {}
         }
     }

@@ -8,12 +8,16 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::room::{self, ROOM_DONE};
 use crate::agent::AgentSpec;
 use crate::attest::AttestationRef;
 use crate::command::{LifeEnded, LifeInput, Notice, StopHow};
 use crate::gate::{self, GateVerdict};
 use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
+use crate::process::provider;
+use crate::room::RoomWish;
+use crate::room::stay::{RoomDecision, RoomInput};
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 
@@ -44,6 +48,9 @@ pub struct Spec {
     pub gated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<ForkOf>,
+    /// The room that it is to work in; only sessions of commands have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<RoomWish>,
 }
 
 /// Where a fork comes from and what it changes from the fork on.
@@ -123,6 +130,8 @@ pub enum Input {
     TimeLimit,
     /// About the command that the session's agent is.
     Life(LifeInput),
+    /// About the room that it works in.
+    Room(RoomInput),
     /// The repeated part of a fork ends here; what follows is its own.
     Forked,
     /// The node shut down in good order: these effects were decided on and never begun.
@@ -139,6 +148,8 @@ pub enum Recorded {
     Decision,
     /// An observation that the row shows: what the session's sandbox was measured to give.
     Attested(Box<AttestationRef>),
+    /// The same: what was decided over the work of its room.
+    RoomDone(Box<RoomDecision>),
     Observation,
 }
 
@@ -270,8 +281,18 @@ pub const REBUILT_FROM: &[&str] = &[
     "process.noticed",
     "process.stop_asked",
     "process.due",
+    "room.ready",
+    "room.failed",
+    "room.closed",
+    "room.left",
+    ROOM_DONE,
     SANDBOX_ATTESTED,
 ];
+
+#[derive(Deserialize)]
+struct RoomDonePayload {
+    decision: RoomDecision,
+}
 
 #[derive(Deserialize)]
 struct AttestedPayload {
@@ -375,6 +396,16 @@ impl Recorded {
                 Self::Input(Input::Life(LifeInput::StopAsked { how, by }))
             }
             "process.due" => Self::Input(Input::Life(LifeInput::Due)),
+            "room.ready" | "room.failed" | "room.closed" | "room.left" => {
+                let read = room::decode(kind, payload).transpose();
+                let read =
+                    read.map_err(|err| DecodeError { kind: kind.into(), why: err.to_string() });
+                read?.map_or(Self::Decision, |input| Self::Input(Input::Room(input)))
+            }
+            ROOM_DONE => {
+                let RoomDonePayload { decision } = read(kind, payload)?;
+                Self::RoomDone(Box::new(decision))
+            }
             "run.time_limit_reached" => Self::Input(Input::TimeLimit),
             "run.forked" => Self::Input(Input::Forked),
             "run.handed_over" => {
@@ -398,7 +429,11 @@ impl Recorded {
             | "tool.output.delta"
             | "tool.output.skipped"
             | "tool.progress"
-            | "input.sent" => Self::Observation,
+            | "room.progress"
+            | "input.sent"
+            | "attach.began"
+            | "attach.ended" => Self::Observation,
+            kind if provider::EVENTS.contains(&kind) => Self::Observation,
             _ => Self::Decision,
         })
     }
@@ -456,6 +491,7 @@ impl Input {
             | Self::Canceled { .. }
             | Self::TimeLimit
             | Self::Life(_)
+            | Self::Room(_)
             | Self::Forked
             | Self::HandedOver { .. } => {}
         }
@@ -552,6 +588,7 @@ impl Input {
                 }
                 LifeInput::Due => ("process.due", json!({"run_id": run})),
             },
+            Self::Room(input) => room::record(input, run),
             Self::Forked => ("run.forked", json!({"run_id": run})),
             Self::HandedOver { not_begun } => {
                 ("run.handed_over", json!({"run_id": run, "not_begun": not_begun}))

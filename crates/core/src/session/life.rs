@@ -1,5 +1,6 @@
 //! The lives of a session whose agent is a command: begun, ended, begun again, or not.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,7 +13,10 @@ use crate::command::{
 use crate::effect::{Effect, EffectAction};
 use crate::ids::{EffectId, InboxId};
 use crate::inbox::{InboxKind, Waiting, title};
+use crate::model::Usage;
+use crate::process::ExitStatus;
 use crate::process::prompt::Question;
+use crate::process::provider::{Answer, Ask, Scope, Spent, Told, launch};
 use crate::process::restart::{LifeEnd, RestartState, Verdict};
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
@@ -20,25 +24,55 @@ use crate::time::Timestamp;
 /// Grace of a stop that names none.
 pub const STOP_GRACE_MS: u32 = 10_000;
 
+/// Questions that may wait for the one that is shown.
+const MOST_ASKS: usize = 32;
+
 /// What a session remembers about its command between lives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lives {
     restarts: RestartState,
     /// The provider's last word.
-    result: Option<(String, bool)>,
+    result: Option<Answer>,
+    /// Up to where in the log its output has been read.
+    read: u64,
+    of_life: Figures,
+    of_conversation: Figures,
+    /// Whether the provider ever told what it costs.
+    priced: bool,
+}
+
+/// What has been told of a life or a conversation so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Figures {
+    usage: Usage,
+    cost_microusd: u64,
 }
 
 /// A life under way, or the pause before the next one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Living {
     pub(super) effect: Option<u64>,
     /// Since when the program runs.
     up: Option<Timestamp>,
     ending: Option<Ending>,
     /// The question that it waits with, while it does.
-    asks: Option<Question>,
+    asks: Option<Asked>,
+    /// What its protocol asks beside.
+    more: VecDeque<Ask>,
+    /// The conversation that it was told to go on with.
+    conversation: Option<String>,
+    /// Whether it has not said yet that it does.
+    resuming: bool,
     /// When the next life begins; there while none is under way.
     due: Option<Timestamp>,
+}
+
+/// A question, seen on the screen or asked in the provider's protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    question: Question,
+    /// In the protocol: under which id, and where in the log.
+    ask: Option<(String, u64)>,
 }
 
 /// Why a life is being ended.
@@ -79,11 +113,13 @@ impl Session {
                 present(effect)
                     && match notice {
                         Notice::Waits(question) => {
-                            living.ending.is_none() && living.asks.as_ref() != Some(question)
+                            let asked = living.asks.as_ref().map(|asked| &asked.question);
+                            living.ending.is_none() && asked != Some(question)
                         }
                         Notice::GoesOn => living.asks.is_some(),
                         Notice::Silent { .. } => living.ending.is_none(),
-                        Notice::Conversation { .. } | Notice::Result { .. } => true,
+                        // What was read again after a restart has been taken already.
+                        Notice::Told(told) => told.upto > self.lives.read,
                     }
             }
             LifeInput::StopAsked { how, .. } => match &living.ending {
@@ -100,7 +136,7 @@ impl Session {
     /// Whether what it asks must stand in no log, and so be answered in its terminal only.
     pub(super) fn asks_for_secret(&self) -> bool {
         let Some(living) = self.phase.living() else { return false };
-        living.asks.as_ref().is_some_and(|question| question.secret)
+        living.asks.as_ref().is_some_and(|asked| asked.question.secret)
     }
 
     pub(super) fn begin_life(&mut self, now: Timestamp, out: &mut Step) {
@@ -109,12 +145,15 @@ impl Session {
         row.life += 1;
         row.restart_at = None;
         let life = row.life;
+        let conversation = row.conversation.clone();
+        let resuming = conversation.is_some();
+        self.lives.of_life = Figures::default();
+        self.lives.result.take_if(|result| result.is_error);
         self.phase = Phase::Living(Box::new(Living {
             effect: Some(effect),
-            up: None,
-            ending: None,
-            asks: None,
-            due: None,
+            conversation,
+            resuming,
+            ..Living::default()
         }));
         let Some(launch) = self.launch() else {
             let message = "the agent has no command";
@@ -141,14 +180,32 @@ impl Session {
         let command = self.command()?;
         let row = self.row.command.as_ref()?;
         let silence = u64::from(command.activity_timeout);
+        let living = self.phase.living()?;
+        let fresh = living.up.is_none();
+        // As it was when the life began, whatever it has said of itself since.
+        let conversation = living.conversation.clone();
+        let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
+        let launch::Line { argv, first } =
+            launch::line(command, &self.row.task, conversation.as_deref());
         Some(Launch {
             life: row.life,
-            argv: command.line(&self.row.task),
+            argv,
             env: command.env.clone(),
-            terminal: command.terminal,
+            env_from: command.env_from.clone(),
+            terminal: launch::has_terminal(command),
             input: command.kind == CommandKind::Session,
             provider: command.provider,
+            read_from: launch::is_read(command).then_some(self.lives.read),
+            first: first.filter(|_| fresh),
+            conversation,
             silence: (silence > 0).then(|| Duration::from_secs(silence)),
+            read: command.read.clone(),
+            write: command.write.clone(),
+            network: command.network,
+            directory: room.map(|room| room.directory.clone()),
+            worktree: room.and_then(|room| room.worktree.clone()),
+            borrowed: room.map(|room| room.borrowed.clone()).unwrap_or_default(),
+            sandbox: room.and_then(|room| room.sandbox),
         })
     }
 
@@ -170,11 +227,12 @@ impl Session {
     }
 
     fn stop_asked(&mut self, how: StopHow, by: &str, now: Timestamp, out: &mut Step) {
-        let Some(living) = self.living() else { return };
+        // Before its first life nothing has to be ended but the making of its room.
+        let Some(living) = self.living() else { return self.stopped(by, now, out) };
         living.ending = Some(Ending::Asked { how, by: by.to_owned() });
         let Some(effect) = living.effect else {
             // Between two lives there is nothing to be ended but the waiting.
-            return self.stopped(now, out);
+            return self.stopped(by, now, out);
         };
         self.no_question(now);
         let reason = format!("stopped by {by}");
@@ -185,9 +243,7 @@ impl Session {
         out.orders.push((EffectId::derive(self.row.id, effect), order));
     }
 
-    fn stopped(&mut self, now: Timestamp, out: &mut Step) {
-        let Some(living) = self.phase.living() else { return };
-        let Some(Ending::Asked { how: _, by }) = &living.ending else { return };
+    fn stopped(&mut self, by: &str, now: Timestamp, out: &mut Step) {
         let row = self.row.command.clone().unwrap_or_default();
         out.events.push(Decision {
             kind: "run.stopped",
@@ -201,7 +257,13 @@ impl Session {
     fn life_ended(&mut self, end: &LifeEnded, now: Timestamp, out: &mut Step) {
         let Some(living) = self.phase.living() else { return };
         let (up, ending) = (living.up.unwrap_or(end.at), living.ending.clone());
+        let refused = matches!(end.status(), Some(ExitStatus::Code(code)) if code != 0);
+        let unknown = living.resuming && refused;
         self.no_question(now);
+        if unknown {
+            // It ended without a word of the conversation: the next life begins a new one.
+            self.command_row().conversation = None;
+        }
         let row = self.command_row();
         row.pid = None;
         (row.exit_code, row.signal) = (end.exit_code, end.signal);
@@ -230,8 +292,7 @@ impl Session {
                 row.restarts = total;
                 row.restart_at = Some(at);
                 if let Some(living) = self.living() {
-                    *living =
-                        Living { effect: None, up: None, ending: None, asks: None, due: Some(at) };
+                    *living = Living { due: Some(at), ..Living::default() };
                 }
             }
             Verdict::Done => self.last_life_ended(end, ending, now, out),
@@ -257,7 +318,7 @@ impl Session {
         out: &mut Step,
     ) {
         let (code, message) = match ending {
-            Some(Ending::Asked { .. }) => return self.stopped(now, out),
+            Some(Ending::Asked { how: _, by }) => return self.stopped(&by, now, out),
             Some(Ending::Silent { seconds }) => {
                 ("stuck", format!("the command said nothing for {seconds} s and was ended"))
             }
@@ -265,9 +326,9 @@ impl Session {
                 let good = end.status().is_some_and(|status| status.is_success());
                 let said = self.lives.result.clone();
                 match (good, said) {
-                    (true, Some((text, true))) => ("provider_error", text),
+                    (_, Some(Answer { text, is_error: true })) => ("provider_error", text),
                     (true, said) => {
-                        let answer = said.map(|(text, _)| text).unwrap_or_default();
+                        let answer = said.map(|answer| answer.text).unwrap_or_default();
                         return self.succeed(answer, now, out);
                     }
                     (false, _) => match end.status() {
@@ -300,32 +361,115 @@ impl Session {
                 let reason = format!("killed: no activity for {seconds}s");
                 self.order(effect, LifeOrder::End { how: StopHow::Kill, reason }, out);
             }
-            Notice::Conversation { id } => self.command_row().conversation = Some(id.clone()),
-            Notice::Result { text, is_error, cost_microusd, details: _ } => {
-                self.lives.result = Some((text.clone(), *is_error));
-                self.row.cost_microusd = match (self.row.cost_microusd, cost_microusd) {
-                    (Some(before), Some(more)) => Some(before.saturating_add(*more)),
-                    (before, None) => before,
-                    (None, Some(_)) => None,
-                };
+            Notice::Told(told) => self.told(told, now, out),
+        }
+    }
+
+    /// The provider's protocol said something.
+    fn told(&mut self, told: &Told, now: Timestamp, out: &mut Step) {
+        self.lives.read = told.upto;
+        if let Some(id) = &told.conversation {
+            let before = self.command_row().conversation.replace(id.clone());
+            if before.as_ref() != Some(id) {
+                self.lives.of_conversation = Figures::default();
             }
+            if let Some(living) = self.living() {
+                living.resuming = false;
+            }
+        }
+        for spent in &told.spent {
+            self.spent(spent);
+        }
+        if let Some(answer) = &told.answer {
+            self.lives.result = Some(answer.clone());
+        }
+        for ask in &told.asks {
+            self.asked(ask, now, out);
+        }
+        for id in &told.gone {
+            let Some(living) = self.living() else { return };
+            living.more.retain(|ask| ask.id != *id);
+            let shown = |asked: &Asked| asked.ask.as_ref().is_some_and(|(ask, _)| ask == id);
+            if living.asks.as_ref().is_some_and(shown) {
+                self.no_question(now);
+                let payload = json!({"run_id": self.row.id});
+                out.events.push(Decision { kind: "run.went_on", payload });
+                self.ask_next(now, out);
+            }
+        }
+    }
+
+    /// Adds what was spent since the last time.
+    fn spent(&mut self, spent: &Spent) {
+        let mut none = Figures::default();
+        let before = match spent.scope {
+            Scope::Turn => &mut none,
+            Scope::Life => &mut self.lives.of_life,
+            Scope::Conversation => &mut self.lives.of_conversation,
+        };
+        if let Some(usage) = spent.usage {
+            self.row.usage.add(usage.beyond(before.usage));
+            before.usage = usage;
+        }
+        let more = spent.cost_microusd.map(|cost| {
+            let more = cost.saturating_sub(before.cost_microusd);
+            before.cost_microusd = cost;
+            more
+        });
+        self.row.model_calls = self.row.model_calls.saturating_add(spent.calls);
+        self.lives.priced |= more.is_some();
+        let so_far = self.row.cost_microusd.unwrap_or(0);
+        // Tokens of which nobody says the price have no known cost, and it is not nothing.
+        self.row.cost_microusd =
+            self.lives.priced.then(|| so_far.saturating_add(more.unwrap_or(0)));
+    }
+
+    /// Its protocol asks a person.
+    fn asked(&mut self, ask: &Ask, now: Timestamp, out: &mut Step) {
+        let Some(living) = self.living() else { return };
+        if living.ending.is_some() {
+            return;
+        }
+        if living.asks.is_none() {
+            self.waits_with(&ask.question, Some((ask.id.clone(), ask.at)), now, out);
+        } else if living.more.len() < MOST_ASKS {
+            living.more.push_back(ask.clone());
+        }
+    }
+
+    /// Shows what it asked meanwhile.
+    fn ask_next(&mut self, now: Timestamp, out: &mut Step) {
+        let next = self.living().and_then(|living| living.more.pop_front());
+        if let Some(ask) = next {
+            self.asked(&ask, now, out);
         }
     }
 
     /// The program asks a person: it goes on living meanwhile, and may go on by itself.
     fn waits(&mut self, question: &Question, now: Timestamp, out: &mut Step) {
+        self.waits_with(question, None, now, out);
+    }
+
+    fn waits_with(
+        &mut self,
+        question: &Question,
+        ask: Option<(String, u64)>,
+        now: Timestamp,
+        out: &mut Step,
+    ) {
+        let reason = if ask.is_some() { "permission" } else { "terminal" };
         let Some(living) = self.living() else { return };
-        living.asks = Some(question.clone());
+        living.asks = Some(Asked { question: question.clone(), ask });
         self.stop_clock(now);
         let details = json!({
-            "prompt": question.text, "reason": "terminal", "options": question.options,
+            "prompt": question.text, "reason": reason, "options": question.options,
             "secret": question.secret,
         });
         out.events.push(Decision {
             kind: "run.awaiting_input",
             payload: json!({
                 "run_id": self.row.id, "step_id": Value::Null, "prompt": question.text,
-                "reason": "terminal", "options": question.options,
+                "reason": reason, "options": question.options,
             }),
         });
         let id = InboxId::derive(self.row.id, self.next_question);
@@ -358,22 +502,32 @@ impl Session {
     pub(super) fn answer_life(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
         let effect = living.effect;
+        let ask = living.asks.as_ref().and_then(|asked| asked.ask.clone());
         self.no_question(now);
         if let Some(effect) = effect {
             let (text, by) = (message.to_owned(), by.to_owned());
-            self.order(effect, LifeOrder::Type { text, by }, out);
+            let asked_at = ask.map(|(_, at)| at);
+            self.order(effect, LifeOrder::Type { text, by, asked_at }, out);
+            self.ask_next(now, out);
         }
     }
 
     /// After a crash of the Cortex or the Hive: the same life is looked for, not another begun.
-    pub(super) fn recover_life(&mut self, out: &mut Step) {
+    pub(super) fn recover_life(&mut self, now: Timestamp, out: &mut Step) {
         let Some(living) = self.living() else { return };
-        // What it asks is asked again by whoever looks after it now.
-        living.asks = None;
+        // What it asks on its screen is asked again by whoever looks after it now; what it asked in
+        // its protocol was said once, and still waits.
+        let asked = living.asks.take().and_then(|asked| {
+            let (id, at) = asked.ask?;
+            Some(Ask { id, question: asked.question, at })
+        });
         let Some(effect) = living.effect else { return };
         let ending = living.ending.clone();
         if let Some(launch) = self.launch() {
             self.perform(effect, launch, out);
+        }
+        if let Some(ask) = asked {
+            self.asked(&ask, now, out);
         }
         let (how, reason) = match ending {
             Some(Ending::Asked { how, by }) => (how, format!("stopped by {by}")),

@@ -9,11 +9,13 @@
 
 mod act;
 mod convo;
+mod end;
 mod gating;
 mod input;
 mod life;
 mod model_turn;
 mod phase;
+mod room;
 pub mod supervise;
 mod toolset;
 
@@ -29,6 +31,7 @@ pub use self::input::{DecodeError, ForkOf, Input, REBUILT_FROM, Recorded, SANDBO
 use self::life::Lives;
 pub use self::life::STOP_GRACE_MS;
 use self::phase::{Phase, Question};
+pub use self::room::ROOM_DONE;
 use self::supervise::History;
 use self::toolset::Offer;
 pub use self::toolset::Toolset;
@@ -83,6 +86,9 @@ pub enum Refusal {
     /// A result that nothing waits for: of an older epoch, or given twice.
     #[error("nothing waits for this result")]
     Stale,
+    /// How it ends is decided; only its room is still given back.
+    #[error("Run is ending already: what it worked in is given back")]
+    Ending,
     #[error("nothing waits for a verdict")]
     NotJudging,
     #[error("Run has no command to stop")]
@@ -165,6 +171,7 @@ impl Session {
             sandbox: agent.sandbox,
             attestation: None,
             command: None,
+            room: None,
             workspace: spec.workspace.clone(),
             forked_from: spec.fork.as_ref().map(|fork| (fork.from, fork.at)),
             created_by: spec.created_by.clone(),
@@ -315,6 +322,7 @@ impl Session {
                     | LifeInput::Noticed { .. }
                     | LifeInput::Due => Refusal::Stale,
                 },
+                Input::Room(_) => Refusal::Stale,
                 Input::Judged { .. } => Refusal::NotJudging,
                 Input::Started { .. }
                 | Input::Recovered { .. }
@@ -334,11 +342,20 @@ impl Session {
                 let placed = status == Running || (status == AwaitingInput && self.is_alive());
                 ok(placed && *epoch > self.row.epoch, Refusal::NotRunning)
             }
+            Input::Canceled { .. }
+            | Input::TimeLimit
+            | Input::Life(LifeInput::StopAsked { .. })
+                if self.is_closing() =>
+            {
+                Err(Refusal::Ending)
+            }
+            Input::Life(LifeInput::StopAsked { .. }) if self.is_preparing() => Ok(()),
             Input::Life(life @ LifeInput::StopAsked { .. }) => {
                 ok(self.is_alive(), Refusal::NoCommand)?;
                 ok(self.life_fits(life), Refusal::Stale)
             }
             Input::Life(life) => ok(self.life_fits(life), Refusal::Stale),
+            Input::Room(room) => ok(self.room_fits(room), Refusal::Stale),
             Input::ToolDone { effect, .. } => {
                 ok(status == Running && self.phase.call(*effect).is_some(), Refusal::Stale)
             }
@@ -399,6 +416,7 @@ impl Session {
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Life(_)
+            | Input::Room(_)
             | Input::Forked
             | Input::HandedOver { .. }) => same,
         }
@@ -424,7 +442,9 @@ impl Session {
                 | Phase::Asking { .. }
                 | Phase::Approving { .. }
                 | Phase::Forked { .. }
+                | Phase::Preparing { .. }
                 | Phase::Living(_)
+                | Phase::Closing(_)
                 | Phase::Ended => About::default(),
             },
             Input::Judged { .. } | Input::Bound { .. } => {
@@ -442,6 +462,7 @@ impl Session {
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Life(_)
+            | Input::Room(_)
             | Input::Forked
             | Input::HandedOver { .. } => About::default(),
         };
@@ -503,6 +524,7 @@ impl Session {
                 self.fail(json!({"code": "time_limit", "message": message}), now, out);
             }
             Input::Life(life) => self.life(life, now, out),
+            Input::Room(room) => self.room_said(room, now, out),
             Input::Forked => self.forked(),
             Input::HandedOver { not_begun } => {
                 self.stop_clock(now);
@@ -530,6 +552,7 @@ impl Session {
                 self.phase = *then;
                 self.recover_forked(now, out);
             }
+            Phase::Fresh if self.room_wish().is_some() => self.prepare_room(out),
             Phase::Fresh if self.command().is_some() => self.begin_life(now, out),
             Phase::Fresh => {
                 let rules = self.policy() == PolicyKind::Deterministic;
@@ -550,7 +573,9 @@ impl Session {
             | Phase::Acting { .. }
             | Phase::Asking { .. }
             | Phase::Approving { .. }
+            | Phase::Preparing { .. }
             | Phase::Living(_)
+            | Phase::Closing(_)
             | Phase::Ended) => self.phase = other,
         }
     }
@@ -570,7 +595,9 @@ impl Session {
             | Phase::Deciding { .. }
             | Phase::Acting { .. }
             | Phase::Forked { .. }
+            | Phase::Preparing { .. }
             | Phase::Living(_)
+            | Phase::Closing(_)
             | Phase::Ended => {
                 let phase = std::mem::replace(&mut self.phase, Phase::Ended);
                 self.phase = Phase::Forked { then: Box::new(phase) };
@@ -658,60 +685,6 @@ impl Session {
         // A step that opened and closed in one commit is written once.
         out.steps.retain(|other| other.id != step.id);
         out.steps.push(step);
-    }
-
-    // --- ends
-
-    fn fail(&mut self, error: Value, now: Timestamp, out: &mut Step) {
-        let why = error.get("message").and_then(Value::as_str).unwrap_or("failed").to_owned();
-        self.row.error = Some(error);
-        self.end(SessionStatus::Failed, &why, now, out);
-    }
-
-    fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
-        self.row.final_answer = Some(answer);
-        self.end(SessionStatus::Succeeded, "the session ended", now, out);
-    }
-
-    /// The one way out: closes open steps, aborts effects, and says so once.
-    fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
-        self.stop_clock(now);
-        // What this same step would have begun needs no stopping: it never begins.
-        let begins = std::mem::take(&mut out.effects);
-        let under_way = self.phase.running().map(|n| EffectId::derive(self.row.id, n));
-        out.aborted.extend(under_way.filter(|id| begins.iter().all(|new| new.id != *id)));
-        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
-        for step in phase.into_open_steps() {
-            let output = json!({"ok": false, "note": why});
-            self.close_step(step, output, Some(why.to_owned()), now, out);
-        }
-        self.row.status = status;
-        self.row.finished_at = Some(now);
-        self.row.prompt = None;
-        self.row.approval = None;
-        self.waiting = None;
-        out.orders.clear();
-        if let Some(command) = &mut self.row.command {
-            (command.pid, command.restart_at) = (None, None);
-        }
-        let run = self.row.id;
-        let event = match status {
-            SessionStatus::Succeeded => Some(Decision {
-                kind: "run.succeeded",
-                payload: json!({"run_id": run, "final_answer": self.row.final_answer}),
-            }),
-            SessionStatus::Failed => Some(Decision {
-                kind: "run.failed",
-                payload: json!({"run_id": run, "error": self.row.error}),
-            }),
-            // `run.canceled` is the input itself: an order from outside.
-            SessionStatus::Canceled
-            | SessionStatus::Queued
-            | SessionStatus::Running
-            | SessionStatus::AwaitingInput
-            | SessionStatus::AwaitingApproval => None,
-        };
-        out.events.extend(event);
     }
 
     /// Waits for a human: the question is in the row, time does not run.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::life::Living;
+use super::room::Closing;
 use crate::approval::Approval;
 use crate::effect::Bound;
 use crate::gate::GateVerdict;
@@ -35,8 +36,14 @@ pub(super) enum Phase {
     Forked {
         then: Box<Phase>,
     },
+    /// Its room is made; its command begins when that is there.
+    Preparing {
+        effect: u64,
+    },
     /// Its command lives, or will live again.
     Living(Box<Living>),
+    /// How it ends is decided; its room is given back first.
+    Closing(Box<Closing>),
     Ended,
 }
 
@@ -141,6 +148,8 @@ impl Phase {
             | Self::Asking { .. }
             | Self::Approving { .. }
             | Self::Forked { .. }
+            | Self::Preparing { .. }
+            | Self::Closing(_)
             | Self::Ended => None,
         }
     }
@@ -151,6 +160,8 @@ impl Phase {
             Self::Deciding { effect, .. } => (Some(*effect), &[]),
             Self::Acting { calls } => (None, calls),
             Self::Living(living) => (living.effect, &[]),
+            Self::Preparing { effect } => (Some(*effect), &[]),
+            Self::Closing(closing) => (Some(closing.effect), &[]),
             // A fork's repeated part never began its effects.
             Self::Forked { .. }
             | Self::Fresh
@@ -199,7 +210,9 @@ impl Phase {
             Self::Asking { question: Question::Model }
             | Self::Fresh
             | Self::Deciding { .. }
+            | Self::Preparing { .. }
             | Self::Living(_)
+            | Self::Closing(_)
             | Self::Ended => return,
         };
         for call in calls {
@@ -228,7 +241,12 @@ impl Phase {
                 Question::Model => Vec::new(),
             },
             Self::Forked { then } => then.into_open_steps(),
-            Self::Fresh | Self::Deciding { .. } | Self::Living(_) | Self::Ended => Vec::new(),
+            Self::Fresh
+            | Self::Deciding { .. }
+            | Self::Preparing { .. }
+            | Self::Living(_)
+            | Self::Closing(_)
+            | Self::Ended => Vec::new(),
         }
     }
 }

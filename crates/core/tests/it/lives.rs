@@ -10,32 +10,41 @@ use overmind_core::command::{
 use overmind_core::effect::EffectAction;
 use overmind_core::ids::HiveId;
 use overmind_core::inbox::InboxState;
+use overmind_core::model::Usage;
 use overmind_core::process::EndedBy;
-use overmind_core::process::prompt::Question;
+use overmind_core::process::prompt::{Provider, Question};
+use overmind_core::process::provider::{Ask, Fact, Scope, Spent, Told};
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::replay::Replayer;
+use overmind_core::room::stay::{RoomAct, RoomInput, RoomPhase};
+use overmind_core::room::{RoomClosed, RoomError, RoomErrorKind, RoomMade, RoomWhen, RoomWish};
 use overmind_core::row::SessionStatus;
 use overmind_core::session::{Input, REBUILT_FROM, Refusal, STOP_GRACE_MS, Session, Spec, Step};
 use overmind_core::time::Timestamp;
+use serde_json::json;
 
 use crate::properties::rng::Rng;
 use crate::world::{find, rules, toolset};
 
-const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
+pub(crate) const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
 
 /// One session of a command, and all that happened to it.
-struct World {
-    session: Session,
+pub(crate) struct World {
+    pub(crate) session: Session,
     spec: Spec,
-    now: Timestamp,
-    log: Vec<(&'static str, String, Timestamp)>,
+    pub(crate) now: Timestamp,
+    pub(crate) log: Vec<(&'static str, String, Timestamp)>,
     /// The launch under way, as the hive has it.
-    launch: Option<(u64, Launch)>,
+    pub(crate) launch: Option<(u64, Launch)>,
+    /// What is being done about its room.
+    pub(crate) room: Option<(u64, RoomAct)>,
+    /// How it will have ended when its room is given back.
+    decided: Option<SessionStatus>,
     orders: Vec<LifeOrder>,
     next: u64,
 }
 
-fn command(restart: RestartRules) -> CommandSpec {
+pub(crate) fn command(restart: RestartRules) -> CommandSpec {
     CommandSpec {
         argv: vec!["agent".into(), "-v".into()],
         kind: CommandKind::Session,
@@ -45,11 +54,11 @@ fn command(restart: RestartRules) -> CommandSpec {
     }
 }
 
-fn always() -> RestartRules {
+pub(crate) fn always() -> RestartRules {
     RestartRules { when: RestartWhen::Always, ..RestartRules::default() }
 }
 
-fn exited(code: i32, at: Timestamp) -> LifeEnded {
+pub(crate) fn exited(code: i32, at: Timestamp) -> LifeEnded {
     LifeEnded {
         exit_code: Some(code),
         signal: None,
@@ -61,21 +70,58 @@ fn exited(code: i32, at: Timestamp) -> LifeEnded {
     }
 }
 
+fn tokens(input_tokens: u64) -> Usage {
+    Usage { input_tokens, ..Usage::default() }
+}
+
+fn cost(scope: Scope, microusd: u64, input_tokens: u64) -> Fact {
+    let (usage, cost_microusd) = (Some(tokens(input_tokens)), Some(microusd));
+    Fact::Spent(Spent { scope, usage, cost_microusd, calls: 1 })
+}
+
+/// What a hive may say about `act`.
+pub(crate) fn room_report(effect: u64, act: &RoomAct, good: bool) -> RoomInput {
+    let error = RoomError::new(RoomErrorKind::Failed, "the database did not come up");
+    match (act, good) {
+        (RoomAct::Prepare(order), true) => {
+            assert_eq!(order.project, std::path::Path::new("/w"));
+            let made = RoomMade {
+                directory: "/rooms/1/tree/sub".into(),
+                branch: Some(format!("overmind/{}", order.name)),
+                ..RoomMade::default()
+            };
+            RoomInput::Ready { effect, made: Box::new(made) }
+        }
+        (RoomAct::Prepare(_), false) => RoomInput::Failed { effect, error },
+        (RoomAct::Close { .. }, true) => {
+            RoomInput::Closed { effect, closed: Box::new(RoomClosed::default()) }
+        }
+        (RoomAct::Close { .. }, false) => RoomInput::Left { effect, error },
+    }
+}
+
 fn question(text: &str, secret: bool) -> Question {
     Question { text: text.into(), options: Vec::new(), secret }
 }
 
 impl World {
-    fn new(command: CommandSpec, max_seconds: u32) -> Self {
+    pub(crate) fn new(command: CommandSpec, max_seconds: u32) -> Self {
+        Self::wishing(command, max_seconds, None)
+    }
+
+    /// Of a session that is to have a room, if there is a wish.
+    pub(crate) fn wishing(command: CommandSpec, max_seconds: u32, wish: Option<RoomWish>) -> Self {
         let setup = rules("mend it");
         let mut spec = setup.spec.clone();
         spec.agent.command = Some(command);
+        spec.room = wish;
         spec.agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
         let now = Timestamp::from_micros(1_000_000_000);
         let session = Session::begin(spec.clone(), toolset(), now);
         let payload = serde_json::to_string(&spec).expect("plain data");
         let log = vec![("run.queued", payload, now)];
-        Self { session, spec, now, log, launch: None, orders: Vec::new(), next: 0 }
+        let (launch, room, decided, orders) = (None, None, None, Vec::new());
+        Self { session, spec, now, log, launch, room, decided, orders, next: 0 }
     }
 
     fn started(command: CommandSpec) -> Self {
@@ -90,15 +136,19 @@ impl World {
         world
     }
 
-    fn status(&self) -> SessionStatus {
+    pub(crate) fn orders(&self) -> &[LifeOrder] {
+        &self.orders
+    }
+
+    pub(crate) fn status(&self) -> SessionStatus {
         self.session.status()
     }
 
-    fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now = self.now.after(time);
     }
 
-    fn life(&mut self, input: LifeInput) {
+    pub(crate) fn life(&mut self, input: LifeInput) {
         self.feed(Input::Life(input));
     }
 
@@ -107,7 +157,21 @@ impl World {
         self.life(LifeInput::Noticed { effect, notice });
     }
 
-    fn ends(&mut self, code: i32) {
+    fn told(&mut self, upto: u64, facts: &[Fact]) {
+        self.notice(Notice::Told(Box::new(Told::new(upto, facts))));
+    }
+
+    fn recover(&mut self) {
+        let epoch = self.session.row().epoch + 1;
+        self.feed(Input::Recovered { epoch, hive: HiveId::LOCAL });
+    }
+
+    fn answer(&mut self, message: &str) {
+        let (epoch, hive) = (self.session.row().epoch + 1, HiveId::LOCAL);
+        self.feed(Input::Answered { message: message.into(), by: "bob".into(), epoch, hive });
+    }
+
+    pub(crate) fn ends(&mut self, code: i32) {
         let (effect, at) = (self.effect(), self.now);
         self.life(LifeInput::Ended { effect, end: exited(code, at) });
     }
@@ -117,33 +181,70 @@ impl World {
     }
 
     /// Feeds an input that the session takes, and checks what must hold always.
-    fn feed(&mut self, input: Input) {
+    pub(crate) fn feed(&mut self, input: Input) {
         assert_eq!(self.session.accepts(&input), Ok(()), "{input:?}");
         let before = self.session.row().clone();
+        assert!(
+            !(self.session.is_closing()
+                && matches!(input, Input::Canceled { .. } | Input::TimeLimit)),
+            "what is decided is decided again"
+        );
         let (kind, payload) = self.session.record(&input);
         self.log.push((kind, payload.to_string(), self.now));
         let (next, step) = self.session.clone().step(&input, self.now);
         self.session = next;
         let Step { events, steps, effects, aborted, orders } = step;
         for event in events {
+            if event.kind == "room.closing" {
+                let status = event.payload["status"].as_str().and_then(SessionStatus::parse);
+                assert_eq!(self.decided, None, "two ends");
+                self.decided = Some(status.expect("it says how it ends"));
+            }
             self.log.push((event.kind, event.payload.to_string(), self.now));
         }
         assert!(steps.is_empty(), "a command takes no steps of ours");
         for id in aborted {
-            let (number, _) = self.launch.take().expect("only what is under way is stopped");
+            let launched = self.launch.take().map(|(number, _)| number);
+            let number = launched.or_else(|| self.room.take().map(|(number, _)| number));
+            let number = number.expect("only what is under way is stopped");
             assert_eq!(id, overmind_core::ids::EffectId::derive(self.session.row().id, number));
         }
         if matches!(input, Input::Life(LifeInput::Ended { .. })) {
             self.launch = None;
         }
+        if matches!(input, Input::Room(_)) {
+            self.room = None;
+        }
         let again = matches!(input, Input::Recovered { .. });
         assert!(effects.len() <= 1, "two effects of one input");
         for effect in effects {
-            let EffectAction::Live(launch) = effect.action else { panic!("nothing else is begun") };
             let number = self.session.effect_number(effect.id).expect("it is under way");
+            let launch = match effect.action {
+                EffectAction::Live(launch) => launch,
+                EffectAction::Room(act) => {
+                    self.begins_room(number, act, again);
+                    continue;
+                }
+                EffectAction::Tool { .. } | EffectAction::Model(_) | EffectAction::Bind { .. } => {
+                    panic!("nothing else is begun")
+                }
+            };
+            assert_eq!(self.room, None, "a life while its room is made or given back");
+            let made = self.session.row().room.as_ref().map(|room| {
+                assert_eq!(room.phase, RoomPhase::Ready);
+                room.made.as_ref().expect("a room that is ready was made").directory.clone()
+            });
+            let wanted = self.spec.room.as_ref().is_some_and(|wish| wish.when != RoomWhen::Never);
+            assert_eq!(made.is_some(), wanted, "a life without its room");
+            assert_eq!(launch.directory, made);
             match &self.launch {
                 Some(known) if again => {
-                    assert_eq!(*known, (number, *launch.clone()), "another life was begun");
+                    // What has been read and typed since is neither read nor typed again.
+                    let (read_from, first) = (known.1.read_from, known.1.first.clone());
+                    let same = Launch { read_from, first, ..(*launch).clone() };
+                    assert_eq!(*known, (number, same), "another life was begun");
+                    assert!(launch.read_from >= known.1.read_from, "it is read again");
+                    self.launch = Some((number, *launch));
                 }
                 Some(_) => panic!("two lives at once"),
                 None => {
@@ -164,15 +265,37 @@ impl World {
         self.holds();
     }
 
+    /// The hive begins to make the room, or to give it back.
+    fn begins_room(&mut self, number: u64, act: RoomAct, again: bool) {
+        assert_eq!(self.launch, None, "its command lives while its room is not there");
+        match &self.room {
+            Some(known) if again => assert_eq!(*known, (number, act), "another thing is done"),
+            Some(known) => panic!("two things are done about a room: {known:?}, {act:?}"),
+            None => {
+                assert_eq!(number, self.next, "an effect's number is used twice");
+                self.next += 1;
+                self.room = Some((number, act));
+            }
+        }
+    }
+
+    /// The hive says what came of what it did about the room.
+    pub(crate) fn room_says(&mut self, good: bool) {
+        let (effect, act) = self.room.clone().expect("something is done about the room");
+        self.feed(Input::Room(room_report(effect, &act, good)));
+    }
+
     /// What holds between any two inputs.
     fn holds(&self) {
         let (row, under_way) = (self.session.row(), self.session.effects_under_way());
-        assert_eq!(under_way.len(), usize::from(self.launch.is_some()));
+        assert!(self.launch.is_none() || self.room.is_none());
+        let busy = self.launch.is_some() || self.room.is_some();
+        assert_eq!(under_way.len(), usize::from(busy));
         let command = row.command.clone().unwrap_or_default();
         match self.status() {
             SessionStatus::Queued => assert!(!self.session.is_alive()),
             SessionStatus::Running => {
-                assert!(self.session.is_alive());
+                assert_ne!(self.session.is_alive(), self.room.is_some());
                 assert_eq!(self.session.waiting(), None);
                 // Something will come: the end of a life, or the time for the next.
                 assert!(!under_way.is_empty() || self.session.due().is_some(), "stuck for ever");
@@ -190,7 +313,15 @@ impl World {
                 assert_eq!((self.session.due(), self.session.waiting()), (None, None));
                 assert_eq!((command.pid, command.restart_at), (None, None));
                 assert!(row.finished_at.is_some());
+                if let Some(room) = &row.room {
+                    assert!(!room.phase.is_open(), "it ended with its room open");
+                    assert_eq!(Some(self.status()), self.decided, "another end than decided");
+                }
             }
+        }
+        if self.session.is_closing() {
+            assert_eq!((self.session.due(), command.pid), (None, None));
+            assert_eq!((&row.error, &row.final_answer), (&None, &None), "said too early");
         }
         if command.pid.is_some() {
             assert!(!under_way.is_empty(), "a process of no life");
@@ -198,7 +329,7 @@ impl World {
     }
 
     /// The log leads to the same session again, decision by decision.
-    fn replays(&self) {
+    pub(crate) fn replays(&self) {
         self.replayed(true);
         self.replayed(false);
     }
@@ -255,26 +386,122 @@ fn a_command_that_ends_well_has_succeeded_and_any_other_has_failed() {
 
 #[test]
 fn what_the_provider_says_last_is_the_answer() {
-    let result = |text: &str, is_error| Notice::Result {
-        text: text.into(),
-        is_error,
-        cost_microusd: Some(70),
-        details: serde_json::Value::Null,
-    };
+    let result = |text: &str, is_error| Fact::Result { text: text.into(), is_error };
     let mut world = World::up(command(RestartRules::default()));
-    world.notice(Notice::Conversation { id: "c-1".into() });
-    world.notice(result("half", false));
-    world.notice(result("mended", false));
+    world.told(10, &[Fact::Conversation { id: "c-1".into(), model: None }]);
+    world.told(20, &[cost(Scope::Turn, 70, 1), result("half", false)]);
+    world.told(30, &[cost(Scope::Turn, 70, 1), result("mended", false)]);
+    // Read again after a restart: it was taken.
+    let twice = Notice::Told(Box::new(Told::new(30, &[cost(Scope::Turn, 70, 1)])));
+    let (effect, notice) = (world.effect(), twice);
+    let twice = Input::Life(LifeInput::Noticed { effect, notice });
+    assert_eq!(world.session.accepts(&twice), Err(Refusal::Stale));
     world.ends(0);
     let row = world.session.row();
     assert_eq!((row.final_answer.as_deref(), row.cost_microusd), (Some("mended"), Some(140)));
+    assert_eq!((row.usage.input_tokens, row.model_calls), (2, 2));
     assert_eq!(row.command.as_ref().unwrap().conversation.as_deref(), Some("c-1"));
     world.replays();
     // A provider that says it failed has failed, whatever its exit code.
+    for code in [0, 1] {
+        let mut world = World::up(command(RestartRules::default()));
+        world.told(10, &[result("out of credit", true)]);
+        world.ends(code);
+        let error = world.session.row().error.clone().unwrap();
+        assert_eq!(
+            (&error["code"], &error["message"]),
+            (&json!("provider_error"), &json!("out of credit"))
+        );
+        world.replays();
+    }
+}
+
+#[test]
+fn figures_of_a_life_and_of_a_conversation_are_counted_once() {
+    let mut world =
+        World::up(CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) });
+    let began = Fact::Conversation { id: "c-1".into(), model: None };
+    world.told(10, &[began.clone(), cost(Scope::Life, 100, 1)]);
+    world.told(20, &[cost(Scope::Life, 250, 2), cost(Scope::Conversation, 0, 40)]);
+    assert_eq!(world.session.row().cost_microusd, Some(250));
+    assert_eq!(world.session.row().usage.input_tokens, 42);
+    // Another life counts from nothing, its conversation goes on counting.
+    world.ends(1);
+    world.now = world.session.due().unwrap().0;
+    world.life(LifeInput::Due);
+    let effect = world.effect();
+    world.life(LifeInput::Started { effect, pid: 7 });
+    world.told(30, &[began, cost(Scope::Life, 30, 5), cost(Scope::Conversation, 0, 50)]);
+    assert_eq!(world.session.row().cost_microusd, Some(280));
+    assert_eq!(world.session.row().usage.input_tokens, 57);
+    world.replays();
+    // Who tells no price has an unknown one, and not none.
     let mut world = World::up(command(RestartRules::default()));
-    world.notice(result("out of credit", true));
-    world.ends(0);
-    assert_eq!(world.session.row().error.as_ref().unwrap()["message"], "out of credit");
+    let spent = Spent { usage: Some(tokens(3)), ..Spent::default() };
+    world.told(10, &[Fact::Spent(spent)]);
+    assert_eq!(world.session.row().cost_microusd, None);
+    world.replays();
+}
+
+#[test]
+fn another_life_goes_on_with_the_conversation_and_with_the_log() {
+    let claude = CommandSpec { provider: Provider::Claude, argv: vec![], ..command(always()) };
+    let mut world = World::started(claude);
+    let launch = world.launch.clone().unwrap().1;
+    assert_eq!((launch.read_from, &launch.conversation), (Some(0), &None));
+    assert!(launch.first.as_ref().unwrap().contains("mend it"), "{launch:?}");
+    // The Cortex dies before it knows of the start: what is typed first is typed then.
+    world.recover();
+    assert_eq!(world.launch.clone().unwrap().1, launch);
+    world.life(LifeInput::Started { effect: 0, pid: 7 });
+    world.told(123, &[Fact::Conversation { id: "c-1".into(), model: None }]);
+    world.recover();
+    let launch = world.launch.clone().unwrap().1;
+    assert_eq!((launch.read_from, launch.first), (Some(123), None));
+    let next = |world: &mut World, code| {
+        world.ends(code);
+        world.now = world.session.due().unwrap().0;
+        world.life(LifeInput::Due);
+        let launch = world.launch.clone().unwrap().1;
+        let effect = world.effect();
+        world.life(LifeInput::Started { effect, pid: 8 });
+        launch
+    };
+    let launch = next(&mut world, 1);
+    assert_eq!(launch.conversation.as_deref(), Some("c-1"));
+    assert_eq!((launch.read_from, launch.first), (Some(123), None));
+    assert!(launch.argv.windows(2).any(|two| two == ["--resume", "c-1"]), "{:?}", launch.argv);
+    // One that cannot go on with it does not try for ever: the next begins anew.
+    let launch = next(&mut world, 1);
+    assert_eq!(launch.conversation, None);
+    assert!(launch.first.is_some() && !launch.argv.contains(&"--resume".to_owned()));
+    world.replays();
+}
+
+#[test]
+fn what_the_protocol_asks_waits_one_after_the_other_and_through_a_crash() {
+    let ask = |id: &str, at| {
+        Fact::Asks(Ask { id: id.into(), question: question(&format!("{id}?"), false), at })
+    };
+    let mut world = World::up(command(RestartRules::default()));
+    world.told(10, &[ask("a", 3), ask("b", 5), ask("c", 7)]);
+    let prompt = |world: &World| world.session.row().prompt.clone();
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("a?".into())));
+    world.recover();
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("a?".into())));
+    world.told(20, &[Fact::AskGone { id: "b".into() }]);
+    assert_eq!(prompt(&world), Some("a?".into()));
+    world.answer("yes");
+    let typed = |text: &str, at| LifeOrder::Type {
+        text: text.into(),
+        by: "bob".into(),
+        asked_at: Some(at),
+    };
+    assert_eq!(world.orders.last(), Some(&typed("yes", 3)));
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::AwaitingInput, Some("c?".into())));
+    world.told(30, &[Fact::AskGone { id: "c".into() }]);
+    assert_eq!((world.status(), prompt(&world)), (SessionStatus::Running, None));
+    world.replays();
 }
 
 #[test]
@@ -363,7 +590,10 @@ fn a_question_in_the_terminal_waits_in_the_inbox_and_the_answer_is_typed() {
     };
     world.feed(answer(2));
     assert_eq!((world.status(), world.session.row().epoch), (SessionStatus::Running, 1));
-    assert_eq!(world.orders, [LifeOrder::Type { text: "y".into(), by: "ann".into() }]);
+    assert_eq!(
+        world.orders,
+        [LifeOrder::Type { text: "y".into(), by: "ann".into(), asked_at: None }]
+    );
 
     // Answered in the terminal, or gone by itself: the item closes without an answer.
     world.notice(Notice::Waits(question("Again?", false)));
@@ -430,6 +660,7 @@ fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
             seen.insert(match error["code"].as_str() {
                 Some("restart_budget") => "restart_budget",
                 Some("stuck") => "stuck",
+                Some("provider_error") => "provider_error",
                 Some("exited") => "exited",
                 Some("lost") => "lost",
                 Some("time_limit") => "time_limit",
@@ -463,14 +694,18 @@ fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
     assert_eq!(ends.len(), 3, "{ends:?}");
 }
 
-/// Sixty turns of anything, most of which means nothing; then somebody stops it.
-fn play(rng: &mut Rng) -> World {
-    let restart = RestartRules {
+pub(crate) fn random_rules(rng: &mut Rng) -> RestartRules {
+    RestartRules {
         when: rng.pick(&[RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always]),
         max_restarts: rng.small(4),
         max_seconds: 1 + rng.small(100),
         backoff_ms: rng.small(3_000),
-    };
+    }
+}
+
+/// Sixty turns of anything, most of which means nothing; then somebody stops it.
+fn play(rng: &mut Rng) -> World {
+    let restart = random_rules(rng);
     let limit = if rng.one_in(3) { 1 + rng.small(200) } else { 0 };
     let mut world = World::new(command(restart), limit);
     for _ in 0..60 {
@@ -501,7 +736,7 @@ fn play(rng: &mut Rng) -> World {
     world
 }
 
-fn anything(rng: &mut Rng, world: &World) -> Input {
+pub(crate) fn anything(rng: &mut Rng, world: &World) -> Input {
     let row = world.session.row();
     // The present effect, one before it, or one that never was.
     let effect = match rng.below(8) {
@@ -539,7 +774,17 @@ fn anything(rng: &mut Rng, world: &World) -> Input {
             LifeInput::Noticed { effect, notice: Notice::Silent { seconds: 30 } }
         }
         19 => LifeInput::Noticed { effect, notice: Notice::GoesOn },
-        20 => LifeInput::Noticed { effect, notice: Notice::Conversation { id: "c".into() } },
+        20 => {
+            let ask = Ask { id: "q".into(), question: question("c?", false), at: 1 };
+            let facts = [
+                Fact::Conversation { id: rng.pick(&["c", "d"]).to_owned(), model: None },
+                cost(rng.pick(&[Scope::Turn, Scope::Life, Scope::Conversation]), 3, 2),
+                if rng.one_in(2) { Fact::Asks(ask) } else { Fact::AskGone { id: "q".into() } },
+                Fact::Result { text: "r".into(), is_error: rng.one_in(4) },
+            ];
+            let told = Told::new(u64::from(rng.small(400)), &facts[usize::from(rng.one_in(2))..]);
+            LifeInput::Noticed { effect, notice: Notice::Told(Box::new(told)) }
+        }
         _ => {
             let asked = question(rng.pick(&["a?", "b?"]), rng.one_in(3));
             LifeInput::Noticed { effect, notice: Notice::Waits(asked) }

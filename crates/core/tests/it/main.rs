@@ -9,6 +9,7 @@ mod cancel;
 mod fork;
 mod limits;
 mod lives;
+mod lives_rooms;
 mod model_turns;
 mod properties;
 mod recovery;

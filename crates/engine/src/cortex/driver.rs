@@ -4,6 +4,7 @@
 //! the commit that says so is durable; an answer to a caller likewise.
 
 mod live;
+mod rooms;
 mod streamed;
 
 use std::sync::Arc;
@@ -12,19 +13,21 @@ use std::time::Duration;
 use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
-use overmind_core::command::{LifeInput, LifeOrder, LifeWord, StopHow};
+use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice, StopHow};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
 use overmind_core::ids::{ApprovalId, EffectId, InboxId, SessionId};
 use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
+use overmind_core::process::provider::{Fact, Told};
 use overmind_core::queue::Ticket;
+use overmind_core::room::stay::{RoomDecision, RoomInput, RoomWord};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +70,17 @@ pub(crate) enum Mail {
         epoch: u32,
         effect: EffectId,
         word: LifeWord,
+    },
+    /// What is said of its room while it is made or given back.
+    Room {
+        epoch: u32,
+        effect: EffectId,
+        word: RoomWord,
+    },
+    /// What was decided over the work of its room, and done.
+    RoomDone {
+        decision: Box<RoomDecision>,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
     },
     /// What its sandbox was measured to give.
     Attested {
@@ -289,11 +303,30 @@ impl Driver {
                     count(&self.cortex.counters.stale);
                     return Ok(());
                 };
-                self.input(Input::Life(match word {
+                let input = match word {
                     LifeWord::Started { pid } => LifeInput::Started { effect, pid },
                     LifeWord::Noticed(notice) => LifeInput::Noticed { effect, notice },
-                }))
-                .await?;
+                    LifeWord::Read { upto, facts } => {
+                        let now = self.cortex.clock.now();
+                        let ahead = self.said(&facts, now);
+                        let notice = Notice::Told(Box::new(Told::new(upto, &facts)));
+                        let input = Input::Life(LifeInput::Noticed { effect, notice });
+                        return self.input_after(ahead, input, now).await;
+                    }
+                };
+                self.input(Input::Life(input)).await?;
+            }
+            Mail::Room { epoch, effect, word } => {
+                let present = self.session().effect_number(effect).is_some();
+                if present && epoch == self.session().row().epoch {
+                    self.room_word(word).await?;
+                }
+            }
+            Mail::RoomDone { decision, reply } => {
+                let done = self.room_done(*decision).await;
+                let row = done.is_ok().then(|| self.session().row().clone());
+                let _ = reply.send(row.ok_or_else(shutting_down));
+                done?;
             }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::Order { order, reply } => {
@@ -344,6 +377,24 @@ impl Driver {
         Ok(())
     }
 
+    /// The events that show what a command said in its protocol.
+    fn said(&self, facts: &[Fact], now: Timestamp) -> Vec<NewEvent> {
+        let command = self.session().row().command.clone().unwrap_or_default();
+        let known = |fact: &&Fact| match fact {
+            // Said again with every turn.
+            Fact::Conversation { id, .. } => command.conversation.as_ref() != Some(id),
+            _ => true,
+        };
+        let shown = facts.iter().filter(known).filter_map(Fact::event);
+        let events = shown.map(|(kind, mut payload)| {
+            payload.insert("run_id".to_owned(), json!(self.id));
+            payload.insert("life".to_owned(), json!(command.life));
+            let (stream, payload) = (StreamId::Session(self.id), Value::Object(payload));
+            NewEvent { stream, kind, ts: now, payload }
+        });
+        events.collect()
+    }
+
     async fn report(
         &mut self,
         epoch: u32,
@@ -365,6 +416,7 @@ impl Driver {
             EffectResult::Model { reply, latency_ms } => {
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
+            EffectResult::Room(report) => Input::Room(RoomInput::of(number, report)),
             EffectResult::Lived(end) => Input::Life(LifeInput::Ended { effect: number, end }),
             EffectResult::Bound { hash } => {
                 let ttl = self.cortex.config.approval_ttl;
@@ -459,9 +511,10 @@ impl Driver {
         for effect in effects {
             let token = match &effect.action {
                 EffectAction::Live(launch) => Some(self.cortex.session_token(session, launch.life)),
-                EffectAction::Tool { .. } | EffectAction::Model(_) | EffectAction::Bind { .. } => {
-                    None
-                }
+                EffectAction::Tool { .. }
+                | EffectAction::Model(_)
+                | EffectAction::Bind { .. }
+                | EffectAction::Room(_) => None,
             };
             self.tell(ToHive::Perform { session, epoch, effect, token }).await;
         }
@@ -536,12 +589,15 @@ impl Driver {
     /// Keeps the queue, the Hive and the counters in step with a change of the row.
     async fn moved(&self, before: &SessionRow) {
         let row = self.session().row();
-        let placed = row.epoch != before.epoch && row.status == SessionStatus::Running;
+        // A command that waits for an answer lives on and has its place too.
+        let running = row.status == SessionStatus::Running;
+        let placed = row.epoch != before.epoch && (running || self.session().is_alive());
         if placed {
             self.tell(ToHive::Assign(assignment(self.session()))).await;
         }
-        let again = before.status == SessionStatus::AwaitingInput && self.session().is_alive();
-        if placed || (again && row.status == SessionStatus::Running) {
+        // A command goes on without a new start; so does one whose room is to be given back.
+        let again = before.status == SessionStatus::AwaitingInput;
+        if running && (placed || again) {
             let agent_bound = self.session().agent().limits.max_concurrent;
             let ticket =
                 Ticket { session: self.id, colony: row.colony, agent: row.agent, agent_bound };

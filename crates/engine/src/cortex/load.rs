@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
+use overmind_core::process::prompt::Provider;
+use overmind_core::process::provider::launch;
 use overmind_core::replay::{ReplayError, Replayer};
 use overmind_core::session::{REBUILT_FROM, Recorded, Session, Toolset};
 use overmind_core::store::{EventQuery, LogEvent, StreamId};
@@ -41,6 +43,17 @@ impl Cortex {
         replayer.finish(after).map_err(|err| broken(id, &err))
     }
 
+    /// The protocol that a session's command is spoken to in; raw where it speaks none.
+    pub(crate) async fn speaks(&self, id: SessionId) -> Result<Provider, EngineError> {
+        let stream = Some(StreamId::Session(id));
+        let query = EventQuery { stream, after: 0, kinds: &["run.queued"], limit: 1 };
+        let Some(first) = self.store.events(query).await?.pop() else { return Ok(Provider::Raw) };
+        let recorded = Recorded::decode(&first.kind, &first.payload);
+        let Ok(Recorded::Queued(spec)) = recorded else { return Ok(Provider::Raw) };
+        let command = spec.agent.command.filter(launch::is_read);
+        Ok(command.map_or(Provider::Raw, |command| command.provider))
+    }
+
     /// The tool definitions that the session of this first event decides with.
     pub(crate) async fn toolset_of(
         &self,
@@ -52,6 +65,7 @@ impl Cortex {
                 Recorded::Input(_)
                 | Recorded::Decision
                 | Recorded::Attested(_)
+                | Recorded::RoomDone(_)
                 | Recorded::Observation,
             )
             | Err(_) => Ok(None),

@@ -24,11 +24,14 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
+use overmind_core::room::stay::{RoomDecision, RoomInput, RoomPhase};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Session, Toolset};
 use overmind_core::store::{Change, Commit, NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{ToolOutcome, ToolSpec, Toolbox};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -202,6 +205,9 @@ impl Cortex {
                 ToCortex::Life { session, epoch, effect, word } => {
                     self.report(session, Mail::Life { epoch, effect, word });
                 }
+                ToCortex::Room { session, epoch, effect, word } => {
+                    self.report(session, Mail::Room { epoch, effect, word });
+                }
                 ToCortex::Attested { session, epoch, attested } => {
                     self.attested(session, epoch, attested);
                 }
@@ -273,6 +279,17 @@ impl Cortex {
         answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
+    /// Writes down what was decided over the work of a session's room.
+    pub(crate) async fn room_done(
+        self: &Arc<Self>,
+        session: SessionId,
+        decision: RoomDecision,
+    ) -> Result<SessionRow, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.post(session, Mail::RoomDone { decision: Box::new(decision), reply });
+        answer.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
     // --- the queue
 
     pub(crate) fn enqueue(self: &Arc<Self>, ticket: Ticket, session: Option<Session>) {
@@ -325,7 +342,7 @@ impl Cortex {
     /// Puts back to work what a crash or a shutdown left.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<u64, StoreError> {
         self.fill_inbox().await?;
-        self.keep_lives().await?;
+        self.keep_what_lives().await?;
         let mut recovered = 0;
         for status in [SessionStatus::Running, SessionStatus::AwaitingInput, SessionStatus::Queued]
         {
@@ -359,23 +376,35 @@ impl Cortex {
         Ok(recovered)
     }
 
-    /// Says which lives of commands are still wanted, before anything is done about any.
-    async fn keep_lives(&self) -> Result<(), StoreError> {
-        let mut lives = Vec::new();
+    /// Says which lives of commands and which rooms are still wanted, before anything is done
+    /// about any.
+    async fn keep_what_lives(&self) -> Result<(), StoreError> {
+        let (mut lives, mut resting, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
         for status in [SessionStatus::Running, SessionStatus::AwaitingInput] {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
-                let wanted = page.iter().filter_map(|row| {
-                    let command = row.command.as_ref()?;
-                    command.restart_at.is_none().then_some((row.id, command.life))
-                });
-                lives.extend(wanted);
+                for row in &page {
+                    let room = row.room.as_ref().map(|room| room.phase);
+                    if room.is_some_and(RoomPhase::is_open) {
+                        rooms.push(row.id);
+                    }
+                    match row.command.as_ref().map(|command| (command.life, command.restart_at)) {
+                        // Of one that only waits for its room to be given back nothing lives any
+                        // more.
+                        Some((life, None)) if room != Some(RoomPhase::Closing) => {
+                            lives.push((row.id, life));
+                        }
+                        Some((_, Some(_))) => resting.push(row.id),
+                        Some((_, None)) | None => {}
+                    }
+                }
             }
         }
-        if let Err(err) = self.bus.send(self.hive(), ToHive::Keep { lives }).await {
+        let keep = ToHive::Keep { lives, resting, rooms };
+        if let Err(err) = self.bus.send(self.hive(), keep).await {
             tracing::warn!(error = %err, "the hive does not hear");
         }
         Ok(())
@@ -523,6 +552,16 @@ impl Cortex {
         *lock(&self.degraded) = why;
     }
 
+    /// Masks secrets in plain data.
+    fn mask<T: Serialize + DeserializeOwned>(&self, data: &mut T) {
+        if let Ok(mut value) = serde_json::to_value(&*data) {
+            self.store.redact(&mut value);
+            if let Ok(masked) = serde_json::from_value(value) {
+                *data = masked;
+            }
+        }
+    }
+
     /// Masks secrets in an input before anything is decided on it, so that the decisions that
     /// are recorded are the decisions that were made.
     fn redact(&self, input: &mut Input) {
@@ -554,29 +593,22 @@ impl Cortex {
             Input::Answered { message, .. } => text(message),
             Input::Decided { reason: Some(reason), .. } => text(reason),
             // A policy sees the arguments, and shows what it saw.
-            Input::Judged { verdict } => {
-                if let Ok(mut value) = serde_json::to_value(&**verdict) {
-                    self.store.redact(&mut value);
-                    if let Ok(masked) = serde_json::from_value(value) {
-                        **verdict = masked;
-                    }
-                }
-            }
+            Input::Judged { verdict } => self.mask(&mut **verdict),
             Input::Life(life) => match life {
-                LifeInput::Noticed { effect: _, notice } => {
-                    if let Ok(mut value) = serde_json::to_value(&*notice) {
-                        self.store.redact(&mut value);
-                        if let Ok(masked) = serde_json::from_value(value) {
-                            *notice = masked;
-                        }
-                    }
-                }
+                LifeInput::Noticed { effect: _, notice } => self.mask(notice),
                 LifeInput::Ended { effect: _, end } => {
                     if let Some(reason) = &mut end.reason {
                         text(reason);
                     }
                 }
                 LifeInput::Started { .. } | LifeInput::StopAsked { .. } | LifeInput::Due => {}
+            },
+            Input::Room(input) => match input {
+                RoomInput::Ready { effect: _, made } => self.mask(&mut **made),
+                RoomInput::Closed { effect: _, closed } => self.mask(&mut **closed),
+                RoomInput::Failed { effect: _, error } | RoomInput::Left { effect: _, error } => {
+                    text(&mut error.message);
+                }
             },
             Input::Bound { .. }
             | Input::Decided { reason: None, .. }

@@ -10,17 +10,24 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed};
 use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::process::prompt::{self, Judged, Question};
+use overmind_core::process::prompt::{self, Judged, Provider, Question};
+use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Adopted, End, Ended, NoteKind, ProcessError, ProcessIo, ProcessKey, ProcessSpec, Processes,
     Started, StderrKind, StdinKind, TerminalSize,
 };
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Clock;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::read::{self, Reading};
+use super::rooms::Stays;
+use crate::credentials::Credentials;
 use crate::tasks::Tasks;
 
 /// How often a life is looked at, and how often one that has been silent for long and asks nothing.
@@ -32,23 +39,62 @@ const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 const ROWS: u16 = 40;
 /// How long a program may take to read what is typed.
 const TYPING: Duration = Duration::from_secs(10);
+/// The same of what it is told first, while it is still starting.
+const FIRST: Duration = Duration::from_secs(60);
+/// How long processes that nobody wants are waited for before the rooms are looked after.
+const SETTLING: Duration = Duration::from_secs(30);
 /// Processor time within a silence that tells that something is worked on.
 const BUSY_SHARE: u32 = 20;
 
-/// Sends a word about a life to the Cortex.
-pub(crate) type Say = Arc<dyn Fn(LifeWord) + Send + Sync>;
+/// Sends what is said of a life to the Cortex, in its order.
+pub(crate) type Say = Arc<dyn Fn(Said) + Send + Sync>;
+
+/// What is said of a life while it goes on.
+#[derive(Debug)]
+pub(crate) enum Said {
+    /// What the sandbox that it is about to begin in was measured to give.
+    Attested(Arc<Attested>),
+    Word(LifeWord),
+}
 
 /// What a hive needs to run commands.
 #[derive(Debug)]
 pub(crate) struct Lives {
     processes: Arc<dyn Processes>,
+    /// Sandboxes, if this hive can put any around a command.
+    enclosures: Option<Arc<dyn Enclose>>,
     clock: Arc<dyn Clock>,
     /// What every command's environment has.
     environment: Vec<(String, String)>,
+    /// What agents may name for theirs.
+    credentials: Credentials,
+    /// Says what else the commands of a session with a room have.
+    stays: Option<Arc<Stays>>,
     tasks: Tasks,
     under_way: Mutex<HashMap<EffectId, UnderWay>>,
     /// What was found at the start; `None` until it has been looked for.
     found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
+    /// Starts and kills under way, by session.
+    busy: watch::Sender<HashMap<SessionId, usize>>,
+}
+
+/// As long as it is there, a process of the session is being started or killed.
+pub(crate) struct Busy {
+    lives: Arc<Lives>,
+    session: SessionId,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.lives.busy.send_modify(|busy| {
+            if let Some(count) = busy.get_mut(&self.session) {
+                *count -= 1;
+                if *count == 0 {
+                    busy.remove(&self.session);
+                }
+            }
+        });
+    }
 }
 
 /// An effect that keeps a life, from when it was asked for.
@@ -67,12 +113,50 @@ type Orders = mpsc::UnboundedReceiver<Box<LifeOrder>>;
 impl Lives {
     pub(crate) fn new(
         processes: Arc<dyn Processes>,
+        enclosures: Option<Arc<dyn Enclose>>,
         clock: Arc<dyn Clock>,
         environment: Vec<(String, String)>,
+        credentials: Credentials,
+        stays: Option<Arc<Stays>>,
         tasks: Tasks,
     ) -> Self {
-        let under_way = Mutex::default();
-        Self { processes, clock, environment, tasks, under_way, found: watch::Sender::new(None) }
+        let (under_way, busy) = (Mutex::default(), watch::Sender::default());
+        let found = watch::Sender::new(None);
+        Self {
+            processes,
+            enclosures,
+            clock,
+            environment,
+            credentials,
+            stays,
+            tasks,
+            under_way,
+            found,
+            busy,
+        }
+    }
+
+    fn busy(self: &Arc<Self>, session: SessionId) -> Busy {
+        self.busy.send_modify(|busy| *busy.entry(session).or_default() += 1);
+        Busy { lives: Arc::clone(self), session }
+    }
+
+    /// Waits until it is known what an earlier process left, and nothing of the session is being
+    /// started or killed.
+    pub(crate) async fn gone(&self, session: SessionId) {
+        let _ = self.found.subscribe().wait_for(Option::is_some).await;
+        let _ = self.busy.subscribe().wait_for(|busy| !busy.contains_key(&session)).await;
+    }
+
+    /// Waits, not for ever, until what nobody wants of an earlier process is gone.
+    pub(crate) async fn settled(&self) {
+        let settled = async {
+            let _ = self.found.subscribe().wait_for(Option::is_some).await;
+            let _ = self.busy.subscribe().wait_for(HashMap::is_empty).await;
+        };
+        if tokio::time::timeout(SETTLING, settled).await.is_err() {
+            tracing::warn!("processes of an earlier start are still being ended");
+        }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<EffectId, UnderWay>> {
@@ -80,7 +164,15 @@ impl Lives {
     }
 
     /// Finds what an earlier process left, and ends what nobody wants any more.
-    pub(crate) async fn keep(&self, lives: Vec<(SessionId, u32)>) {
+    pub(crate) async fn keep(
+        self: &Arc<Self>,
+        lives: Vec<(SessionId, u32)>,
+        resting: Vec<SessionId>,
+    ) {
+        if let Some(enclosures) = &self.enclosures {
+            let sessions = lives.iter().map(|(session, _)| *session).chain(resting);
+            enclosures.keep(sessions.collect()).await;
+        }
         let wanted: HashSet<ProcessKey> =
             lives.into_iter().map(|(session, epoch)| ProcessKey { session, epoch }).collect();
         let adopted = match self.processes.adopt_all().await {
@@ -100,11 +192,11 @@ impl Lives {
             if wanted.contains(&key) {
                 found.insert(key, one);
             } else {
-                unwanted.push(one);
+                unwanted.push((one, self.busy(key.session)));
             }
         }
         self.found.send_replace(Some(found));
-        for one in unwanted {
+        for (one, _busy) in unwanted {
             match one {
                 Adopted::Live(started) => {
                     tracing::info!(life = %started.key, "a process that nobody wants is ended");
@@ -173,7 +265,11 @@ impl Lives {
         let key = ProcessKey { session: assignment.session, epoch: launch.life };
         let started = match self.found(key).await {
             Some(Adopted::Live(started)) => Ok(started),
-            Some(Adopted::Ended(_, ended)) => return self.told(ended),
+            Some(Adopted::Ended(_, ended)) => {
+                let mut reading = Reading::of(launch);
+                read::to_the_end(&*self.processes, key, &mut reading, say).await;
+                return self.told(ended);
+            }
             Some(Adopted::Unreachable { reason, .. }) => {
                 return self.told(Ended::Lost { reason, killed: 0 });
             }
@@ -181,14 +277,34 @@ impl Lives {
                 // Placed anew while it lives: the same process is looked after.
                 Some(_) => return self.watch(key, launch, orders, say).await,
                 None => {
-                    let spec = self.spec(assignment, key, launch, token);
-                    self.start(effect, spec).await
+                    let room = match self.of_room(assignment.session, launch).await {
+                        Ok(room) => room,
+                        Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                    };
+                    let spec = match self.spec(assignment, key, launch, room, token) {
+                        Ok(spec) => spec,
+                        Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                    };
+                    match self.enclosed(assignment, launch, spec, say).await {
+                        Ok(spec) => self.start(effect, spec).await,
+                        Err(refused) => {
+                            let reason = told(&refused);
+                            return self.told(Ended::Lost { reason, killed: 0 });
+                        }
+                    }
                 }
             },
         };
         match started {
             Ok(started) => {
-                say(LifeWord::Started { pid: started.pid });
+                if let Some(first) = &launch.first {
+                    // Before its start is told: until then it is typed again after a crash.
+                    let bytes = first.as_bytes().to_vec();
+                    if let Err(err) = self.processes.write(key, bytes, FIRST).await {
+                        tracing::warn!(life = %key, error = %err, "its task could not be typed");
+                    }
+                }
+                say(Said::Word(LifeWord::Started { pid: started.pid }));
                 self.watch(key, launch, orders, say).await
             }
             Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
@@ -204,15 +320,36 @@ impl Lives {
     ) -> Result<Started, ProcessError> {
         let (tell, told) = oneshot::channel();
         let (lives, key) = (Arc::clone(self), spec.key);
+        let busy = self.busy(key.session);
+        // Whoever aborted it before may have seen that nothing is being started.
+        if !self.under_way().contains_key(&effect) {
+            return Err(ProcessError::NotAlive(key));
+        }
         self.tasks.spawn(move |_stop| async move {
             let started = lives.processes.start(spec).await;
             let wanted = lives.under_way().contains_key(&effect);
             if started.is_ok() && !wanted {
                 lives.kill(key, "canceled").await;
             }
+            drop(busy);
             let _ = tell.send(started);
         });
         told.await.unwrap_or(Err(ProcessError::NotAlive(key)))
+    }
+
+    /// What the session's room adds to the environment of its commands.
+    async fn of_room(
+        &self,
+        session: SessionId,
+        launch: &Launch,
+    ) -> Result<Vec<(String, String)>, String> {
+        match (&launch.directory, &self.stays) {
+            (None, _) => Ok(Vec::new()),
+            (Some(_), None) => Err("this server makes no rooms, and it had one".to_owned()),
+            (Some(_), Some(stays)) => {
+                stays.environment(session).await.map_err(|err| format!("its room: {err}"))
+            }
+        }
     }
 
     fn spec(
@@ -220,15 +357,31 @@ impl Lives {
         assignment: &Assignment,
         key: ProcessKey,
         launch: &Launch,
+        room: Vec<(String, String)>,
         token: Option<String>,
-    ) -> ProcessSpec {
+    ) -> Result<ProcessSpec, String> {
         let mut env = self.environment.clone();
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
         };
+        for (name, value) in room {
+            set(&name, value);
+        }
         for (name, value) in &launch.env {
             set(name, value.clone());
+        }
+        for (name, credential) in &launch.env_from {
+            let Some(value) = self.credentials.get(credential) else {
+                return Err(format!(
+                    "`{name}` is to be the credential `{credential}`, which this server does not \
+                     have: set OVERMIND_CRED_{credential} in its environment"
+                ));
+            };
+            set(name, value.to_owned());
+        }
+        if let Some(conversation) = &launch.conversation {
+            set("OVERMIND_CONVERSATION", conversation.clone());
         }
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
@@ -243,15 +396,76 @@ impl Lives {
             }
             false => {
                 let stdin = if launch.input { StdinKind::Open } else { StdinKind::Null };
-                ProcessIo::Pipes { stdin, stderr: StderrKind::Merged }
+                // What is read line by line must not have errors in the middle of one.
+                let stderr = match launch.read_from {
+                    Some(_) => StderrKind::Tagged,
+                    None => StderrKind::Merged,
+                };
+                ProcessIo::Pipes { stdin, stderr }
             }
         };
         let opening = (key.epoch > 1).then(|| {
             let text = format!("restart #{} at {}", key.epoch - 1, self.clock.now());
             (NoteKind::Restart, text)
         });
-        let spec = ProcessSpec::new(key, launch.argv.clone(), assignment.workspace.clone());
-        ProcessSpec { env, io, opening, ..spec }
+        let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
+        let spec = ProcessSpec::new(key, launch.argv.clone(), directory.clone());
+        Ok(ProcessSpec { env, io, opening, ..spec })
+    }
+
+    /// What is started in place of a command that its agent wants in a sandbox. The sandbox was
+    /// measured then, and the Cortex was told.
+    async fn enclosed(
+        &self,
+        assignment: &Assignment,
+        launch: &Launch,
+        spec: ProcessSpec,
+        say: &Say,
+    ) -> Result<ProcessSpec, SandboxError> {
+        let level = assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None));
+        if level == SandboxLevel::None {
+            return Ok(spec);
+        }
+        let Some(enclosures) = &self.enclosures else {
+            return Err(SandboxError::Unavailable {
+                code: "no_enclosures".to_owned(),
+                message: "this hive puts no sandbox around a command".to_owned(),
+                reason: "no_enclosures".to_owned(),
+                remedy: "ask for the sandbox `none`".to_owned(),
+            });
+        };
+        let plan = EnclosePlan {
+            session: assignment.session,
+            level,
+            argv: spec.argv,
+            env: spec.env.clone(),
+            workspace: launch.worktree.clone().unwrap_or_else(|| spec.cwd.clone()),
+            cwd: spec.cwd,
+            terminal: launch.terminal,
+            read: [launch.read.as_slice(), launch.borrowed.as_slice()].concat(),
+            write: launch.write.clone(),
+            network: launch.network,
+        };
+        let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
+        say(Said::Attested(attested));
+        let mut env = spec.env;
+        // What its agent says of these, it means.
+        let own = |name: &str| launch.env.iter().any(|(known, _)| known == name);
+        // That of its room is outside; inside, `/tmp` is its own.
+        env.retain(|(name, _)| name != "TMPDIR" || own(name));
+        let tells = tells.into_iter().filter(|(name, _)| !own(name));
+        for (name, value) in tells.chain(needs) {
+            env.retain(|(known, _)| *known != name);
+            env.push((name, value));
+        }
+        Ok(ProcessSpec { argv, cwd, env, user, enclosed: true, ..spec })
+    }
+
+    /// The session is over: nothing that its lives left behind is needed any more.
+    pub(crate) async fn session_ended(&self, session: SessionId) {
+        if let Some(enclosures) = &self.enclosures {
+            enclosures.ended(session).await;
+        }
     }
 
     /// Looks after a life until it ends.
@@ -263,7 +477,8 @@ impl Lives {
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
-        let mut pause = look.pause();
+        let mut reading = Reading::of(launch);
+        let mut pause = LOOK;
         let mut tick = ticks(pause);
         let ended = self.processes.ended(key);
         tokio::pin!(ended);
@@ -271,16 +486,20 @@ impl Lives {
             tokio::select! {
                 biased;
                 ended = &mut ended => {
+                    read::to_the_end(&*self.processes, key, &mut reading, say).await;
                     return match ended {
                         Ok(ended) => self.told(ended),
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                Some(order) = orders.recv() => Box::pin(self.obey(key, *order)).await,
+                Some(order) = orders.recv() => Box::pin(self.obey(key, launch, *order)).await,
                 _ = tick.tick() => {
+                    Box::pin(read::on(&*self.processes, key, &mut reading, say)).await;
                     Box::pin(self.look(key, launch, &mut look, say)).await;
-                    if look.pause() != pause {
-                        pause = look.pause();
+                    // Whose words are read is looked at as often as it may say some.
+                    let next = if reading.is_open() { LOOK } else { look.pause() };
+                    if next != pause {
+                        pause = next;
                         tick = ticks(pause);
                     }
                 }
@@ -295,7 +514,9 @@ impl Lives {
             *look = Look { offset: activity.offset, asks: look.asks.take(), ..Look::default() };
         }
         let silence = now.since(activity.last_output_at);
-        if let Some(after) = JUDGED_AFTER.get(look.judged)
+        // Who speaks a protocol asks in it, and shows no screen.
+        if launch.read_from.is_none()
+            && let Some(after) = JUDGED_AFTER.get(look.judged)
             && silence >= *after
         {
             look.judged += 1;
@@ -312,7 +533,7 @@ impl Lives {
             look.silent_until = Some(silence + limit);
             return;
         }
-        say(LifeWord::Noticed(Notice::Silent { seconds: silence.as_secs() }));
+        say(Said::Word(LifeWord::Noticed(Notice::Silent { seconds: silence.as_secs() })));
         look.silent_until = Some(Duration::MAX);
     }
 
@@ -329,12 +550,12 @@ impl Lives {
             Judged::Waiting(question) => {
                 if look.asks.as_ref() != Some(&question) {
                     look.asks = Some(question.clone());
-                    say(LifeWord::Noticed(Notice::Waits(question)));
+                    say(Said::Word(LifeWord::Noticed(Notice::Waits(question))));
                 }
             }
             Judged::Working | Judged::Unknown => {
                 if look.asks.take().is_some() {
-                    say(LifeWord::Noticed(Notice::GoesOn));
+                    say(Said::Word(LifeWord::Noticed(Notice::GoesOn)));
                 }
             }
         }
@@ -373,7 +594,7 @@ impl Lives {
 
     /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
     /// keep it from being ended.
-    async fn obey(self: &Arc<Self>, key: ProcessKey, order: LifeOrder) {
+    async fn obey(self: &Arc<Self>, key: ProcessKey, launch: &Launch, order: LifeOrder) {
         let done = match order {
             LifeOrder::End { how, reason } => {
                 let how = match how {
@@ -384,10 +605,12 @@ impl Lives {
                 };
                 self.processes.end(key, how, Some(reason)).await
             }
-            LifeOrder::Type { text, by: _ } => {
+            LifeOrder::Type { text, by: _, asked_at } => {
                 let lives = Arc::clone(self);
+                let provider = launch.read_from.map_or(Provider::Raw, |_| launch.provider);
                 self.tasks.spawn(move |_stop| async move {
-                    if let Err(err) = lives.type_line(key, &text).await {
+                    let typed = lives.type_line(key, provider, &text, asked_at);
+                    if let Err(err) = typed.await {
                         tracing::warn!(life = %key, error = %err, "an answer could not be typed");
                     }
                 });
@@ -400,16 +623,31 @@ impl Lives {
     }
 
     /// Types a person's line, and notes in the log that a person did.
-    async fn type_line(&self, key: ProcessKey, text: &str) -> Result<(), ProcessError> {
+    async fn type_line(
+        &self,
+        key: ProcessKey,
+        provider: Provider,
+        text: &str,
+        asked_at: Option<u64>,
+    ) -> Result<(), ProcessError> {
         self.processes.note(key.session, NoteKind::Human, text.to_owned()).await?;
-        let mut bytes = text.as_bytes().to_vec();
-        bytes.push(b'\n');
-        self.processes.write(key, bytes, TYPING).await
+        let line = match asked_at {
+            None => launch::input(provider, text),
+            Some(at) => {
+                let asking = read::line_at(&*self.processes, key.session, at).await?;
+                launch::answer(provider, &asking, text).ok_or_else(|| {
+                    let reason = "the line that asked is not in the log any more".to_owned();
+                    ProcessError::Log { session: key.session, reason }
+                })?
+            }
+        };
+        self.processes.write(key, line.into_bytes(), TYPING).await
     }
 
-    /// Kills what an effect keeps alive; `None` when it is none of this kind.
-    pub(crate) fn aborted(&self, effect: EffectId) -> Option<ProcessKey> {
-        self.under_way().remove(&effect).map(|one| one.key)
+    /// What an effect kept alive, which is to be killed now; `None` when it is none of this kind.
+    pub(crate) fn aborted(self: &Arc<Self>, effect: EffectId) -> Option<(ProcessKey, Busy)> {
+        let key = self.under_way().remove(&effect)?.key;
+        Some((key, self.busy(key.session)))
     }
 
     pub(crate) async fn kill(&self, key: ProcessKey, reason: &str) {
@@ -431,6 +669,18 @@ impl Lives {
             Ok(()) | Err(ProcessError::NotAlive(_)) => {}
             Err(err) => tracing::warn!(life = %key, error = %err, "an end is not acknowledged"),
         }
+    }
+}
+
+/// A refusal with what to do about it.
+fn told(refused: &SandboxError) -> String {
+    match refused {
+        SandboxError::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
+            format!("{message}; to do: {remedy}")
+        }
+        SandboxError::Unavailable { .. }
+        | SandboxError::BadConfig { .. }
+        | SandboxError::Failed { .. } => refused.to_string(),
     }
 }
 

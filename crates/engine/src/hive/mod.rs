@@ -4,6 +4,8 @@
 //! an aborted effect's future is dropped, which kills what it started.
 
 pub(crate) mod life;
+mod read;
+pub(crate) mod rooms;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +29,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::life::{Lives, Say};
+use self::life::{Lives, Said, Say};
+use self::rooms::{Stays, Turn};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -47,6 +50,8 @@ pub(crate) struct Hive {
     pub(crate) gate: Option<Arc<dyn Gate>>,
     /// Commands, if this hive can run any.
     pub(crate) lives: Option<Arc<Lives>>,
+    /// Rooms, if this hive makes any.
+    pub(crate) stays: Option<Arc<Stays>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
 }
@@ -128,10 +133,20 @@ impl Hive {
                     self.tasks.spawn(|_stop| async move { lives.acknowledge(key).await });
                 }
             }
-            ToHive::Keep { lives: wanted } => {
+            ToHive::Keep { lives: wanted, resting, rooms } => {
                 if let Some(lives) = self.lives.clone() {
-                    self.tasks.spawn(|_stop| async move { lives.keep(wanted).await });
+                    self.tasks.spawn(|_stop| async move { lives.keep(wanted, resting).await });
                 }
+                let (lives, stays) = (self.lives.clone(), self.stays.clone());
+                self.tasks.spawn(|_stop| async move {
+                    // Nothing is taken from under a process that is still being ended.
+                    if let Some(lives) = lives {
+                        lives.settled().await;
+                    }
+                    if let Some(stays) = stays {
+                        stays.keep(rooms).await;
+                    }
+                });
             }
             ToHive::Abort { session, epoch, effect } => {
                 if let Some(placed) = lock(sessions).get_mut(&session)
@@ -141,15 +156,24 @@ impl Hive {
                     stop.cancel();
                 }
                 if let Some(lives) = self.lives.clone()
-                    && let Some(key) = lives.aborted(effect)
+                    && let Some((key, busy)) = lives.aborted(effect)
                 {
-                    self.tasks.spawn(|_stop| async move { lives.kill(key, "canceled").await });
+                    self.tasks.spawn(|_stop| async move {
+                        lives.kill(key, "canceled").await;
+                        drop(busy);
+                    });
                 }
             }
             ToHive::Release { session, epoch, over } => {
                 release(sessions, session, epoch);
                 if over {
                     self.tools.session_ended(session);
+                    if let Some(lives) = self.lives.clone() {
+                        self.tasks.spawn(|_stop| async move { lives.session_ended(session).await });
+                    }
+                    if let Some(stays) = &self.stays {
+                        stays.forget(session);
+                    }
                 }
             }
             ToHive::CallTool { call, assignment, name, args } => {
@@ -203,13 +227,18 @@ impl Hive {
         if let (EffectAction::Live(launch), Some(lives)) = (&effect.action, &self.lives) {
             lives.expect(session, effect.id, launch);
         }
+        let about_room = matches!(effect.action, EffectAction::Room(_));
+        let stays = self.stays.as_ref().filter(|_| about_room);
+        let turn = stays.map(|stays| stays.turn(session));
         let (hive, sessions, id) = (Arc::clone(self), Arc::clone(sessions), effect.id);
         self.tasks.spawn(|shutdown| async move {
             let result = tokio::select! {
                 () = stop.cancelled() => None,
                 () = shutdown.cancelled() => None,
-                result = hive.act(&assignment, effect, token, &sessions) => Some(result),
+                result = hive.act(&assignment, effect, token, turn.as_ref(), &sessions) => Some(result),
             };
+            // Only now may another be done about the room: what was dropped is over.
+            drop(turn);
             if let Some(placed) = lock(&sessions).get_mut(&session)
                 && placed.assignment.epoch == epoch
             {
@@ -230,6 +259,7 @@ impl Hive {
         assignment: &Assignment,
         effect: Effect,
         token: Option<String>,
+        turn: Option<&Turn>,
         sessions: &Sessions,
     ) -> Done {
         if let Some(at) = effect.not_before {
@@ -273,6 +303,10 @@ impl Hive {
                 let end = Box::pin(self.live(assignment, effect.id, &launch, token)).await;
                 Done { result: EffectResult::Lived(end), streamed: Vec::new(), live: Vec::new() }
             }
+            EffectAction::Room(act) => {
+                let report = self.room(assignment, effect.id, act, turn).await;
+                Done { result: EffectResult::Room(report), streamed: Vec::new(), live: Vec::new() }
+            }
             EffectAction::Bind { name, args, files, policy } => {
                 let context = context(assignment, effect.id, LiveSink::default());
                 let hash = self.tools.bind(&context, &name, &args, &files, &policy).await;
@@ -305,15 +339,22 @@ impl Hive {
         loop {
             tokio::select! {
                 biased;
-                Some(word) = said.recv() => {
-                    self.say(ToCortex::Life { session, epoch, effect, word: *word }).await;
-                }
+                Some(said) = said.recv() => self.pass_on(session, epoch, effect, *said).await,
                 end = &mut life => {
-                    while let Ok(word) = said.try_recv() {
-                        self.say(ToCortex::Life { session, epoch, effect, word: *word }).await;
+                    while let Ok(said) = said.try_recv() {
+                        self.pass_on(session, epoch, effect, *said).await;
                     }
                     return end;
                 }
+            }
+        }
+    }
+
+    async fn pass_on(&self, session: SessionId, epoch: u32, effect: EffectId, said: Said) {
+        match said {
+            Said::Word(word) => self.say(ToCortex::Life { session, epoch, effect, word }).await,
+            Said::Attested(attested) => {
+                self.say(ToCortex::Attested { session, epoch, attested }).await;
             }
         }
     }

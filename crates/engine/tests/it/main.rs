@@ -2,6 +2,7 @@
 
 mod attested;
 mod canaries;
+mod enclosed;
 mod gate;
 mod humans;
 mod inbox;
@@ -11,5 +12,6 @@ mod orders;
 mod recovery;
 mod registry;
 mod replays;
+mod rooms;
 mod runs;
 mod world;

@@ -23,6 +23,8 @@ fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft 
         name: name.map(str::to_owned),
         parent: parent.map(str::to_owned),
         command: None,
+        sandbox: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

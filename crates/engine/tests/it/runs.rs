@@ -125,6 +125,8 @@ async fn the_step_limit_ends_a_run_with_both_events() {
         name: None,
         parent: None,
         command: None,
+        sandbox: None,
+        room: None,
         step_limit: Some(1),
         workspace: None,
         idempotency: None,

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use overmind_core::attest::Notary;
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::ids::SessionId;
 use overmind_core::memory::Memory;
+use overmind_core::process::Processes;
+use overmind_core::room::Rooms;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::{EventQuery, Store, StreamId};
 use overmind_core::time::Clock;
@@ -16,6 +19,8 @@ use overmind_engine::{Caller, Config, Engine, Parts};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
 use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock};
+use overmind_testkit::processes::FakeProcesses;
+use overmind_testkit::rooms::FakeRooms;
 use tempfile::TempDir;
 
 pub(crate) struct World {
@@ -28,6 +33,9 @@ pub(crate) struct World {
     /// Signs with the store's key.
     pub(crate) notary: Notary,
 }
+
+/// What runs commands, what puts sandboxes around them, and what makes what they work in.
+type Commands = (Option<Arc<dyn Processes>>, Option<Arc<dyn Enclose>>, Option<Arc<dyn Rooms>>);
 
 /// Distinct ids for every life of a store.
 static LIVES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
@@ -44,7 +52,7 @@ impl World {
         models: Arc<FakeModels>,
         max_running: u32,
     ) -> Self {
-        Self::made(dir, tools, models, max_running, None, None).await
+        Self::made(dir, tools, models, max_running, (None, None), (None, None, None)).await
     }
 
     /// With a policy; approvals count for so long.
@@ -55,8 +63,30 @@ impl World {
         gate: Option<Arc<FakeGate>>,
         approval_ttl: Option<Duration>,
     ) -> Self {
-        Self::made(dir, tools, models, 64, gate.map(|gate| gate as Arc<dyn Gate>), approval_ttl)
-            .await
+        let gate = gate.map(|gate| gate as Arc<dyn Gate>);
+        Self::made(dir, tools, models, 64, (gate, approval_ttl), (None, None, None)).await
+    }
+
+    /// With commands, and perhaps with sandboxes around them.
+    pub(crate) async fn with_commands(
+        processes: Arc<dyn Processes>,
+        enclosures: Option<Arc<dyn Enclose>>,
+    ) -> Self {
+        let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
+        let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
+        let commands = (Some(processes), enclosures, None);
+        Self::made(dir, tools, models, 64, (None, None), commands).await
+    }
+
+    /// One that runs commands, in rooms if there are any.
+    pub(crate) async fn of_commands(
+        dir: Arc<TempDir>,
+        processes: Arc<FakeProcesses>,
+        rooms: Option<Arc<FakeRooms>>,
+    ) -> Self {
+        let commands = (Some(processes as Arc<_>), None, rooms.map(|rooms| rooms as Arc<_>));
+        let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
+        Self::made(dir, tools, models, 64, (None, None), commands).await
     }
 
     async fn made(
@@ -64,8 +94,8 @@ impl World {
         tools: Arc<FakeTools>,
         models: Arc<FakeModels>,
         max_running: u32,
-        gate: Option<Arc<dyn Gate>>,
-        approval_ttl: Option<Duration>,
+        (gate, approval_ttl): (Option<Arc<dyn Gate>>, Option<Duration>),
+        (processes, enclosures, rooms): Commands,
     ) -> Self {
         let store = Sqlite::open(Options::new(dir.path().join("overmind.db")))
             .expect("the world of a test works");
@@ -81,9 +111,12 @@ impl World {
             gate,
             clock: Arc::new(WallClock) as Arc<dyn Clock>,
             ids: Arc::new(SeededIds::new(life)),
-            processes: None,
+            processes,
+            enclosures,
+            rooms,
             config: Config {
                 environment: Vec::new(),
+                credentials: overmind_engine::Credentials::default(),
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,
@@ -137,6 +170,8 @@ impl World {
             name: None,
             parent: None,
             command: None,
+            sandbox: None,
+            room: None,
             step_limit: None,
             workspace: None,
             idempotency: None,

@@ -10,6 +10,7 @@ pub mod failpoints;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+mod rooms;
 pub mod signals;
 mod tools;
 
@@ -18,9 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::canary::Planter;
+use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::process::Processes;
+use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
@@ -28,7 +31,7 @@ use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
 use overmind_engine::{Caller, Engine};
 use overmind_mcp::McpServers;
-use overmind_sandbox::Sandboxes;
+use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +57,7 @@ pub struct App {
     sandboxes: Sandboxes,
     mcp: Arc<McpServers>,
     processes: overmind_supervise::Supervisor,
+    rooms: Arc<overmind_workspace::rooms::LocalRooms>,
     server_file: ServerFile,
     /// Cancelled to stop accepting; the server then finishes what it has.
     closing: CancellationToken,
@@ -113,6 +117,14 @@ impl App {
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
+        // They speak to the API by its socket, where there is one.
+        let enclosures = Enclosures::new(
+            overmind_sandbox::Options { notary: Some(store.notary()), ..sandbox_options(&config) },
+            config.data.homes(),
+            config.socket.iter().cloned().collect(),
+        );
+        let rooms = rooms::open(&config, &clock);
+        let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
@@ -122,6 +134,8 @@ impl App {
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
+            enclosures: Some(Arc::new(enclosures) as Arc<dyn Enclose>),
+            rooms: Some(Arc::clone(&rooms) as Arc<dyn Rooms>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),
             config: overmind_engine::Config {
@@ -133,7 +147,8 @@ impl App {
                 workspace: config.workspace.clone(),
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
-                environment: config.environment.clone(),
+                environment: environment(&config, &listeners),
+                credentials: credentials(&config),
                 canaries: canaries.clone(),
             },
         })
@@ -164,6 +179,9 @@ impl App {
         let stop = housekeeping.stop.clone();
         let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
         housekeeping.tasks.spawn(watch);
+        if let Some(proxy) = proxy {
+            housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
+        }
         lock.publish(&server_file)?;
         Ok(Self {
             config,
@@ -171,6 +189,7 @@ impl App {
             sandboxes,
             mcp,
             processes,
+            rooms,
             server_file,
             closing,
             server,
@@ -224,6 +243,7 @@ impl App {
             sandboxes,
             mcp,
             processes,
+            rooms,
             closing,
             server,
             housekeeping,
@@ -262,6 +282,7 @@ impl App {
         mcp.shutdown().await;
         // Lets go of them: they go on.
         processes.close().await;
+        rooms.shutdown().await;
         // Cgroups of commands that were cut off, as far as the kernel lets go of them in time.
         let left = sandboxes.clone();
         if let Err(err) = tokio::task::spawn_blocking(move || left.namespace().settled()).await {
@@ -273,6 +294,24 @@ impl App {
         drop(lock);
         requests + sessions
     }
+}
+
+/// What the environment of every command has: where programs are, and where this server is.
+fn environment(config: &Config, listeners: &[Listener]) -> Vec<(String, String)> {
+    let socket = config.socket.as_ref().map(|path| format!("unix:{}", path.display()));
+    // The socket first: it needs no certificate.
+    let tcp = listeners.iter().find(|listener| listener.address().is_some());
+    let server = socket.or_else(|| tcp.map(|listener| listener.at().to_owned()));
+    let server = server.map(|server| (env::SERVER.to_owned(), server));
+    config.environment.iter().cloned().chain(server).collect()
+}
+
+/// What agents may name for the environment of their commands.
+fn credentials(config: &Config) -> overmind_engine::Credentials {
+    let all = config.credentials.iter();
+    overmind_engine::Credentials::new(
+        all.map(|(name, secret)| (name.clone(), secret.expose().to_owned())),
+    )
 }
 
 /// Keepers of commands, in the data directory. They outlive this process, and a new file of this

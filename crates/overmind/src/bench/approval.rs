@@ -73,6 +73,8 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         name: None,
         parent: None,
         command: None,
+        sandbox: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

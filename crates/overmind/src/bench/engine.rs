@@ -148,6 +148,8 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
         name: None,
         parent: None,
         command: None,
+        sandbox: None,
+        room: None,
         step_limit: None,
         workspace: None,
         idempotency: None,

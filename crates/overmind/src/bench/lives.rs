@@ -6,8 +6,8 @@ use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
 use overmind_api::{
-    AgentCreate, AgentLimits, Command, CommandKind, Restart, Run, RunCreate, RunListQuery,
-    RunStatus, SandboxLevel,
+    AgentCreate, AgentLimits, Command, CommandKind, Restart, RoomWhen, RoomWish, Run, RunCreate,
+    RunListQuery, RunStatus, SandboxLevel,
 };
 use overmind_client::{Client, LogOptions, Target};
 use overmind_core::time::Clock as _;
@@ -30,18 +30,18 @@ const AT_ONCE: u32 = 16;
 /// How long anything may take before it is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(3);
-const AGENT: &str = "bench";
+pub(super) const AGENT: &str = "bench";
 const RUNS_OF_A_PAGE: u32 = 500;
 
-struct Place {
-    dir: PathBuf,
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
     data: PathBuf,
-    client: Client,
+    pub(super) client: Client,
     daemon: Daemon,
 }
 
 pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
-    let place = Place::open(setting).await?;
+    let place = Place::open(setting, "lives").await?;
     let rounds = setting.count(60).max(10);
     let mut figures = vec![place.starts(rounds, floors).await?, place.restarts(rounds / 2).await?];
     figures.extend(place.log(setting).await?);
@@ -51,8 +51,8 @@ pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Fi
 }
 
 impl Place {
-    async fn open(setting: &Setting) -> Result<Self, Failure> {
-        let dir = setting.place("lives")?;
+    pub(super) async fn open(setting: &Setting, name: &str) -> Result<Self, Failure> {
+        let dir = setting.place(name)?;
         let data = dir.join("data");
         let found = DataDir::locate(Some(&data), &Env::default(), &dir)?;
         found.prepare()?;
@@ -90,6 +90,7 @@ impl Place {
             agent_id: AGENT.into(),
             command: Some(command),
             workspace: Some(self.dir.to_string_lossy().into_owned()),
+            room: Some(nowhere()),
             ..RunCreate::default()
         };
         Ok(self.client.run_create(&run, None).await?)
@@ -270,6 +271,7 @@ impl Place {
                         agent_id: AGENT.into(),
                         command: Some(Command { argv, ..Command::default() }),
                         workspace: Some(workspace.clone()),
+                        room: Some(nowhere()),
                         ..RunCreate::default()
                     };
                     client.run_create(&run, None).await?;
@@ -372,7 +374,7 @@ impl Place {
         Ok(path)
     }
 
-    fn patient(&self, began: Instant, what: &str) -> Result<(), Failure> {
+    pub(super) fn patient(&self, began: Instant, what: &str) -> Result<(), Failure> {
         match began.elapsed() < PATIENCE {
             true => Ok(()),
             false => Err(Failure::failed(format!(
@@ -382,6 +384,11 @@ impl Place {
             ))),
         }
     }
+}
+
+/// These are figures of processes; rooms have their own.
+fn nowhere() -> RoomWish {
+    RoomWish { when: RoomWhen::Never, ..RoomWish::default() }
 }
 
 /// A program whose first deed is to open this pipe.
@@ -447,6 +454,6 @@ async fn settled() {
     SystemClock.sleep_until(SystemClock.now().after(SETTLE)).await;
 }
 
-async fn pause() {
+pub(super) async fn pause() {
     SystemClock.sleep_until(SystemClock.now().after(Duration::from_millis(2))).await;
 }

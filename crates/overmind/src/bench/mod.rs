@@ -17,6 +17,7 @@ mod lives;
 mod memory;
 mod policy;
 mod process;
+mod rooms;
 mod sandbox;
 mod store;
 
@@ -244,6 +245,7 @@ const GROUPS: &[Group] = &[
     ("gateway", GATEWAY),
     ("sandbox", SANDBOX),
     ("lives", LIVES),
+    ("rooms", &["warm room", "room given back"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -304,6 +306,7 @@ async fn measure(
                 let wanted = |name: &str| wanted(&name);
                 Box::pin(sandbox::measure(setting, drivers, wanted, leave_out)).await?
             }
+            "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };

@@ -123,6 +123,7 @@ fn session() -> SessionRow {
         sandbox: SandboxLevel::Namespace,
         attestation: None,
         command: None,
+        room: None,
         workspace: "/tmp".into(),
         forked_from: None,
         created_by: "bench".into(),

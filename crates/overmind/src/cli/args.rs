@@ -127,7 +127,8 @@ Examples:
 Examples:
   overmind logs 019a                          a unique beginning or end of the id is enough
   overmind logs -f ses_019a…                  until the run ends
-  overmind logs                               the newest run")]
+  overmind logs                               the newest run
+  overmind logs --all -f                      every command, as it writes")]
     Logs(LogsArgs),
     /// Show the event log, of one run or of everything
     #[command(after_help = "\
@@ -168,9 +169,43 @@ Examples:
     Kill(super::args_command::KillArgs),
     /// Type something into the command of a run
     #[command(after_help = "\
-Example:
-  overmind send build yes, go on")]
+Examples:
+  overmind send build yes, go on
+  overmind send claude --wait \"and the tests?\"")]
     Send(super::args_command::SendArgs),
+    /// Use the terminal of a run, in this one
+    #[command(after_help = "\
+Examples:
+  overmind attach claude                      ^P ^Q leaves; the run goes on
+  overmind attach claude --detach-key ctrl-]
+  overmind attach claude --read-only          ^C or q leaves
+
+Several may be attached; the terminal has the size of whoever typed last. Exits with 0 for who
+leaves, and with the command's exit code when it ends.")]
+    Attach(super::args_command::AttachArgs),
+    /// Watch what all running commands use
+    #[command(after_help = "\
+Examples:
+  overmind top                                q leaves
+  overmind top --once -o json")]
+    Top(super::args_command::TopArgs),
+    /// Watch one run: its state, what it uses, its last lines
+    #[command(after_help = "\
+Example:
+  overmind monitor build                      q leaves")]
+    Monitor(super::args_command::MonitorArgs),
+    /// Show everything about one run
+    Info(super::args_command::OneRunArgs),
+    /// Show what a run came to; exits as the run did
+    Result(super::args_command::OneRunArgs),
+    /// Stream events as lines of JSON, each with its offset
+    #[command(after_help = "\
+Examples:
+  overmind subscribe | jq .type
+  overmind subscribe --run build --kind process.
+  overmind subscribe --from 0 --no-follow > events.ndjson
+  overmind subscribe --from $((LAST + 1))     goes on where another one ended")]
+    Subscribe(super::args_command::SubscribeArgs),
     /// Wait until a run has ended; exits as its command did
     Wait(super::args_command::WaitArgs),
     /// Stop runs for good
@@ -215,6 +250,30 @@ Example:
         /// Another run
         b: String,
     },
+    /// Show what a run has done in its worktree
+    #[command(after_help = "\
+Examples:
+  overmind work mend                          how much, and the diff
+  overmind work mend --stat
+  overmind work mend -o json | jq -r .diff | git apply --stat")]
+    Work(super::args_room::WorkArgs),
+    /// Decide over a run's work: merge it, put it on a branch, keep or discard it
+    #[command(after_help = "\
+Examples:
+  overmind done mend --merge                  into what is checked out in the project
+  overmind done mend --merge --into release
+  overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
+  overmind done mend --discard --yes
+
+Until then its work stands on its branch. Exit code 5 when it cannot be done as things are: the
+run has not ended, or the merge has conflicts.")]
+    Done(super::args_room::DoneArgs),
+    /// Show where the services of a run answer
+    #[command(after_help = "\
+Examples:
+  overmind url mend                           all of them
+  curl $(overmind url mend web)")]
+    Url(super::args_room::UrlArgs),
     /// List tools, or call one in a run's name
     #[command(subcommand, visible_alias = "tools")]
     Tool(ToolCommand),
@@ -267,10 +326,25 @@ The database that was there is kept beside it, under a name that ends in `.befor
     /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
     Policy(super::policy_cmd::PolicyCommand),
+    /// Propose what each session of a project gets; needs no server
+    #[command(after_help = "\
+Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
+.overmind.yml, and writes it to the project's top unless one is there (exit code 5).
+
+Examples:
+  overmind init                               for the project around this directory
+  overmind init --print ~/src/shop            only shows it
+  overmind init --force                       replaces the file")]
+    Init(super::init::InitArgs),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
-Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count.")]
-    Doctor,
+Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
+gone have left does.")]
+    Doctor {
+        /// Remove what runs that are gone have left, where it is ours for certain
+        #[arg(long)]
+        fix: bool,
+    },
     /// Measure what sandboxes give here; needs no server
     #[command(subcommand)]
     Sandbox(SandboxCommand),
@@ -351,7 +425,7 @@ pub struct DownArgs {
 pub struct RunArgs {
     /// An agent, by its name, its id or a unique part of it, and what it is to do. When the first
     /// word is no agent's, all of them are a command for the shell
-    #[arg(required_unless_present = "agent")]
+    #[arg(required_unless_present_any = ["agent", "provider"])]
     pub words: Vec<String>,
     /// Show what happens until the run ends
     #[arg(short, long)]
@@ -377,6 +451,8 @@ pub struct RunArgs {
     pub idempotency_key: Option<String>,
     #[command(flatten)]
     pub command: super::args_command::CommandFlags,
+    #[command(flatten)]
+    pub room: super::args_room::RoomFlags,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -429,6 +505,10 @@ pub struct LogsArgs {
     /// Only lines of a command in which this regular expression is found
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
+    /// All commands, each line with the name of its run; with --follow those that run, and those
+    /// that begin
+    #[arg(short, long, conflicts_with = "id")]
+    pub all: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -2,13 +2,23 @@
 
 use clap::{Args, ValueEnum};
 
+use super::args_more::SandboxArg;
+
 // Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {
-    /// The agent, or the command, in place of the first word
+    /// The agent, or the command, in place of the first word; `claude` and `codex` are there
+    /// without being made
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
+    /// Whose program it is, and so how its output is read; without an agent all words are the
+    /// task of Claude Code or Codex
+    #[arg(long, value_enum, value_name = "PROVIDER")]
+    pub provider: Option<ProviderArg>,
+    /// The model that the provider's program is to use
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
     /// task: it ends by itself; session: it takes input for as long as it lives
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub kind: Option<TypeArg>,
@@ -30,9 +40,33 @@ pub struct CommandFlags {
     /// End it as stuck when it neither writes nor works for so long; 0 is never [default: 0]
     #[arg(long, value_name = "SECONDS")]
     pub activity_timeout: Option<u32>,
+    /// none or namespace: the sandbox it runs in, the agent's own or a stronger one [default: the
+    /// agent's, and none for words]
+    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    pub sandbox: Option<SandboxArg>,
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL) as NAME
+    #[arg(long, value_name = "NAME=CREDENTIAL", value_parser = pair)]
+    pub env_from: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        Some(_) | None => Err("give NAME=CREDENTIAL".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProviderArg {
+    Raw,
+    Claude,
+    Codex,
+    Lines,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -85,6 +119,62 @@ pub struct SendArgs {
     /// Without a line end
     #[arg(long)]
     pub raw: bool,
+    /// Wait until it asks for more, ends, or says nothing more, and show what it said
+    #[arg(long)]
+    pub wait: bool,
+    /// Seconds that --wait waits at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds, requires = "wait")]
+    pub timeout: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Look, and type nothing; needs no terminal
+    #[arg(long)]
+    pub read_only: bool,
+    /// Keys that leave: characters or ctrl- and one, separated by commas; `none` for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = super::attach::parse_keys)]
+    pub detach_key: super::attach::DetachKeys,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TopArgs {
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct MonitorArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SubscribeArgs {
+    /// Only events of this run: an id, a name, or a unique part of one; ends when it has ended
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<String>,
+    /// Only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX")]
+    pub kind: Vec<String>,
+    /// Begin with the event at this offset, 0 for the first of all [default: with the next one]
+    #[arg(long, value_name = "OFFSET")]
+    pub from: Option<u64>,
+    /// End after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OneRunArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -130,6 +130,17 @@ pub enum SandboxArg {
     Microvm,
 }
 
+impl From<SandboxArg> for overmind_api::SandboxLevel {
+    fn from(level: SandboxArg) -> Self {
+        match level {
+            SandboxArg::None => Self::None,
+            SandboxArg::Namespace => Self::Namespace,
+            SandboxArg::Docker => Self::Docker,
+            SandboxArg::Microvm => Self::Microvm,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUnknownArg {
     /// A human decides

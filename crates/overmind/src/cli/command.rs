@@ -4,14 +4,16 @@ use std::io::Write as _;
 
 use futures_util::StreamExt as _;
 use overmind_api::{
-    AgentCreate, Command, CommandKind, Restart, Run, RunSend, RunStop, SandboxLevel,
+    AgentCreate, Command, CommandKind, Provider, Restart, Run, RunSend, RunStop, SandboxLevel,
 };
 use overmind_client::LogOptions;
 use overmind_core::time::Clock as _;
 use serde_json::Value;
 
 use super::args::LogsArgs;
-use super::args_command::{CommandFlags, KillArgs, SendArgs, StopArgs, TypeArg, WaitArgs};
+use super::args_command::{
+    CommandFlags, KillArgs, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
+};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
@@ -41,10 +43,51 @@ pub fn agent() -> AgentCreate {
     }
 }
 
+/// The agents that are there without being made: programs whose output is read.
+const BUILT_IN: [(&str, Provider); 2] = [("claude", Provider::Claude), ("codex", Provider::Codex)];
+
+/// The built-in agent of this name, as it is made where there is none.
+pub fn built_in(name: &str) -> Option<AgentCreate> {
+    let (name, provider) = BUILT_IN.into_iter().find(|(known, _)| *known == name)?;
+    Some(AgentCreate {
+        name: name.into(),
+        role: format!("The program `{name}`."),
+        model: AGENT.into(),
+        sandbox: Some(SandboxLevel::None),
+        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
+        command: Some(Command { provider, ..Command::default() }),
+        ..AgentCreate::default()
+    })
+}
+
+impl ProviderArg {
+    /// The agent that all words are the task of, where none is named.
+    pub fn agent(self) -> Option<&'static str> {
+        let of = Provider::from(self);
+        BUILT_IN.into_iter().find(|(_, provider)| *provider == of).map(|(name, _)| name)
+    }
+}
+
+impl From<ProviderArg> for Provider {
+    fn from(arg: ProviderArg) -> Self {
+        match arg {
+            ProviderArg::Raw => Self::Raw,
+            ProviderArg::Claude => Self::Claude,
+            ProviderArg::Codex => Self::Codex,
+            ProviderArg::Lines => Self::Lines,
+        }
+    }
+}
+
 impl CommandFlags {
     /// What of an agent's command these change; `None` when nothing is asked for.
     pub fn over(&self, agent: Command) -> Option<Command> {
         let Self {
+            agent: _,
+            // Asked for beside the command.
+            sandbox: _,
+            provider,
+            model,
             kind,
             pipes,
             restart,
@@ -53,26 +96,32 @@ impl CommandFlags {
             backoff,
             activity_timeout,
             env,
-            ..
+            env_from,
         } = self;
-        let asked = kind.is_some()
+        let asked = provider.is_some()
+            || model.is_some()
+            || kind.is_some()
             || *pipes
             || restart.is_some()
             || max_restarts.is_some()
             || max_seconds.is_some()
             || backoff.is_some()
             || activity_timeout.is_some()
-            || !env.is_empty();
+            || !env.is_empty()
+            || !env_from.is_empty();
         asked.then(|| Command {
             argv: Vec::new(),
-            provider: agent.provider,
+            provider: provider.map_or(agent.provider, Provider::from),
+            model: model.clone().or(agent.model),
             kind: match kind {
                 Some(TypeArg::Task) => CommandKind::Task,
                 Some(TypeArg::Session) => CommandKind::Session,
                 None => agent.kind,
             },
-            terminal: agent.terminal && !pipes,
+            // What is read is no screen.
+            terminal: agent.terminal && !pipes && matches!(provider, None | Some(ProviderArg::Raw)),
             env: [agent.env, env.clone()].concat(),
+            env_from: agent.env_from.into_iter().chain(env_from.iter().cloned()).collect(),
             restart: restart.map_or(agent.restart, |restart| match restart {
                 super::args_command::RestartArg::Never => Restart::Never,
                 super::args_command::RestartArg::OnFailure => Restart::OnFailure,
@@ -82,6 +131,9 @@ impl CommandFlags {
             max_seconds: max_seconds.unwrap_or(agent.max_seconds),
             backoff_ms: backoff.unwrap_or(agent.backoff_ms),
             activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
+            read: agent.read,
+            write: agent.write,
+            network: agent.network,
         })
     }
 }
@@ -107,13 +159,23 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
             .filter(|status| !session::ended(*status))
             .collect();
         let runs = remote.runs(&open, None, 1_000_000).await?;
-        ids.extend(runs.iter().filter(|run| run.process.is_some()).map(|run| run.id.to_string()));
+        ids.extend(open_commands(&runs));
         if ids.is_empty() {
             cx.out.note("no commands are running");
             return Ok(Exit::Done);
         }
     }
     each(cx, &ids, RunStop { kill: true, grace: None }, args.cascade).await
+}
+
+/// Runs whose command runs, or will; nothing more can be ended of one whose room is given back.
+fn open_commands(runs: &[Run]) -> impl Iterator<Item = String> + '_ {
+    let closing = |run: &Run| {
+        run.room.as_ref().is_some_and(|room| room.phase == overmind_api::RoomPhase::Closing)
+    };
+    runs.iter()
+        .filter(move |run| (run.process.is_some() || run.room.is_some()) && !closing(run))
+        .map(|run| run.id.to_string())
 }
 
 /// Ends each, many at once; goes on after one that cannot be, and tells the worst of it at the end.
@@ -156,6 +218,9 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
         text.truncate(text.trim_end_matches(['\n', '\r']).len());
     }
     let send = RunSend { text, raw: args.raw, secret: args.secret };
+    if args.wait {
+        return super::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
+    }
     let run = remote.run_send(&id, &send).await?;
     session::show_run(cx, &run)?;
     Ok(Exit::Done)
@@ -199,14 +264,13 @@ pub fn exit_of(run: &Run) -> Exit {
     }
 }
 
-/// Shows what a run's command has written.
+/// Which part of a log is meant.
 ///
 /// # Errors
 ///
-/// When the log cannot be read, or the server stays away.
-pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
-    let id = run.id.to_string();
-    let mut options = LogOptions {
+/// When a time cannot be read.
+pub fn options(cx: &Context, args: &LogsArgs) -> Result<LogOptions, Failure> {
+    Ok(LogOptions {
         tail: args.tail,
         since: match &args.since {
             Some(since) => Some(since_of(since)?),
@@ -215,7 +279,17 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
         grep: args.grep.clone(),
         strip: !cx.out.colour,
         ..LogOptions::default()
-    };
+    })
+}
+
+/// Shows what a run's command has written.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
+    let id = run.id.to_string();
+    let mut options = options(cx, args)?;
     let objects = !cx.out.for_people();
     if !args.follow {
         options.objects = objects;
@@ -235,8 +309,17 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     loop {
         let failure = match follow(cx, remote, &id, &mut options, objects, &mut away).await {
             Ok(()) => match remote.run(&id).await {
-                Ok(run) if session::ended(run.status) => return Ok(Exit::Done),
-                Ok(_) => None,
+                Ok(run) if session::ended(run.status) => {
+                    // What was written between the end of its command and its own.
+                    follow(cx, remote, &id, &mut options, objects, &mut away).await?;
+                    return Ok(Exit::Done);
+                }
+                // Its room is made or given back, or its command is started again soon.
+                Ok(_) => {
+                    away.is_back();
+                    watch::pause().await;
+                    continue;
+                }
                 Err(failure) => Some(failure),
             },
             Err(failure) => Some(failure),

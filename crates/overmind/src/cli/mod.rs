@@ -10,6 +10,8 @@ pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
+pub mod args_room;
+pub mod attach;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
@@ -17,18 +19,24 @@ pub mod exit;
 pub mod ids;
 pub mod inbox;
 pub mod inbox_answer;
+pub mod init;
 pub mod live;
+pub mod logs_all;
+pub mod look;
 pub mod mcp;
 pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
+pub mod room;
 pub mod sandbox;
 pub mod sandbox_image;
 pub mod session;
 pub mod shell;
 pub mod show;
 pub mod story;
+pub mod subscribe;
 pub mod things;
+pub mod top;
 pub mod up;
 pub mod watch;
 
@@ -70,6 +78,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
+        Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
         Command::Openapi => {
@@ -103,13 +112,22 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Answer(args) => Box::pin(inbox_answer::answer(cx, args)).await,
         Command::Stop(args) => command::stop(cx, &args).await,
         Command::Kill(args) => command::kill(cx, &args).await,
-        Command::Send(args) => command::send(cx, &args).await,
+        Command::Send(args) => Box::pin(command::send(cx, &args)).await,
+        Command::Attach(args) => Box::pin(attach::attach(cx, &args)).await,
+        Command::Top(args) => Box::pin(top::top(cx, args)).await,
+        Command::Monitor(args) => Box::pin(top::monitor(cx, &args)).await,
+        Command::Info(args) => look::info(cx, &args).await,
+        Command::Result(args) => look::result(cx, &args).await,
+        Command::Subscribe(args) => Box::pin(subscribe::subscribe(cx, &args)).await,
         Command::Wait(args) => Box::pin(command::wait(cx, &args)).await,
         Command::Cancel { ids, cascade } => session::cancel(cx, &ids, cascade).await,
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
         Command::Fork(args) => Box::pin(session::fork(cx, args)).await,
         Command::Diff { a, b } => session::diff(cx, &a, &b).await,
+        Command::Work(args) => room::work(cx, &args).await,
+        Command::Done(args) => Box::pin(room::done(cx, &args)).await,
+        Command::Url(args) => room::url(cx, &args).await,
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
@@ -118,13 +136,14 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
         Command::Audit(AuditCommand::Verify) => admin::audit(cx).await,
-        Command::Doctor => Box::pin(crate::doctor::run(cx)).await,
+        Command::Doctor { fix } => Box::pin(crate::doctor::run(cx, fix)).await,
         Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
         Command::Up(_)
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)
+        | Command::Init(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi

@@ -8,17 +8,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use overmind_api::{
-    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttestationRecord, AuditReport, BackupDone,
-    BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone, InboxItem,
-    InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, ListQuery, MAX_LIMIT,
-    McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery, MemoryMatch,
-    MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind, Run, RunCreate,
-    RunListQuery, RunSend, RunStatus, RunStop, SessionId, Status, Timeline, Tool, ToolCallRequest,
-    VerifyReport,
+    Agent, AgentCreate, AgentId, AgentPatch, ApiKeyId, AttachMode, AttestationRecord, AuditReport,
+    BackupDone, BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone,
+    InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
+    ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
+    MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind,
+    ProcessUsage, RoomDone, RoomDoneResult, RoomWork, Run, RunCreate, RunListQuery, RunSend,
+    RunStatus, RunStop, RunUsages, SessionId, Status, TerminalSize, Timeline, Tool,
+    ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
-    ReplayOptions, RunLog, Target,
+    ReplayOptions, RunLog, Target, Terminal,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -33,7 +34,7 @@ use crate::config::{DataDir, Env, Secret, env};
 const MAX_SCANNED: u32 = 10_000;
 
 /// A connection to one server; opened by the first call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Remote {
     client: Client,
 }
@@ -164,16 +165,28 @@ impl Remote {
 
     /// The agent of commands that are given in words, made if there is none.
     pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
-        match self.client.agent_fetch(super::command::AGENT).await {
+        self.agent_or(&super::command::agent(), "the-agent-of-commands").await
+    }
+
+    /// An agent that is there without being made, such as `claude`; `None` for any other name.
+    pub async fn built_in(&self, name: &str) -> Result<Option<Agent>, Failure> {
+        match super::command::built_in(name) {
+            Some(agent) => self.agent_or(&agent, &format!("built-in-agent-{name}")).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The agent of this name, made where there is none. Of two that make it at once, with the
+    /// same key, both get the same one.
+    async fn agent_or(&self, agent: &AgentCreate, key: &str) -> Result<Agent, Failure> {
+        match self.client.agent_fetch(&agent.name).await {
             Ok(agent) => Ok(agent),
             Err(err) => {
                 let failure = Failure::from(err);
                 if failure.exit != Exit::NotFound {
                     return Err(failure);
                 }
-                // Of two that make it at once both get the same one.
-                let key = Some("the-agent-of-commands");
-                Ok(self.client.agent_create(&super::command::agent(), key).await?)
+                Ok(self.client.agent_create(agent, Some(key)).await?)
             }
         }
     }
@@ -182,8 +195,47 @@ impl Remote {
         Ok(self.client.run_stop(id, stop).await?)
     }
 
+    pub async fn run_work(&self, id: &str) -> Result<RoomWork, Failure> {
+        Ok(self.client.run_work(id).await?)
+    }
+
+    pub async fn run_done(&self, id: &str, done: &RoomDone) -> Result<RoomDoneResult, Failure> {
+        Ok(self.client.run_done(id, done).await?)
+    }
+
+    pub async fn room_leaks(&self) -> Result<Leaks, Failure> {
+        Ok(self.client.room_leaks().await?)
+    }
+
+    pub async fn room_fix(&self) -> Result<Leaks, Failure> {
+        Ok(self.client.room_fix().await?)
+    }
+
     pub async fn run_send(&self, id: &str, send: &RunSend) -> Result<Run, Failure> {
         Ok(self.client.run_send(id, send).await?)
+    }
+
+    pub async fn run_attach(
+        &self,
+        id: &str,
+        mode: AttachMode,
+        size: Option<TerminalSize>,
+    ) -> Result<Terminal, Failure> {
+        Ok(self.client.run_attach(id, mode, size).await?)
+    }
+
+    /// What the processes of all runs use.
+    pub async fn usages(&self) -> Result<RunUsages, Failure> {
+        Ok(self.client.run_usages().await?)
+    }
+
+    /// What a run's processes use; `None` while it has none.
+    pub async fn usage(&self, id: &str) -> Result<Option<ProcessUsage>, Failure> {
+        match self.client.run_usage(id).await.map_err(Failure::from) {
+            Ok(usage) => Ok(Some(usage)),
+            Err(failure) if failure.exit == Exit::Conflict => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     pub async fn run_log(&self, id: &str, options: &LogOptions) -> Result<RunLog, Failure> {

@@ -71,6 +71,7 @@ async fn verify(cx: &Context, run: &str) -> Outcome {
         vec![
             ("run", cell(&id)),
             ("record", cell(&record.digest)),
+            ("driver", cell(&attestation.driver)),
             ("asked", cell(attestation.asked.as_str())),
             ("proved", proved(attestation.achieved)),
             ("measured at", cell(attestation.at.to_string())),

@@ -13,7 +13,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::progress::spin;
 use super::remote::Remote;
 use super::show::{self, cell, dim, or_dash};
-use super::{ids, story, watch};
+use super::{ids, room, story, watch};
 use crate::output::table::{Table, Tone};
 use crate::output::{clean, when};
 
@@ -192,6 +192,8 @@ fn wide_table(
         "FINISHED",
         "BY",
         "PARENT",
+        "BRANCH",
+        "ROOM",
         "WORKSPACE",
         "TASK",
     ])
@@ -216,6 +218,8 @@ fn wide_table(
             or_dash(run.finished_at.map(|at| at.to_string())),
             cell(&run.created_by),
             or_dash(run.parent_id.map(|id| ids::short(&id.to_string()).to_owned())),
+            room::branch_cell(run),
+            room::phase_cell(run),
             cell(&run.workspace),
             cell(&run.task),
         ]);

@@ -115,6 +115,31 @@ impl Story {
                 let reason = text("reason").map(|why| format!(": {}", clean::line(why)));
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
+            "room.progress" => match (text("step"), text("warning")) {
+                (Some(step), _) => self.dim(&format!("the room: {}", clean::line(step))),
+                (None, Some(warning)) => {
+                    let line = format!("the room: {}", clean::line(warning));
+                    paint(&line, Tone::Waits, self.colour)
+                }
+                (None, None) => String::new(),
+            },
+            "room.failed" | "room.left" => {
+                let why = error_text(payload.get("error").unwrap_or(&Value::Null));
+                let what = match event.kind.as_str() {
+                    "room.failed" => "the room could not be made",
+                    _ => "the room could not be given back",
+                };
+                paint(&format!("{what}: {why}"), Tone::Bad, self.colour)
+            }
+            "room.leaked" => {
+                let count = payload.get("leaks").and_then(Value::as_array).map_or(0, Vec::len);
+                let line = format!("{count} things of the room are left: overmind doctor");
+                paint(&line, Tone::Bad, self.colour)
+            }
+            "room.done" => {
+                let said = payload.pointer("/decision/outcome/said").and_then(Value::as_str);
+                paint(&clean::line(said.unwrap_or("done")), Tone::Good, self.colour)
+            }
             "canary.tripped" => {
                 let tool = clean::line(text("tool_name").unwrap_or("a call")).into_owned();
                 let what = clean::line(text("what").unwrap_or_default()).into_owned();
@@ -132,6 +157,21 @@ impl Story {
             "tool.retry" => {
                 let error = payload.get("error").unwrap_or(&Value::Null);
                 self.dim(&format!("tries again: {}", error_text(error)))
+            }
+            "agent.said" => {
+                format!("“{}”", clean::block(text("text").unwrap_or_default()))
+            }
+            "agent.tool_use" => {
+                let tool = clean::line(text("tool_name").unwrap_or("a tool")).into_owned();
+                format!("▸ {tool} {}", action(&tool, payload.get("args").unwrap_or(&Value::Null)))
+            }
+            "agent.tool_result" if payload.get("ok") == Some(&Value::Bool(false)) => {
+                let output = clean::line(text("output").unwrap_or_default()).into_owned();
+                paint(&format!("✗ {}", clean::cut(&output, 160)), Tone::Bad, self.colour)
+            }
+            "agent.error" => {
+                let message = clean::line(text("message").unwrap_or_default()).into_owned();
+                self.dim(&format!("trouble: {}", clean::cut(&message, 160)))
             }
             // The story of the text is told when it is whole, by the model call.
             other if self.verbose && !other.starts_with("model.output.") => {
@@ -322,7 +362,7 @@ impl Story {
 /// The one argument of a call that says what it is about, on one line.
 fn action(tool: &str, args: &Value) -> String {
     let main = match tool {
-        "run_shell" => "command",
+        "run_shell" | "Bash" | "shell" => "command",
         "run_command" => "program",
         "http_request" | "web_fetch" => "url",
         "read_file" | "write_file" | "edit_file" | "list_files" => "path",
@@ -448,6 +488,13 @@ mod tests {
     fn what_a_person_must_know_is_told_and_bookkeeping_is_not() {
         let mut story = Story::new(false, false);
         let mut tell = |kind, payload| story.tell(&event(kind, payload));
+        let said = tell("agent.said", json!({"text": "I look first."}));
+        assert_eq!(said, "20:19:55  “I look first.”\n");
+        let used = json!({"tool_name": "Bash", "args": {"command": "ls"}});
+        assert_eq!(tell("agent.tool_use", used), "20:19:55  ▸ Bash ls\n");
+        let failed = json!({"ok": false, "output": "no such file"});
+        assert_eq!(tell("agent.tool_result", failed), "20:19:55  ✗ no such file\n");
+        assert_eq!(tell("agent.tool_result", json!({"ok": true})), "");
         assert_eq!(
             tell("run.awaiting_input", json!({"prompt": "which port?"})),
             "20:19:55  asks: which port?\n"

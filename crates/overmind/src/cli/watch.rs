@@ -7,12 +7,13 @@ use overmind_api::{Event, Run, RunCreate, RunStatus, Timeline, TimelineData};
 use overmind_core::time::{Clock as _, Timestamp};
 
 use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
+use super::args_command::ProviderArg;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
 use super::show::{self, cell, or_dash};
 use super::story::{self, Story};
-use super::{command, ids, session};
+use super::{command, ids, room, session};
 use crate::app::clock::SystemClock;
 use crate::output::table::Table;
 use crate::output::{clean, paint, when};
@@ -52,7 +53,10 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     };
     let key = args.idempotency_key.as_deref();
     let mut words = args.words;
-    let first = match args.command.agent.clone() {
+    let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
+    let named = args.command.agent.clone().or(own);
+    let may_be_built_in = named.is_some();
+    let first = match named {
         Some(agent) => agent,
         None if words.is_empty() => return Err(Failure::usage("say what to run")),
         None => words.remove(0),
@@ -69,30 +73,38 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
             None => None,
         },
         command: None,
+        sandbox: args.command.sandbox.map(Into::into),
+        room: args.room.wish(),
     };
     // The server knows ids and exact names; parts of ids are looked up here. What names no agent
     // is a command.
     let agent = match remote.find_agent(&first).await {
         Ok(agent) => agent,
         Err(failure) if failure.exit == Exit::NotFound && !first.starts_with("agt_") => {
-            draft.task = std::iter::once(first).chain(words).collect::<Vec<_>>().join(" ");
-            // Where the person stands, as a shell would.
-            draft.workspace =
-                Some(match draft.workspace {
-                    Some(workspace) => workspace,
-                    None => cx.cwd.to_str().map(str::to_owned).ok_or_else(|| {
-                        Failure::usage(format!("{} is not UTF-8", cx.cwd.display()))
-                    })?,
-                });
-            remote.agent_of_commands().await?
+            match if may_be_built_in { remote.built_in(&first).await? } else { None } {
+                Some(agent) => agent,
+                None => {
+                    let all = std::iter::once(first).chain(words);
+                    draft.task = all.collect::<Vec<_>>().join(" ");
+                    remote.agent_of_commands().await?
+                }
+            }
         }
         Err(failure) => return Err(failure),
     };
+    let given_in_words = command::built_in(&agent.name).is_some() || agent.name == command::AGENT;
+    if given_in_words && draft.workspace.is_none() {
+        // Where the person stands, as a shell would.
+        let here = cx.cwd.to_str().map(str::to_owned);
+        let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
+        draft.workspace = Some(here.ok_or_else(odd)?);
+    }
     if agent.command.is_none() && no_task {
         let message = format!("say what `{}` is to do", agent.name);
         return Err(Failure::usage(message));
     }
     draft.agent_id = agent.id.to_string();
+    let rooms = agent.command.is_some() && !args.room.here;
     match agent.command {
         Some(own) => draft.command = args.command.over(own),
         None if args.command.over(overmind_api::Command::default()).is_some() => {
@@ -114,6 +126,9 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     }
     show::one(&cx.out, &made, &id, || vec![("run", cell(&id))])?;
     if cx.out.for_people() {
+        if rooms {
+            room::announce(cx, &remote, made).await?;
+        }
         cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&id)));
     }
     Ok(Exit::Done)
@@ -124,6 +139,9 @@ pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
 /// What kept the run from being shown.
 pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
+    if args.all {
+        return super::logs_all::all(cx, &remote, args).await;
+    }
     let id = match &args.id {
         Some(given) => remote.find_run(given).await?,
         None => match remote.runs(&[], None, 1).await?.first() {
@@ -135,7 +153,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
         },
     };
     let run = remote.run(&id).await?;
-    if run.process.is_some() {
+    if run.process.is_some() || run.room.is_some() {
         return command::logs(cx, &remote, &run, args).await;
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
@@ -264,6 +282,11 @@ impl Away {
     }
 }
 
+/// Until it is looked again for what nothing tells.
+pub async fn pause() {
+    SystemClock.sleep_until(SystemClock.now().after(BETWEEN_TRIES)).await;
+}
+
 /// Waits until a run has ended, whatever it waits for meanwhile.
 ///
 /// # Errors
@@ -306,7 +329,7 @@ pub fn exit_of(status: RunStatus) -> Exit {
 }
 
 /// How a run stands, in lines.
-fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
+pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::Tone))> {
     let took = run.started_at.map(|start| {
         let end = run.finished_at.unwrap_or_else(|| SystemClock.now());
         when::precise(end.since(start))

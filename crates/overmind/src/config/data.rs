@@ -61,6 +61,11 @@ impl DataDir {
         self.0.join("processes")
     }
 
+    /// Holds the home of each run whose agent is a command in a sandbox.
+    pub fn homes(&self) -> PathBuf {
+        self.0.join("homes")
+    }
+
     pub fn log_file(&self) -> PathBuf {
         self.0.join("overmind.log")
     }

@@ -47,6 +47,8 @@ pub struct Config {
     pub retention: Option<Duration>,
     pub checkpoint_every: Duration,
     pub workspace: PathBuf,
+    /// Where names of what runs serve are answered for.
+    pub rooms_proxy: Option<SocketAddr>,
     pub max_running: u32,
     pub max_running_per_agent: u32,
     pub max_running_per_colony: u32,
@@ -177,6 +179,16 @@ impl Config {
                     .into(),
             });
         }
+        let rooms_proxy = layers.text_of(key::ROOMS_PROXY).and_then(layers::listen_address);
+        if let Some(address) = rooms_proxy.filter(|address| !address.ip().is_loopback()) {
+            return Err(ConfigError::Together {
+                message: format!(
+                    "`{}` at {address} would let others reach what runs serve",
+                    key::ROOMS_PROXY
+                ),
+                hint: "name a port of 127.0.0.1".into(),
+            });
+        }
         let socket = path(key::SOCKET).filter(|path| path != Path::new("none"));
         if listen.is_none() && socket.is_none() {
             return Err(ConfigError::Together {
@@ -193,6 +205,7 @@ impl Config {
         let retention_days = count(key::RETENTION_DAYS);
         Ok(Self {
             listen,
+            rooms_proxy,
             socket,
             tls,
             allowed_hosts: layers.list_of(key::ALLOWED_HOSTS),

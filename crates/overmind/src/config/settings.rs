@@ -64,6 +64,7 @@ pub const REQUEST_BURST: &str = "server.request_burst";
 pub const STORE_PATH: &str = "store.path";
 pub const RETENTION_DAYS: &str = "store.retention_days";
 pub const CHECKPOINT_SECONDS: &str = "store.checkpoint_seconds";
+pub const ROOMS_PROXY: &str = "rooms.proxy";
 pub const WORKSPACE: &str = "engine.workspace";
 pub const MAX_RUNNING: &str = "engine.max_running";
 pub const MAX_PER_AGENT: &str = "engine.max_running_per_agent";
@@ -169,6 +170,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Path,
         None,
         "where sessions work that name no directory; unset is the directory `up` was run in",
+    ),
+    setting(
+        ROOMS_PROXY,
+        None,
+        Kind::Listen,
+        Some("none"),
+        "loopback address that answers for http://SERVICE.RUN.localhost:PORT/; `none` is no proxy",
     ),
     setting(
         MAX_RUNNING,

@@ -1,10 +1,12 @@
 //! `overmind doctor`: what could keep Overmind from working here, and what to do about it.
 //!
 //! Each check really tries what it speaks of: a command runs in the sandbox, a file is synced,
-//! the port is bound. It changes nothing but for a file of a few bytes that it removes again.
+//! the port is bound. It changes nothing but for a file of a few bytes that it removes again, and
+//! with `--fix` what runs that are gone have left.
 
 pub(crate) mod disk;
 mod host;
+mod rooms;
 
 use overmind_core::gate::PolicySource;
 use overmind_core::sandbox::SandboxError;
@@ -66,7 +68,7 @@ impl Finding {
 /// # Errors
 ///
 /// When there is no data directory to speak of, or the result cannot be written.
-pub(crate) async fn run(cx: &Context) -> Outcome {
+pub(crate) async fn run(cx: &Context, fix: bool) -> Outcome {
     let data = cx.data()?;
     let mut findings = host::program();
     findings.push(configuration(cx));
@@ -75,6 +77,7 @@ pub(crate) async fn run(cx: &Context) -> Outcome {
     let config = cx.config(None).ok();
     let held = lock::holder(&data);
     findings.push(server(cx, &data, &held).await);
+    findings.extend(rooms::leaks(&data, &held, fix).await);
     if let Some(config) = &config {
         findings.extend(listeners(config, &held));
         findings.push(store(config, &held));

@@ -126,12 +126,6 @@ fn an_agent_may_be_a_command_and_takes_its_task_as_words() {
     home.run(&["run", "--name", "once", "echoer", "it's", "$HOME; ls"]).ok();
     assert_eq!(home.run(&["wait", "once"]).code, 0);
     home.run(&["logs", "once"]).ok().shows("<it's $HOME; ls>\n<x>\n");
-    // No sandbox can be given to a command yet: it is said, and nothing weaker is used.
-    let boxed = json!({"name": "boxed", "role": "r", "model": "m", "sandbox": "namespace",
-        "command": {"argv": ["true"]}});
-    std::fs::write(&file, boxed.to_string()).unwrap();
-    let refused = home.run(&["agent", "create", "--file", file.to_str().unwrap()]);
-    refused.fails(2).says("commands run without a sandbox");
     home.check();
 }
 

@@ -50,7 +50,7 @@ const MUST_SEE: &[&str] = &[
 const LOOKS: u32 = 4;
 
 #[expect(clippy::disallowed_methods, reason = "a number from the person at the keyboard")]
-fn setting(name: &str) -> Option<u64> {
+pub(crate) fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is `{text}`, not a number")))
 }

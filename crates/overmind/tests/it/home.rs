@@ -120,13 +120,23 @@ impl Home {
     /// Starts a server in the foreground of a process of its own and waits until it is ready;
     /// answers what it says about itself.
     pub(crate) fn start(&mut self, args: &[&str], env: &[(&str, &str)]) -> Value {
+        let command = self.command(&["up", "-o", "json"]);
+        self.start_by(command, args, env)
+    }
+
+    /// As [`start`](Self::start), by a command of `overmind up -o json` with something around it.
+    pub(crate) fn start_by(
+        &mut self,
+        mut command: Command,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Value {
         assert!(self.server.is_none(), "one server at a time");
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.path().join("server.log"))
             .unwrap();
-        let mut command = self.command(&["up", "-o", "json"]);
         let mut child = command
             .args(args)
             .envs(env.iter().copied())

@@ -1,10 +1,12 @@
 //! The whole product, from outside: the real binary on data directories of its own.
 
 mod api;
+mod attach;
 mod commands;
 mod crash;
 mod demo;
 mod docker;
+mod enclosed;
 mod exfiltration;
 mod gate;
 mod help;
@@ -16,7 +18,12 @@ mod mcp;
 mod nouns;
 mod offline;
 mod policy;
+mod providers;
+mod rooms;
 mod runs;
 mod storm;
 mod streaming;
 mod surface;
+mod tty;
+mod watching;
+mod worktrees;

@@ -173,3 +173,34 @@ fn what_sandboxes_give_here_is_told_without_a_server() {
     assert!(told.contains("none       yes  NO ISOLATION AT ALL: "), "{told}");
     assert!(told.contains("strongest: "), "{told}");
 }
+
+#[test]
+fn a_first_file_for_a_project_is_proposed_and_never_written_over() {
+    let home = Home::new();
+    let project = home.data().parent().unwrap().join("shop");
+    std::fs::create_dir_all(project.join(".git/objects")).unwrap();
+    std::fs::create_dir_all(project.join(".git/refs")).unwrap();
+    std::fs::write(project.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::create_dir_all(project.join("app")).unwrap();
+    std::fs::write(project.join("Procfile"), "web: bin/serve\n").unwrap();
+    std::fs::write(project.join("compose.yaml"), "services: {db: {image: 'postgres:16'}}\n")
+        .unwrap();
+    let file = project.join(".overmind.yml");
+    let inside = project.join("app").display().to_string();
+    let shown = home.run(&["init", "--print", &inside]).ok();
+    assert!(shown.out.contains("# From the Procfile."), "{}", shown.out);
+    assert!(shown.out.contains("command: bin/serve") && shown.out.contains("engine: postgres"));
+    assert!(!file.exists());
+    home.run(&["init", &inside]).ok().says(&format!("wrote {}", file.display()));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), shown.out);
+    std::fs::write(&file, "version: 1\n").unwrap();
+    let refused = home.run(&["init", &inside]).fails(5);
+    refused.says("is there already").says("`--force` replaces it");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "version: 1\n");
+    let json = home.run(&["init", "--force", "-o", "json", &inside]).ok();
+    let told: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(told["written"], true);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), shown.out);
+    home.run(&["init", &format!("{inside}/nowhere")]).fails(3).says("nowhere");
+    assert!(!home.data().exists(), "asking makes nothing");
+}

@@ -6,6 +6,8 @@
 //! `OVERMIND_SEED` chooses the schedule (chance in the machine's timing remains),
 //! `OVERMIND_TEST_CYCLES` how long it is.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,6 +19,7 @@ use serde_json::Value;
 
 use crate::commands::Commands;
 use crate::crash::rng::Rng;
+use crate::crash::setting;
 use crate::home::{Home, until};
 
 const CYCLES: u64 = 320;
@@ -25,7 +28,8 @@ const AT_ONCE: usize = 20;
 const DISK: u32 = 96;
 
 /// Refusals that are no failure: what they say is true.
-const TOO_LATE: [&str; 6] = [
+const TOO_LATE: [&str; 7] = [
+    "Run is ending already",
     "already finished",
     "has no process now",
     "is not alive",
@@ -194,6 +198,10 @@ impl Storm {
         let name = format!("storm-{}", self.next);
         let mut args = vec!["run", "--name", &name];
         args.extend(kind.flags());
+        // Half of them in worktrees of their own.
+        if self.rng.one_in(2) {
+            args.push("--here");
+        }
         let parent = self.any().filter(|_| self.rng.one_in(4)).map(|(parent, _)| parent);
         if let Some(parent) = &parent {
             args.extend(["--parent", parent]);
@@ -326,16 +334,56 @@ impl Storm {
         for run in &runs {
             deaths += explained(&self.home, run);
         }
+        // What could not be given back while the disk was full is given back on request.
+        let full = self.done.of("full disks") > 0;
+        let left: Vec<&Value> = runs
+            .iter()
+            .filter(|run| {
+                let leaks = run["room"]["leaks"].as_array().is_some_and(|leaks| !leaks.is_empty());
+                leaks || run["room"]["phase"] == "left"
+            })
+            .collect();
+        assert!(full || left.is_empty(), "rooms that were not given back: {left:?}");
         let data = self.home.0.data();
-        let left: Vec<PathBuf> = files(&data.join("processes"))
+        if !left.is_empty() {
+            self.new_server();
+            let leases = || directories(&data.join("leases"));
+            until("what was left is given back", || leases().is_empty().then_some(()));
+        }
+        let records: Vec<PathBuf> = files(&data.join("processes"))
             .into_iter()
             .filter(|path| {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 ["keeper-", "life-", "exit-"].iter().any(|start| name.starts_with(start))
             })
             .collect();
-        assert_eq!(left, Vec::<PathBuf>::new(), "records of lives that are over");
-        println!("{} cycles: {}; {} runs, {deaths} deaths", self.cycle, self.done, runs.len());
+        assert_eq!(records, Vec::<PathBuf>::new(), "records of lives that are over");
+        let trees: Vec<PathBuf> = directories(&data.join("worktrees"))
+            .iter()
+            .flat_map(|project| directories(project))
+            .filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'))
+            .collect();
+        assert_eq!(trees, Vec::<PathBuf>::new(), "trees of runs that are over");
+        let leases: Vec<String> = directories(&data.join("leases"))
+            .iter()
+            .map(|lease| {
+                let id = lease.file_name().unwrap().to_string_lossy().into_owned();
+                let run = runs.iter().find(|run| run["id"] == id.as_str());
+                let files: Vec<(PathBuf, u64)> = files(lease)
+                    .into_iter()
+                    .map(|file| (file.clone(), file.metadata().map_or(0, |meta| meta.len())))
+                    .collect();
+                format!("{id}: {files:?}; {run:?}")
+            })
+            .collect();
+        assert_eq!(leases, Vec::<String>::new(), "leases of runs that are over");
+        let rooms = runs.iter().filter(|run| !run["room"]["worktree"].is_null()).count();
+        assert!(rooms > 10, "{rooms} worktrees");
+        let (cycle, done, runs, left) = (self.cycle, &self.done, runs.len(), left.len());
+        eprintln!(
+            "{cycle} cycles: {done}; {runs} runs, {rooms} worktrees ({left} were given back late), \
+             {deaths} deaths"
+        );
         for what in ["started", "written to", "stopped", "killed", "canceled", "servers killed"] {
             assert!(self.done.of(what) > 0, "the storm never came to `{what}`: {}", self.done);
         }
@@ -343,7 +391,7 @@ impl Storm {
             assert!(self.done.of(what) > 0, "the storm never came to `{what}`: {}", self.done);
         }
         if self.disk.is_some() {
-            assert!(self.done.of("full disks told") > 0, "no disk was ever full: {}", self.done);
+            assert!(self.done.of("full disks") > 0, "no disk was ever full: {}", self.done);
         }
         self.home.check();
         drop(self.disk.take());
@@ -395,6 +443,11 @@ fn keeper_of(pid: u64) -> Option<u64> {
     (parent > 1).then_some(parent)
 }
 
+fn directories(dir: &std::path::Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
 fn files(dir: &std::path::Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -408,17 +461,33 @@ fn files(dir: &std::path::Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_storm_over_twenty_commands_leaves_nothing_and_explains_every_death() {
-    let given = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed =
-        given("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one(Instant::now()));
-    let cycles = given("OVERMIND_TEST_CYCLES").unwrap_or(CYCLES);
-    println!("OVERMIND_SEED={seed} OVERMIND_TEST_CYCLES={cycles}");
+        setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one(Instant::now()));
+    let cycles = setting("OVERMIND_TEST_CYCLES").unwrap_or(CYCLES);
+    eprintln!("OVERMIND_SEED={seed} OVERMIND_TEST_CYCLES={cycles}");
     let home = Home::new();
     let disk = Disk::mount(home.data());
     if disk.is_none() {
-        println!("no disk pressure: this user may not mount a small disk");
+        eprintln!("no disk pressure: this user may not mount a small disk");
     }
     let mut home = Commands(home);
+    for args in [
+        &["init", "-q"][..],
+        &[
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "first",
+        ],
+    ] {
+        let git = Command::new("git").args(args).current_dir(home.0.work()).output().unwrap();
+        assert!(git.status.success(), "{}", String::from_utf8_lossy(&git.stderr));
+    }
     home.0.start(&["--listen", "none"], &[]);
     let (rng, done) = (Rng::new(seed), Done::default());
     let mut storm = Storm { home, rng, done, next: 0, open: Vec::new(), disk, cycle: 0 };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use overmind_core::attest::{Attestation, Bound};
+use overmind_core::enclosure::Network;
 use overmind_core::sandbox::{
     Exit, SandboxError, SandboxLevel, SandboxLimits, SandboxRequest, SandboxResult,
 };
@@ -29,6 +30,8 @@ pub(crate) struct Inquiry {
     pub(crate) request: SandboxRequest,
     /// Devices that the driver gives on purpose.
     devices: Vec<String>,
+    /// Of commands that live.
+    living: Option<Network>,
 }
 
 impl Inquiry {
@@ -58,7 +61,7 @@ impl Inquiry {
             timeout: TIMEOUT,
             limits: SandboxLimits { output_bytes: MAX_ANSWER_BYTES, ..SandboxLimits::default() },
         };
-        Ok(Self { level, begun, traps, request, devices: Vec::new() }.asked())
+        Ok(Self { level, begun, traps, request, devices: Vec::new(), living: None }.asked())
     }
 
     /// Changes what is asked, and tells the probe.
@@ -70,6 +73,12 @@ impl Inquiry {
     /// Accepts these devices, and still no other.
     pub(crate) fn accepting(mut self, devices: &[PathBuf]) -> Self {
         self.devices = devices.iter().map(|path| path.display().to_string()).collect();
+        self
+    }
+
+    /// What is measured is for commands that live, which have this network.
+    pub(crate) fn of_the_living(mut self, network: Network) -> Self {
+        self.living = Some(network);
         self
     }
 
@@ -107,6 +116,7 @@ impl Inquiry {
             took: self.begun.elapsed(),
             config,
             devices: self.devices,
+            living: self.living,
             bounds,
         };
         Ok(judge(subject, &facts))

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use overmind_core::attest::{Attestation, Bound, Check, CheckName};
+use overmind_core::enclosure::Network;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Timestamp;
 
@@ -19,11 +20,30 @@ pub struct Subject {
     pub variables: Vec<String>,
     /// Devices with state that are given on purpose: these are accepted, and no other.
     pub devices: Vec<String>,
+    /// Of commands that live: which network they have. The host's is shared on purpose.
+    pub living: Option<Network>,
     pub at: Timestamp,
     pub took: Duration,
     /// Hash of the driver's configuration; see [`Attestation::config`].
     pub config: String,
     pub bounds: Vec<Bound>,
+}
+
+impl Subject {
+    fn shares_network(&self) -> bool {
+        self.living == Some(Network::Host)
+    }
+
+    /// Two sandboxes of one level are told apart by it.
+    fn driver(&self) -> String {
+        let level = self.level.as_str();
+        match self.living {
+            None => level.to_owned(),
+            Some(network) => {
+                format!("{level} of a command that lives, network {}", network.as_str())
+            }
+        }
+    }
 }
 
 /// What a level promises beyond the promises that all levels but `none` share.
@@ -148,7 +168,7 @@ pub fn judge(subject: Subject, facts: &Facts) -> Attestation {
     let uname = rustix::system::uname();
     Attestation {
         version: Attestation::VERSION,
-        driver: subject.level.as_str().to_owned(),
+        driver: subject.driver(),
         asked: subject.level,
         achieved: if kept { subject.level } else { SandboxLevel::None },
         at: subject.at,
@@ -206,6 +226,11 @@ fn expected(
             let known = !facts.unknown.iter().any(|text| text.starts_with("descriptors"));
             ("the standard streams only".to_owned(), known && facts.descriptors.is_empty())
         }
+        CheckName::Network | CheckName::HostServices | CheckName::MetadataService
+            if subject.shares_network() =>
+        {
+            ("the host's network, as its agent asks".to_owned(), true)
+        }
         CheckName::Network => {
             // No list at all would be no proof.
             let alone = |found: &[String]| {
@@ -243,11 +268,14 @@ fn expected(
                 // A kernel without the kind could not have made it either.
                 (None, _) | (_, None) => false,
             };
-            let pass = promise.own_kernel || promise.namespaces.iter().all(own);
+            let shared = |kind: &&&str| **kind == "net" && subject.shares_network();
+            let promised: Vec<&str> =
+                promise.namespaces.iter().filter(|kind| !shared(kind)).copied().collect();
+            let pass = promise.own_kernel || promised.iter().all(own);
             if promise.own_kernel {
                 ("those of another kernel".to_owned(), pass)
             } else {
-                (format!("its own {}", promise.namespaces.join(", ")), pass)
+                (format!("its own {}", promised.join(", ")), pass)
             }
         }
         CheckName::Kernel => {
@@ -280,8 +308,12 @@ fn expected(
             let refused = |name: &&str| {
                 facts.calls.iter().any(|one| one.what == **name && is_refusal(one.errno))
             };
-            let pass = facts.seccomp == 2 && promise.calls.iter().all(refused);
-            (format!("a filter, and {} calls refused", promise.calls.len()), pass)
+            // Whoever has a network may ask for its addresses.
+            let let_in = |name: &&&str| **name == "socket netlink" && subject.shares_network();
+            let calls: Vec<&str> =
+                promise.calls.iter().filter(|name| !let_in(name)).copied().collect();
+            let pass = facts.seccomp == 2 && calls.iter().all(refused);
+            (format!("a filter, and {} calls refused", calls.len()), pass)
         }
         CheckName::Landlock => {
             if !promise.landlock {
@@ -374,6 +406,7 @@ mod tests {
             level,
             variables: vec!["PATH".to_owned()],
             devices: Vec::new(),
+            living: None,
             at: Timestamp::from_micros(1),
             took: Duration::from_millis(1),
             config: String::new(),

@@ -37,6 +37,7 @@ pub use refusal::{NOT_ATTESTED, refuse_unless_kept, remedy};
 
 pub(crate) use inquiry::Inquiry;
 pub(crate) use probe::become_probe;
+pub(crate) use questions::homes;
 
 /// The first argument that turns the program into the probe. It then reads questions from
 /// standard input, writes [`Facts`] as JSON to standard output and ends.

@@ -181,7 +181,7 @@ impl Drop for Traps {
 }
 
 /// The homes of people and of root, and the private directories.
-fn homes(private: &[PathBuf]) -> Vec<Place> {
+pub(crate) fn homes(private: &[PathBuf]) -> Vec<Place> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let people = passwd.lines().filter_map(home_of_a_person).map(PathBuf::from);
     let mut found: Vec<Place> = Vec::new();

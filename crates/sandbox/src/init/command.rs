@@ -25,6 +25,8 @@ pub(crate) struct Prepared<'a> {
     name: String,
     searched: Option<String>,
     stdin: OwnedFd,
+    /// Its standard input is a terminal that becomes its own.
+    terminal: bool,
 }
 
 /// What the command's process gives up before it becomes the command.
@@ -69,6 +71,7 @@ impl<'a> Prepared<'a> {
             name,
             searched,
             stdin,
+            terminal: spec.terminal,
         })
     }
 
@@ -118,6 +121,9 @@ impl<'a> Prepared<'a> {
         confinement: Option<Confinement>,
     ) -> Result<std::convert::Infallible, Stop> {
         rustix::process::setsid().doing(Step::Start, "setsid")?;
+        if self.terminal {
+            rustix::process::ioctl_tiocsctty(&self.stdin).doing(Step::Start, "its terminal")?;
+        }
         sys::replace_standard_stream(self.stdin.as_fd(), 0).doing(Step::Start, "stdin")?;
         rustix::process::fchdir(cwd).doing(Step::Start, "chdir")?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));

@@ -13,6 +13,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use overmind_core::enclosure::Network;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, waitpid};
@@ -44,7 +45,7 @@ pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> R
         Program::Command => None,
         Program::Probe => Some(own_program()?),
     };
-    sys::unshare(namespaces()).doing(Step::Unshare, "")?;
+    sys::unshare(namespaces(ground.kind.network())).doing(Step::Unshare, "")?;
     map_to_caller(user, group).doing(Step::MapUser, format_args!("{INSIDE_ID} to {user}"))?;
 
     match sys::fork().doing(Step::Start, "process 1")? {
@@ -58,7 +59,7 @@ pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> R
     }
 }
 
-fn namespaces() -> UnshareFlags {
+pub(super) fn namespaces(network: Network) -> UnshareFlags {
     // These two are what all others stand on, and what keeps the host's mounts out of reach.
     let mut all = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
     for (flag, layer) in [
@@ -68,7 +69,8 @@ fn namespaces() -> UnshareFlags {
         (UnshareFlags::NEWUTS, Layer::UtsNamespace),
         (UnshareFlags::NEWCGROUP, Layer::CgroupNamespace),
     ] {
-        if !skips(layer) {
+        let shared = flag == UnshareFlags::NEWNET && network == Network::Host;
+        if !skips(layer) && !shared {
             all |= flag;
         }
     }
@@ -82,7 +84,7 @@ fn own_program() -> Result<OwnedFd, Stop> {
 }
 
 /// One user and one group, and no way to be any other.
-fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
+pub(super) fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
     let inside = if skips(Layer::PlainUser) { 0 } else { INSIDE_ID };
     std::fs::write("/proc/self/uid_map", format!("{inside} {user} 1"))?;
     // The kernel demands it of callers without privilege, and it is wanted of all.
@@ -90,7 +92,7 @@ fn map_to_caller(user: u32, group: u32) -> io::Result<()> {
     std::fs::write("/proc/self/gid_map", format!("{INSIDE_ID} {group} 1"))
 }
 
-fn wait_for(first: Pid) -> io::Result<()> {
+pub(super) fn wait_for(first: Pid) -> io::Result<()> {
     loop {
         match waitpid(Some(first), WaitOptions::empty()) {
             Ok(_) => return Ok(()),
@@ -109,15 +111,7 @@ fn process_one(
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
 
-    // First, so that what is slow in there goes on meanwhile.
-    let seat = Seat::start(cgroups, program)?;
-    let site = root::prepare(&ground.kind)?;
-    if !skips(Layer::UtsNamespace) {
-        rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
-    }
-    if !skips(Layer::NetworkNamespace) {
-        network()?;
-    }
+    let (seat, site) = stand(ground, program, cgroups)?;
     let signals = sys::child_signals().doing(Step::Start, "signalfd")?;
 
     // Here a kept init waits. Nothing of the agent's runs, and nothing of any session is known.
@@ -134,6 +128,24 @@ fn process_one(
         Happened::DaemonGone => {}
     }
     Ok(())
+}
+
+/// Builds all that needs no order: the process for the command, the root, the names.
+pub(super) fn stand(
+    ground: &Ground,
+    program: Option<&OwnedFd>,
+    cgroups: Vec<OwnedFd>,
+) -> Result<(Seat, root::Prepared), Stop> {
+    // First, so that what is slow in there goes on meanwhile.
+    let seat = Seat::start(cgroups, program, ground.kind.network())?;
+    let site = root::prepare(&ground.kind)?;
+    if !skips(Layer::UtsNamespace) {
+        rustix::system::sethostname(b"sandbox").doing(Step::Start, "host name")?;
+    }
+    if ground.kind.network() == Network::None && !skips(Layer::NetworkNamespace) {
+        network()?;
+    }
+    Ok((seat, site))
 }
 
 /// A loopback of its own and nothing else: programs may talk to themselves (test suites that

@@ -16,8 +16,9 @@ use landlock::{
     ABI, Access, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetError, Scope,
 };
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 
+use crate::init::root::{HOME_OF_THE_LIVING, TERMINAL, TERMINALS, workspace_inside};
 use crate::init::spec::{Doing, Kind, Spec, Step, Stop};
 
 /// The newest version whose rights are used; the crate leaves out what the kernel has not got.
@@ -41,7 +42,14 @@ impl Rules {
         let mut paths: Vec<(PathBuf, BitFlags<AccessFs>)> =
             vec![("/".into(), read), ("/tmp".into(), write), ("/dev/shm".into(), write)];
         if let Some(writable) = &spec.writable {
-            paths.push((Path::new("/workspace").join(writable), write));
+            paths.push((workspace_inside(spec).join(writable), write));
+        }
+        if let Some(living) = spec.kind.living() {
+            let own = [HOME_OF_THE_LIVING, TERMINALS].map(PathBuf::from);
+            paths.extend(own.into_iter().chain(living.writable.clone()).map(|path| (path, write)));
+            if Path::new(TERMINAL).exists() {
+                paths.push((TERMINAL.into(), write));
+            }
         }
         let sink = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
         let given = match &spec.kind {
@@ -60,6 +68,12 @@ impl Rules {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             let opened = rustix::fs::openat(CWD, &path, flags, Mode::empty())
                 .doing(Step::Privileges, format_args!("Landlock, {}", path.display()))?;
+            let found = rustix::fs::fstat(&opened).doing(Step::Privileges, path.display())?;
+            let access = match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => access,
+                // Most rights are about what is in a directory.
+                _ => access & AccessFs::from_file(VERSION),
+            };
             rules = rule(rules, opened.as_fd(), access)?;
         }
         if let Some(program) = program {

@@ -16,7 +16,8 @@
 //! own process and its cgroup (`seat`), root, network; with the order the workspace, then in the
 //! command's process limits, privileges, Landlock and filter.
 //! Further means of confinement become one more step there and one more field of the order.
-//! `unconfined` only watches over the tree. [`crate::attest`] is how it is proven.
+//! `unconfined` only watches over the tree. `enclosed` is for a command that lives, whose keeper and
+//! streams are not the daemon's: it is told all at once, and nobody waits for its answers. [`crate::attest`] is how it is proven.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -29,6 +30,7 @@ use crate::sys;
 
 pub(crate) mod command;
 pub(crate) mod confined;
+pub(crate) mod enclosed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
 pub(crate) mod root;
@@ -58,6 +60,9 @@ pub fn main_if_requested() {
     }
     if first == crate::microvm::guest::ARGUMENT {
         crate::microvm::guest::become_guest();
+    }
+    if first == enclosed::ARGUMENT {
+        enclosed::become_launcher(arguments);
     }
     if first == ARGUMENT {
         let code = match run() {

@@ -11,6 +11,10 @@
 //! /workspace         the workspace, read-only; the writable directory on top
 //! ```
 //!
+//! A command that lives ([`Living`]) sees its workspace at the host's path instead, all of it
+//! writable, and besides: what it was granted, at the host's paths; a home; `/dev/tty` and terminals
+//! of its own in `/dev/pts`; with the host's network also what names are looked up by.
+//!
 //! All mounts are made from descriptors, so a path is resolved once and what was checked is
 //! what gets mounted. Directories of the host that are not listed do not exist inside: no home,
 //! no `/root`, no `/var`, no `/run` and no socket in it, no data directory of the daemon.
@@ -20,6 +24,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use overmind_core::enclosure::Network;
 use overmind_core::sandbox::{HOME, HomeFile};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -30,11 +35,12 @@ use rustix::mount::{
 
 use crate::init::confined::{INSIDE_ID, bound_processes};
 use crate::init::mutation::{Layer, skips};
-use crate::init::spec::{Doing, Kind, Spec, Step, Stop};
+use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
 /// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
-const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
+pub(crate) const SYSTEM: &[&str] =
+    &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 
 /// What programs look up in `/etc` and a stranger may read. Not here on purpose: shadow, ssh,
 /// sudoers, private keys (of `ssl` and `pki` only the public parts), machine-id, resolv.conf
@@ -86,6 +92,16 @@ const MASKED: &[&str] = &["kcore", "keys", "key-users", "timer_list", "sched_deb
 /// Devices that hold no state of the machine.
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 
+/// The home of a command that lives.
+pub(crate) const HOME_OF_THE_LIVING: &str = "/home/sandbox";
+
+/// The controlling terminal, whichever that is, and where terminals of the sandbox's own appear.
+pub(crate) const TERMINAL: &str = "/dev/tty";
+pub(crate) const TERMINALS: &str = "/dev/pts";
+
+/// By what names of hosts are looked up where the network is the host's.
+const LOOKUP: &[&str] = &["hosts", "resolv.conf", "gai.conf"];
+
 /// Bytes for the root's own directories and copied files.
 const ROOT_BYTES: u64 = 8 << 20;
 
@@ -97,6 +113,7 @@ pub(crate) fn fingerprint(kind: &Kind) -> u64 {
     let etc = ETC.iter().map(|name| Path::new("/etc").join(name));
     let mut hasher = DefaultHasher::new();
     let given = read_only.iter().chain(devices).cloned();
+    debug_assert!(kind.living().is_none(), "nothing waits for a command that lives");
     for path in system.chain(etc).chain(given) {
         let found = rustix::fs::lstat(&path).ok().map(|found| {
             let directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
@@ -125,7 +142,7 @@ pub(crate) struct Prepared(Option<Site>);
 /// The directories and the devices of the host that are shown on top of the usual ones.
 fn given(kind: &Kind) -> (&[PathBuf], &[PathBuf]) {
     match kind {
-        Kind::Namespace { read_only, devices, program: _ } => (read_only, devices),
+        Kind::Namespace { read_only, devices, .. } => (read_only, devices),
         Kind::Unconfined => (&[], &[]),
     }
 }
@@ -149,19 +166,30 @@ pub(crate) fn prepare(kind: &Kind) -> Result<Prepared, Stop> {
     };
     attach(&root, &covered).doing(Step::Mount, "attaching the root")?;
 
+    let living = kind.living();
     system(&root)?;
-    etc(&root)?;
+    etc(&root, living)?;
     devices(&root)?;
-    let temporary = temporary(&root)?;
+    if living.is_some() {
+        terminals(&root)?;
+    }
+    let temporary = temporary(&root, living)?;
     // After what would cover them: a data directory may lie in the host's /tmp.
-    for extra in read_only {
-        show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
+    match living {
+        None => {
+            for extra in read_only {
+                show(&root, extra, extra.strip_prefix("/").unwrap_or(extra))?;
+            }
+        }
+        Some(living) => granted(&root, read_only, living)?,
     }
     for path in given_devices {
         given_device(&root, path)?;
     }
     let proc = proc(&root, hosts_proc.as_ref())?;
-    make_directory(&root, Path::new("workspace"))?;
+    if living.is_none() {
+        make_directory(&root, Path::new("workspace"))?;
+    }
     Ok(Prepared(Some(Site { root, proc, temporary })))
 }
 
@@ -178,7 +206,17 @@ impl Prepared {
                     .doing(Step::MountAttributes, "/proc")?;
             }
         }
-        workspace(&root, spec)?;
+        match spec.kind.living() {
+            None => workspace(&root, spec)?,
+            Some(_) => {
+                if let Some(home) = &spec.private_home {
+                    show_as(&root, home, Path::new(&HOME_OF_THE_LIVING[1..]), WRITABLE)?;
+                }
+                // Last: it may lie in what was granted.
+                let attributes = if spec.writable.is_some() { WRITABLE } else { READ_ONLY };
+                show_as(&root, &spec.workspace, beneath_root(&spec.workspace), attributes)?;
+            }
+        }
         home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
         if let Some(path) = crate::init::mutation::shown() {
@@ -190,7 +228,11 @@ impl Prepared {
 
 /// Where the command finds its workspace.
 pub(crate) fn workspace_inside(spec: &Spec) -> PathBuf {
-    if skips(Layer::OwnRoot) { spec.workspace.clone() } else { PathBuf::from("/workspace") }
+    if skips(Layer::OwnRoot) || spec.kind.living().is_some() {
+        spec.workspace.clone()
+    } else {
+        PathBuf::from("/workspace")
+    }
 }
 
 fn enter(root: &OwnedFd) -> Result<(), Stop> {
@@ -219,8 +261,10 @@ fn system(root: &OwnedFd) -> Result<(), Stop> {
     Ok(())
 }
 
-fn etc(root: &OwnedFd) -> Result<(), Stop> {
+fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
     make_directory(root, Path::new("etc"))?;
+    let home = if living.is_some() { HOME_OF_THE_LIVING } else { HOME };
+    let hosts_network = living.is_some_and(|living| living.network == Network::Host);
     for name in ETC {
         let host = Path::new("/etc").join(name);
         let inside = Path::new("etc").join(name);
@@ -240,7 +284,7 @@ fn etc(root: &OwnedFd) -> Result<(), Stop> {
     let id = INSIDE_ID;
     let passwd = format!(
         "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-         sandbox:x:{id}:{id}:sandbox:/tmp:/bin/sh\n\
+         sandbox:x:{id}:{id}:sandbox:{home}:/bin/sh\n\
          nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     );
     let group = format!("root:x:0:\nsandbox:x:{id}:\nnogroup:x:65534:\n");
@@ -253,7 +297,85 @@ fn etc(root: &OwnedFd) -> Result<(), Stop> {
     ] {
         write_file(root, Path::new(name), content.as_bytes())?;
     }
+    if hosts_network {
+        let text = b"passwd: files\ngroup: files\nhosts: files dns\n";
+        write_file(root, Path::new("etc/nsswitch.conf"), text)?;
+        for name in LOOKUP {
+            // Through a link into `/run`, as many systems have it.
+            if let Ok(content) = std::fs::read(Path::new("/etc").join(name)) {
+                write_file(root, &Path::new("etc").join(name), &content)?;
+            }
+        }
+    }
     Ok(())
+}
+
+/// The controlling terminal by its name, and a place for terminals that the command makes.
+fn terminals(root: &OwnedFd) -> Result<(), Stop> {
+    // A machine without one has no terminals to open by it.
+    if Path::new(TERMINAL).exists() {
+        device(root, Path::new(TERMINAL))?;
+    }
+    let make = || -> io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in [("ptmxmode", "0666"), ("mode", "0600")] {
+            rustix::mount::fsconfig_set_string(&context, key, value)?;
+        }
+        rustix::mount::fsconfig_create(&context)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+    };
+    let tree = make().doing(Step::Mount, "devpts")?;
+    let inside = Path::new(&TERMINALS[1..]);
+    make_directory(root, inside)?;
+    put(root, &tree, Depth::This, MOUNT_NOSUID | MOUNT_NOEXEC, inside)?;
+    rustix::fs::symlinkat("pts/ptmx", root, "dev/ptmx").doing(Step::Mount, "dev/ptmx")
+}
+
+/// Attributes of what is shown of the host.
+const WRITABLE: u64 = MOUNT_NOSUID | MOUNT_NODEV;
+const READ_ONLY: u64 = WRITABLE | MOUNT_RDONLY;
+
+/// What a command that lives was granted, the outer ones first.
+fn granted(root: &OwnedFd, read_only: &[PathBuf], living: &Living) -> Result<(), Stop> {
+    let mut all: Vec<(&PathBuf, u64)> = read_only.iter().map(|path| (path, READ_ONLY)).collect();
+    all.extend(living.writable.iter().map(|path| (path, WRITABLE)));
+    // Stable: of one that is in both lists the writable one lies on top.
+    all.sort_by_key(|(path, _)| path.components().count());
+    for (path, attributes) in all {
+        show_as(root, path, beneath_root(path), attributes)?;
+    }
+    for socket in living.sockets.iter().filter(|socket| socket.exists()) {
+        show_as(root, socket, beneath_root(socket), READ_ONLY)?;
+    }
+    Ok(())
+}
+
+fn beneath_root(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}
+
+/// Shows a file or directory of the host, and all that is mounted in it.
+fn show_as(root: &OwnedFd, host: &Path, inside: &Path, attributes: u64) -> Result<(), Stop> {
+    let is_missing = |err: io::Error| {
+        Stop::BadConfig(format!("cannot show {} in the sandbox: {err}", host.display()))
+    };
+    let found = std::fs::metadata(host).map_err(is_missing)?;
+    let place = open_beneath_root(root, inside);
+    match (place, found.is_dir()) {
+        // It is there already, as a part of what else is shown.
+        (Ok(_), _) => {}
+        (Err(_), true) => make_directory(root, inside)?,
+        (Err(_), false) => write_file(root, inside, b"")?,
+    }
+    let tree = clone_tree(CWD, host)?;
+    put(root, &tree, Depth::Recursive, attributes, inside)
+}
+
+fn open_beneath_root(root: &OwnedFd, inside: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(root, inside, flags, Mode::empty(), how)
 }
 
 fn devices(root: &OwnedFd) -> Result<(), Stop> {
@@ -314,7 +436,7 @@ fn inodes(bytes: u64) -> u64 {
 }
 
 /// `/tmp` and `/dev/shm` share one file system, so that the bound holds for both together.
-fn temporary(root: &OwnedFd) -> Result<OwnedFd, Stop> {
+fn temporary(root: &OwnedFd, living: Option<&Living>) -> Result<OwnedFd, Stop> {
     let both = tmpfs(&[
         ("size", &TEMPORARY_BYTES.to_string()),
         ("nr_inodes", &inodes(TEMPORARY_BYTES).to_string()),
@@ -331,6 +453,14 @@ fn temporary(root: &OwnedFd) -> Result<OwnedFd, Stop> {
         make_directory(root, Path::new(inside))?;
         let tree = clone_tree(&both, Path::new(name))?;
         put(root, &tree, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, Path::new(inside))?;
+    }
+    if living.is_some() {
+        rustix::fs::mkdirat(&both, "home", Mode::from_raw_mode(0o700))
+            .doing(Step::Mount, "home")?;
+        let inside = Path::new(&HOME_OF_THE_LIVING[1..]);
+        make_directory(root, inside)?;
+        let tree = clone_tree(&both, Path::new("home"))?;
+        put(root, &tree, Depth::This, MOUNT_NOSUID | MOUNT_NODEV, inside)?;
     }
     make_directory(root, Path::new("var"))?;
     rustix::fs::symlinkat("/tmp", root, "var/tmp").doing(Step::Mount, "var/tmp")?;
@@ -496,10 +626,7 @@ fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
 fn put(root: &OwnedFd, tree: &OwnedFd, depth: Depth, set: u64, inside: &Path) -> Result<(), Stop> {
     let set = if skips(Layer::NoSuidMounts) { set & !MOUNT_NOSUID } else { set };
     sys::mount_setattr(tree.as_fd(), depth, set).doing(Step::MountAttributes, inside.display())?;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let place = rustix::fs::openat2(root, inside, flags, Mode::empty(), how)
-        .doing(Step::Mount, inside.display())?;
+    let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
     attach(tree, &place).doing(Step::Mount, inside.display())
 }
 

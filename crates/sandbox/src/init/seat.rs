@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
+use overmind_core::enclosure::Network;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, Pid};
@@ -33,7 +34,11 @@ pub(crate) struct Seat {
 
 impl Seat {
     /// Starts the process. It moves into `cgroups` and waits; `program` is the probe's.
-    pub(crate) fn start(cgroups: Vec<OwnedFd>, program: Option<&OwnedFd>) -> Result<Self, Stop> {
+    pub(crate) fn start(
+        cgroups: Vec<OwnedFd>,
+        program: Option<&OwnedFd>,
+        network: Network,
+    ) -> Result<Self, Stop> {
         let (failed, fail) = pipe_with(PipeFlags::CLOEXEC).doing(Step::Start, "")?;
         let (orders, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -42,7 +47,7 @@ impl Seat {
             Fork::Child => {
                 // Else the end of process 1 would not be seen.
                 drop((failed, orders));
-                if let Err(stop) = sit(&theirs, cgroups, program) {
+                if let Err(stop) = sit(&theirs, cgroups, program, network) {
                     let text = serde_json::to_vec(&stop.into_report()).expect("plain data");
                     let _ = File::from(fail).write_all(&text);
                 }
@@ -75,12 +80,18 @@ impl Seat {
 }
 
 /// Returns when there is no order, or the reason why the command does not run.
-fn sit(orders: &OwnedFd, cgroups: Vec<OwnedFd>, program: Option<&OwnedFd>) -> Result<(), Stop> {
+fn sit(
+    orders: &OwnedFd,
+    cgroups: Vec<OwnedFd>,
+    program: Option<&OwnedFd>,
+    network: Network,
+) -> Result<(), Stop> {
     for group in &cgroups {
         cgroup::join(group).doing(Step::Limits, "joining the cgroup")?;
     }
     drop(cgroups);
-    let filters = seccomp::programs().map_err(io::Error::other).doing(Step::Filter, "compiling")?;
+    let filters =
+        seccomp::programs(network).map_err(io::Error::other).doing(Step::Filter, "compiling")?;
 
     let Some(received) = message(orders).doing(Step::Start, "the order")? else { return Ok(()) };
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)

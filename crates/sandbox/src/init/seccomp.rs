@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use overmind_core::enclosure::Network;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule, TargetArch, sock_filter,
@@ -25,8 +26,8 @@ const ARCH: TargetArch = TargetArch::x86_64;
 const ARCH: TargetArch = TargetArch::aarch64;
 
 /// Both programs, in the order of installation.
-pub(crate) fn programs() -> Result<[BpfProgram; 2], BackendError> {
-    Ok([allow_list(), refusals()?.try_into()?])
+pub(crate) fn programs(network: Network) -> Result<[BpfProgram; 2], BackendError> {
+    Ok([allow_list(), refusals(network)?.try_into()?])
 }
 
 /// Written here and not compiled like the other: numbers in a row become two comparisons, so it is
@@ -85,7 +86,7 @@ const AUDIT_ARCH: u32 = 0xc000_00b7;
 const ENOSYS: u32 = libc::ENOSYS.unsigned_abs();
 const EPERM: u32 = libc::EPERM.unsigned_abs();
 
-fn refusals() -> Result<SeccompFilter, BackendError> {
+fn refusals(network: Network) -> Result<SeccompFilter, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|number| (*number, vec![])).collect();
 
@@ -103,8 +104,23 @@ fn refusals() -> Result<SeccompFilter, BackendError> {
         namespaces.into_iter().map(|flag| rule(&[has_bits(0, flag.unsigned_abs())?])).collect();
     rules.insert(libc::SYS_clone, clones?);
 
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-    rules.insert(libc::SYS_socket, vec![none_of(0, families.map(i32::unsigned_abs))?]);
+    let sockets = match network {
+        Network::None => {
+            let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+            vec![none_of(0, families.map(i32::unsigned_abs))?]
+        }
+        // Where there is a network programs ask for its addresses: by netlink, of the one protocol
+        // for that. To change anything there takes a capability that nobody has inside.
+        Network::Host => {
+            let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+            let other_protocols = rule(&[
+                is(0, libc::AF_NETLINK.unsigned_abs())?,
+                is_not(2, libc::NETLINK_ROUTE.unsigned_abs())?,
+            ])?;
+            vec![none_of(0, families.map(i32::unsigned_abs))?, other_protocols]
+        }
+    };
+    rules.insert(libc::SYS_socket, sockets);
 
     // The execution domains that set no more than address layout; 0xffff_ffff only asks.
     let domains = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
@@ -182,6 +198,11 @@ fn has_bits(argument: u8, bits: u32) -> Result<SeccompCondition, BackendError> {
 fn is(argument: u8, value: u32) -> Result<SeccompCondition, BackendError> {
     let value = u64::from(value);
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+}
+
+fn is_not(argument: u8, value: u32) -> Result<SeccompCondition, BackendError> {
+    let value = u64::from(value);
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
 fn none_of<const N: usize>(argument: u8, values: [u32; N]) -> Result<SeccompRule, BackendError> {
@@ -293,8 +314,10 @@ mod tests {
 
     #[test]
     fn both_programs_compile_and_fit_the_kernels_bound() {
-        for program in programs().unwrap() {
-            assert!(!program.is_empty() && program.len() <= 4096, "{} steps", program.len());
+        for network in [Network::None, Network::Host] {
+            for program in programs(network).unwrap() {
+                assert!(!program.is_empty() && program.len() <= 4096, "{} steps", program.len());
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use overmind_core::enclosure::Network;
 use overmind_core::sandbox::HomeFile;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,13 @@ pub(crate) struct Spec {
     pub(crate) workspace: PathBuf,
     pub(crate) writable: Option<PathBuf>,
     pub(crate) cwd: PathBuf,
+    /// A directory of the host that is the home of a command that lives; without one its home is
+    /// in memory.
+    #[serde(default)]
+    pub(crate) private_home: Option<PathBuf>,
+    /// The standard streams are a terminal, to be the command's own.
+    #[serde(default)]
+    pub(crate) terminal: bool,
     pub(crate) limits: Limits,
     /// See [`super::mutation`].
     #[cfg(feature = "mutations")]
@@ -51,9 +59,39 @@ pub(crate) struct Spec {
 pub(crate) enum Kind {
     /// Full isolation; see [`super::confined`]. `devices` are character devices of the host that
     /// may be opened for reading and writing, at the same path.
-    Namespace { read_only: Vec<PathBuf>, devices: Vec<PathBuf>, program: Program },
+    Namespace {
+        read_only: Vec<PathBuf>,
+        devices: Vec<PathBuf>,
+        program: Program,
+        /// For a command that lives.
+        living: Option<Living>,
+    },
     /// No isolation; see [`super::unconfined`].
     Unconfined,
+}
+
+/// What a command that lives has beyond one that is called; see [`super::enclosed`]. Its workspace
+/// lies at the same path as on the host, and is all writable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Living {
+    pub(crate) network: Network,
+    /// Files and directories of the host, at the same path.
+    pub(crate) writable: Vec<PathBuf>,
+    /// Sockets of the host, at the same path; those that are not there are left out.
+    pub(crate) sockets: Vec<PathBuf>,
+}
+
+impl Kind {
+    pub(crate) fn living(&self) -> Option<&Living> {
+        match self {
+            Self::Namespace { living, .. } => living.as_ref(),
+            Self::Unconfined => None,
+        }
+    }
+
+    pub(crate) fn network(&self) -> Network {
+        self.living().map_or(Network::None, |living| living.network)
+    }
 }
 
 /// What is started at the end.

@@ -48,7 +48,7 @@ pub(crate) fn watch(command: Pid, signals: &OwnedFd) -> io::Result<Happened> {
 }
 
 /// Reaps all that has ended; answers when `command` is among it.
-fn reap(command: Pid) -> io::Result<Option<WaitStatus>> {
+pub(super) fn reap(command: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == command => return Ok(Some(status)),

@@ -312,6 +312,8 @@ impl Microvm {
             writable: request.writable.clone(),
             // The guest opens the command's own.
             cwd: PathBuf::new(),
+            private_home: None,
+            terminal: false,
             limits,
             #[cfg(feature = "mutations")]
             mutation: None,
@@ -350,7 +352,7 @@ impl Microvm {
     fn kind(&self, accelerator: Accelerator, program: Program) -> Kind {
         let mut read_only = self.outer.read_only.clone();
         read_only.push(self.options.dir.clone());
-        Kind::Namespace { read_only, devices: self.devices(accelerator), program }
+        Kind::Namespace { read_only, devices: self.devices(accelerator), program, living: None }
     }
 
     fn devices(&self, accelerator: Accelerator) -> Vec<PathBuf> {

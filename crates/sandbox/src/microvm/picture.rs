@@ -81,6 +81,8 @@ impl Microvm {
                 workspace: half.clone(),
                 writable: Some(PathBuf::from(".")),
                 cwd: PathBuf::new(),
+                private_home: None,
+                terminal: false,
                 limits: bounds(machine.size, machine.size.memory_mib << 21),
                 #[cfg(feature = "mutations")]
                 mutation: None,

@@ -137,6 +137,7 @@ impl Microvm {
                 read_only: self.outer.read_only.clone(),
                 devices: self.devices(Accelerator::Kvm),
                 program: Program::Command,
+                living: None,
             },
             argv: trial(&self.options.program),
             env: environment(),
@@ -145,6 +146,8 @@ impl Microvm {
             workspace: PathBuf::from("/usr"),
             writable: None,
             cwd: PathBuf::new(),
+            private_home: None,
+            terminal: false,
             limits: bounds(SIZE, 1 << 20),
             #[cfg(feature = "mutations")]
             mutation: None,

@@ -5,6 +5,7 @@
 mod attest;
 mod conformance;
 mod docker;
+mod enclosure;
 mod image;
 mod microvm;
 mod namespace;

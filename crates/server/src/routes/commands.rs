@@ -79,13 +79,7 @@ pub(crate) async fn run_usage(
     RunPath(id): RunPath,
 ) -> Result<Response, Fault> {
     let (usage, activity) = cx.engine.session_usage(&caller, id).await?;
-    Ok(answer(&ProcessUsage {
-        cpu_ms: u64::try_from(usage.cpu.as_millis()).unwrap_or(u64::MAX),
-        resident_bytes: usage.resident_bytes,
-        processes: usage.processes,
-        log_bytes: activity.offset,
-        last_output_at: activity.last_output_at,
-    }))
+    Ok(answer(&super::attach::usage_of(&usage, &activity)))
 }
 
 /// What a run's command has written, over all its lives: plain text as it was written, or with

@@ -16,11 +16,13 @@ use crate::fault::Fault;
 
 pub(crate) mod admin;
 pub(crate) mod agents;
+pub(crate) mod attach;
 pub(crate) mod commands;
 pub(crate) mod health;
 pub(crate) mod inbox;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod rooms;
 pub(crate) mod runs;
 
 /// How long a handler may take until it answers.
@@ -71,13 +73,17 @@ routes! {
 
     Quick post "/api/runs" => runs::run_create;
     Quick get "/api/runs" => runs::run_list;
+    Quick get "/api/runs/usage" => attach::run_usages;
     Quick get "/api/runs/{id}" => runs::run_fetch;
     Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
     Quick post "/api/runs/{id}/input" => runs::run_input;
     Quick post "/api/runs/{id}/stop" => commands::run_stop;
     Quick post "/api/runs/{id}/send" => commands::run_send;
+    Long get "/api/runs/{id}/work" => rooms::run_work;
+    Long post "/api/runs/{id}/done" => rooms::run_done;
     Quick get "/api/runs/{id}/usage" => commands::run_usage;
     Quick get "/api/runs/{id}/log" => commands::run_log;
+    Quick get "/api/runs/{id}/attach" => attach::run_attach;
     Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
     Quick get "/api/runs/{id}/attestation" => runs::run_attestation;
     Quick get "/api/runs/{id}/steps" => runs::run_steps;
@@ -89,6 +95,9 @@ routes! {
     Long get "/api/runs/{id}/verify" => runs::run_verify;
     Long post "/api/runs/{id}/fork" => runs::run_fork;
     Long get "/api/diff" => runs::run_diff;
+
+    Long get "/api/rooms/leaks" => rooms::room_leaks;
+    Long post "/api/rooms/fix" => rooms::room_fix;
 
     Quick get "/api/inbox" => inbox::inbox_list;
     Quick post "/api/inbox/answer" => inbox::inbox_answer_all;

@@ -41,11 +41,20 @@ pub(crate) async fn run_create(
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
     let idempotency = body.idempotency(&headers)?;
-    let RunCreate { agent_id, task, step_limit, workspace, name, parent, command } = body.value;
-    let agent = agent_id;
-    let command = command.map(Into::into);
-    let draft =
-        SessionDraft { agent, task, name, parent, command, step_limit, workspace, idempotency };
+    let RunCreate { agent_id, task, step_limit, workspace, name, parent, command, sandbox, room } =
+        body.value;
+    let draft = SessionDraft {
+        agent: agent_id,
+        task,
+        name,
+        parent,
+        command: command.map(Into::into),
+        sandbox: sandbox.map(Into::into),
+        room: room.map(Into::into),
+        step_limit,
+        workspace,
+        idempotency,
+    };
     let engine = cx.engine.clone();
     let made = cx.detached(async move { engine.session_create(&caller, draft).await }).await?;
     Ok(mark_replayed(json(&Run::from(made.value)), made.replayed))

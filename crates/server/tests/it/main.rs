@@ -8,8 +8,10 @@
 mod agents;
 mod inbox;
 mod lifecycle;
+mod proxy;
 mod replay;
 mod rest;
+mod rooms;
 mod runs;
 mod surface;
 mod world;

@@ -53,6 +53,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             "sandbox",
             "attestation",
             "process",
+            "room",
             "workspace",
             "forked_from",
             "created_by",

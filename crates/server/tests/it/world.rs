@@ -15,6 +15,8 @@ use overmind_server::{Drained, Listener, ProviderKey, Server, ServerConfig};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
 use overmind_testkit::ports::{FakeModels, FakeTools, NoMemory, WallClock, calls};
+use overmind_testkit::processes::FakeProcesses;
+use overmind_testkit::rooms::{FakeRooms, Journal};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -31,6 +33,8 @@ static LIVES: AtomicU32 = AtomicU32::new(1);
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) tools: Arc<FakeTools>,
+    pub(crate) processes: Arc<FakeProcesses>,
+    pub(crate) rooms: Arc<FakeRooms>,
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
     pub(crate) serving: JoinHandle<Drained>,
@@ -57,7 +61,10 @@ impl World {
     ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let life = LIVES.fetch_add(1, Ordering::Relaxed);
-        let engine = engine(&dir, life, Arc::clone(&tools), models).await;
+        let journal = Journal::default();
+        let (processes, rooms) = (FakeProcesses::new(journal.clone()), FakeRooms::new(journal));
+        let commands = (Arc::clone(&processes), Arc::clone(&rooms));
+        let engine = engine(&dir, life, Arc::clone(&tools), models, commands).await;
         let mut config = ServerConfig {
             provider_keys: vec![
                 ProviderKey::new(
@@ -80,7 +87,7 @@ impl World {
         let server = Server::new(engine.clone(), config);
         #[expect(clippy::disallowed_methods, reason = "the server under test, joined by `stop`")]
         let serving = tokio::spawn(server.serve(listeners, stop.clone()));
-        Self { engine, tools, address, stop, serving, dir }
+        Self { engine, tools, processes, rooms, address, stop, serving, dir }
     }
 
     /// Stops the server and waits until it says how that went.
@@ -180,6 +187,7 @@ async fn engine(
     life: u32,
     tools: Arc<FakeTools>,
     models: Arc<FakeModels>,
+    (processes, rooms): (Arc<FakeProcesses>, Arc<FakeRooms>),
 ) -> Engine {
     let store: Arc<dyn Store> = Arc::new(
         Sqlite::open(Options::new(dir.path().join("overmind.db"))).expect("a new store opens"),
@@ -193,9 +201,12 @@ async fn engine(
         gate: None,
         clock: Arc::new(WallClock) as Arc<dyn Clock>,
         ids: Arc::new(SeededIds::new(life)),
-        processes: None,
+        processes: Some(processes),
+        enclosures: None,
+        rooms: Some(rooms),
         config: Config {
             environment: Vec::new(),
+            credentials: overmind_engine::Credentials::default(),
             max_running: 8,
             max_running_per_agent: 8,
             max_running_per_colony: 8,

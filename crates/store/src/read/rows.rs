@@ -163,7 +163,7 @@ pub(crate) const SESSION: &str = "id, colony, agent, agent_version, hive, epoch,
     step_limit, created_at, started_at, finished_at, approval, input_tokens, output_tokens, \
     cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls, \
     steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt, \
-    final_answer, error, attestation, name, parent, command";
+    final_answer, error, attestation, name, parent, command, room";
 
 pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
     let cells = Cells::new(row, "sessions");
@@ -210,6 +210,9 @@ pub(crate) fn session(row: &Row<'_>) -> Outcome<SessionRow> {
         parent: cells.opt(31, Cells::u128)?.map(SessionId::from_u128),
         command: cells.opt(32, |cells, at| {
             serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "a command's state"))
+        })?,
+        room: cells.opt(33, |cells, at| {
+            serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "a room"))
         })?,
     })
 }

@@ -249,9 +249,9 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
            created_at, started_at, finished_at, approval, input_tokens, output_tokens,
            cached_input_tokens, cache_write_tokens, reasoning_tokens, cost_microusd, model_calls,
            steps, sandbox, workspace, forked_session, forked_step, created_by, task, prompt,
-           final_answer, error, attestation, name, parent, command)
+           final_answer, error, attestation, name, parent, command, room)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33)",
+           ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34)",
     )?
     .execute(params![
         blob(row.id.as_u128()),
@@ -287,6 +287,7 @@ fn insert_session(conn: &Connection, session: &Session) -> Outcome<()> {
         row.name,
         opt_blob(row.parent.map(|parent| parent.as_u128())),
         session.command,
+        session.room,
     ])
     .map_err(|err| taken(err.into(), || format!("session {}", row.id)))?;
     Ok(())
@@ -301,7 +302,8 @@ macro_rules! assign_session {
          cached_input_tokens = ?11, cache_write_tokens = ?12, reasoning_tokens = ?13,
          cost_microusd = ?14, model_calls = ?15, steps = ?16, sandbox = ?17, workspace = ?18,
          forked_session = ?19, forked_step = ?20, created_by = ?21, task = ?22, prompt = ?23,
-         final_answer = ?24, error = ?25, attestation = ?30, command = ?31"
+         final_answer = ?24, error = ?25, attestation = ?30, command = ?31,
+         room = ?32"
     };
 }
 
@@ -343,7 +345,8 @@ fn update_session(conn: &Connection, session: &Session) -> Outcome<()> {
             blob(row.colony.as_u128()),
             blob(row.agent.as_u128()),
             session.attestation,
-            session.command
+            session.command,
+            session.room
         ])?)
     };
     // Most updates change no indexed column: status, end, colony and agent stay.

@@ -98,7 +98,7 @@ fn carry_out(
             return Err(refusal);
         }
     };
-    let mut tree = Tree::new(main, group);
+    let mut tree = Tree::new(main, group, order.enclosed);
     let pid = main.as_raw_nonzero().get();
     let life = Life {
         key: order.key,

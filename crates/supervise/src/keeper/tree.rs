@@ -30,6 +30,10 @@ pub(crate) struct Tree {
     asked: HashSet<i32>,
     /// The main process has ended: its number, and that of its group, may be another's by now.
     main_gone: bool,
+    /// The main process stands for a command that runs below it, in a process namespace.
+    enclosed: bool,
+    /// The group of that command, once it was asked to end.
+    commands_group: Option<i32>,
 }
 
 /// What a round of waiting found.
@@ -42,9 +46,24 @@ pub(crate) struct Reaped {
 }
 
 impl Tree {
-    pub(crate) fn new(main: Pid, group: Group) -> Self {
+    pub(crate) fn new(main: Pid, group: Group, enclosed: bool) -> Self {
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        Self { main, group, own, asked: HashSet::new(), main_gone: false }
+        let (asked, main_gone, commands_group) = (HashSet::new(), false, None);
+        Self { main, group, own, asked, main_gone, enclosed, commands_group }
+    }
+
+    /// Whose group is meant by what is wished for the command.
+    ///
+    /// Where the main process stands for a command, that is the oldest child of its first child
+    /// (the namespace's process 1, which does nothing before it). As long as it leads no group of
+    /// its own it has not begun: then the main process hands on what it hears.
+    fn leader(&self) -> Pid {
+        if !self.enclosed || self.main_gone {
+            return self.main;
+        }
+        commanding(&self.list(), self.main.as_raw_nonzero().get())
+            .and_then(Pid::from_raw)
+            .unwrap_or(self.main)
     }
 
     /// Takes note of all that have ended.
@@ -88,23 +107,25 @@ impl Tree {
         if self.main_gone {
             return;
         }
-        let main = self.main.as_raw_nonzero().get();
+        let leader = self.leader();
+        self.commands_group = Some(leader.as_raw_nonzero().get());
         // An interactive shell ignores TERM; what it heeds is that its terminal goes away.
         let term = u32::try_from(libc::SIGTERM).unwrap_or(15);
-        let hang_up = terminal && proc::ignores(main, term);
+        let hang_up = terminal && proc::ignores(leader.as_raw_nonzero().get(), term);
         // Nobody there is what we want.
-        let _ = sys::kill_group(self.main, libc::SIGTERM);
+        let _ = sys::kill_group(leader, libc::SIGTERM);
         if hang_up {
-            let _ = sys::kill_group(self.main, libc::SIGHUP);
+            let _ = sys::kill_group(leader, libc::SIGHUP);
         }
         // A stopped process hears nothing until it goes on.
-        let _ = sys::kill_group(self.main, libc::SIGCONT);
+        let _ = sys::kill_group(leader, libc::SIGCONT);
     }
 
     /// Asks everybody else who has not been asked.
     pub(crate) fn ask_rest(&mut self) {
         for stat in self.list() {
-            let in_group = stat.group == self.main.as_raw_nonzero().get() && !self.main_gone;
+            let groups = [Some(self.main.as_raw_nonzero().get()), self.commands_group];
+            let in_group = groups.contains(&Some(stat.group)) && !self.main_gone;
             if self.asked.insert(stat.pid) && !in_group {
                 signal(&stat, Signal::TERM);
                 signal(&stat, Signal::CONT);
@@ -116,7 +137,9 @@ impl Tree {
     /// process's own.
     pub(crate) fn kill_known(&self) {
         self.group.kill();
-        let _ = self.signal_main(libc::SIGKILL);
+        if !self.main_gone {
+            let _ = sys::kill_group(self.main, libc::SIGKILL);
+        }
     }
 
     /// Stops those that were born last. A chain of processes, each of which begins the next and
@@ -146,12 +169,12 @@ impl Tree {
         self.main_gone && self.group.processes().is_none_or(|all| all.is_empty())
     }
 
-    /// Signals the main process's group.
+    /// Signals the command's group.
     pub(crate) fn signal_main(&self, signal: i32) -> io::Result<()> {
         if self.main_gone {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        sys::kill_group(self.main, signal)
+        sys::kill_group(self.leader(), signal)
     }
 
     /// Kills everybody, one by one. Whoever forks faster than we look is stopped first: what is
@@ -177,6 +200,14 @@ impl Tree {
     }
 }
 
+/// The command that `main` stands for, if it leads a group already.
+fn commanding(all: &[Stat], main: i32) -> Option<i32> {
+    let first = all.iter().find(|stat| stat.parent == main)?.pid;
+    let below = all.iter().filter(|stat| stat.parent == first);
+    let command = below.min_by_key(|stat| (stat.started, stat.pid))?;
+    (command.group == command.pid).then_some(command.pid)
+}
+
 /// Signals the process that was seen, and not one that has got its number since.
 fn signal(seen: &Stat, signal: Signal) {
     let Some(pid) = Pid::from_raw(seen.pid) else { return };
@@ -192,5 +223,32 @@ fn end(status: WaitStatus) -> ExitStatus {
         (Some(code), _) => ExitStatus::Code(code),
         (None, Some(signal)) => ExitStatus::Signal(signal),
         (None, None) => unreachable!("wait without flags reports only ended children"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(pid: i32, parent: i32, group: i32, started: u64) -> Stat {
+        let mut stat = Stat::for_a_test(pid, parent);
+        (stat.group, stat.started) = (group, started);
+        stat
+    }
+
+    #[test]
+    fn an_enclosed_command_is_the_oldest_child_of_the_first_child_once_it_leads_a_group() {
+        // 10 stands for the command 12; 13 is an orphan that came to process 1 of the namespace.
+        let mut all = vec![
+            stat(13, 11, 13, 70),
+            stat(12, 11, 10, 60),
+            stat(11, 10, 10, 50),
+            stat(14, 12, 12, 61),
+        ];
+        assert_eq!(commanding(&all, 10), None, "it has not begun");
+        all[1].group = 12;
+        assert_eq!(commanding(&all, 10), Some(12));
+        assert_eq!(commanding(&all, 99), None);
+        assert_eq!(commanding(&[], 10), None);
     }
 }

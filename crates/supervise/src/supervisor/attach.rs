@@ -1,18 +1,19 @@
 //! Viewers: they see the log grow, and may type.
 //!
 //! A viewer reads at its own pace from the files; nobody waits for it. One that falls too far
-//! behind is taken to the end and told what it missed.
+//! behind is taken to the end and told what it missed, or shown the screen as it is there.
 
+use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
 use overmind_core::process::{
-    AttachOptions, Attachment, Ended, LogFrom, LogKind, ProcessError, ProcessKey, Seen,
+    AttachOptions, Attachment, Ended, LogFrom, LogKind, Painted, ProcessError, ProcessKey, Seen,
     TerminalSize,
 };
 
-use crate::log::follow::Follower;
+use crate::log::follow::{Follower, blocking};
 use crate::supervisor::entry::Entry;
 use crate::supervisor::life::{Life, Request, What};
 use crate::supervisor::pulse::{State, Watching};
@@ -23,6 +24,8 @@ use crate::wire::Ask;
 const BEHIND: u64 = 1 << 20;
 /// What one call gives at most.
 const STEP: usize = 64 << 10;
+/// Between two screens for a viewer that cannot keep up: more than that nobody sees.
+const BETWEEN_SCREENS: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Viewer {
@@ -38,6 +41,7 @@ pub(crate) struct Viewer {
     /// Something was left out since the last piece that was shown.
     skipped: u64,
     ready: std::collections::VecDeque<Seen>,
+    painted_at: Option<Instant>,
     ended: Option<Ended>,
 }
 
@@ -49,6 +53,9 @@ impl Viewer {
     ) -> Result<Self, ProcessError> {
         let entry = shared.known(key)?;
         let life = entry.life(key)?;
+        if options.paint && life.terminal.is_none() {
+            return Err(ProcessError::NoTerminal(key));
+        }
         let watching = entry.watch();
         let end = entry.pulse.borrow().offset;
         let from = end.saturating_sub(options.replay_bytes).max(life.started.offset.min(end));
@@ -56,7 +63,7 @@ impl Viewer {
         let follower = Follower::open(key.session, &entry.dir, from, Some(entry.watch())).await?;
         let expected = follower.offset();
         let id = entry.next_id();
-        let viewer = Self {
+        let mut viewer = Self {
             key,
             entry,
             life,
@@ -67,12 +74,37 @@ impl Viewer {
             expected,
             skipped: 0,
             ready: std::collections::VecDeque::new(),
+            painted_at: None,
             ended: None,
         };
         if let Some(size) = options.size {
             viewer.activate(size, true).await?;
         }
+        if options.paint {
+            viewer.paint(0).await?;
+        }
         Ok(viewer)
+    }
+
+    /// Shows the screen as it is now, and goes on after what it shows.
+    ///
+    /// Dropped half-way, nothing has changed.
+    async fn paint(&mut self, skipped: u64) -> Result<(), ProcessError> {
+        if let Some(left) = self.painted_at.and_then(|at| BETWEEN_SCREENS.checked_sub(at.elapsed()))
+        {
+            // A pause: nothing else is waited for here.
+            let _ = tokio::time::timeout(left, pending::<()>()).await;
+        }
+        let size = self.entry.lock().terminal.unwrap_or_default();
+        let (dir, epoch) = (self.entry.dir.clone(), self.key.epoch);
+        let drawn = blocking(self.key.session, move || crate::screen::paint(&dir, size, epoch));
+        let (painted, to) = drawn.await?;
+        self.follower.jump(to);
+        self.expected = to;
+        self.skipped = 0;
+        self.painted_at = Some(Instant::now());
+        self.ready.push_back(Seen::Screen(Painted { skipped, ..painted }));
+        Ok(())
     }
 
     /// Makes this the viewer whose size counts.
@@ -94,7 +126,11 @@ impl Viewer {
 
     async fn read(&mut self) -> Result<(), ProcessError> {
         let end = self.watching.now().offset;
-        if end.saturating_sub(self.follower.offset()) > BEHIND {
+        let behind = end.saturating_sub(self.follower.offset());
+        if behind > BEHIND && self.options.paint {
+            return self.paint(behind).await;
+        }
+        if behind > BEHIND {
             let to = end.saturating_sub(self.options.replay_bytes.min(BEHIND / 2));
             self.follower.jump(to);
         }

@@ -93,6 +93,21 @@ impl Processes for Supervisor {
         })
     }
 
+    fn usages(
+        &self,
+        keys: Vec<ProcessKey>,
+    ) -> Fut<'_, Result<Vec<(ProcessKey, Usage)>, ProcessError>> {
+        Box::pin(async move {
+            let main = |key: ProcessKey| {
+                let life = self.shared.entry(key.session)?.life(key).ok()?;
+                Some((key, i32::try_from(life.started.pid).ok()?))
+            };
+            let mains: Vec<(ProcessKey, i32)> = keys.into_iter().filter_map(main).collect();
+            let Some((first, _)) = mains.first() else { return Ok(Vec::new()) };
+            blocking(first.session, move || Ok(crate::proc::usages(&mains))).await
+        })
+    }
+
     fn activity(&self, key: ProcessKey) -> Option<Activity> {
         let entry = self.shared.entry(key.session)?;
         let pulse = entry.pulse.borrow();

@@ -192,6 +192,10 @@ pub(crate) async fn note(
     }
     let dir = shared.dir(session);
     let limits = shared.ground.options.log.into();
-    crate::log::follow::blocking(session, move || lost::write_note(&dir, limits, 0, kind, &text))
-        .await
+    crate::log::follow::blocking(session, move || {
+        // There may be something to say before its first life.
+        super::make_private(&dir)?;
+        lost::write_note(&dir, limits, 0, kind, &text)
+    })
+    .await
 }

@@ -110,11 +110,96 @@ async fn a_slow_viewer_holds_nobody_up_and_is_told_what_it_missed() {
         match tokio::time::timeout(PATIENCE, slow.next()).await.unwrap().unwrap() {
             Seen::Output(bytes) => seen.extend(bytes),
             Seen::Skipped(bytes) => skipped += bytes,
-            Seen::Ended(ended) => panic!("{ended:?}"),
+            other @ (Seen::Screen(_) | Seen::Ended(_)) => panic!("{other:?}"),
         }
     }
     assert!(skipped > 5 << 20, "{skipped}");
     assert!(seen.len() < 2 << 20, "{}", seen.len());
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    place.exit(key).await;
+}
+
+/// What a person sees who looks through a viewer.
+struct Person {
+    viewer: Box<dyn Attachment>,
+    screen: vt100::Parser,
+    /// How often the screen was painted anew, and how much was left out.
+    painted: u32,
+    skipped: u64,
+}
+
+impl Person {
+    async fn at(place: &Place, key: ProcessKey, options: AttachOptions) -> Self {
+        let options = AttachOptions { paint: true, ..options };
+        let viewer = place.supervisor.attach(key, options).await.unwrap();
+        Self { viewer, screen: vt100::Parser::new(24, 80, 0), painted: 0, skipped: 0 }
+    }
+
+    async fn sees(&mut self, what: &str) {
+        while !self.screen.screen().contents().contains(what) {
+            let next = tokio::time::timeout(PATIENCE, self.viewer.next()).await;
+            let seen =
+                next.unwrap_or_else(|_| panic!("{what}: {}", self.screen.screen().contents()));
+            match seen.unwrap() {
+                Seen::Output(bytes) => self.screen.process(&bytes),
+                Seen::Screen(painted) => {
+                    self.painted += 1;
+                    self.skipped += painted.skipped;
+                    self.screen.process(&painted.bytes);
+                }
+                other @ (Seen::Skipped(_) | Seen::Ended(_)) => panic!("{other:?} before {what}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_comes_late_sees_the_screen_and_not_what_led_to_it() {
+    let place = Place::new();
+    let key = first(session());
+    let script = "stty -echo; echo beneath; printf '\\033[?1049h\\033[2J\\033[5;10Habove\\033[?25l'; \
+                  read line; printf '\\033[?1049l'; echo \"left with $line\"; read line";
+    place.supervisor.start(ProcessSpec { io: TERMINAL, ..shell(key, script) }).await.unwrap();
+    place.until_says(key.session, "above").await;
+    let mut late = Person::at(&place, key, AttachOptions::default()).await;
+    late.sees("above").await;
+    let screen = late.screen.screen();
+    assert!(screen.alternate_screen() && screen.hide_cursor());
+    assert_eq!(screen.contents().trim(), "above");
+    assert_eq!(screen.rows(0, 80).nth(4).unwrap(), "         above");
+    // The program leaves its screen, and beneath is what was there before.
+    late.viewer.write(b"words\n".to_vec(), LIMIT).await.unwrap();
+    late.sees("left with words").await;
+    assert_eq!(late.screen.screen().contents().trim(), "beneath\nleft with words");
+    assert_eq!((late.painted, late.skipped), (1, 0));
+    place.supervisor.end(key, End::Kill, None).await.unwrap();
+    place.exit(key).await;
+    // Behind pipes there is no screen to look at.
+    let piped = first(session());
+    place.supervisor.start(shell(piped, "sleep 100")).await.unwrap();
+    let options = AttachOptions { paint: true, ..AttachOptions::default() };
+    let refused = place.supervisor.attach(piped, options).await.unwrap_err();
+    assert!(matches!(refused, ProcessError::NoTerminal(_)), "{refused}");
+    place.supervisor.end(piped, End::Kill, None).await.unwrap();
+    place.exit(piped).await;
+}
+
+#[tokio::test]
+async fn one_who_cannot_keep_up_is_shown_the_screen_as_it_is() {
+    let place = Place::new();
+    let key = first(session());
+    let script = "echo begin; read x; seq 1 1500000; echo finished; read y";
+    place.supervisor.start(ProcessSpec { io: TERMINAL, ..shell(key, script) }).await.unwrap();
+    let mut slow = Person::at(&place, key, AttachOptions::default()).await;
+    slow.sees("begin").await;
+    slow.viewer.write(b"\n".to_vec(), LIMIT).await.unwrap();
+    crate::common::eventually("it has written all", async || {
+        place.supervisor.screen(key.session, 3).await.unwrap().lines.iter().any(|l| l == "finished")
+    })
+    .await;
+    slow.sees("1499990\n1499991").await;
+    slow.sees("1500000\nfinished").await;
+    assert!(slow.painted > 1 && slow.skipped > 5 << 20, "{} {}", slow.painted, slow.skipped);
     place.supervisor.end(key, End::Kill, None).await.unwrap();
     place.exit(key).await;
 }

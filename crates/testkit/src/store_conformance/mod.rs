@@ -186,6 +186,7 @@ impl World {
             sandbox: SandboxLevel::Namespace,
             attestation: None,
             command: None,
+            room: None,
             workspace: "/workspace".into(),
             forked_from: None,
             created_by: "admin".into(),

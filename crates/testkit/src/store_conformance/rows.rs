@@ -7,6 +7,8 @@ use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
 use overmind_core::command::CommandRow;
 use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use overmind_core::model::Usage;
+use overmind_core::room::stay::{RoomDecision, RoomPhase, RoomRow};
+use overmind_core::room::{RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOutcome};
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Change, IdempotentAnswer, NameFilter, Page, SessionFilter, Store};
@@ -71,6 +73,18 @@ fn full_session(world: &World) -> SessionRow {
         restart_at: Some(at(9)),
         conversation: Some("c-1".into()),
     });
+    row.room = Some(Box::new(RoomRow {
+        phase: RoomPhase::Kept,
+        made: Some(RoomMade { directory: "/rooms/1".into(), ..RoomMade::default() }),
+        closed: Some(RoomClosed { parked: true, ..RoomClosed::default() }),
+        error: Some(RoomError::new(RoomErrorKind::Failed, "no port is free")),
+        done: Some(RoomDecision {
+            what: RoomDone::Merge { into: Some("main".into()) },
+            by: "ann".into(),
+            at: at(10),
+            outcome: RoomOutcome { said: "merged".into(), ..RoomOutcome::default() },
+        }),
+    }));
     row
 }
 

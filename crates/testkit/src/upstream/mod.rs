@@ -87,6 +87,7 @@ pub struct Script {
     answers: VecDeque<Answer>,
     then: Option<Make>,
     key: Option<String>,
+    strangers: bool,
 }
 
 impl Script {
@@ -111,6 +112,15 @@ impl Script {
     #[must_use]
     pub fn key(mut self, key: &str) -> Self {
         self.key = Some(key.to_owned());
+        self
+    }
+}
+
+impl Script {
+    /// Answers whoever asks: what other people's programs send is noted, and not refused.
+    #[must_use]
+    pub fn for_strangers(mut self) -> Self {
+        self.strangers = true;
         self
     }
 }
@@ -321,7 +331,7 @@ fn choose(script: &mut Script, received: &Received) -> Answer {
             return Answer::status(401, "authentication_error", "the key is wrong");
         }
     }
-    if !received.violations.is_empty() {
+    if !received.violations.is_empty() && !script.strangers {
         return Answer::status(400, "invalid_request_error", &received.violations.join("; "));
     }
     match (script.answers.pop_front(), &script.then) {

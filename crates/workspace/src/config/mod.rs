@@ -329,7 +329,7 @@ impl Default for Config {
             setup: Vec::new(),
             teardown: Vec::new(),
             isolation: Isolation { sandbox: None, tmp: true },
-            pool: PoolConfig { size: 0, refresh: Duration::from_secs(600) },
+            pool: PoolConfig { size: 2, refresh: Duration::from_secs(600) },
         }
     }
 }

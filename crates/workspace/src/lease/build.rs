@@ -77,6 +77,9 @@ pub(crate) struct Site<'a> {
     pub(crate) worktree: PathBuf,
     pub(crate) branch: Option<String>,
     pub(crate) base: Option<String>,
+    /// What the tree itself asks for.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) details: serde_json::Value,
     pub(crate) temp: Option<PathBuf>,
     pub(crate) config: &'a Config,
     pub(crate) sink: &'a dyn Sink,
@@ -148,6 +151,8 @@ impl Workspace {
             worktree,
             branch: tree.branch,
             base: tree.base,
+            env: tree.env,
+            details: tree.details,
             temp: None,
             config: &request.config,
             sink,
@@ -187,6 +192,7 @@ impl Workspace {
                 path: path.clone(),
                 branch: None,
                 base: None,
+                env: BTreeMap::new(),
                 details: serde_json::Value::Null,
             }),
             Place::Tree(intent) => {
@@ -307,7 +313,9 @@ impl Site<'_> {
     /// The variables of the session as far as they can be told: everything that it is about, its
     /// ports, and those of `env` whose services have values.
     pub(crate) fn variables(&self, values: &Values) -> Result<Vec<(String, String)>, BuildError> {
-        let mut variables = self.declared(values)?;
+        let of_tree = self.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let mut variables: Vec<(String, String)> = of_tree.collect();
+        variables.extend(self.declared(values)?);
         let about = [
             ("OVERMIND_SESSION_ID", self.session.clone()),
             ("OVERMIND_NAME", self.name.clone()),
@@ -517,6 +525,7 @@ impl Site<'_> {
             values,
             logs: into(self.logs),
             warnings: self.warnings.into_inner().unwrap_or_else(PoisonError::into_inner),
+            details: self.details,
         })
     }
 }

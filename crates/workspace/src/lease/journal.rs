@@ -122,6 +122,14 @@ fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalErr
     move |source| JournalError::File { what, path, source }
 }
 
+/// Whether a lease's directory has no whole record yet: nothing was intended, and so nothing made.
+pub(crate) fn unbegun(dir: &Path) -> bool {
+    match std::fs::read(dir.join(FILE)) {
+        Ok(text) => !text.contains(&b'\n'),
+        Err(err) => err.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 impl Journal {
     /// Begins the journal of a new lease.
     pub(crate) fn create(dir: &Path, opened: &Record) -> Result<Self, JournalError> {
@@ -129,8 +137,10 @@ impl Journal {
         let path = dir.join(FILE);
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => {}
-            // A directory without a journal: its maker died in between.
-            Err(err) if err.kind() == io::ErrorKind::AlreadyExists && !path.exists() => {}
+            // Its maker died in between, or the disk was full.
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists && unbegun(dir) => {
+                let _ = std::fs::remove_file(&path);
+            }
             Err(err) if err.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(JournalError::Exists { session });
             }
@@ -147,12 +157,21 @@ impl Journal {
             dir: dir.to_owned(),
             inner: Arc::new(Mutex::new(Inner { file: opened_file, next: 1 })),
         };
-        journal.write(opened)?;
-        // The file's name must be on disk too, and its directory's.
-        for dir in [Some(dir), dir.parent()].into_iter().flatten() {
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(file("keeping", &path))?;
+        let kept = journal.write(opened).and_then(|()| {
+            // The file's name must be on disk too, and its directory's.
+            for dir in [Some(dir), dir.parent()].into_iter().flatten() {
+                File::open(dir).and_then(|dir| dir.sync_all()).map_err(file("keeping", &path))?;
+            }
+            Ok(())
+        });
+        match kept {
+            Ok(()) => Ok(journal),
+            Err(err) => {
+                // Nothing was intended, so nothing is to be undone. The error that counts is this.
+                let _ = std::fs::remove_dir_all(dir);
+                Err(err)
+            }
         }
-        Ok(journal)
     }
 
     /// Goes on with the journal of a lease.
@@ -365,6 +384,7 @@ impl State {
             values: ready.values.clone(),
             logs: ready.logs.clone(),
             warnings: ready.warnings.clone(),
+            details: tree.map(|tree| tree.details.clone()).unwrap_or_default(),
         })
     }
 
@@ -416,6 +436,25 @@ mod tests {
         let state = State::read(&dir).unwrap();
         assert_eq!(state.steps.len(), 3);
         assert!(state.steps[&1].undone && !state.steps[&3].undone);
+    }
+
+    #[test]
+    fn what_was_never_begun_is_begun_anew() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("s1");
+        let at = Timestamp::from_micros(1);
+        let opened = State::opened("s1", "n", Path::new("/p"), None, at);
+        for torn in [None, Some(""), Some("{\"record\":\"ope")] {
+            std::fs::create_dir(&dir).unwrap();
+            if let Some(torn) = torn {
+                std::fs::write(dir.join(FILE), torn).unwrap();
+            }
+            assert!(unbegun(&dir), "{torn:?}");
+            Journal::create(&dir, &opened).unwrap();
+            assert!(!unbegun(&dir));
+            assert_eq!(State::read(&dir).unwrap().phase(), LeasePhase::Building);
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
     }
 
     #[test]

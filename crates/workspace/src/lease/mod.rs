@@ -112,7 +112,10 @@ pub struct MadeTree {
     pub branch: Option<String>,
     /// The commit that it began at.
     pub base: Option<String>,
-    /// Whatever undoing needs.
+    /// Variables that every command of the session has because of it.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Whatever undoing needs, and whoever asks for the lease.
     #[serde(default)]
     pub details: serde_json::Value,
 }
@@ -170,6 +173,8 @@ pub struct Lease {
     pub logs: BTreeMap<String, PathBuf>,
     /// What went wrong and was to be said aloud only.
     pub warnings: Vec<String>,
+    /// [`MadeTree::details`]; null without a tree.
+    pub details: serde_json::Value,
 }
 
 /// How far a lease is.

@@ -93,7 +93,7 @@ impl Workspace {
         for session in sessions {
             let Some(_busy) = self.claim(&session) else { continue };
             let dir = self.dir(&session);
-            if is_session(&session) && !dir.join(super::journal::FILE).exists() {
+            if is_session(&session) && super::journal::unbegun(&dir) {
                 // Its maker died before anything was intended.
                 let _ = std::fs::remove_dir_all(&dir);
                 continue;
@@ -213,6 +213,11 @@ impl Workspace {
     ) -> Result<TeardownReport, TeardownError> {
         let dir = self.dir(session);
         if !is_session(session) || !dir.exists() {
+            return Ok(TeardownReport::default());
+        }
+        if super::journal::unbegun(&dir) {
+            // Whoever wants to end it holds the session: nobody is about to begin it.
+            let _ = std::fs::remove_dir_all(&dir);
             return Ok(TeardownReport::default());
         }
         let mut report = TeardownReport::default();

@@ -67,6 +67,10 @@ pub enum TreeError {
     BadBranch { name: String },
     #[error("{session} has changes that are in no commit: commit or park them before merging")]
     Uncommitted { session: String },
+    #[error("{branch} is checked out in {}: check out another branch there first", top.display())]
+    CheckedOut { branch: String, top: PathBuf },
+    #[error("the commit {commit} is not in {} any more", repo.display())]
+    WorkGone { commit: String, repo: PathBuf },
     #[error("a {what} is under way in {}: end it first", top.display())]
     PrimaryBusy { what: &'static str, top: PathBuf },
     #[error("merging into {branch} would overwrite changes in {}: {said}", top.display())]

@@ -211,14 +211,7 @@ impl Trees {
         name: Option<&str>,
     ) -> Result<Published, TreeError> {
         let mut held = Held::take(intent)?;
-        let source = held.notes.intent.source();
-        let Some(source) = source else {
-            return Err(TreeError::NoRepository { session: intent.session.clone() });
-        };
-        let name = name.unwrap_or(&held.notes.intent.branch).to_owned();
-        if !names::is_reference(&format!("refs/heads/{name}")) {
-            return Err(TreeError::BadBranch { name });
-        }
+        let (source, name) = published_as(&held, name)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let Some(head) = main.adopted.head.clone() else {
@@ -227,6 +220,36 @@ impl Trees {
         let ours = held.place.join("ours");
         let branch = self.publish(&mut held, (&ours, &source), &name, &head)?;
         Ok(Published { branch, commit: head, uncommitted: main.dirty })
+    }
+
+    /// The same with everything on it: what is uncommitted becomes a commit, on that branch alone; the
+    /// session's own stays where it is. `None`: there is nothing beyond the base.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trees::pr_branch`].
+    pub fn pr_branch_of_all(
+        &self,
+        intent: &TreeIntent,
+        name: Option<&str>,
+        (message, now): (&str, i64),
+    ) -> Result<Option<Published>, TreeError> {
+        let mut held = Held::take(intent)?;
+        let (source, name) = published_as(&held, name)?;
+        let (message, now) = held.notes.stamp.clone().unwrap_or_else(|| (message.to_owned(), now));
+        let shots = shoot(&self.git, &held, Stamp { message: &message, now })?;
+        let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
+        let Some(tip) = main.tip.clone().filter(|tip| Some(tip) != intent.base.as_ref()) else {
+            return Ok(None);
+        };
+        // First, so that the same files are the same commit after a crash.
+        held.notes.stamp = Some((message, now));
+        held.write()?;
+        let of_session = held.notes.intent.branch.clone();
+        self.save_submodules(&mut held, &shots, &of_session)?;
+        let ours = held.place.join("ours");
+        let branch = self.publish(&mut held, (&ours, &source), &name, &tip)?;
+        Ok(Some(Published { branch, commit: tip, uncommitted: false }))
     }
 
     /// Marks a tree to stay (`true`), or lets it go again.
@@ -454,6 +477,18 @@ impl Trees {
             self.publish(held, (&ours, &source), &branch, &last)?;
         }
         Ok(())
+    }
+}
+
+/// Where a session's work goes to, and under which name: the wanted one, or its own.
+fn published_as(held: &Held, name: Option<&str>) -> Result<(Source, String), TreeError> {
+    let Some(source) = held.notes.intent.source() else {
+        return Err(TreeError::NoRepository { session: held.session().to_owned() });
+    };
+    let name = name.unwrap_or(&held.notes.intent.branch).to_owned();
+    match names::is_reference(&format!("refs/heads/{name}")) {
+        true => Ok((source, name)),
+        false => Err(TreeError::BadBranch { name }),
     }
 }
 

@@ -44,6 +44,16 @@ pub enum Merged {
     Conflicts { branch: String, files: Vec<PathBuf> },
 }
 
+/// A branch of the primary, and the commit that it is at.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// In full.
+    pub(crate) name: String,
+    /// Without `refs/heads/`.
+    pub(crate) branch: String,
+    pub(crate) old: String,
+}
+
 impl Trees {
     /// Merges a session's commits into a branch of the primary.
     ///
@@ -67,34 +77,15 @@ impl Trees {
         if main.dirty && !into.commit_rest {
             return Err(TreeError::Uncommitted { session: intent.session.clone() });
         }
-        let refs = References::read(&self.git, &source)?;
-        let name = match (into.branch, &refs.head) {
-            (Some(branch), _) => format!("refs/heads/{branch}"),
-            (None, Head::Branch { name, .. }) => name.clone(),
-            (None, Head::Detached { .. }) => {
-                return Err(TreeError::NoBranch { repo: source.common });
-            }
-        };
-        let branch = name.trim_start_matches("refs/heads/").to_owned();
-        let Some(old) = refs.get(&name).map(str::to_owned) else {
-            return Err(TreeError::NoSuchBranch { branch, repo: source.common });
-        };
+        let target = self.target(&source, into)?;
         let ours = held.place.join("ours");
-        let Some(tip) = main.tip.clone() else { return Ok(Merged::Nothing { branch }) };
-        if self.is_ancestor(&ours, &tip, &old)? {
-            return Ok(Merged::Nothing { branch });
-        }
-        let forward = self.is_ancestor(&ours, &old, &tip)?;
-        let new = if forward {
-            tip.clone()
-        } else {
-            match self.join(&ours, &old, &tip)? {
-                Ok(tree) => {
-                    let stamp = Stamp { message: into.message, now: into.now };
-                    commit(&self.git, &ours, &tree, &[&old, &tip], stamp)?
-                }
-                Err(files) => return Ok(Merged::Conflicts { branch, files }),
-            }
+        let Some(tip) = main.tip.clone() else {
+            return Ok(Merged::Nothing { branch: target.branch });
+        };
+        let merged = self.computed(&ours, &target, &tip, into)?;
+        let new = match &merged {
+            Merged::Nothing { .. } | Merged::Conflicts { .. } => return Ok(merged),
+            Merged::Forward { commit, .. } | Merged::Joined { commit, .. } => commit.clone(),
         };
         if main.dirty {
             held.notes.stamp = Some((message, now));
@@ -103,12 +94,54 @@ impl Trees {
         let of_session = held.notes.intent.branch.clone();
         self.save_submodules(&mut held, &shots, &of_session)?;
         self.send(&ours, &source, &[&new])?;
-        self.set_branch(&source, &name, &old, &new, into.home)?;
-        Ok(if forward {
-            Merged::Forward { branch, commit: new }
-        } else {
-            Merged::Joined { branch, commit: new }
-        })
+        self.set_branch(&source, &target, &new, into.home)?;
+        Ok(merged)
+    }
+
+    /// The branch that is merged into, as it is now.
+    pub(crate) fn target(
+        &self,
+        source: &Source,
+        into: &MergeInto<'_>,
+    ) -> Result<Target, TreeError> {
+        let refs = References::read(&self.git, source)?;
+        let repo = source.common.clone();
+        let name = match (into.branch, &refs.head) {
+            (Some(branch), _) => format!("refs/heads/{branch}"),
+            (None, Head::Branch { name, .. }) => name.clone(),
+            (None, Head::Detached { .. }) => return Err(TreeError::NoBranch { repo }),
+        };
+        let branch = name.trim_start_matches("refs/heads/").to_owned();
+        match refs.get(&name).map(str::to_owned) {
+            Some(old) => Ok(Target { name, branch, old }),
+            None => Err(TreeError::NoSuchBranch { branch, repo }),
+        }
+    }
+
+    /// What a merge would lead to, computed in a git directory of ours that has both sides. The
+    /// primary is not touched.
+    pub(crate) fn computed(
+        &self,
+        ours: &Path,
+        target: &Target,
+        tip: &str,
+        into: &MergeInto<'_>,
+    ) -> Result<Merged, TreeError> {
+        let (branch, old) = (target.branch.clone(), target.old.as_str());
+        if self.is_ancestor(ours, tip, old)? {
+            return Ok(Merged::Nothing { branch });
+        }
+        if self.is_ancestor(ours, old, tip)? {
+            return Ok(Merged::Forward { branch, commit: tip.to_owned() });
+        }
+        match self.join(ours, old, tip)? {
+            Ok(tree) => {
+                let stamp = Stamp { message: into.message, now: into.now };
+                let commit = commit(&self.git, ours, &tree, &[old, tip], stamp)?;
+                Ok(Merged::Joined { branch, commit })
+            }
+            Err(files) => Ok(Merged::Conflicts { branch, files }),
+        }
     }
 
     /// The tree of a merge, or the files that both sides changed.
@@ -134,14 +167,14 @@ impl Trees {
     }
 
     /// Moves a branch, and the files where it is checked out.
-    fn set_branch(
+    pub(crate) fn set_branch(
         &self,
         source: &Source,
-        name: &str,
-        old: &str,
+        target: &Target,
         new: &str,
         home: Option<&Path>,
     ) -> Result<(), TreeError> {
+        let (name, old) = (target.name.as_str(), target.old.as_str());
         let update =
             [Update::Move { name: name.to_owned(), to: new.to_owned(), from: old.to_owned() }];
         let out = self.checked_out(source)?;

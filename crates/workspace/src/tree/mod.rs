@@ -22,6 +22,7 @@ mod carry;
 mod error;
 mod finish;
 mod gitdir;
+mod left;
 mod merge;
 mod names;
 mod notes;
@@ -37,6 +38,7 @@ mod upkeep;
 pub use self::adopt::Operation;
 pub use self::error::TreeError;
 pub use self::finish::{Discarded, Parked, Published, Removed};
+pub use self::left::Left;
 pub use self::merge::{MergeInto, Merged};
 pub use self::notes::{Ending, HostPath, Listed, Origin, TreeIntent};
 pub use self::options::{BigDirectory, Options, Request, Strategy};
@@ -46,7 +48,7 @@ pub use self::upkeep::Swept;
 
 pub(crate) use self::build::{Ground, Template, Warmth, ignored_everywhere};
 pub(crate) use self::error::At;
-pub(crate) use self::source::{References, find};
+pub(crate) use self::source::{References, Source, find};
 pub(crate) use self::upkeep::note_project_of;
 
 use std::fs::File;
@@ -55,7 +57,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
 
-use self::source::{Settings, SettingsCache, Source};
+use self::source::{Settings, SettingsCache};
 use crate::copy;
 use crate::git::Git;
 

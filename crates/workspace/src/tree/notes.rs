@@ -84,6 +84,9 @@ pub struct TreeIntent {
     pub anchor: Option<String>,
     /// Where the session begins, from the top of its tree.
     pub subdir: HostPath,
+    /// Whose it is, for whoever looks for what is left of sessions. Not part of any path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 impl TreeIntent {
@@ -229,6 +232,25 @@ pub struct Listed {
 }
 
 impl Trees {
+    /// The finished tree whose working tree is `worktree`; `None` when there is none (any more), or
+    /// when the path is not one of ours.
+    ///
+    /// # Errors
+    ///
+    /// When its notes cannot be read.
+    pub fn at(&self, worktree: &Path) -> Result<Option<Listed>, TreeError> {
+        let place = worktree.parent().filter(|place| place.starts_with(self.root()));
+        let Some(place) = place else { return Ok(None) };
+        match Notes::read(place) {
+            Ok(notes) => {
+                let exists = notes.intent.tree().is_dir();
+                Ok(Some(Listed { intent: notes.intent, ending: notes.ending, exists }))
+            }
+            Err(TreeError::Gone { .. }) => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
     /// Every finished tree, as found on disk: what a leak check compares with what it believes.
     ///
     /// # Errors
@@ -267,6 +289,7 @@ mod tests {
             base: None,
             anchor: None,
             subdir: PathBuf::new().into(),
+            owner: Some("ses_1".to_owned()),
         };
         let text = serde_json::to_string(&intent).unwrap();
         assert_eq!(serde_json::from_str::<TreeIntent>(&text).unwrap(), intent);

@@ -33,6 +33,13 @@ impl Plan {
     pub fn intent(&self) -> &TreeIntent {
         &self.intent
     }
+
+    /// Says whose the tree will be.
+    #[must_use]
+    pub fn owned_by(mut self, owner: impl Into<String>) -> Self {
+        self.intent.owner = Some(owner.into());
+        self
+    }
 }
 
 /// What was seen of the repository while planning.
@@ -292,6 +299,7 @@ impl Trees {
                 .map_or_else(|| base.clone(), |lender| lender.anchor.clone()),
             base,
             subdir: subdir.into(),
+            owner: None,
         };
         Ok(Plan { intent, options: options.clone(), seen: Some(seen) })
     }
@@ -313,8 +321,50 @@ impl Trees {
             base: None,
             anchor: None,
             subdir: PathBuf::new().into(),
+            owner: None,
         };
         Ok(Plan { intent, options: options.clone(), seen: None })
+    }
+
+    /// A file of a repository without a working tree, as it is in a revision; `None` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::NoSuchBase`]; [`GitError::TooMuch`](crate::git::GitError::TooMuch) beyond `limit`.
+    pub(crate) fn file_of(
+        &self,
+        source: &Source,
+        revision: Option<&str>,
+        path: &str,
+        limit: u64,
+    ) -> Result<Option<Vec<u8>>, TreeError> {
+        let commit = match revision {
+            Some(revision) => self.resolve(&source.git_dir, revision, &source.common)?,
+            None => match References::read(&self.git, source)?.head.commit() {
+                Some(commit) => commit.to_owned(),
+                None => return Ok(None),
+            },
+        };
+        let found = self
+            .git
+            .call(format!("read {path} of {commit}"))
+            .repo(&source.git_dir)
+            .args(["cat-file", "blob"])
+            .arg(format!("{commit}:{path}"))
+            .limit(limit)
+            .accept(&[0, 128])
+            .run()?;
+        Ok((found.code == 0).then_some(found.stdout))
+    }
+
+    /// The repository that a project lies in, as [`Trees::plan`] sees it; `None` outside of any.
+    pub(crate) fn source_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
+        let Some((mut source, _)) = source::find(project)? else { return Ok(None) };
+        let settings = self.settings.get(&self.git, &source)?;
+        if source.git_dir == source.common && settings.is_on("core", "bare") {
+            source.top = None;
+        }
+        Ok(Some(source))
     }
 
     fn is_unused(&self, home: &Path, session: &str) -> bool {
@@ -496,7 +546,8 @@ impl Trees {
         notes.write(half)?;
         let path = intent.tree();
         Ok(Prepared {
-            cwd: path.join(subdir),
+            // To join nothing would leave a slash at the end.
+            cwd: if subdir.as_os_str().is_empty() { path.clone() } else { path.join(subdir) },
             env: session_env(intent),
             path,
             intent: intent.clone(),

@@ -428,14 +428,41 @@ impl Trees {
     ///
     /// As [`Trees::status`].
     pub fn diff(&self, intent: &TreeIntent, patch_bytes: u64) -> Result<Diff, TreeError> {
+        self.work(intent, patch_bytes).map(|(diff, _)| diff)
+    }
+
+    /// The same, and how many commits the session made.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trees::status`].
+    pub fn work(&self, intent: &TreeIntent, patch_bytes: u64) -> Result<(Diff, u64), TreeError> {
         let held = Held::take(intent)?;
         let shots = shoot(&self.git, &held, UNNAMED)?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let ours = held.place.join("ours");
         let base = held.notes.intent.base.as_deref();
-        let base = base.unwrap_or_else(|| empty_tree(format(&held.notes.intent)));
+        let commits = match main.adopted.head.as_deref().filter(|head| Some(*head) != base) {
+            Some(head) => {
+                let base: Vec<String> = base.map(str::to_owned).into_iter().collect();
+                self.count(&ours, head, &base)?
+            }
+            None => 0,
+        };
+        let from = base.unwrap_or_else(|| empty_tree(format(&held.notes.intent)));
+        Ok((self.difference(&ours, from, &main.tree, patch_bytes)?, commits))
+    }
+
+    /// What lies between two states that a git directory has.
+    pub(crate) fn difference(
+        &self,
+        git_dir: &Path,
+        from: &str,
+        to: &str,
+        patch_bytes: u64,
+    ) -> Result<Diff, TreeError> {
         let files = self
-            .compare(&ours, base, &main.tree)
+            .compare(git_dir, from, to)
             .args(["--numstat", "-z", "--no-renames"])
             .limit(256 << 20)
             .run()?;
@@ -450,7 +477,7 @@ impl Trees {
         });
         let files = files.collect();
         let patch = self
-            .compare(&ours, base, &main.tree)
+            .compare(git_dir, from, to)
             .args(["-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv"])
             .cut_at(patch_bytes.max(1))
             .run()?;
@@ -484,7 +511,12 @@ impl Trees {
 
     /// How many commits lead to `head` and not to any of `known`. Those that are not there count as
     /// unknown.
-    fn count(&self, ours: &Path, head: &str, known: &[String]) -> Result<u64, TreeError> {
+    pub(crate) fn count(
+        &self,
+        ours: &Path,
+        head: &str,
+        known: &[String],
+    ) -> Result<u64, TreeError> {
         let mut input = format!("{head}\n");
         for id in known {
             input.push('^');

@@ -12,6 +12,8 @@ mod ports;
 mod postgres;
 mod propose;
 mod redis;
+mod rooms;
+mod rooms_life;
 mod support;
 mod tree_finish;
 mod tree_hostile;

@@ -51,6 +51,7 @@ impl Tree for Directories {
                 path,
                 branch: Some("overmind/test".to_owned()),
                 base: Some("main".to_owned()),
+                env: BTreeMap::new(),
                 details: serde_json::Value::Null,
             })
         })

@@ -303,6 +303,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
         | Input::Canceled { .. }
         | Input::TimeLimit
         | Input::Life(_)
+        | Input::Room(_)
         | Input::Forked
         | Input::HandedOver { .. }) => same,
     }

@@ -70,6 +70,7 @@ impl World {
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Life(_)
+            | Input::Room(_)
             | Input::Forked
             | Input::HandedOver { .. } => assert_eq!((new.epoch, new.hive), (old.epoch, old.hive)),
         }
@@ -109,7 +110,9 @@ impl World {
                     self.taken_back.insert(flight.step.expect("a tool"));
                 }
             }
-            Input::Life(_) => panic!("these sessions run no commands: see `lives`"),
+            Input::Life(_) | Input::Room(_) => {
+                panic!("these sessions run no commands: see `lives`")
+            }
             Input::Forked => {
                 // Nothing of the repeated part was done on the fork's behalf.
                 self.flights.clear();
@@ -214,7 +217,9 @@ impl World {
                 self.verdict_about(name, args, gate::Decision::Ask);
                 assert_eq!(files.as_slice(), ["a.sh"]);
             }
-            EffectAction::Live(_) => panic!("these sessions run no commands: see `lives`"),
+            EffectAction::Live(_) | EffectAction::Room(_) => {
+                panic!("these sessions run no commands: see `lives`")
+            }
             EffectAction::Model(request) => {
                 assert!(effect.step.is_none() && effect.not_before.is_none());
                 check_conversation(request);

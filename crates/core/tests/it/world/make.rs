@@ -88,6 +88,7 @@ impl Setup {
             toolset: toolset.hash().to_owned(),
             gated: false,
             fork: None,
+            room: None,
         };
         Self { spec, toolset, judge: 0 }
     }

@@ -48,7 +48,10 @@ impl Flight {
     pub(crate) fn tool(&self) -> Option<&str> {
         match &self.action {
             EffectAction::Tool { name, .. } => Some(name),
-            EffectAction::Model(_) | EffectAction::Bind { .. } | EffectAction::Live(_) => None,
+            EffectAction::Model(_)
+            | EffectAction::Bind { .. }
+            | EffectAction::Live(_)
+            | EffectAction::Room(_) => None,
         }
     }
 
@@ -373,7 +376,9 @@ impl World {
                             hash: format!("bound {effect}"),
                             expires_at: None,
                         },
-                        EffectAction::Live(_) => panic!("no command runs here"),
+                        EffectAction::Live(_) | EffectAction::Room(_) => {
+                            panic!("no command runs here")
+                        }
                         EffectAction::Model(_) => {
                             let Reply(reply) = says("all done").into();
                             Input::ModelDone { effect, reply, latency_ms }
@@ -406,7 +411,10 @@ impl World {
     pub(crate) fn request(&self) -> &ModelRequest {
         let found = self.flights.values().find_map(|flight| match &flight.action {
             EffectAction::Model(request) => Some(request),
-            EffectAction::Tool { .. } | EffectAction::Bind { .. } | EffectAction::Live(_) => None,
+            EffectAction::Tool { .. }
+            | EffectAction::Bind { .. }
+            | EffectAction::Live(_)
+            | EffectAction::Room(_) => None,
         });
         found.expect("a model request is under way")
     }
@@ -501,6 +509,7 @@ impl World {
             | Input::Canceled { .. }
             | Input::TimeLimit
             | Input::Life(_)
+            | Input::Room(_)
             | Input::Forked
             | Input::HandedOver { .. } => false,
         }

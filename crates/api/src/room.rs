@@ -1,0 +1,374 @@
+//! Rooms: what runs of commands work in, and what becomes of their work.
+
+use std::collections::BTreeMap;
+
+use overmind_core::room as core;
+use overmind_core::room::stay;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::problem::FieldError;
+use crate::{Run, SandboxLevel};
+
+/// Whether a run gets a room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomWhen {
+    /// In a git repository; elsewhere the run works where it was started.
+    #[default]
+    Auto,
+    /// Also outside of git: a copy of the directory.
+    Always,
+    /// It works in the directory itself.
+    Never,
+}
+
+/// What becomes of a worktree when its run ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomEnd {
+    /// Removed; what is uncommitted becomes a commit on its branch first.
+    #[default]
+    Park,
+    /// It stays. Services, ports and databases go.
+    Keep,
+    /// Removed with all that is in it.
+    Discard,
+}
+
+/// What is wanted of a run's room.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RoomWish {
+    pub when: RoomWhen,
+    /// The branch, tag or commit that its branch begins at. Not given: the project's own choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 250, example = "main")]
+    pub base: Option<String>,
+    /// Copies the project's uncommitted changes along.
+    pub carry_changes: bool,
+    pub end: RoomEnd,
+}
+
+impl RoomWish {
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        if let Some(base) = &self.base {
+            check_name(errors, "room.base", base);
+        }
+    }
+}
+
+fn check_name(errors: &mut Vec<FieldError>, field: &'static str, name: &str) {
+    if name.is_empty()
+        || name.len() > 250
+        || name.starts_with('-')
+        || name.contains(char::is_control)
+    {
+        let why = "must be 1 to 250 bytes without control characters, and not begin with `-`";
+        errors.push(FieldError::new(field, why));
+    }
+}
+
+impl From<RoomWish> for core::RoomWish {
+    fn from(wish: RoomWish) -> Self {
+        let RoomWish { when, base, carry_changes, end } = wish;
+        Self {
+            when: match when {
+                RoomWhen::Auto => core::RoomWhen::Auto,
+                RoomWhen::Always => core::RoomWhen::Always,
+                RoomWhen::Never => core::RoomWhen::Never,
+            },
+            base,
+            carry_changes,
+            end: match end {
+                RoomEnd::Park => core::RoomEnd::Park,
+                RoomEnd::Keep => core::RoomEnd::Keep,
+                RoomEnd::Discard => core::RoomEnd::Discard,
+            },
+        }
+    }
+}
+
+/// How far a run is with its room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomPhase {
+    Preparing,
+    Ready,
+    /// How the run ends is decided; it has ended when its room is given back.
+    Closing,
+    /// Given back.
+    Closed,
+    /// Given back but for its worktree.
+    Kept,
+    /// It could not be made.
+    Failed,
+    /// It could not be given back: something may be left of it.
+    Left,
+}
+
+impl RoomPhase {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Ready => "ready",
+            Self::Closing => "closing",
+            Self::Closed => "closed",
+            Self::Kept => "kept",
+            Self::Failed => "failed",
+            Self::Left => "left",
+        }
+    }
+}
+
+impl From<stay::RoomPhase> for RoomPhase {
+    fn from(phase: stay::RoomPhase) -> Self {
+        match phase {
+            stay::RoomPhase::Preparing => Self::Preparing,
+            stay::RoomPhase::Ready => Self::Ready,
+            stay::RoomPhase::Closing => Self::Closing,
+            stay::RoomPhase::Closed => Self::Closed,
+            stay::RoomPhase::Kept => Self::Kept,
+            stay::RoomPhase::Failed => Self::Failed,
+            stay::RoomPhase::Left => Self::Left,
+        }
+    }
+}
+
+/// What a run works in, or worked in. Its variables are nowhere to be read: passwords are among
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Room {
+    pub phase: RoomPhase,
+    /// Where its command begins.
+    pub directory: Option<String>,
+    /// The top of its own worktree; `null`: it works in the project's directory itself.
+    pub worktree: Option<String>,
+    /// The branch that has its work.
+    pub branch: Option<String>,
+    /// The commit that the branch began at.
+    pub base: Option<String>,
+    /// The commit that its work ended at, once the room was given back.
+    pub commit: Option<String>,
+    /// Whether that commit is ours, of what was not committed.
+    pub parked: bool,
+    /// Where the worktree still is after the run.
+    pub kept: Option<String>,
+    /// By the variable that names it, or by `service/port`.
+    pub ports: BTreeMap<String, u16>,
+    /// Where its services answer, by service.
+    pub urls: BTreeMap<String, String>,
+    /// What the project asks its commands to run in.
+    pub sandbox: Option<SandboxLevel>,
+    /// Why it could not be made or given back.
+    pub error: Option<String>,
+    pub warnings: Vec<String>,
+    /// What the check found after it was given back. Empty is the promise.
+    pub leaks: Vec<Leak>,
+    /// The last decision over its work.
+    pub done: Option<RoomDecision>,
+}
+
+fn text(path: std::path::PathBuf) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+impl From<stay::RoomRow> for Room {
+    fn from(row: stay::RoomRow) -> Self {
+        let stay::RoomRow { phase, made, closed, error, done } = row;
+        let had = made.is_some();
+        let made = made.unwrap_or_default();
+        let closed = closed.unwrap_or_default();
+        let mut warnings = made.warnings;
+        warnings.extend(closed.warnings);
+        Self {
+            phase: phase.into(),
+            directory: had.then(|| text(made.directory)),
+            worktree: made.worktree.map(text),
+            branch: closed.branch.or(made.branch),
+            base: made.base,
+            commit: closed.commit,
+            parked: closed.parked,
+            kept: closed.kept.map(text),
+            ports: made.ports,
+            urls: made.urls,
+            sandbox: made.sandbox.map(Into::into),
+            error: error.map(|error| error.message),
+            warnings,
+            leaks: closed.leaks.into_iter().map(Into::into).collect(),
+            done: done.map(Into::into),
+        }
+    }
+}
+
+/// Something that is left of a run that is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Leak {
+    /// `process`, `port`, `container`, `volume`, `database`, `worktree`, `branch`, `mount`,
+    /// `socket`, `temp_files` and their like; `unchecked`: it could not be looked.
+    pub kind: String,
+    /// A number of a process or port, a path, a database.
+    pub what: String,
+    /// The run whose it was, as far as it says.
+    pub session: Option<String>,
+    /// What a person can do.
+    pub how: String,
+    /// Whether it is ours for certain, so that `POST /api/rooms/fix` removes it.
+    pub fixable: bool,
+    pub bytes: Option<u64>,
+}
+
+impl From<core::Leak> for Leak {
+    fn from(leak: core::Leak) -> Self {
+        let core::Leak { kind, what, session, how, fixable, bytes } = leak;
+        Self { kind, what, session, how, fixable, bytes }
+    }
+}
+
+/// Everything that no living run accounts for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Leaks {
+    pub leaks: Vec<Leak>,
+}
+
+impl From<Vec<core::Leak>> for Leaks {
+    fn from(leaks: Vec<core::Leak>) -> Self {
+        Self { leaks: leaks.into_iter().map(Into::into).collect() }
+    }
+}
+
+/// What a run has done in its room, against the commit that it began at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RoomWork {
+    pub branch: Option<String>,
+    pub base: Option<String>,
+    /// Files that differ.
+    pub files: u32,
+    pub insertions: u64,
+    pub deletions: u64,
+    /// Commits on the branch beyond the base.
+    pub commits: u32,
+    /// A unified diff; its beginning only when `truncated`.
+    pub diff: String,
+    pub truncated: bool,
+}
+
+impl From<core::RoomWork> for RoomWork {
+    fn from(work: core::RoomWork) -> Self {
+        let core::RoomWork { branch, base, files, insertions, deletions, commits, diff, truncated } =
+            work;
+        Self { branch, base, files, insertions, deletions, commits, diff, truncated }
+    }
+}
+
+/// What is to become of a run's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomAction {
+    /// Merged into a branch of the project, or into what is checked out there.
+    Merge,
+    /// On a branch of the project's repository, to be pushed; what is uncommitted is committed.
+    PrBranch,
+    /// The worktree stays.
+    Keep,
+    /// Thrown away.
+    Discard,
+}
+
+impl RoomAction {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Merge => "merge",
+            Self::PrBranch => "pr_branch",
+            Self::Keep => "keep",
+            Self::Discard => "discard",
+        }
+    }
+}
+
+/// Body of `POST /api/runs/{id}/done`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoomDone {
+    pub action: RoomAction,
+    /// Of a merge: the branch. Not given: what is checked out in the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 250, example = "main")]
+    pub into: Option<String>,
+    /// Of a branch for a pull request: what to call it. Not given: as the run's branch is called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 250, example = "mend-login")]
+    pub name: Option<String>,
+}
+
+impl RoomDone {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        let (merge, branch) =
+            (self.action == RoomAction::Merge, self.action == RoomAction::PrBranch);
+        match &self.into {
+            Some(_) if !merge => errors.push(FieldError::new("into", "is of a merge only")),
+            Some(into) => check_name(&mut errors, "into", into),
+            None => {}
+        }
+        match &self.name {
+            Some(_) if !branch => errors.push(FieldError::new("name", "is of a `pr_branch` only")),
+            Some(name) => check_name(&mut errors, "name", name),
+            None => {}
+        }
+        errors
+    }
+}
+
+impl From<RoomDone> for core::RoomDone {
+    fn from(done: RoomDone) -> Self {
+        let RoomDone { action, into, name } = done;
+        match action {
+            RoomAction::Merge => Self::Merge { into },
+            RoomAction::PrBranch => Self::PrBranch { name },
+            RoomAction::Keep => Self::Keep,
+            RoomAction::Discard => Self::Discard,
+        }
+    }
+}
+
+/// What somebody decided over a run's work, and what was done then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RoomDecision {
+    pub action: RoomAction,
+    pub by: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// One sentence.
+    pub said: String,
+    pub branch: Option<String>,
+    /// Of a merge, what came of it; of what was discarded, by what it can be brought back for a
+    /// while.
+    pub commit: Option<String>,
+    /// Where the worktree stays.
+    pub kept: Option<String>,
+    pub warnings: Vec<String>,
+}
+
+impl From<stay::RoomDecision> for RoomDecision {
+    fn from(decision: stay::RoomDecision) -> Self {
+        let stay::RoomDecision { what, by, at, outcome } = decision;
+        let core::RoomOutcome { said, branch, commit, kept, warnings } = outcome;
+        let action = match what {
+            core::RoomDone::Merge { .. } => RoomAction::Merge,
+            core::RoomDone::PrBranch { .. } => RoomAction::PrBranch,
+            core::RoomDone::Keep => RoomAction::Keep,
+            core::RoomDone::Discard => RoomAction::Discard,
+        };
+        Self { action, by, at, said, branch, commit, kept: kept.map(text), warnings }
+    }
+}
+
+/// Answer of `POST /api/runs/{id}/done`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RoomDoneResult {
+    pub run: Run,
+    pub decision: RoomDecision,
+}

@@ -1,0 +1,118 @@
+//! The port to enclosures: a sandbox around a command that lives, for as long as it lives.
+//!
+//! A [`Sandbox`](crate::sandbox::Sandbox) runs one command to its end and collects its output. A
+//! life ([`crate::process`]) has a terminal or pipes of its own, a keeper that stands outside, and
+//! may outlive the daemon. So an enclosure starts nothing: it measures what it will give, and
+//! answers what to start *in place of* the command. That program builds the sandbox around itself
+//! and becomes the command's parent; it ends as the command ends.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fut;
+use crate::attest::Attested;
+use crate::ids::SessionId;
+use crate::process::ProcessUser;
+use crate::sandbox::{SandboxError, SandboxLevel};
+
+/// The network of a command in a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
+    #[default]
+    Host,
+    /// A loopback of its own, and nothing else.
+    None,
+}
+
+impl Network {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::None => "none",
+        }
+    }
+
+    /// For what is written only when it was chosen.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A command to be enclosed.
+#[derive(Clone, PartialEq)]
+pub struct EnclosePlan {
+    pub session: SessionId,
+    pub level: SandboxLevel,
+    /// Program and arguments, as seen inside.
+    pub argv: Vec<String>,
+    /// What the command will have. Only `PATH` is looked at.
+    pub env: Vec<(String, String)>,
+    /// The session's own directory: seen at the same path inside, to be read and written.
+    pub workspace: PathBuf,
+    /// Where the command starts, in or below `workspace`.
+    pub cwd: PathBuf,
+    /// Whether its standard streams are a terminal.
+    pub terminal: bool,
+    /// Further files and directories of the host, at the same path: to be read; to be written.
+    pub read: Vec<PathBuf>,
+    pub write: Vec<PathBuf>,
+    pub network: Network,
+}
+
+impl fmt::Debug for EnclosePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The environment holds secrets.
+        f.debug_struct("EnclosePlan")
+            .field("session", &self.session)
+            .field("level", &self.level)
+            .field("argv", &self.argv)
+            .field("workspace", &self.workspace)
+            .field("read", &self.read)
+            .field("write", &self.write)
+            .field("network", &self.network)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to start in place of the command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Enclosed {
+    pub argv: Vec<String>,
+    /// Where to start it.
+    pub cwd: PathBuf,
+    /// Variables that it must have.
+    pub needs: Vec<(String, String)>,
+    /// Variables that tell the command what is different inside, such as `HOME`.
+    pub tells: Vec<(String, String)>,
+    pub user: Option<ProcessUser>,
+    /// What was measured of it.
+    pub attested: Arc<Attested>,
+}
+
+/// Puts sandboxes around commands that live.
+pub trait Enclose: Send + Sync + fmt::Debug {
+    /// Measures the sandbox, unless this very one was measured before, and answers how the
+    /// command is started in it.
+    ///
+    /// # Errors
+    ///
+    /// [`SandboxError`]: what the machine cannot give, or what the plan asks for and may not get.
+    /// Nothing weaker is answered, ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, nothing has been started.
+    fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>>;
+
+    /// The session has ended: what was kept for it between its lives goes.
+    fn ended(&self, session: SessionId) -> Fut<'_, ()>;
+
+    /// Said once, before anything else: the sessions that are still wanted. What is kept for any
+    /// other goes.
+    fn keep(&self, sessions: Vec<SessionId>) -> Fut<'_, ()>;
+}

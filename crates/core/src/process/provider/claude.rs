@@ -1,0 +1,163 @@
+//! Claude Code: `--output-format stream-json --verbose`.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    Ask, Fact, MAX_TEXT, Question, Scope, Spent, bounded, cut, id, microusd, number, object, text,
+};
+use crate::model::Usage;
+
+pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) {
+    match event.get("type").and_then(Value::as_str) {
+        Some("system") => {
+            if event.get("subtype").and_then(Value::as_str) == Some("init")
+                && let Some(conversation) = id(event, "session_id")
+            {
+                let model = id(event, "model");
+                facts.push(Fact::Conversation { id: conversation, model });
+            }
+        }
+        Some("assistant") => {
+            let within = id(event, "parent_tool_use_id");
+            for block in blocks(event) {
+                match block.get("type").and_then(Value::as_str) {
+                    Some("text") => {
+                        if let Some(text) = text(block, "text").filter(|text| !text.is_empty()) {
+                            facts.push(Fact::Said { text, within: within.clone() });
+                        }
+                    }
+                    Some("tool_use") => {
+                        let Some(name) = id(block, "name") else { continue };
+                        let args = bounded(block.get("input").unwrap_or(&Value::Null));
+                        let id = id(block, "id").unwrap_or_default();
+                        facts.push(Fact::ToolUse { id, name, args });
+                    }
+                    Some(_) | None => {}
+                }
+            }
+        }
+        Some("user") => {
+            for block in blocks(event) {
+                if block.get("type").and_then(Value::as_str) != Some("tool_result") {
+                    continue;
+                }
+                let Some(id) = id(block, "tool_use_id") else { continue };
+                let ok = block.get("is_error").and_then(Value::as_bool) != Some(true);
+                facts.push(Fact::ToolResult { id, name: None, ok, output: content(block) });
+            }
+        }
+        Some("result") => result(event, facts),
+        Some("control_request") => {
+            if let Some(ask) = asked(event, at) {
+                facts.push(Fact::Asks(ask));
+            }
+        }
+        Some("control_cancel_request") => {
+            facts.extend(id(event, "request_id").map(|id| Fact::AskGone { id }));
+        }
+        Some(_) | None => {}
+    }
+}
+
+fn blocks(event: &Map<String, Value>) -> impl Iterator<Item = &Map<String, Value>> {
+    let content = object(event, "message").and_then(|message| message.get("content"));
+    let blocks = content.and_then(Value::as_array).map(Vec::as_slice);
+    blocks.unwrap_or_default().iter().filter_map(Value::as_object)
+}
+
+/// A tool's output: a text, or a list of blocks of which the texts are shown.
+fn content(block: &Map<String, Value>) -> String {
+    match block.get("content") {
+        Some(Value::String(text)) => cut(text, MAX_TEXT),
+        Some(Value::Array(parts)) => {
+            let texts: Vec<&str> =
+                parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+            cut(&texts.join("\n"), MAX_TEXT)
+        }
+        Some(_) | None => String::new(),
+    }
+}
+
+fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
+    if let Some(usage) = object(event, "usage") {
+        // The provider counts what it read from a cache, or wrote to one, beside the rest.
+        let cached_input_tokens = number(usage, "cache_read_input_tokens");
+        let cache_write_tokens = number(usage, "cache_creation_input_tokens");
+        let input_tokens = number(usage, "input_tokens")
+            .saturating_add(cached_input_tokens)
+            .saturating_add(cache_write_tokens);
+        let output_tokens = number(usage, "output_tokens");
+        let usage = Usage {
+            input_tokens,
+            output_tokens,
+            cached_input_tokens,
+            cache_write_tokens,
+            ..Usage::default()
+        };
+        let calls = u32::try_from(number(event, "num_turns")).unwrap_or(u32::MAX);
+        facts.push(Fact::Spent(Spent { usage: Some(usage), calls, ..Spent::default() }));
+    }
+    if let Some(cost) = microusd(event.get("total_cost_usd")) {
+        // Of the program since its start; the tokens are of the turn.
+        let cost_microusd = Some(cost);
+        facts.push(Fact::Spent(Spent { scope: Scope::Life, cost_microusd, ..Spent::default() }));
+    }
+    let is_error = event.get("is_error").and_then(Value::as_bool) == Some(true);
+    let said = event.get("result").and_then(Value::as_str).map(str::to_owned);
+    let errors = || {
+        let errors = event.get("errors")?.as_array()?;
+        let texts: Vec<&str> = errors.iter().filter_map(Value::as_str).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    };
+    let subtype = || event.get("subtype").and_then(Value::as_str).map(str::to_owned);
+    let text = match is_error {
+        true => said.filter(|text| !text.is_empty()).or_else(errors).or_else(subtype),
+        false => said,
+    };
+    let text = cut(&text.unwrap_or_default(), 4 * MAX_TEXT);
+    facts.push(Fact::Result { text, is_error });
+}
+
+/// The question of a line that asks for permission.
+fn asked(event: &Map<String, Value>, at: u64) -> Option<Ask> {
+    let request = object(event, "request")?;
+    if request.get("subtype").and_then(Value::as_str) != Some("can_use_tool") {
+        return None;
+    }
+    let name = super::id(request, "tool_name")?;
+    let args = request.get("input").unwrap_or(&Value::Null);
+    let what = ["command", "file_path", "url", "path", "description"]
+        .iter()
+        .find_map(|field| args.get(field)?.as_str().map(str::to_owned))
+        .unwrap_or_else(|| args.to_string());
+    let line = what.lines().next().unwrap_or_default();
+    let text: String = format!("Allow {name}: {line}").chars().take(300).collect();
+    let options = ["yes", "no"].map(str::to_owned).into();
+    let question = Question { text, options, secret: false };
+    Some(Ask { id: super::id(event, "request_id")?, question, at })
+}
+
+/// The line that says a person's words.
+pub(super) fn input(text: &str) -> String {
+    json!({"type": "user", "message": {"role": "user", "content": text}}).to_string()
+}
+
+/// The line that answers the one which asked; `None` if that is none.
+pub(super) fn answer(asking: &[u8], answer: &str) -> Option<String> {
+    let event: Map<String, Value> = serde_json::from_slice(asking.trim_ascii()).ok()?;
+    let request = object(&event, "request")?;
+    let id = id(&event, "request_id")?;
+    let word = answer.trim().to_lowercase();
+    let decided = match word.as_str() {
+        "y" | "yes" | "allow" | "approve" | "ok" | "1" => {
+            json!({"behavior": "allow", "updatedInput": request.get("input")?})
+        }
+        "n" | "no" | "deny" | "2" | "" => {
+            json!({"behavior": "deny", "message": "A person was asked, and said no."})
+        }
+        // What else they say is why not, and what to do in its place.
+        _ => json!({"behavior": "deny", "message": answer}),
+    };
+    let response = json!({"subtype": "success", "request_id": id, "response": decided});
+    Some(json!({"type": "control_response", "response": response}).to_string())
+}

@@ -1,0 +1,368 @@
+//! What the programs of agents say in a protocol of their own: lines in, facts out.
+//!
+//! A [`Reader`] takes the pieces of a log and tells what the lines mean: `claude` for Claude
+//! Code's `stream-json`, `codex` for `codex exec --json`, `lines` for any program that prints
+//! `{"overmind": {…}}`. Each line is read by itself, so a reader has no memory beside the line
+//! that has not ended yet: whoever goes on at [`Reader::upto`] finds neither less nor more than one
+//! that never stopped. Lines that are no JSON, and events that nobody knows, stay in the log and
+//! mean nothing. How these programs are started, and what is typed to them, is in [`launch`].
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::prompt::{Provider, Question};
+use super::{LogKind, LogPiece};
+use crate::model::Usage;
+
+mod claude;
+mod codex;
+pub mod launch;
+mod lines;
+
+/// Longest line that is read; a longer one is output like any other, and means nothing.
+pub const MAX_LINE: usize = 4 << 20;
+/// Longest text of a fact, in bytes; a result's may be four times as long.
+pub const MAX_TEXT: usize = 16 << 10;
+/// Longest text within the arguments of a tool.
+const MAX_ARG: usize = 2 << 10;
+/// Longest arguments of a tool, as JSON; longer ones become text that was cut.
+const MAX_ARGS: usize = 8 << 10;
+/// Longest id or name that is taken for one.
+const MAX_ID: usize = 200;
+/// Deepest arguments that are kept as they are: readers of JSON stop at 128.
+const DEEPEST: u32 = 32;
+
+/// What an agent's program said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fact {
+    /// The provider's own id of the conversation, by which it is resumed.
+    Conversation {
+        id: String,
+        model: Option<String>,
+    },
+    /// Text of the agent. `within`: the tool call of the sub-agent that said it.
+    Said {
+        text: String,
+        within: Option<String>,
+    },
+    /// A tool is begun, with bounded arguments.
+    ToolUse {
+        id: String,
+        name: String,
+        args: Value,
+    },
+    /// A tool has ended.
+    ToolResult {
+        id: String,
+        name: Option<String>,
+        ok: bool,
+        output: String,
+    },
+    Spent(Spent),
+    /// It waits for a person.
+    Asks(Ask),
+    /// What it asked under this id needs no answer any more.
+    AskGone {
+        id: String,
+    },
+    /// Something went wrong, and it goes on.
+    Trouble {
+        message: String,
+    },
+    /// Its answer as far as it knows; the last one counts.
+    Answer {
+        text: String,
+    },
+    /// A turn is over.
+    Result {
+        text: String,
+        is_error: bool,
+    },
+}
+
+/// What a turn, a life or a conversation has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spent {
+    pub scope: Scope,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_microusd: Option<u64>,
+    /// Calls of a model, or turns where the provider does not tell calls.
+    #[serde(default)]
+    pub calls: u32,
+}
+
+/// What the figures of a [`Spent`] are of. All but a turn's replace those told before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// What came since the last turn.
+    #[default]
+    Turn,
+    /// All since the program was started.
+    Life,
+    /// All of the conversation, earlier lives included.
+    Conversation,
+}
+
+/// A question that the program asks in its protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    pub id: String,
+    pub question: Question,
+    /// Where in the log the asking line begins: the answer is made from it.
+    pub at: u64,
+}
+
+/// What of the facts a session's state follows from, and how far they go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// Where in the session's log reading goes on.
+    pub upto: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spent: Vec<Spent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks: Vec<Ask>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    pub text: String,
+    pub is_error: bool,
+}
+
+impl Told {
+    pub fn new(upto: u64, facts: &[Fact]) -> Self {
+        let mut told = Self { upto, ..Self::default() };
+        for fact in facts {
+            match fact {
+                Fact::Conversation { id, .. } => told.conversation = Some(id.clone()),
+                Fact::Spent(spent) => told.spent.push(*spent),
+                Fact::Asks(ask) => told.asks.push(ask.clone()),
+                Fact::AskGone { id } => {
+                    told.asks.retain(|ask| ask.id != *id);
+                    told.gone.push(id.clone());
+                }
+                Fact::Answer { text } => {
+                    told.answer = Some(Answer { text: text.clone(), is_error: false });
+                }
+                Fact::Result { text, is_error } => {
+                    // Some turns end without a word of their own.
+                    let before = told.answer.take().filter(|_| text.is_empty() && !is_error);
+                    let answer = Answer { text: text.clone(), is_error: *is_error };
+                    told.answer = Some(before.unwrap_or(answer));
+                }
+                Fact::Said { .. }
+                | Fact::ToolUse { .. }
+                | Fact::ToolResult { .. }
+                | Fact::Trouble { .. } => {}
+            }
+        }
+        told
+    }
+}
+
+/// The kinds of events that facts become.
+pub const EVENTS: &[&str] = &[
+    "agent.conversation",
+    "agent.said",
+    "agent.tool_use",
+    "agent.tool_result",
+    "agent.usage",
+    "agent.error",
+    "agent.result",
+];
+
+impl Fact {
+    /// The event that shows this in the run's log; `None` for what its decisions show.
+    pub fn event(&self) -> Option<(&'static str, Map<String, Value>)> {
+        let (kind, payload) = match self {
+            Self::Conversation { id, model } => {
+                ("agent.conversation", json!({"conversation": id, "model": model}))
+            }
+            Self::Said { text, within } => ("agent.said", json!({"text": text, "within": within})),
+            Self::ToolUse { id, name, args } => {
+                ("agent.tool_use", json!({"tool_use_id": id, "tool_name": name, "args": args}))
+            }
+            Self::ToolResult { id, name, ok, output } => (
+                "agent.tool_result",
+                json!({"tool_use_id": id, "tool_name": name, "ok": ok, "output": output}),
+            ),
+            Self::Spent(spent) => ("agent.usage", json!(spent)),
+            Self::Trouble { message } => ("agent.error", json!({"message": message})),
+            Self::Result { text, is_error } => {
+                ("agent.result", json!({"text": text, "is_error": is_error}))
+            }
+            Self::Asks(_) | Self::AskGone { .. } | Self::Answer { .. } => return None,
+        };
+        let Value::Object(payload) = payload else { return None };
+        Some((kind, payload))
+    }
+}
+
+/// Makes facts of a log's pieces.
+#[derive(Debug)]
+pub struct Reader {
+    provider: Provider,
+    /// Of the next byte of the log.
+    next: u64,
+    life: u32,
+    line: Vec<u8>,
+    /// Where `line` begins.
+    began: u64,
+    /// The line is longer than anybody reads: it is passed over to its end.
+    too_long: bool,
+}
+
+impl Reader {
+    /// Reads on at `from`, where a line begins.
+    pub fn new(provider: Provider, from: u64) -> Self {
+        Self { provider, next: from, life: 0, line: Vec::new(), began: from, too_long: false }
+    }
+
+    /// From where another reader would find what this one has not told yet.
+    pub fn upto(&self) -> u64 {
+        if self.line.is_empty() || self.too_long { self.next } else { self.began }
+    }
+
+    /// Of the next piece that is wanted.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Takes the next piece. Of what is missing between two nothing is told.
+    pub fn piece(&mut self, piece: &LogPiece, facts: &mut Vec<Fact>) {
+        // A piece may begin before the place that was asked for, and be seen twice.
+        let seen = self.next.saturating_sub(piece.offset);
+        let Some(bytes) = usize::try_from(seen).ok().and_then(|seen| piece.bytes.get(seen..))
+        else {
+            return;
+        };
+        let offset = piece.offset.max(self.next);
+        if offset != self.next || piece.epoch != self.life {
+            // A new life, or a hole in the log: what was begun never ends.
+            self.end(facts);
+            self.life = piece.epoch;
+        }
+        self.next = offset + bytes.len() as u64;
+        // Errors have a pipe of their own, and notes are ours.
+        if piece.kind != LogKind::Output {
+            return;
+        }
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            let after = self.next - (rest.len() - at - 1) as u64;
+            self.take(&rest[..at], after - 1 - at as u64);
+            self.end(facts);
+            rest = &rest[at + 1..];
+        }
+        if !rest.is_empty() {
+            self.take(rest, self.next - rest.len() as u64);
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], at: u64) {
+        if self.line.is_empty() && !self.too_long {
+            self.began = at;
+        }
+        if self.line.len() + bytes.len() > MAX_LINE {
+            self.too_long = true;
+            self.line = Vec::new();
+        }
+        if !self.too_long {
+            self.line.extend_from_slice(bytes);
+        }
+    }
+
+    /// The line is over, or never will be more.
+    pub fn end(&mut self, facts: &mut Vec<Fact>) {
+        if !self.too_long {
+            line(self.provider, &self.line, self.began, facts);
+        }
+        self.line.clear();
+        self.too_long = false;
+    }
+}
+
+/// What one line means. `at`: where it begins in the log.
+pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
+    let line = line.trim_ascii();
+    if line.first() != Some(&b'{') {
+        return;
+    }
+    let Ok(Value::Object(event)) = serde_json::from_slice(line) else { return };
+    match provider {
+        Provider::Raw => {}
+        Provider::Claude => claude::facts(&event, at, facts),
+        Provider::Codex => codex::facts(&event, facts),
+        Provider::Lines => lines::facts(&event, at, facts),
+    }
+}
+
+/// The text at `name`, bounded.
+fn text(object: &Map<String, Value>, name: &str) -> Option<String> {
+    object.get(name)?.as_str().map(|text| cut(text, MAX_TEXT))
+}
+
+/// The id or name at `name`: one line, not empty.
+fn id(object: &Map<String, Value>, name: &str) -> Option<String> {
+    let id = object.get(name)?.as_str()?;
+    let plain = !id.is_empty() && id.len() <= MAX_ID && !id.contains(char::is_control);
+    plain.then(|| id.to_owned())
+}
+
+fn object<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Map<String, Value>> {
+    object.get(name)?.as_object()
+}
+
+fn number(object: &Map<String, Value>, name: &str) -> u64 {
+    object.get(name).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Dollars as millionths, rounded; `None` for what is no price.
+fn microusd(value: Option<&Value>) -> Option<u64> {
+    let dollars = value?.as_f64().filter(|dollars| (0.0..1e9).contains(dollars))?;
+    let rounded = (dollars * 1e6).round();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "bounded by the line above"
+    )]
+    Some(rounded as u64)
+}
+
+/// At most so many bytes. Nothing is put behind them: half a secret is masked at a text's end.
+fn cut(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
+}
+
+/// Arguments as they are kept: short enough, and not nested too deep.
+fn bounded(args: &Value) -> Value {
+    fn shorten(value: &Value, left: u32) -> Value {
+        match value {
+            Value::String(text) => Value::String(cut(text, MAX_ARG)),
+            Value::Array(_) | Value::Object(_) if left == 0 => Value::String("…".to_owned()),
+            Value::Array(items) => items.iter().map(|item| shorten(item, left - 1)).collect(),
+            Value::Object(fields) => {
+                let short = |(name, field): (&String, &Value)| {
+                    (cut(name, MAX_ID), shorten(field, left - 1))
+                };
+                Value::Object(fields.iter().map(short).collect())
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+    let short = shorten(args, DEEPEST);
+    let text = short.to_string();
+    if text.len() > MAX_ARGS { Value::String(cut(&text, MAX_ARGS)) } else { short }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,367 @@
+//! Lines as Claude Code 2.1 and Codex 0.169 wrote them, shortened, and lines that nobody wrote.
+
+use super::*;
+use crate::command::{CommandKind, CommandSpec};
+use crate::time::Timestamp;
+
+const CLAUDE: &str = r#"{"type":"system","subtype":"init","cwd":"/work","session_id":"6eb75c4c-8775-4142-b897-1a4e75e390bc","tools":["Bash","Edit"],"model":"claude-opus-4-8","permissionMode":"acceptEdits"}
+{"type":"assistant","message":{"id":"msg_1","type":"message","role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"tool_use","id":"toolu_1","name":"Bash","input":{"command":"echo made > made.txt","description":"Write a file"}}],"usage":{"input_tokens":10,"output_tokens":1}},"parent_tool_use_id":null,"session_id":"6eb75c4c-8775-4142-b897-1a4e75e390bc"}
+{"type":"user","message":{"role":"user","content":[{"tool_use_id":"toolu_1","type":"tool_result","content":"(Bash completed with no output)","is_error":false}]},"parent_tool_use_id":null,"session_id":"6eb75c4c-8775-4142-b897-1a4e75e390bc"}
+{"type":"assistant","message":{"id":"msg_1","role":"assistant","content":[{"type":"text","text":"All done."}]},"parent_tool_use_id":null,"session_id":"6eb75c4c-8775-4142-b897-1a4e75e390bc"}
+{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"All done.","session_id":"6eb75c4c-8775-4142-b897-1a4e75e390bc","total_cost_usd":0.0003895,"usage":{"input_tokens":20,"cache_creation_input_tokens":6,"cache_read_input_tokens":4,"output_tokens":10},"permission_denials":[]}
+"#;
+
+const CODEX: &str = r#"{"type":"thread.started","thread_id":"01a20447-5f76-7352-8f32-1fee22c0bba0"}
+{"type":"item.completed","item":{"id":"item_0","type":"error","message":"Model metadata for `gpt-5` not found."}}
+{"type":"turn.started"}
+{"type":"item.started","item":{"id":"item_1","type":"command_execution","command":"/bin/bash -lc 'echo made > made.txt'","aggregated_output":"","exit_code":null,"status":"in_progress"}}
+{"type":"item.completed","item":{"id":"item_1","type":"command_execution","command":"/bin/bash -lc 'echo made > made.txt'","aggregated_output":"","exit_code":0,"status":"completed"}}
+{"type":"item.completed","item":{"id":"item_2","type":"agent_message","text":"All done."}}
+{"type":"turn.completed","usage":{"input_tokens":24,"cached_input_tokens":8,"cache_write_input_tokens":0,"output_tokens":6,"reasoning_output_tokens":2}}
+"#;
+
+const LINES: &str = r#"an ordinary line
+{"overmind":{"conversation":"c-1","model":"small"}}
+{"overmind":{"tool":{"id":"1","name":"grep","args":{"pattern":"x"}}}}
+{"overmind":{"tool_result":{"id":"1","ok":false,"output":"nothing"},"said":"Not found."}}
+{"overmind":{"asks":{"id":"q","text":"Delete it?","options":["yes","no"]}}}
+{"overmind":{"answered":"q","usage":{"input_tokens":5,"output_tokens":2},"cost_usd":0.25}}
+{"overmind":{"result":{"files":2}}}
+"#;
+
+const ASKS: &str = r#"{"type":"control_request","request_id":"5d34","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"touch ../x\nrm y"},"tool_use_id":"toolu_1"}}"#;
+
+fn piece(offset: u64, bytes: &[u8]) -> LogPiece {
+    let (at, kind) = (Timestamp::from_micros(0), LogKind::Output);
+    LogPiece { offset, at, epoch: 1, kind, bytes: bytes.to_vec() }
+}
+
+fn read(provider: Provider, text: &str) -> Vec<Fact> {
+    let mut reader = Reader::new(provider, 0);
+    let mut facts = Vec::new();
+    reader.piece(&piece(0, text.as_bytes()), &mut facts);
+    assert_eq!(reader.upto(), text.len() as u64);
+    facts
+}
+
+#[test]
+fn what_claude_writes_is_understood() {
+    let facts = read(Provider::Claude, CLAUDE);
+    let id = "6eb75c4c-8775-4142-b897-1a4e75e390bc".to_owned();
+    let usage = Usage {
+        input_tokens: 30,
+        output_tokens: 10,
+        cached_input_tokens: 4,
+        cache_write_tokens: 6,
+        ..Usage::default()
+    };
+    let expected = [
+        Fact::Conversation { id: id.clone(), model: Some("claude-opus-4-8".into()) },
+        Fact::ToolUse {
+            id: "toolu_1".into(),
+            name: "Bash".into(),
+            args: json!({"command": "echo made > made.txt", "description": "Write a file"}),
+        },
+        Fact::ToolResult {
+            id: "toolu_1".into(),
+            name: None,
+            ok: true,
+            output: "(Bash completed with no output)".into(),
+        },
+        Fact::Said { text: "All done.".into(), within: None },
+        Fact::Spent(Spent { usage: Some(usage), calls: 2, ..Spent::default() }),
+        Fact::Spent(Spent { scope: Scope::Life, cost_microusd: Some(390), ..Spent::default() }),
+        Fact::Result { text: "All done.".into(), is_error: false },
+    ];
+    assert_eq!(facts, expected);
+    let told = Told::new(9, &facts);
+    assert_eq!((told.upto, told.conversation), (9, Some(id)));
+    assert_eq!(told.answer, Some(Answer { text: "All done.".into(), is_error: false }));
+}
+
+#[test]
+fn claudes_failures_are_in_its_own_words() {
+    let lost = r#"{"type":"result","subtype":"error_during_execution","is_error":true,"errors":["No conversation found with session ID: 1"]}"#;
+    let wrong = |line: &str| read(Provider::Claude, &format!("{line}\n")).pop();
+    let error = |text: &str| Some(Fact::Result { text: text.into(), is_error: true });
+    assert_eq!(wrong(lost), error("No conversation found with session ID: 1"));
+    let api = r#"{"type":"result","subtype":"success","is_error":true,"result":"API Error: 401"}"#;
+    assert_eq!(wrong(api), error("API Error: 401"));
+    let bare = r#"{"type":"result","subtype":"error_max_turns","is_error":true}"#;
+    assert_eq!(wrong(bare), error("error_max_turns"));
+}
+
+#[test]
+fn claude_asks_for_permission_and_gets_the_answer_in_its_protocol() {
+    let facts = read(Provider::Claude, &format!("x\n{ASKS}\n"));
+    let options = vec!["yes".to_owned(), "no".to_owned()];
+    let question = Question { text: "Allow Bash: touch ../x".into(), options, secret: false };
+    assert_eq!(facts, [Fact::Asks(Ask { id: "5d34".into(), question, at: 2 })]);
+    let answer = |said: &str| -> Value {
+        let line = launch::answer(Provider::Claude, ASKS.as_bytes(), said).unwrap();
+        assert!(line.ends_with('\n'));
+        serde_json::from_str(&line).unwrap()
+    };
+    let yes = answer("Yes");
+    assert_eq!(yes["response"]["request_id"], "5d34");
+    assert_eq!(yes["response"]["response"]["behavior"], "allow");
+    assert_eq!(yes["response"]["response"]["updatedInput"]["command"], "touch ../x\nrm y");
+    assert_eq!(answer("n")["response"]["response"]["behavior"], "deny");
+    let else_ = answer("use cat");
+    assert_eq!(else_["response"]["response"]["message"], "use cat");
+    assert_eq!(launch::answer(Provider::Claude, b"not a question", "y"), None);
+    // Taken back before anybody answered.
+    let gone = format!("{ASKS}\n{{\"type\":\"control_cancel_request\",\"request_id\":\"5d34\"}}\n");
+    let told = Told::new(1, &read(Provider::Claude, &gone));
+    assert_eq!((told.asks, told.gone), (vec![], vec!["5d34".to_owned()]));
+}
+
+#[test]
+fn what_codex_writes_is_understood() {
+    let facts = read(Provider::Codex, CODEX);
+    let usage = Usage {
+        input_tokens: 24,
+        output_tokens: 6,
+        cached_input_tokens: 8,
+        cache_write_tokens: 0,
+        reasoning_tokens: 2,
+    };
+    let command = json!({"command": "/bin/bash -lc 'echo made > made.txt'"});
+    let expected = [
+        Fact::Conversation { id: "01a20447-5f76-7352-8f32-1fee22c0bba0".into(), model: None },
+        Fact::Trouble { message: "Model metadata for `gpt-5` not found.".into() },
+        Fact::ToolUse { id: "item_1".into(), name: "shell".into(), args: command },
+        Fact::ToolResult {
+            id: "item_1".into(),
+            name: Some("shell".into()),
+            ok: true,
+            output: String::new(),
+        },
+        Fact::Said { text: "All done.".into(), within: None },
+        Fact::Answer { text: "All done.".into() },
+        Fact::Spent(Spent {
+            scope: Scope::Conversation,
+            usage: Some(usage),
+            cost_microusd: None,
+            calls: 1,
+        }),
+    ];
+    assert_eq!(facts, expected);
+    assert_eq!(Told::new(0, &facts).answer.unwrap().text, "All done.");
+    let failed = r#"{"type":"turn.failed","error":{"message":"out of credit"}}"#;
+    let failed = read(Provider::Codex, &format!("{failed}\n"));
+    assert_eq!(failed, [Fact::Result { text: "out of credit".into(), is_error: true }]);
+}
+
+#[test]
+fn any_program_can_say_what_it_does() {
+    let facts = read(Provider::Lines, LINES);
+    let kinds: Vec<&str> = facts.iter().filter_map(|fact| Some(fact.event()?.0)).collect();
+    let expected = ["conversation", "tool_use", "said", "tool_result", "usage", "result"];
+    assert_eq!(kinds, expected.map(|kind| format!("agent.{kind}")));
+    assert!(kinds.iter().all(|kind| EVENTS.contains(kind)));
+    let told = Told::new(0, &facts);
+    assert_eq!(told.answer.unwrap().text, r#"{"files":2}"#);
+    assert_eq!((told.asks, told.gone), (vec![], vec!["q".to_owned()]));
+    assert_eq!(told.spent[0].cost_microusd, Some(250_000));
+    assert_eq!(told.spent[0].usage.unwrap().output_tokens, 2);
+}
+
+#[test]
+fn a_reader_that_goes_on_finds_neither_more_nor_less() {
+    for (provider, text) in
+        [(Provider::Claude, CLAUDE), (Provider::Codex, CODEX), (Provider::Lines, LINES)]
+    {
+        let whole = read(provider, text);
+        for cut in 0..=text.len() {
+            let (first, rest) = text.as_bytes().split_at(cut);
+            let mut facts = Vec::new();
+            let mut reader = Reader::new(provider, 0);
+            reader.piece(&piece(0, first), &mut facts);
+            // The same reader; and another one, after a crash.
+            let mut same = facts.clone();
+            let upto = reader.upto();
+            reader.piece(&piece(cut as u64, rest), &mut same);
+            assert_eq!(same, whole, "{provider:?} cut at {cut}");
+            let mut other = Reader::new(provider, upto);
+            let rest = &text.as_bytes()[usize::try_from(upto).unwrap()..];
+            other.piece(&piece(upto, rest), &mut facts);
+            assert_eq!(facts, whole, "{provider:?} read again at {upto}");
+        }
+    }
+}
+
+#[test]
+fn errors_notes_holes_and_old_lives_stand_in_no_line() {
+    let line = "{\"overmind\":{\"said\":\"whole\"}}\n";
+    let (a, b) = line.split_at(9);
+    let mut reader = Reader::new(Provider::Lines, 0);
+    let mut facts = Vec::new();
+    reader.piece(&piece(0, a.as_bytes()), &mut facts);
+    // What a person typed and what was written as an error stands between two halves of a line.
+    let note = NoteLike { kind: LogKind::Note(crate::process::NoteKind::Human), bytes: b"hi\n" };
+    let stderr = NoteLike { kind: LogKind::Stderr, bytes: b"{\"overmind\":{\"said\":\"no\"}}\n" };
+    let mut at = 9;
+    for NoteLike { kind, bytes } in [note, stderr] {
+        reader.piece(&LogPiece { kind, ..piece(at, bytes) }, &mut facts);
+        at += bytes.len() as u64;
+    }
+    assert_eq!(reader.upto(), 0, "the line is not over");
+    reader.piece(&piece(at, b.as_bytes()), &mut facts);
+    assert_eq!(facts, [Fact::Said { text: "whole".into(), within: None }]);
+    // Half a line, and then a hole or another life: it never ends.
+    facts.clear();
+    at = reader.next();
+    reader.piece(&piece(at, a.as_bytes()), &mut facts);
+    reader.piece(&piece(at + 500, line.as_bytes()), &mut facts);
+    assert_eq!(facts.len(), 1);
+    at = reader.next();
+    reader.piece(&piece(at, a.as_bytes()), &mut facts);
+    reader.piece(&LogPiece { epoch: 2, ..piece(at + 9, line.as_bytes()) }, &mut facts);
+    assert_eq!(facts.len(), 2);
+    // A piece that was seen already says nothing again, and the last line needs no end.
+    reader.piece(&piece(0, line.as_bytes()), &mut facts);
+    at = reader.next();
+    let last = line.trim_end().as_bytes();
+    reader.piece(&LogPiece { epoch: 2, ..piece(at, last) }, &mut facts);
+    assert_eq!(facts.len(), 2);
+    reader.end(&mut facts);
+    assert_eq!(facts.len(), 3);
+}
+
+struct NoteLike {
+    kind: LogKind,
+    bytes: &'static [u8],
+}
+
+#[test]
+fn nothing_is_kept_that_is_too_long_or_too_deep() {
+    let long = "x".repeat(MAX_LINE + 10);
+    let said = |text: &str| format!("{}\n", json!({"overmind": {"said": text}}));
+    let text = said(&long) + &said("after");
+    let mut reader = Reader::new(Provider::Lines, 0);
+    let mut facts = Vec::new();
+    for (at, part) in text.as_bytes().chunks(64 << 10).enumerate() {
+        reader.piece(&piece((at * (64 << 10)) as u64, part), &mut facts);
+    }
+    assert_eq!(facts, [Fact::Said { text: "after".into(), within: None }]);
+
+    let text = format!("{}é", "x".repeat(MAX_TEXT - 1));
+    let facts = read(Provider::Lines, &said(&text));
+    assert_eq!(facts, [Fact::Said { text: "x".repeat(MAX_TEXT - 1), within: None }]);
+
+    let mut deep = json!("x".repeat(MAX_ARG * 2));
+    for _ in 0..60 {
+        deep = json!({ "a": deep });
+    }
+    let tool = json!({"overmind": {"tool": {"name": "t", "args": deep}}});
+    let facts = read(Provider::Lines, &format!("{tool}\n"));
+    let Some(Fact::ToolUse { args, .. }) = facts.first() else { panic!("{facts:?}") };
+    assert!(args.to_string().len() < 1000, "{args}");
+    let many: Vec<String> = (0..50).map(|_| "x".repeat(1000)).collect();
+    let tool = json!({"overmind": {"tool": {"name": "t", "args": many}}});
+    let facts = read(Provider::Lines, &format!("{tool}\n"));
+    let Some(Fact::ToolUse { args, .. }) = facts.first() else { panic!("{facts:?}") };
+    assert_eq!(args.as_str().map(str::len), Some(MAX_ARGS));
+}
+
+/// Random changes of real lines, random pieces, random bytes: nothing panics, and every fact can
+/// be written down within its bounds.
+#[test]
+fn whatever_is_written_is_survived() {
+    let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut below = |most: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        usize::try_from(seed % most as u64).unwrap()
+    };
+    let asks = format!("{ASKS}\n");
+    let samples = [CLAUDE, CODEX, LINES, &asks];
+    let words = ["null", "{}", "[]", "-1", "1e400", "\"\"", "true", "{\"a\":", "\\u0000", "\u{e9}"];
+    for round in 0..4000 {
+        let mut text = samples[below(samples.len())].as_bytes().to_vec();
+        for _ in 0..below(6) {
+            let at = below(text.len() + 1);
+            match below(4) {
+                0 => text.truncate(at),
+                1 => drop(text.splice(at..at, words[below(words.len())].bytes())),
+                2 => {
+                    let end = (at + below(40)).min(text.len());
+                    text.drain(at..end);
+                }
+                _ => text.insert(at, u8::try_from(below(256)).unwrap()),
+            }
+            if text.is_empty() {
+                text.push(b'{');
+            }
+        }
+        for provider in [Provider::Raw, Provider::Claude, Provider::Codex, Provider::Lines] {
+            let mut reader = Reader::new(provider, 0);
+            let (mut facts, mut at) = (Vec::new(), 0);
+            while at < text.len() {
+                let end = (at + 1 + below(200)).min(text.len());
+                reader.piece(&piece(at as u64, &text[at..end]), &mut facts);
+                assert!(reader.upto() <= end as u64);
+                at = end;
+            }
+            reader.end(&mut facts);
+            assert!(provider != Provider::Raw || facts.is_empty());
+            for event in facts.iter().filter_map(Fact::event) {
+                let size = Value::Object(event.1).to_string().len();
+                assert!(size < 8 * MAX_TEXT, "round {round}: {} of {size}", event.0);
+            }
+            let told = serde_json::to_string(&Told::new(1, &facts)).unwrap();
+            assert_eq!(serde_json::from_str::<Told>(&told).unwrap(), Told::new(1, &facts));
+        }
+        let _ = launch::answer(Provider::Claude, &text, "yes");
+    }
+}
+
+fn own(provider: Provider, argv: &[&str]) -> CommandSpec {
+    let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
+    CommandSpec { argv, provider, terminal: true, ..CommandSpec::default() }
+}
+
+#[test]
+fn the_programs_are_started_with_what_they_need() {
+    let claude = own(Provider::Claude, &[]);
+    assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
+    let line = launch::line(&claude, "-do it", None);
+    let words = "claude -p --output-format stream-json --verbose --permission-mode acceptEdits --";
+    let expected: Vec<&str> = words.split(' ').chain(["-do it"]).collect();
+    assert_eq!((line.argv.iter().map(String::as_str).collect(), line.first), (expected, None));
+    // A later life goes on with the conversation; the task is in it.
+    let again = launch::line(&claude, "-do it", Some("c-1")).argv;
+    assert_eq!(again[again.len() - 4..], ["--resume", "c-1", "--", launch::GO_ON]);
+
+    let model = Some("opus".to_owned());
+    let argv = &["--dangerously-skip-permissions"];
+    let kind = CommandKind::Session;
+    let session = CommandSpec { model, kind, ..own(Provider::Claude, argv) };
+    let line = launch::line(&session, "hello", None);
+    let text = line.argv.join(" ");
+    assert!(!text.contains("--permission-mode") && text.contains("--model opus"), "{text}");
+    assert!(text.ends_with(argv[0]) && text.contains("--input-format stream-json"), "{text}");
+    let first = line.first.unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&first).unwrap(),
+        json!({"type": "user", "message": {"role": "user", "content": "hello"}})
+    );
+    assert_eq!(launch::line(&session, "hello", Some("c")).first, None, "it was said already");
+
+    let codex = own(Provider::Codex, &["-c", "x=1"]);
+    let line = launch::line(&codex, "do", Some("t-1")).argv.join(" ");
+    let begin = "codex exec --json --skip-git-repo-check --sandbox workspace-write -c x=1 resume";
+    assert_eq!(line, format!("{begin} t-1 -- {}", launch::GO_ON));
+    let other = CommandSpec { kind, ..codex };
+    assert!(other.check().is_err(), "codex takes no input");
+
+    // Any other program is run as it is written.
+    let custom = own(Provider::Claude, &["my-claude", "-p"]);
+    assert!(!launch::is_own(&custom) && launch::has_terminal(&custom));
+    assert!(!launch::is_read(&custom), "a screen is not read");
+    assert_eq!(launch::line(&custom, "x", Some("c")).argv, ["my-claude", "-p", "x"]);
+    assert!(own(Provider::Lines, &[]).check().is_err());
+    assert!(own(Provider::Claude, &[]).check().is_ok());
+}

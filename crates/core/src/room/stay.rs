@@ -1,0 +1,151 @@
+//! A session's stay in a room, as its machine, its log and its row have it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    RoomClosed, RoomDone, RoomEnd, RoomError, RoomMade, RoomOrder, RoomOutcome, RoomProgress,
+};
+use crate::time::Timestamp;
+
+/// What a Hive is to do about a session's room. Both are idempotent: after a crash they are asked
+/// for again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoomAct {
+    Prepare(Box<RoomOrder>),
+    /// Begun only when no process of the session lives any more.
+    Close {
+        end: RoomEnd,
+    },
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoomReport {
+    Prepared(Result<Box<RoomMade>, RoomError>),
+    Closed(Result<Box<RoomClosed>, RoomError>),
+}
+
+/// What reaches a session about its room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoomInput {
+    Ready {
+        effect: u64,
+        made: Box<RoomMade>,
+    },
+    Failed {
+        effect: u64,
+        error: RoomError,
+    },
+    Closed {
+        effect: u64,
+        closed: Box<RoomClosed>,
+    },
+    /// It could not be given back.
+    Left {
+        effect: u64,
+        error: RoomError,
+    },
+}
+
+impl RoomInput {
+    /// What a report about the effect with this number says to the session.
+    pub fn of(effect: u64, report: RoomReport) -> Self {
+        match report {
+            RoomReport::Prepared(Ok(made)) => Self::Ready { effect, made },
+            RoomReport::Prepared(Err(error)) => Self::Failed { effect, error },
+            RoomReport::Closed(Ok(closed)) => Self::Closed { effect, closed },
+            RoomReport::Closed(Err(error)) => Self::Left { effect, error },
+        }
+    }
+}
+
+/// What a Hive says of a room while it works on it. Lines of output are not among it: they go
+/// into the session's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RoomWord {
+    Step(String),
+    Warning(String),
+}
+
+impl RoomWord {
+    /// `None` for a line of output.
+    pub fn of(progress: &RoomProgress) -> Option<Self> {
+        match progress {
+            RoomProgress::Step(step) => Some(Self::Step(step.clone())),
+            RoomProgress::Warning(warning) => Some(Self::Warning(warning.clone())),
+            RoomProgress::Line { .. } => None,
+        }
+    }
+}
+
+/// How far a session is with its room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoomPhase {
+    Preparing,
+    Ready,
+    Closing,
+    /// Given back.
+    Closed,
+    /// Given back but for its worktree, which somebody wanted to stay.
+    Kept,
+    /// It could not be made, and what was made of it is given back.
+    Failed,
+    /// It could not be given back: something may be left of it.
+    Left,
+}
+
+impl RoomPhase {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Ready => "ready",
+            Self::Closing => "closing",
+            Self::Closed => "closed",
+            Self::Kept => "kept",
+            Self::Failed => "failed",
+            Self::Left => "left",
+        }
+    }
+
+    /// Whether a Hive has, or may have, something of it.
+    pub const fn is_open(self) -> bool {
+        match self {
+            Self::Preparing | Self::Ready | Self::Closing => true,
+            Self::Closed | Self::Kept | Self::Failed | Self::Left => false,
+        }
+    }
+}
+
+/// A session's room as a list shows it. Never variables: passwords are among them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomRow {
+    pub phase: RoomPhase,
+    /// There as soon as it was ready once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<RoomMade>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<RoomClosed>,
+    /// Why it could not be made or given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<RoomError>,
+    /// The last decision over its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<RoomDecision>,
+}
+
+impl RoomRow {
+    pub fn preparing() -> Self {
+        let phase = RoomPhase::Preparing;
+        Self { phase, made: None, closed: None, error: None, done: None }
+    }
+}
+
+/// What somebody decided over a session's work, and what was done then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomDecision {
+    pub what: RoomDone,
+    pub by: String,
+    pub at: Timestamp,
+    pub outcome: RoomOutcome,
+}

@@ -1,0 +1,259 @@
+//! The room of a session: asked for before its first life, given back before its end.
+//!
+//! Once a room was asked for, every way out leads through [`Phase::Closing`]: how the session ends
+//! is decided, nothing of it runs any more, and its status says so only when the room was given
+//! back, or could not be.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::phase::Phase;
+use super::{Decision, Session, Step};
+use crate::effect::{Effect, EffectAction};
+use crate::ids::{EffectId, SessionId};
+use crate::room::stay::{RoomAct, RoomDecision, RoomInput, RoomPhase, RoomRow};
+use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomWhen, RoomWish};
+use crate::row::SessionStatus;
+use crate::time::Timestamp;
+
+/// The kind of the event that tells what was decided over a session's work.
+pub const ROOM_DONE: &str = "room.done";
+
+/// A session whose end is decided and whose room is given back.
+#[derive(Clone, Debug)]
+pub(super) struct Closing {
+    pub(super) effect: u64,
+    status: SessionStatus,
+    answer: Option<String>,
+    error: Option<Value>,
+}
+
+impl Session {
+    /// What is wanted of its room, if it is to have one.
+    pub(super) fn room_wish(&self) -> Option<&RoomWish> {
+        let wish = self.spec.room.as_ref()?;
+        (wish.when != RoomWhen::Never && self.command().is_some()).then_some(wish)
+    }
+
+    fn room(&mut self) -> &mut RoomRow {
+        self.row.room.get_or_insert_with(|| Box::new(RoomRow::preparing()))
+    }
+
+    /// Whether its end is decided and only its room is still to be given back.
+    pub fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing(_))
+    }
+
+    /// Whether its room is made right now.
+    pub(super) fn is_preparing(&self) -> bool {
+        matches!(self.phase, Phase::Preparing { .. })
+    }
+
+    /// Whether a word about its room means anything now.
+    pub(super) fn room_fits(&self, input: &RoomInput) -> bool {
+        match (input, &self.phase) {
+            (
+                RoomInput::Ready { effect, .. } | RoomInput::Failed { effect, .. },
+                Phase::Preparing { effect: present },
+            ) => effect == present,
+            (
+                RoomInput::Closed { effect, .. } | RoomInput::Left { effect, .. },
+                Phase::Closing(closing),
+            ) => *effect == closing.effect,
+            (
+                RoomInput::Ready { .. }
+                | RoomInput::Failed { .. }
+                | RoomInput::Closed { .. }
+                | RoomInput::Left { .. },
+                _,
+            ) => false,
+        }
+    }
+
+    /// What the session's room is made after.
+    pub fn room_order(&self) -> Option<RoomOrder> {
+        Some(RoomOrder {
+            session: self.row.id,
+            name: self.row.name.clone(),
+            project: self.row.workspace.clone().into(),
+            wish: self.room_wish()?.clone(),
+        })
+    }
+
+    pub(super) fn prepare_room(&mut self, out: &mut Step) {
+        let (effect, _) = self.new_effect();
+        self.phase = Phase::Preparing { effect };
+        self.row.room = Some(Box::new(RoomRow::preparing()));
+        out.events.push(Decision {
+            kind: "room.preparing",
+            payload: json!({
+                "run_id": self.row.id, "project": self.row.workspace, "wish": self.room_wish(),
+            }),
+        });
+        self.act_on_room(effect, out);
+    }
+
+    /// Asks for what the present phase waits for.
+    fn act_on_room(&self, effect: u64, out: &mut Step) {
+        let Some(order) = self.room_order() else { return };
+        let act = match self.is_closing() {
+            false => RoomAct::Prepare(Box::new(order)),
+            true => RoomAct::Close { end: order.wish.end },
+        };
+        out.effects.push(Effect {
+            id: EffectId::derive(self.row.id, effect),
+            step: None,
+            not_before: None,
+            action: EffectAction::Room(act),
+        });
+    }
+
+    /// After a crash: what was under way about the room is asked for again.
+    pub(super) fn recover_room(&mut self, now: Timestamp, out: &mut Step) {
+        match &self.phase {
+            Phase::Preparing { effect } => self.act_on_room(*effect, out),
+            Phase::Closing(closing) => {
+                let effect = closing.effect;
+                // Its own time was over when its end was decided.
+                self.stop_clock(now);
+                self.act_on_room(effect, out);
+            }
+            Phase::Fresh
+            | Phase::Deciding { .. }
+            | Phase::Acting { .. }
+            | Phase::Asking { .. }
+            | Phase::Approving { .. }
+            | Phase::Forked { .. }
+            | Phase::Living(_)
+            | Phase::Ended => {}
+        }
+    }
+
+    pub(super) fn room_said(&mut self, input: &RoomInput, now: Timestamp, out: &mut Step) {
+        match input {
+            RoomInput::Ready { effect: _, made } => {
+                let room = self.room();
+                (room.phase, room.made) = (RoomPhase::Ready, Some((**made).clone()));
+                self.begin_life(now, out);
+            }
+            RoomInput::Failed { effect: _, error } => {
+                self.room().error = Some(error.clone());
+                self.phase = Phase::Ended;
+                let error = json!({"code": "room", "message": error.message, "kind": error.kind});
+                self.fail(error, now, out);
+            }
+            RoomInput::Closed { effect: _, closed } => self.room_closed(closed, now, out),
+            RoomInput::Left { effect: _, error } => {
+                let room = self.room();
+                (room.phase, room.error) = (RoomPhase::Left, Some(error.clone()));
+                self.leave(now, out);
+            }
+        }
+    }
+
+    fn room_closed(&mut self, closed: &RoomClosed, now: Timestamp, out: &mut Step) {
+        let room = self.room();
+        room.phase = match (&room.made, &room.error, &closed.kept) {
+            (None, Some(_), _) => RoomPhase::Failed,
+            (_, _, Some(_)) => RoomPhase::Kept,
+            (_, _, None) => RoomPhase::Closed,
+        };
+        room.closed = Some(closed.clone());
+        if !closed.leaks.is_empty() {
+            out.events.push(Decision {
+                kind: "room.leaked",
+                payload: json!({"run_id": self.row.id, "leaks": closed.leaks}),
+            });
+        }
+        self.leave(now, out);
+    }
+
+    /// The room is given back, or will never be: the end that was decided on comes true.
+    fn leave(&mut self, now: Timestamp, out: &mut Step) {
+        let Phase::Closing(closing) = std::mem::replace(&mut self.phase, Phase::Ended) else {
+            return;
+        };
+        let Closing { effect: _, status, answer, error } = *closing;
+        (self.row.final_answer, self.row.error) = (answer, error);
+        self.finish(status, now, out);
+    }
+
+    /// Whether a room was asked for that nobody has given back.
+    pub(super) fn has_room(&self) -> bool {
+        self.row.room.as_ref().is_some_and(|room| room.phase.is_open())
+    }
+
+    /// The end is decided and everything has stopped: the room is given back before it is true.
+    pub(super) fn close_room(&mut self, status: SessionStatus, out: &mut Step) {
+        let (effect, _) = self.new_effect();
+        let (answer, error) = (self.row.final_answer.take(), self.row.error.take());
+        self.phase = Phase::Closing(Box::new(Closing { effect, status, answer, error }));
+        self.row.status = SessionStatus::Running;
+        self.room().phase = RoomPhase::Closing;
+        let end = self.room_wish().map(|wish| wish.end);
+        out.events.push(Decision {
+            kind: "room.closing",
+            payload: json!({"run_id": self.row.id, "end": end, "status": status}),
+        });
+        self.act_on_room(effect, out);
+    }
+
+    /// Notes what was decided over its work, for whoever looks at the row.
+    pub fn note_done(&mut self, decision: RoomDecision) {
+        if let Some(room) = &mut self.row.room {
+            room.done = Some(decision);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct ReadyPayload {
+    effect: u64,
+    made: RoomMade,
+}
+
+#[derive(Deserialize)]
+struct ClosedPayload {
+    effect: u64,
+    closed: RoomClosed,
+}
+
+#[derive(Deserialize)]
+struct ErrorPayload {
+    effect: u64,
+    error: RoomError,
+}
+
+/// Reads an input about a room back; `None` for an event of another kind.
+pub(super) fn decode(kind: &str, payload: &str) -> Option<serde_json::Result<RoomInput>> {
+    Some(match kind {
+        "room.ready" => serde_json::from_str(payload)
+            .map(|ReadyPayload { effect, made }| RoomInput::Ready { effect, made: made.into() }),
+        "room.failed" => serde_json::from_str(payload)
+            .map(|ErrorPayload { effect, error }| RoomInput::Failed { effect, error }),
+        "room.closed" => serde_json::from_str(payload).map(|ClosedPayload { effect, closed }| {
+            RoomInput::Closed { effect, closed: closed.into() }
+        }),
+        "room.left" => serde_json::from_str(payload)
+            .map(|ErrorPayload { effect, error }| RoomInput::Left { effect, error }),
+        _ => return None,
+    })
+}
+
+/// The event that records an input about a room.
+pub(super) fn record(input: &RoomInput, run: SessionId) -> (&'static str, Value) {
+    match input {
+        RoomInput::Ready { effect, made } => {
+            ("room.ready", json!({"run_id": run, "effect": effect, "made": made}))
+        }
+        RoomInput::Failed { effect, error } => {
+            ("room.failed", json!({"run_id": run, "effect": effect, "error": error}))
+        }
+        RoomInput::Closed { effect, closed } => {
+            ("room.closed", json!({"run_id": run, "effect": effect, "closed": closed}))
+        }
+        RoomInput::Left { effect, error } => {
+            ("room.left", json!({"run_id": run, "effect": effect, "error": error}))
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Terminals that people look at, and what all lives use.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use overmind_core::ids::SessionId;
+use overmind_core::process::{
+    Activity, AttachOptions, Attachment, NoteKind, ProcessKey, TerminalSize, Usage,
+};
+use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::store::{Commit, Guard, NewEvent, Page, SessionFilter, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+
+/// How old a measurement of all may be.
+const FRESH: Duration = Duration::from_millis(500);
+/// Most runs in a measurement of all.
+const MOST: usize = 4000;
+
+/// A terminal that somebody looks at.
+#[derive(Debug)]
+pub struct Attached {
+    pub view: Box<dyn Attachment>,
+    key: ProcessKey,
+    by: String,
+    read_only: bool,
+    began: Instant,
+}
+
+impl Attached {
+    /// Of which life the terminal is.
+    pub fn life(&self) -> u32 {
+        self.key.epoch
+    }
+
+    fn payload(&self) -> Value {
+        let mode = if self.read_only { "read" } else { "write" };
+        json!({"run_id": self.key.session, "life": self.key.epoch, "by": self.by, "mode": mode})
+    }
+}
+
+/// What one run's processes use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LifeUsage {
+    pub row: SessionRow,
+    pub life: u32,
+    pub pid: u32,
+    pub usage: Usage,
+    pub activity: Activity,
+}
+
+/// A measurement of all lives.
+#[derive(Clone, Debug)]
+pub struct Usages {
+    pub at: Timestamp,
+    pub lives: Vec<LifeUsage>,
+    /// Some were left out: there are too many.
+    pub more: bool,
+}
+
+/// The last measurement, for all that ask within its time.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    last: std::sync::Mutex<Option<(Instant, Arc<Usages>)>>,
+    /// Held across the measuring: who comes meanwhile waits for it and gets the same.
+    measuring: tokio::sync::Mutex<()>,
+}
+
+impl Measured {
+    fn fresh(&self) -> Option<Arc<Usages>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, usages)| Arc::clone(usages))
+    }
+}
+
+impl Engine {
+    /// Looks at the terminal of a run's command, and types into it unless `read_only`. Who does is
+    /// in the run's events, and whoever may type also in its log; what is typed is in neither.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it has ended, has no process now, or no terminal.
+    pub async fn session_attach(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        read_only: bool,
+        size: Option<TerminalSize>,
+    ) -> Result<Attached, EngineError> {
+        match read_only {
+            true => by.require_for(Role::Viewer, id)?,
+            false => by.require(Role::Operator)?,
+        }
+        let (row, key) = match self.alive(id).await {
+            Ok(alive) => alive,
+            Err(err) => {
+                let ended = self.find_session(id).await?.status.is_terminal();
+                return Err(if ended { EngineError::conflict("Run has ended") } else { err });
+            }
+        };
+        let processes = self.processes()?;
+        let options = AttachOptions { read_only, size, paint: true, ..AttachOptions::default() };
+        let view = processes.attach(key, options).await?;
+        let (key, by) = (ProcessKey { session: row.id, ..key }, by.name.clone());
+        let attached = Attached { view, key, by, read_only, began: Instant::now() };
+        if !read_only {
+            let text = format!("{} attached", attached.by);
+            processes.note(id, NoteKind::Human, text).await?;
+        }
+        self.observe(id, "attach.began", attached.payload()).await?;
+        Ok(attached)
+    }
+
+    /// Lets go of a terminal, and records it.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not take it.
+    pub async fn session_detach(&self, attached: Attached) -> Result<(), EngineError> {
+        let mut payload = attached.payload();
+        payload["seconds"] = json!(attached.began.elapsed().as_secs());
+        let session = attached.key.session;
+        // Whoever waits for this sees the terminal without the viewer.
+        drop(attached);
+        self.observe(session, "attach.ended", payload).await
+    }
+
+    async fn observe(
+        &self,
+        session: SessionId,
+        kind: &'static str,
+        payload: Value,
+    ) -> Result<(), EngineError> {
+        let ts = self.cortex.clock.now();
+        let event = NewEvent { stream: StreamId::Session(session), kind, ts, payload };
+        let guards = vec![Guard::SessionExists { session }];
+        self.cortex.store.commit(Commit { guards, events: vec![event], changes: vec![] }).await?;
+        Ok(())
+    }
+
+    /// What the processes of all runs use, newest run first: measured at most half a second ago,
+    /// once for all that ask.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`]; [`EngineError::Unavailable`] where no commands are run.
+    pub async fn usages(&self, by: &Caller) -> Result<Arc<Usages>, EngineError> {
+        by.require(Role::Viewer)?;
+        if let Some(fresh) = self.measured.fresh() {
+            return Ok(fresh);
+        }
+        let _turn = self.measured.measuring.lock().await;
+        if let Some(fresh) = self.measured.fresh() {
+            return Ok(fresh);
+        }
+        let usages = Arc::new(self.measure().await?);
+        let mut last = self.measured.last.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some((Instant::now(), Arc::clone(&usages)));
+        Ok(usages)
+    }
+
+    async fn measure(&self) -> Result<Usages, EngineError> {
+        let processes = self.processes()?;
+        let mut alive: Vec<(SessionRow, ProcessKey, u32)> = Vec::new();
+        let (mut after, mut more) = (None, false);
+        loop {
+            let filter = SessionFilter {
+                statuses: vec![SessionStatus::Running, SessionStatus::AwaitingInput],
+                ..SessionFilter::default()
+            };
+            let page = Page { limit: 1000, after };
+            let rows = self.cortex.store.session_list(filter, page).await?;
+            let Some(last) = rows.last() else { break };
+            after = Some(last.id);
+            let whole = rows.len() == 1000;
+            for row in rows {
+                let Some(command) = &row.command else { continue };
+                let Some(pid) = command.pid else { continue };
+                let key = ProcessKey { session: row.id, epoch: command.life };
+                alive.push((row, key, pid));
+            }
+            more = whole && alive.len() >= MOST;
+            if !whole || more {
+                break;
+            }
+        }
+        more |= alive.len() > MOST;
+        alive.truncate(MOST);
+        let keys = alive.iter().map(|(_, key, _)| *key).collect();
+        let used = processes.usages(keys).await?;
+        let used: std::collections::HashMap<ProcessKey, Usage> = used.into_iter().collect();
+        let lives = alive.into_iter().filter_map(|(row, key, pid)| {
+            let usage = *used.get(&key)?;
+            let activity = processes.activity(key)?;
+            Some(LifeUsage { row, life: key.epoch, pid, usage, activity })
+        });
+        Ok(Usages { at: self.cortex.clock.now(), lives: lives.collect(), more })
+    }
+}

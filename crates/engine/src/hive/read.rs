@@ -1,0 +1,159 @@
+//! What commands say in a protocol of their own, read from their logs.
+//!
+//! The log is read by offset, and what was told of it is recorded with the place where reading
+//! goes on. So nothing is told twice or never, whatever is killed in between; and a program that
+//! writes faster than it is read is held up by nobody.
+
+use overmind_core::command::{Launch, LifeWord};
+use overmind_core::ids::SessionId;
+use overmind_core::process::provider::{Fact, MAX_LINE, Reader};
+use overmind_core::process::{PieceReader, ProcessError, ProcessKey, Processes};
+
+use super::life::{Said, Say};
+
+/// Most bytes that are read before what they say is told.
+const AT_ONCE: u64 = 512 << 10;
+
+/// The place in a log that has been read up to. Of a command that says nothing to be read: none.
+#[derive(Debug)]
+pub(super) struct Reading(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    reader: Reader,
+    /// Opened when it is first read.
+    pieces: Option<Box<dyn PieceReader>>,
+    facts: Vec<Fact>,
+    /// Told once, not twice a second.
+    failed: bool,
+}
+
+impl Reading {
+    pub(super) fn of(launch: &Launch) -> Self {
+        Self(launch.read_from.map(|from| Open {
+            reader: Reader::new(launch.provider, from),
+            pieces: None,
+            facts: Vec::new(),
+            failed: false,
+        }))
+    }
+
+    /// Whether there is anything to be read.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Reads on, at most [`AT_ONCE`], and tells what it says.
+pub(super) async fn on(
+    processes: &dyn Processes,
+    key: ProcessKey,
+    reading: &mut Reading,
+    say: &Say,
+) {
+    let Some(open) = &mut reading.0 else { return };
+    open.more(processes, key).await;
+    open.tell(say);
+}
+
+/// Reads what is left of a life that has ended.
+pub(super) async fn to_the_end(
+    processes: &dyn Processes,
+    key: ProcessKey,
+    reading: &mut Reading,
+    say: &Say,
+) {
+    let Some(open) = &mut reading.0 else { return };
+    while open.more(processes, key).await {
+        open.tell(say);
+    }
+    open.reader.end(&mut open.facts);
+    open.tell(say);
+}
+
+impl Open {
+    /// Whether there may be more.
+    async fn more(&mut self, processes: &dyn Processes, key: ProcessKey) -> bool {
+        let until = self.reader.next() + AT_ONCE;
+        while self.reader.next() < until {
+            match self.pieces(processes, key).await {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(err) => {
+                    if !self.failed {
+                        tracing::warn!(life = %key, error = %err, "its output cannot be read");
+                    }
+                    self.failed = true;
+                    self.pieces = None;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes the next pieces; false when there are none.
+    async fn pieces(
+        &mut self,
+        processes: &dyn Processes,
+        key: ProcessKey,
+    ) -> Result<bool, ProcessError> {
+        let pieces = match &mut self.pieces {
+            Some(pieces) => pieces,
+            None => {
+                let opened = processes.pieces(key.session, self.reader.next(), false).await?;
+                self.pieces.insert(opened)
+            }
+        };
+        let next = pieces.next().await?;
+        for piece in &next {
+            self.reader.piece(piece, &mut self.facts);
+        }
+        Ok(!next.is_empty())
+    }
+
+    /// What says nothing is not recorded: it is read again after a restart, which is cheap.
+    fn tell(&mut self, say: &Say) {
+        if !self.facts.is_empty() {
+            let facts = std::mem::take(&mut self.facts);
+            say(Said::Word(LifeWord::Read { upto: self.reader.upto(), facts }));
+        }
+    }
+}
+
+/// The line that begins at this place of a log, as far as it is there.
+pub(super) async fn line_at(
+    processes: &dyn Processes,
+    session: SessionId,
+    at: u64,
+) -> Result<Vec<u8>, ProcessError> {
+    let mut pieces = processes.pieces(session, at, false).await?;
+    let mut line = Vec::new();
+    let mut begun = false;
+    while line.len() < MAX_LINE {
+        let next = pieces.next().await?;
+        if next.is_empty() {
+            break;
+        }
+        for piece in next {
+            // Where it is gone by the log's limits, something else stands.
+            if !begun && piece.offset > at {
+                return Ok(Vec::new());
+            }
+            begun = true;
+            if piece.kind != overmind_core::process::LogKind::Output {
+                continue;
+            }
+            let from = usize::try_from(at.saturating_sub(piece.offset)).unwrap_or(usize::MAX);
+            let bytes = piece.bytes.get(from..).unwrap_or_default();
+            match bytes.iter().position(|byte| *byte == b'\n') {
+                Some(end) => {
+                    line.extend_from_slice(&bytes[..end]);
+                    return Ok(line);
+                }
+                None => line.extend_from_slice(bytes),
+            }
+        }
+    }
+    Ok(line)
+}

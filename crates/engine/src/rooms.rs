@@ -1,0 +1,260 @@
+//! Rooms of sessions, as callers see them: what was done in one, and what becomes of it.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use overmind_core::ids::SessionId;
+use overmind_core::room::stay::{RoomDecision, RoomPhase};
+use overmind_core::room::{
+    Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomWhen, RoomWish,
+    RoomWork, Rooms,
+};
+use overmind_core::row::{Role, SessionRow};
+use overmind_core::session::{Recorded, Spec};
+use overmind_core::store::{EventQuery, StreamId};
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+
+/// Longest name of a revision or branch, in bytes.
+const NAME_BYTES: usize = 250;
+/// How long a cancel waits for a room to be given back before it answers that it goes on.
+const GIVING_BACK: Duration = Duration::from_secs(10);
+
+impl From<RoomError> for EngineError {
+    fn from(err: RoomError) -> Self {
+        let RoomError { kind, message } = err;
+        match kind {
+            RoomErrorKind::Project => Self::invalid("", message),
+            RoomErrorKind::Failed => Self::Unavailable { message },
+            RoomErrorKind::NotFound => Self::NotFound { message },
+            RoomErrorKind::Conflict => Self::Conflict { message },
+        }
+    }
+}
+
+/// Sessions over whose work somebody decides right now.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions(Mutex<HashSet<SessionId>>);
+
+impl Decisions {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One decision under way; another one over the same work is refused until this is dropped.
+struct Deciding {
+    decisions: Arc<Decisions>,
+    session: SessionId,
+}
+
+impl Deciding {
+    fn begin(decisions: &Arc<Decisions>, session: SessionId) -> Result<Self, EngineError> {
+        if !decisions.lock().insert(session) {
+            let message = "another decision over this run's work is being carried out";
+            return Err(EngineError::conflict(message));
+        }
+        Ok(Self { decisions: Arc::clone(decisions), session })
+    }
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        self.decisions.lock().remove(&self.session);
+    }
+}
+
+/// A session's room, as the port wants it.
+struct Stay {
+    order: RoomOrder,
+    made: RoomMade,
+    closed: Option<RoomClosed>,
+}
+
+impl Engine {
+    fn rooms(&self) -> Result<&Arc<dyn Rooms>, EngineError> {
+        let message = "this server makes no rooms";
+        self.rooms.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
+    }
+
+    /// The wish that a new session is made with; `None`: it gets no room.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when something is asked for that cannot be had.
+    pub(crate) fn room_wish(
+        &self,
+        wish: Option<RoomWish>,
+        command: bool,
+    ) -> Result<Option<RoomWish>, EngineError> {
+        let special = wish.as_ref().is_some_and(|wish| {
+            wish.when == RoomWhen::Always || wish.base.is_some() || wish.carry_changes
+        });
+        if !command {
+            let message = "only runs of agents that are commands work in rooms";
+            return if special { Err(EngineError::invalid("room", message)) } else { Ok(None) };
+        }
+        let wish = wish.unwrap_or_default();
+        if let Some(base) = &wish.base {
+            check_name("room.base", base)?;
+        }
+        match (&self.rooms, wish.when) {
+            (_, RoomWhen::Never) => Ok(None),
+            (Some(_), RoomWhen::Auto | RoomWhen::Always) => Ok(Some(wish)),
+            (None, RoomWhen::Auto) if !special => Ok(None),
+            (None, RoomWhen::Auto | RoomWhen::Always) => {
+                let message = "this server makes no rooms: its runs work where they are started";
+                Err(EngineError::invalid("room", message))
+            }
+        }
+    }
+
+    /// What a session's room is or was.
+    async fn stay(&self, row: &SessionRow) -> Result<Stay, EngineError> {
+        let room = row.room.as_ref().ok_or_else(|| {
+            let message = format!("Run has no room: it works in {} itself", row.workspace);
+            EngineError::conflict(message)
+        })?;
+        let made = room.made.clone().ok_or_else(|| {
+            EngineError::conflict(match room.phase {
+                RoomPhase::Preparing => "the room of the run is still being made",
+                RoomPhase::Ready
+                | RoomPhase::Closing
+                | RoomPhase::Closed
+                | RoomPhase::Kept
+                | RoomPhase::Failed
+                | RoomPhase::Left => {
+                    "the room of the run was never made, so nothing was done in it"
+                }
+            })
+        })?;
+        let wish = self.spec_of(row.id).await?.room.unwrap_or_default();
+        let (session, name, project) = (row.id, row.name.clone(), row.workspace.clone().into());
+        let order = RoomOrder { session, name, project, wish };
+        Ok(Stay { order, made, closed: room.closed.clone() })
+    }
+
+    async fn spec_of(&self, id: SessionId) -> Result<Spec, EngineError> {
+        let stream = Some(StreamId::Session(id));
+        let query = EventQuery { stream, after: 0, kinds: &["run.queued"], limit: 1 };
+        let first = self.cortex.store.events(query).await?.pop();
+        match first.map(|first| Recorded::decode(&first.kind, &first.payload)) {
+            Some(Ok(Recorded::Queued(spec))) => Ok(*spec),
+            Some(_) | None => Err(EngineError::not_found("Run")),
+        }
+    }
+
+    /// What a session has done in its worktree, against the commit that it began at.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when it has no room, or none that was made;
+    /// [`EngineError::NotFound`] when nothing of its work is there any more.
+    pub async fn session_work(&self, by: &Caller, id: SessionId) -> Result<RoomWork, EngineError> {
+        by.require_for(Role::Viewer, id)?;
+        let row = self.find_session(id).await?;
+        let Stay { order, made, closed } = self.stay(&row).await?;
+        Ok(self.rooms()?.work(&order, &made, closed.as_ref()).await?)
+    }
+
+    /// Carries out what somebody decided over a session's work, and records it. Only
+    /// [`RoomDone::PrBranch`] may be asked for while its command runs.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] while its command runs or its room is given back, when it has no
+    /// room, when another decision is being carried out, and for a merge that has conflicts.
+    pub async fn session_done(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        what: RoomDone,
+    ) -> Result<(SessionRow, RoomDecision), EngineError> {
+        by.require(Role::Operator)?;
+        match &what {
+            RoomDone::Merge { into: Some(name) } => check_name("merge.into", name)?,
+            RoomDone::PrBranch { name: Some(name) } => check_name("pr_branch.name", name)?,
+            RoomDone::Merge { into: None }
+            | RoomDone::PrBranch { name: None }
+            | RoomDone::Keep
+            | RoomDone::Discard => {}
+        }
+        let _deciding = Deciding::begin(&self.decisions, id)?;
+        let row = self.find_session(id).await?;
+        let stay = self.stay(&row).await?;
+        if !row.status.is_terminal() {
+            let phase = row.room.as_ref().map(|room| room.phase);
+            if phase == Some(RoomPhase::Closing) {
+                let message = "Run is ending: its room is being given back, try again when it has";
+                return Err(EngineError::conflict(message));
+            }
+            if !matches!(what, RoomDone::PrBranch { .. }) {
+                let message = "Run has not ended: stop it first, or wait for it";
+                return Err(EngineError::conflict(message));
+            }
+        }
+        let Stay { order, made, closed } = stay;
+        let outcome = self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?;
+        let (by, at) = (by.name.clone(), self.cortex.clock.now());
+        let decision = RoomDecision { what, by, at, outcome };
+        let row = self.cortex.room_done(id, decision.clone()).await?;
+        Ok((row, decision))
+    }
+
+    /// Everything on the machine that no living session accounts for.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unavailable`] when this server makes no rooms.
+    pub async fn rooms_leaks(&self, by: &Caller) -> Result<Vec<Leak>, EngineError> {
+        by.require(Role::Operator)?;
+        Ok(self.rooms()?.leaks().await)
+    }
+
+    /// Removes what is ours for certain of that, and answers what is left then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rooms_leaks`].
+    pub async fn rooms_fix(&self, by: &Caller) -> Result<Vec<Leak>, EngineError> {
+        by.require(Role::Admin)?;
+        Ok(self.rooms()?.fix().await)
+    }
+
+    /// Waits, not for long, until a session that is ending has ended.
+    pub(crate) async fn ended(&self, row: SessionRow) -> Result<SessionRow, EngineError> {
+        let id = row.id;
+        if row.status.is_terminal() {
+            return Ok(row);
+        }
+        let mut watch = self.session_watch(id);
+        let wait = async {
+            loop {
+                watch.borrow_and_update();
+                let row = self.find_session(id).await?;
+                if row.status.is_terminal() || watch.changed().await.is_err() {
+                    return Ok(row);
+                }
+            }
+        };
+        match tokio::time::timeout(GIVING_BACK, wait).await {
+            Ok(row) => row,
+            Err(_) => self.find_session(id).await,
+        }
+    }
+}
+
+/// Whether `name` can be the name of a revision or a branch: never an option of git.
+fn check_name(field: &str, name: &str) -> Result<(), EngineError> {
+    let odd = name.is_empty() || name.starts_with('-') || name.contains(char::is_control);
+    if odd || name.len() > NAME_BYTES {
+        let message = format!(
+            "must be 1 to {NAME_BYTES} bytes without control characters, and not begin with `-`"
+        );
+        return Err(EngineError::invalid(field, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! Commands in a sandbox, as the engine sees them: what is started, what is told first, and what
+//! a refusal leads to.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::attest::{Attestation, AttestationRef, Attested};
+use overmind_core::command::CommandSpec;
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
+use overmind_core::ids::SessionId;
+use overmind_core::process::prompt::Screen;
+use overmind_core::process::{
+    Activity, Adopted, AttachOptions, Attachment, End, Ended, EndedBy, ExitStatus, LogQuery,
+    LogReader, NoteKind, PieceReader, ProcessError, ProcessExit, ProcessKey, ProcessSpec,
+    ProcessUser, Processes, Started, TerminalSize, Usage,
+};
+use overmind_core::row::{Role, SessionStatus};
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::session::SANDBOX_ATTESTED;
+use overmind_core::time::Timestamp;
+use overmind_engine::request::{AgentDraft, AgentPatch, SessionDraft};
+use overmind_engine::{Caller, EngineError, Rights};
+use overmind_testkit::store_conformance::attestation;
+
+use crate::world::World;
+
+const AT: Timestamp = Timestamp::from_micros(1);
+
+/// Processes that end at once and well. It remembers what was started.
+#[derive(Debug, Default)]
+struct FakeProcesses(Mutex<Vec<ProcessSpec>>);
+
+impl FakeProcesses {
+    fn started(&self) -> Vec<ProcessSpec> {
+        self.0.lock().expect("no test panics here").clone()
+    }
+}
+
+fn never<T>(key: ProcessKey) -> Fut<'static, Result<T, ProcessError>> {
+    Box::pin(async move { Err(ProcessError::NotAlive(key)) })
+}
+
+fn no_log<T>(session: SessionId) -> Fut<'static, Result<T, ProcessError>> {
+    Box::pin(async move { Err(ProcessError::Log { session, reason: "a fake".to_owned() }) })
+}
+
+impl Processes for FakeProcesses {
+    fn start(&self, spec: ProcessSpec) -> Fut<'_, Result<Started, ProcessError>> {
+        let key = spec.key;
+        self.0.lock().expect("no test panics here").push(spec);
+        Box::pin(async move { Ok(Started { key, pid: 7, at: AT, offset: 0 }) })
+    }
+
+    fn adopt_all(&self) -> Fut<'_, Result<Vec<Adopted>, ProcessError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn end(&self, key: ProcessKey, _: End, _: Option<String>) -> Fut<'_, Result<(), ProcessError>> {
+        never(key)
+    }
+
+    fn signal(&self, key: ProcessKey, _: i32) -> Fut<'_, Result<(), ProcessError>> {
+        never(key)
+    }
+
+    fn write(&self, key: ProcessKey, _: Vec<u8>, _: Duration) -> Fut<'_, Result<(), ProcessError>> {
+        never(key)
+    }
+
+    fn close_input(&self, key: ProcessKey) -> Fut<'_, Result<(), ProcessError>> {
+        never(key)
+    }
+
+    fn resize(&self, key: ProcessKey, _: TerminalSize) -> Fut<'_, Result<(), ProcessError>> {
+        never(key)
+    }
+
+    fn note(
+        &self,
+        session: SessionId,
+        _: NoteKind,
+        _: String,
+    ) -> Fut<'_, Result<(), ProcessError>> {
+        no_log(session)
+    }
+
+    fn usage(&self, key: ProcessKey) -> Fut<'_, Result<Usage, ProcessError>> {
+        never(key)
+    }
+
+    fn usages(
+        &self,
+        _: Vec<ProcessKey>,
+    ) -> Fut<'_, Result<Vec<(ProcessKey, Usage)>, ProcessError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn activity(&self, _: ProcessKey) -> Option<Activity> {
+        None
+    }
+
+    fn ended(&self, _: ProcessKey) -> Fut<'_, Result<Ended, ProcessError>> {
+        Box::pin(async {
+            Ok(Ended::Exited(ProcessExit {
+                status: ExitStatus::Code(0),
+                by: EndedBy::Itself,
+                started_at: AT,
+                ended_at: AT,
+                user: Duration::ZERO,
+                system: Duration::ZERO,
+                max_resident_bytes: 0,
+                leftovers: 0,
+                survivors: 0,
+                offset: 0,
+            }))
+        })
+    }
+
+    fn acknowledge(&self, _: ProcessKey) -> Fut<'_, Result<(), ProcessError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn log(
+        &self,
+        session: SessionId,
+        _: LogQuery,
+    ) -> Fut<'_, Result<Box<dyn LogReader>, ProcessError>> {
+        no_log(session)
+    }
+
+    fn pieces(
+        &self,
+        session: SessionId,
+        _: u64,
+        _: bool,
+    ) -> Fut<'_, Result<Box<dyn PieceReader>, ProcessError>> {
+        no_log(session)
+    }
+
+    fn screen(&self, session: SessionId, _: u16) -> Fut<'_, Result<Screen, ProcessError>> {
+        no_log(session)
+    }
+
+    fn attach(
+        &self,
+        key: ProcessKey,
+        _: AttachOptions,
+    ) -> Fut<'_, Result<Box<dyn Attachment>, ProcessError>> {
+        never(key)
+    }
+
+    fn forget(&self, _: SessionId) -> Fut<'_, Result<(), ProcessError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Answers what it was made with. It remembers what it was asked.
+#[derive(Debug)]
+struct FakeEnclosures {
+    answer: Result<Arc<Attested>, SandboxError>,
+    plans: Mutex<Vec<EnclosePlan>>,
+    ended: Mutex<Vec<SessionId>>,
+}
+
+impl FakeEnclosures {
+    fn new(answer: Result<Arc<Attested>, SandboxError>) -> Arc<Self> {
+        Arc::new(Self { answer, plans: Mutex::default(), ended: Mutex::default() })
+    }
+}
+
+impl Enclose for FakeEnclosures {
+    fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>> {
+        self.plans.lock().expect("no test panics here").push(plan.clone());
+        Box::pin(async move {
+            let attested = self.answer.clone()?;
+            let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+            Ok(Enclosed {
+                argv: ["launcher".to_owned()].into_iter().chain(plan.argv).collect(),
+                cwd: PathBuf::from("/elsewhere"),
+                needs: vec![pair("PLAN", "built")],
+                tells: vec![pair("HOME", "/inside"), pair("USER", "nobody")],
+                user: Some(ProcessUser { uid: 5, gid: 6 }),
+                attested,
+            })
+        })
+    }
+
+    fn ended(&self, session: SessionId) -> Fut<'_, ()> {
+        self.ended.lock().expect("no test panics here").push(session);
+        Box::pin(async {})
+    }
+
+    fn keep(&self, _: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+fn namespace(world_signs: Option<&overmind_core::attest::Notary>) -> Arc<Attested> {
+    let level = SandboxLevel::Namespace;
+    let record = Attestation { asked: level, achieved: level, ..attestation() };
+    Arc::new(Attested::new(record, world_signs))
+}
+
+fn command(change: impl FnOnce(&mut CommandSpec)) -> CommandSpec {
+    let env = vec![("USER".to_owned(), "chosen".to_owned()), ("A".to_owned(), "b".to_owned())];
+    let mut command =
+        CommandSpec { argv: vec!["serve".into()], env, terminal: true, ..CommandSpec::default() };
+    change(&mut command);
+    command
+}
+
+fn boxed(draft: &mut AgentDraft, command: CommandSpec) {
+    draft.tools_allowed = Vec::new();
+    draft.sandbox = Some(SandboxLevel::Namespace);
+    draft.command = Some(command);
+}
+
+#[tokio::test]
+async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_before() {
+    let (processes, attested) = (Arc::new(FakeProcesses::default()), namespace(None));
+    let enclosures = FakeEnclosures::new(Ok(Arc::clone(&attested)));
+    let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
+    let granted = command(|command| {
+        command.read = vec!["/opt/node".into()];
+        command.network = Network::None;
+    });
+    let agent = world.agent("m", |draft| boxed(draft, granted)).await;
+    let run = world.run(&agent, "now").await;
+    let row = world.ended(run).await;
+    assert_eq!(row.status, SessionStatus::Succeeded);
+    assert_eq!(row.attestation, Some(AttestationRef::from(&*attested)));
+
+    let plan = enclosures.plans.lock().unwrap().remove(0);
+    assert_eq!((plan.session, plan.level), (run, SandboxLevel::Namespace));
+    assert_eq!(plan.argv, ["serve", "now"]);
+    assert_eq!((plan.workspace, plan.terminal), (world.dir.path().to_owned(), true));
+    assert_eq!((plan.read, plan.network), (vec!["/opt/node".into()], Network::None));
+
+    let spec = processes.started().remove(0);
+    assert!(spec.enclosed);
+    assert_eq!(spec.argv, ["launcher", "serve", "now"]);
+    assert_eq!(spec.cwd, PathBuf::from("/elsewhere"));
+    assert_eq!(spec.user, Some(ProcessUser { uid: 5, gid: 6 }));
+    let value = |name: &str| {
+        let mut all = spec.env.iter().filter(|(known, _)| known == name);
+        let value = all.next().map(|(_, value)| value.as_str());
+        assert_eq!(all.next(), None, "{name} is there once");
+        value
+    };
+    assert_eq!(
+        (value("PLAN"), value("HOME"), value("A")),
+        (Some("built"), Some("/inside"), Some("b"))
+    );
+    assert_eq!(value("USER"), Some("chosen"), "what the agent says, it means");
+    assert!(value("OVERMIND_TOKEN").is_some());
+
+    let kinds = world.kinds(run).await;
+    let at = |wanted: &str| kinds.iter().position(|kind| kind == wanted).expect("it is there");
+    assert!(at(SANDBOX_ATTESTED) < at("process.started"), "{kinds:?}");
+    world.until_true("the home goes", || enclosures.ended.lock().unwrap().contains(&run)).await;
+    world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_run_in_words_and_nothing_is_started() {
+    let refusal = SandboxError::Unavailable {
+        code: "c".into(),
+        message: "no namespaces here".into(),
+        reason: "r".into(),
+        remedy: "allow them".into(),
+    };
+    let with = FakeEnclosures::new(Err(refusal));
+    for (enclosures, words) in [
+        (Some(with as Arc<dyn Enclose>), "no namespaces here; to do: allow them"),
+        (None, "puts no sandbox around a command"),
+    ] {
+        let processes = Arc::new(FakeProcesses::default());
+        let world = World::with_commands(processes.clone(), enclosures).await;
+        let agent = world.agent("m", |draft| boxed(draft, command(|_| ()))).await;
+        let run = world.run(&agent, "").await;
+        let row = world.ended(run).await;
+        assert_eq!((row.status, row.attestation), (SessionStatus::Failed, None));
+        let error = row.error.expect("it failed").to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!(processes.started(), [], "nothing weaker either");
+        world.check(&[run]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
+    let processes = Arc::new(FakeProcesses::default());
+    let enclosures = FakeEnclosures::new(Ok(namespace(None)));
+    let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
+    let open = world
+        .agent("m", |draft| {
+            boxed(draft, command(|_| ()));
+            draft.sandbox = Some(SandboxLevel::None);
+        })
+        .await;
+    let closed = world.agent("m", |draft| boxed(draft, command(|_| ()))).await;
+    let draft = |agent: &str, sandbox| SessionDraft {
+        agent: agent.to_owned(),
+        task: String::new(),
+        name: None,
+        parent: None,
+        command: None,
+        sandbox,
+        room: None,
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
+    };
+    let none = world.run(&open, "").await;
+    world.ended(none).await;
+    assert_eq!(enclosures.plans.lock().unwrap().len(), 0);
+    let more = draft(&open, Some(SandboxLevel::Namespace));
+    let more = world.engine.session_create(&world.by, more).await.unwrap().value;
+    assert_eq!(more.sandbox, SandboxLevel::Namespace);
+    world.ended(more.id).await;
+    assert_eq!(enclosures.plans.lock().unwrap().len(), 1);
+    for (agent, level) in [(&closed, SandboxLevel::None), (&open, SandboxLevel::Docker)] {
+        let refused = world.engine.session_create(&world.by, draft(agent, Some(level))).await;
+        assert!(matches!(refused, Err(EngineError::Invalid { .. })), "{level:?}: {refused:?}");
+    }
+    world.check(&[none, more.id]).await;
+}
+
+#[tokio::test]
+async fn paths_of_the_host_are_an_admins_to_grant() {
+    let world = World::with_commands(Arc::new(FakeProcesses::default()), None).await;
+    let operator = Caller { rights: Rights::Role(Role::Operator), ..Caller::admin() };
+    let draft = |name: &str, read: &[&str]| {
+        let read = read.iter().map(PathBuf::from).collect();
+        let mut draft = AgentDraft {
+            name: name.into(),
+            role: "r".into(),
+            model: "m".into(),
+            ..AgentDraft::default()
+        };
+        boxed(&mut draft, command(|command| command.read = read));
+        draft
+    };
+    let engine = &world.engine;
+    engine.agent_create(&operator, draft("plain", &[]), None).await.unwrap();
+    let refused = engine.agent_create(&operator, draft("reads", &["/opt"]), None).await;
+    assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
+    engine.agent_create(&world.by, draft("reads", &["/opt"]), None).await.unwrap();
+    let patch =
+        |read: &[&str]| AgentPatch { command: draft("x", read).command, ..AgentPatch::default() };
+    let more = engine.agent_patch(&operator, "reads", patch(&["/opt", "/srv"])).await;
+    assert!(matches!(more, Err(EngineError::Forbidden { .. })), "{more:?}");
+    engine.agent_patch(&operator, "reads", patch(&[])).await.unwrap();
+    world.check(&[]).await;
+}

@@ -1,0 +1,522 @@
+//! Runs of commands in rooms, over fakes of both ports that write one journal.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use overmind_core::command::{CommandSpec, StopHow};
+use overmind_core::ids::SessionId;
+use overmind_core::room::stay::{RoomPhase, RoomRow};
+use overmind_core::room::{Leak, RoomDone, RoomEnd, RoomWhen, RoomWish};
+use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::store::{EventQuery, StreamId};
+use overmind_engine::request::SessionDraft;
+use overmind_engine::{Caller, EngineError, Rights};
+use overmind_testkit::processes::FakeProcesses;
+use overmind_testkit::rooms::{FakeRooms, Journal};
+use tempfile::TempDir;
+
+use crate::world::World;
+
+/// An engine, and the two ports, which outlive it.
+struct House {
+    world: World,
+    rooms: Arc<FakeRooms>,
+    processes: Arc<FakeProcesses>,
+    journal: Journal,
+    agent: String,
+}
+
+fn draft(agent: &str, room: Option<RoomWish>) -> SessionDraft {
+    SessionDraft {
+        agent: agent.into(),
+        task: "mend it".into(),
+        name: Some("mend".into()),
+        parent: None,
+        command: None,
+        sandbox: None,
+        room,
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
+    }
+}
+
+impl House {
+    async fn new() -> Self {
+        let journal = Journal::default();
+        let rooms = FakeRooms::new(journal.clone());
+        let processes = FakeProcesses::new(journal.clone());
+        let dir = Arc::new(tempfile::tempdir().expect("a directory can be made"));
+        Self::of(dir, rooms, processes, journal).await
+    }
+
+    async fn of(
+        dir: Arc<TempDir>,
+        rooms: Arc<FakeRooms>,
+        processes: Arc<FakeProcesses>,
+        journal: Journal,
+    ) -> Self {
+        let world = World::of_commands(dir, Arc::clone(&processes), Some(Arc::clone(&rooms))).await;
+        let agent = command_agent(&world).await;
+        Self { world, rooms, processes, journal, agent }
+    }
+
+    /// The server ends, whatever goes on, and another one begins.
+    async fn restarted(self) -> Self {
+        let Self { world, rooms, processes, journal, agent: _ } = self;
+        world.engine.drain(Duration::ZERO).await;
+        let dir = Arc::clone(&world.dir);
+        drop(world);
+        journal.write("restart");
+        Self::of(dir, rooms, processes, journal).await
+    }
+
+    async fn run(&self) -> SessionId {
+        self.wishing(RoomWish::default()).await
+    }
+
+    async fn wishing(&self, wish: RoomWish) -> SessionId {
+        let draft = draft(&self.agent, Some(wish));
+        let made = self.world.engine.session_create(&self.world.by, draft).await;
+        made.expect("the run is made").value.id
+    }
+
+    async fn until(&self, what: &str) {
+        self.world.until_true(what, || self.journal.has(what)).await;
+    }
+
+    /// Its command runs, and the log says so.
+    async fn up(&self, run: SessionId) {
+        self.until_row(run, |row| row.command.as_ref().is_some_and(|row| row.pid.is_some())).await;
+    }
+
+    async fn until_row(&self, run: SessionId, ready: impl Fn(&SessionRow) -> bool) -> SessionRow {
+        let mut watch = self.world.engine.session_watch(run);
+        let wait = async {
+            loop {
+                watch.borrow_and_update();
+                let row = self.world.engine.session_fetch(&self.world.by, run).await;
+                let row = row.expect("the run is there");
+                if ready(&row) {
+                    return row;
+                }
+                watch.changed().await.expect("the engine is there");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it comes to that")
+    }
+
+    async fn phase(&self, run: SessionId, phase: RoomPhase) {
+        self.until_row(run, |row| row.room.as_ref().is_some_and(|room| room.phase == phase)).await;
+    }
+
+    async fn exits(&self, code: i32) {
+        self.world.until_true("a life goes on", || self.processes.exits(code)).await;
+    }
+
+    async fn ended(&self, run: SessionId) -> (SessionStatus, RoomRow, SessionRow) {
+        let row = self.world.ended(run).await;
+        (row.status, *row.room.clone().expect("it had a room"), row)
+    }
+}
+
+async fn command_agent(world: &World) -> String {
+    world
+        .agent("command", |draft| {
+            draft.tools_allowed = Vec::new();
+            draft.sandbox = Some(SandboxLevel::None);
+            draft.command = Some(CommandSpec {
+                argv: vec!["agent".into()],
+                env: vec![("COLOR".into(), "of-the-agent".into())],
+                ..CommandSpec::default()
+            });
+        })
+        .await
+}
+
+fn canceled(by: &str) -> Option<StopHow> {
+    match by {
+        "kill" => Some(StopHow::Kill),
+        "stop" => Some(StopHow::Stop { grace_ms: 1_000 }),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_run_gets_its_room_first_and_gives_it_back_last() {
+    let house = House::new().await;
+    let run = house.run().await;
+    house.up(run).await;
+    let row = house.world.engine.session_fetch(&house.world.by, run).await.unwrap();
+    let room = row.room.clone().unwrap();
+    assert_eq!(room.phase, RoomPhase::Ready);
+    assert_eq!(room.made.as_ref().unwrap().branch.as_deref(), Some("overmind/mend"));
+    house.exits(0).await;
+    let (status, room, _) = house.ended(run).await;
+    assert_eq!((status, room.phase), (SessionStatus::Succeeded, RoomPhase::Closed));
+    assert_eq!(room.closed.unwrap().branch.as_deref(), Some("overmind/kept"));
+    assert_eq!(
+        house.journal.read(),
+        ["keep 0", "prepare", "prepared", "environment", "start 1", "close", "closed"]
+    );
+    assert_eq!(
+        house.world.kinds(run).await,
+        [
+            "run.queued",
+            "run.started",
+            "room.preparing",
+            "room.progress",
+            "room.progress",
+            "room.ready",
+            "process.starting",
+            "process.started",
+            "process.ended",
+            "room.closing",
+            "room.progress",
+            "room.closed",
+            "run.succeeded",
+        ]
+    );
+    // What was said while it was made stands in the log of the run.
+    let notes = house.processes.notes.lock().unwrap().clone();
+    assert_eq!(
+        notes,
+        [
+            "the room: setup: npm ci",
+            "npm ci: added 3 packages",
+            "the room: warning: two files were left out",
+            "the room: services",
+        ]
+    );
+    assert_eq!(house.rooms.left(), 0);
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn its_environment_and_directory_reach_the_command_and_no_log() {
+    let house = House::new().await;
+    let run = house.run().await;
+    house.up(run).await;
+    let spec = house.processes.started.lock().unwrap()[0].clone();
+    assert_eq!(spec.cwd, house.world.dir.path().join("room"));
+    let of = |name: &str| {
+        let found: Vec<_> = spec.env.iter().filter(|(known, _)| known == name).collect();
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        found[0].1.clone()
+    };
+    assert_eq!(of("PORT"), "20001");
+    assert_eq!(of("DATABASE_URL"), "postgres://app:hush@127.0.0.1/app");
+    assert_eq!(of("COLOR"), "of-the-agent", "the agent's own words come after the room's");
+    assert_eq!(of("OVERMIND_SESSION_ID"), run.to_string(), "and ours after all");
+    house.exits(0).await;
+    house.ended(run).await;
+    let stream = Some(StreamId::Session(run));
+    let query = EventQuery { stream, after: 0, kinds: &[], limit: 1000 };
+    for event in house.world.store.events(query).await.unwrap() {
+        assert!(!event.payload.contains("hush"), "{event:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_room_that_cannot_be_made_fails_the_run_with_the_reason() {
+    let house = House::new().await;
+    house.rooms.fail("prepare");
+    let run = house.run().await;
+    let (status, room, row) = house.ended(run).await;
+    assert_eq!((status, room.phase), (SessionStatus::Failed, RoomPhase::Failed));
+    let error = row.error.unwrap();
+    assert_eq!(
+        (&error["code"], &error["message"]),
+        (&"room".into(), &"prepare fails as wanted".into())
+    );
+    assert_eq!(house.journal.count("start 1"), 0);
+    let notes = house.processes.notes.lock().unwrap().clone();
+    assert!(notes.contains(&"the room: prepare fails as wanted".to_owned()), "{notes:?}");
+    // Nothing is to be asked of it.
+    let work = house.world.engine.session_work(&house.world.by, run).await;
+    assert!(matches!(work, Err(EngineError::Conflict { .. })), "{work:?}");
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn variables_that_cannot_be_had_end_the_life_and_not_the_way_back() {
+    let house = House::new().await;
+    house.rooms.fail("environment");
+    let run = house.run().await;
+    let (status, room, row) = house.ended(run).await;
+    assert_eq!((status, room.phase), (SessionStatus::Failed, RoomPhase::Closed));
+    let message = row.error.unwrap()["message"].to_string();
+    assert!(message.contains("its room: environment fails as wanted"), "{message}");
+}
+
+#[tokio::test]
+async fn a_room_that_cannot_be_given_back_is_said_and_the_run_ends() {
+    let house = House::new().await;
+    house.rooms.fail("close");
+    let run = house.run().await;
+    house.exits(3).await;
+    let (status, room, row) = house.ended(run).await;
+    assert_eq!((status, room.phase), (SessionStatus::Failed, RoomPhase::Left));
+    assert_eq!(room.error.unwrap().message, "close fails as wanted");
+    assert_eq!(row.error.unwrap()["exit_code"], 3, "how it ended is not forgotten over it");
+    assert!(house.world.kinds(run).await.contains(&"room.left".to_owned()));
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn whoever_ends_it_while_its_room_is_made_gets_a_clean_end() {
+    for how in ["kill", "stop", "cancel"] {
+        let house = House::new().await;
+        house.rooms.hang("prepare");
+        let run = house.run().await;
+        house.until("prepare").await;
+        let (engine, by) = (&house.world.engine, &house.world.by);
+        match canceled(how) {
+            Some(how) => engine.session_stop(by, run, how).await.unwrap(),
+            None => engine.session_cancel(by, run).await.unwrap(),
+        };
+        let (status, room, _) = house.ended(run).await;
+        assert_eq!((status, room.phase), (SessionStatus::Canceled, RoomPhase::Closed), "{how}");
+        assert_eq!(house.journal.read(), ["keep 0", "prepare", "close", "closed"]);
+        assert_eq!(house.rooms.left(), 0, "half made, and given back");
+        house.world.check(&[run]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_kills_first_and_answers_when_the_room_is_given_back() {
+    let house = House::new().await;
+    let run = house.run().await;
+    house.up(run).await;
+    let row = house.world.engine.session_cancel(&house.world.by, run).await.unwrap();
+    assert_eq!(row.status, SessionStatus::Canceled);
+    let journal = house.journal.read();
+    assert_eq!(journal[journal.len() - 3..], ["killed", "close", "closed"]);
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
+    let house = House::new().await;
+    house.rooms.hang("close");
+    let run = house.run().await;
+    house.exits(0).await;
+    house.until("close").await;
+    house.phase(run, RoomPhase::Closing).await;
+    let (engine, by) = (&house.world.engine, &house.world.by);
+    let row = engine.session_fetch(by, run).await.unwrap();
+    assert_eq!((row.status, row.finished_at), (SessionStatus::Running, None));
+    for refused in [
+        engine.session_cancel(by, run).await,
+        engine.session_cancel_all(by, run).await,
+        engine.session_stop(by, run, StopHow::Kill).await,
+        engine.session_done(by, run, RoomDone::PrBranch { name: None }).await.map(|done| done.0),
+    ] {
+        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        assert!(message.contains("ending"), "{message}");
+    }
+    house.rooms.let_go();
+    assert_eq!(house.ended(run).await.0, SessionStatus::Succeeded);
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn a_restart_in_any_phase_goes_on_where_it_was() {
+    // While it is made: what was half made is made anew.
+    let house = House::new().await;
+    house.rooms.hang("prepare");
+    let run = house.run().await;
+    house.until("prepare").await;
+    let house = house.restarted().await;
+    house.rooms.let_go();
+    house.up(run).await;
+    assert_eq!(house.journal.count("keep 1"), 1, "a room that is wanted is named");
+    assert_eq!(house.journal.count("prepare"), 2);
+
+    // While its command runs: nothing is made again, and its process is found.
+    let house = house.restarted().await;
+    house.until_row(run, |row| row.epoch == 3).await;
+    assert_eq!((house.processes.alive(), house.journal.count("prepare")), (1, 2));
+
+    // While it is given back: that is asked for again, and how it ended stands.
+    house.rooms.hang("close");
+    house.exits(4).await;
+    house.until("close").await;
+    house.phase(run, RoomPhase::Closing).await;
+    let house = house.restarted().await;
+    house.rooms.let_go();
+    let (status, room, row) = house.ended(run).await;
+    assert_eq!((status, room.phase), (SessionStatus::Failed, RoomPhase::Closed));
+    assert_eq!(row.error.unwrap()["exit_code"], 4);
+    assert_eq!((house.journal.count("close"), house.journal.count("closed")), (2, 1));
+    assert_eq!((house.journal.count("start 1"), house.rooms.left()), (1, 0));
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn what_a_crash_left_alive_of_an_ending_run_is_killed_before_its_room_goes() {
+    let house = House::new().await;
+    let run = house.run().await;
+    house.up(run).await;
+    // It was to be killed, and the server ends before that is done.
+    house.processes.deaf.store(true, Ordering::SeqCst);
+    let cancel = house.world.engine.session_cancel(&house.world.by, run);
+    tokio::select! {
+        answer = cancel => panic!("it answers while its process lives: {answer:?}"),
+        () = house.until("deaf") => {}
+    }
+    house.phase(run, RoomPhase::Closing).await;
+    assert!(!house.journal.has("close"), "its room goes while its process lives");
+    house.processes.deaf.store(false, Ordering::SeqCst);
+    let house = house.restarted().await;
+    assert_eq!(house.ended(run).await.0, SessionStatus::Canceled);
+    assert_eq!((house.processes.alive(), house.rooms.left()), (0, 0));
+    let journal = house.journal.read();
+    let at = |what: &str| journal.iter().position(|line| line == what).unwrap();
+    assert!(at("restart") < at("killed") && at("killed") < at("close"), "{journal:?}");
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn who_wants_no_room_is_run_as_ever() {
+    let house = House::new().await;
+    let never = RoomWish { when: RoomWhen::Never, ..RoomWish::default() };
+    let run = house.wishing(never).await;
+    house.exits(0).await;
+    let row = house.world.ended(run).await;
+    assert_eq!((row.status, row.room), (SessionStatus::Succeeded, None));
+    let kinds = house.world.kinds(run).await;
+    assert!(kinds.iter().all(|kind| !kind.starts_with("room.")), "{kinds:?}");
+    assert_eq!(house.journal.read(), ["keep 0", "start 1"]);
+    let cwd = house.processes.started.lock().unwrap()[0].cwd.clone();
+    assert_eq!(cwd, house.world.dir.path());
+    let work = house.world.engine.session_work(&house.world.by, run).await;
+    assert!(matches!(work, Err(EngineError::Conflict { .. })), "{work:?}");
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn wishes_that_cannot_be_granted_are_refused() {
+    let processes = FakeProcesses::new(Journal::default());
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let world = World::of_commands(dir, processes, None).await;
+    let agent = command_agent(&world).await;
+    let make = |wish| world.engine.session_create(&world.by, draft(&agent, wish));
+    let always = RoomWish { when: RoomWhen::Always, ..RoomWish::default() };
+    let based = RoomWish { base: Some("main".into()), ..RoomWish::default() };
+    for wish in [always.clone(), based] {
+        let refused = make(Some(wish)).await.unwrap_err();
+        assert!(matches!(&refused, EngineError::Invalid { field, .. } if field == "room"));
+    }
+    let row = make(None).await.unwrap().value;
+    assert_eq!(row.room, None);
+
+    let house = House::new().await;
+    let odd = RoomWish { base: Some("--upload-pack=x".into()), ..RoomWish::default() };
+    let refused =
+        house.world.engine.session_create(&house.world.by, draft(&house.agent, Some(odd)));
+    let refused = refused.await.unwrap_err();
+    assert!(matches!(&refused, EngineError::Invalid { field, .. } if field == "room.base"));
+    let thinker = house.world.agent("gpt-test", |_| ()).await;
+    let refused = house.world.engine.session_create(&house.world.by, draft(&thinker, Some(always)));
+    assert!(matches!(refused.await, Err(EngineError::Invalid { .. })));
+}
+
+#[tokio::test]
+async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
+    let house = House::new().await;
+    let (engine, by) = (house.world.engine.clone(), house.world.by.clone());
+    let base = Some("main".to_owned());
+    let run = house.wishing(RoomWish { base, end: RoomEnd::Keep, ..RoomWish::default() }).await;
+    house.up(run).await;
+    let work = engine.session_work(&by, run).await.unwrap();
+    assert_eq!(
+        (work.branch.as_deref(), work.base.as_deref()),
+        (Some("overmind/mend"), Some("main"))
+    );
+    // While it runs only a branch can be made of what is there.
+    let merge = RoomDone::Merge { into: None };
+    for early in [merge.clone(), RoomDone::Keep, RoomDone::Discard] {
+        let refused = engine.session_done(&by, run, early).await;
+        let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
+        assert!(message.contains("has not ended"), "{message}");
+    }
+    let branch = RoomDone::PrBranch { name: Some("fix/it".into()) };
+    let (row, decision) = engine.session_done(&by, run, branch.clone()).await.unwrap();
+    assert_eq!((row.status, decision.what), (SessionStatus::Running, branch));
+    house.exits(0).await;
+    assert_eq!(house.ended(run).await.1.phase, RoomPhase::Kept);
+    let (row, decision) = engine.session_done(&by, run, merge.clone()).await.unwrap();
+    assert_eq!(decision.outcome.commit.as_deref(), Some("c0ffee"));
+    let shown = engine.session_fetch(&by, run).await.unwrap();
+    assert_eq!((shown.room.as_ref().unwrap().done.as_ref(), &shown), (Some(&decision), &row));
+    let kinds = house.world.kinds(run).await;
+    assert_eq!(kinds.iter().filter(|kind| *kind == "room.done").count(), 2);
+    // What failed is no decision.
+    house.rooms.fail("done");
+    let failed = engine.session_done(&by, run, RoomDone::Discard).await;
+    assert!(matches!(failed, Err(EngineError::Unavailable { .. })), "{failed:?}");
+    assert_eq!(engine.session_fetch(&by, run).await.unwrap(), row);
+    let odd = RoomDone::PrBranch { name: Some("--force".into()) };
+    let refused = engine.session_done(&by, run, odd).await;
+    assert!(matches!(refused, Err(EngineError::Invalid { .. })), "{refused:?}");
+    // A restart reads the same.
+    let house = house.restarted().await;
+    let again = house.world.engine.session_fetch(&by, run).await.unwrap();
+    assert_eq!(again, row);
+    house.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn two_decisions_at_once_are_one() {
+    let house = House::new().await;
+    let run = house.run().await;
+    house.exits(0).await;
+    house.ended(run).await;
+    house.rooms.hang("done");
+    let (engine, by) = (&house.world.engine, &house.world.by);
+    let merge = RoomDone::Merge { into: None };
+    let (first, second) = tokio::join!(engine.session_done(by, run, merge.clone()), async {
+        house.until("done").await;
+        let second = engine.session_done(by, run, RoomDone::Discard).await;
+        house.rooms.let_go();
+        second
+    });
+    assert_eq!(first.unwrap().1.what, merge);
+    let Err(EngineError::Conflict { message }) = second else { panic!("{second:?}") };
+    assert!(message.contains("another decision"), "{message}");
+}
+
+#[tokio::test]
+async fn leaks_are_told_to_operators_and_mended_by_admins() {
+    let leak = |what: &str, fixable| Leak {
+        kind: "port".into(),
+        what: what.into(),
+        session: None,
+        how: "end what listens".into(),
+        fixable,
+        bytes: None,
+    };
+    let house = House::new().await;
+    *house.rooms.leaks.lock().unwrap() = vec![leak("20001", true), leak("20002", false)];
+    let run = house.run().await;
+    house.exits(0).await;
+    let (_, room, _) = house.ended(run).await;
+    assert_eq!(room.closed.unwrap().leaks.len(), 2);
+    assert!(house.world.kinds(run).await.contains(&"room.leaked".to_owned()));
+    let engine = &house.world.engine;
+    let caller = |role| Caller { name: "key".into(), rights: Rights::Role(role) };
+    assert_eq!(engine.rooms_leaks(&caller(Role::Operator)).await.unwrap().len(), 2);
+    let refused = [
+        engine.rooms_leaks(&caller(Role::Viewer)).await,
+        engine.rooms_fix(&caller(Role::Operator)).await,
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
+    }
+    let left = engine.rooms_fix(&caller(Role::Admin)).await.unwrap();
+    assert_eq!(left, [leak("20002", false)]);
+    house.world.check(&[run]).await;
+}

@@ -1,0 +1,108 @@
+//! Rooms of sessions as configured: beneath the data directory, with what commands inherit.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::time::Clock;
+use overmind_server::{Backends, Found, Proxy, label};
+use overmind_workspace::git::Git;
+use overmind_workspace::rooms::{LocalRooms, Options, Serving};
+
+use super::{StartError, docker_options};
+use crate::config::Config;
+
+/// How long one call of git may take: a first checkout of a large repository included.
+const GIT: Duration = Duration::from_mins(5);
+
+/// The rooms of this data directory. Nothing is read or made before the first session wants one.
+pub(super) fn open(config: &Config, clock: &Arc<dyn Clock>) -> Arc<LocalRooms> {
+    let inherited = |name: &str| {
+        config.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    };
+    let home = inherited("HOME").map(PathBuf::from);
+    let usual = Git::default();
+    Arc::new(LocalRooms::open(Options {
+        docker: Some(docker_options(config, "rooms").socket),
+        environment: config.environment.iter().cloned().collect(),
+        // What `url_env` of a project may name: as with tools, only what was meant to be named.
+        secrets: config
+            .credentials
+            .iter()
+            .map(|(name, secret)| (name.clone(), secret.expose().to_owned()))
+            .collect(),
+        excludes_file: home.map(|home| home.join(".config/git/ignore")),
+        git: match inherited("PATH") {
+            Some(path) => Git::new("git".into(), path.into(), GIT),
+            None => usual,
+        },
+        ..Options::new(config.data.path(), Arc::clone(clock))
+    }))
+}
+
+/// The proxy for names of what runs serve, if one is wanted. It listens already.
+pub(super) async fn proxy(
+    config: &Config,
+    rooms: &Arc<LocalRooms>,
+) -> Result<Option<Proxy>, StartError> {
+    let Some(address) = config.rooms_proxy else { return Ok(None) };
+    let names = Arc::new(Names(Arc::clone(rooms)));
+    Ok(Some(Proxy::bind(address, names).await?))
+}
+
+/// Names of open rooms.
+#[derive(Debug)]
+struct Names(Arc<LocalRooms>);
+
+impl Backends for Names {
+    fn find(&self, run: &str, service: Option<&str>) -> Found {
+        find(&self.0.serving(), run, service)
+    }
+}
+
+fn find(serving: &[Serving], run: &str, service: Option<&str>) -> Found {
+    let Some(found) = serving.iter().find(|one| label(&one.name) == run) else {
+        return Found::NoRun { there: serving.iter().map(|one| label(&one.name)).collect() };
+    };
+    let port = match service {
+        None => found.main(),
+        Some(service) => {
+            found.services.iter().find(|(name, _)| label(name) == service).map(|(_, port)| *port)
+        }
+    };
+    match port {
+        Some(port) => Found::Port(port),
+        None => Found::NoService { there: found.services.keys().map(|name| label(name)).collect() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serving(name: &str, services: &[(&str, u16)], port: Option<u16>) -> Serving {
+        let services = services.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
+        Serving { name: name.to_owned(), services, port }
+    }
+
+    #[test]
+    fn a_run_is_known_by_its_one_service_or_its_port() {
+        let all = [
+            serving("fix login", &[("web", 1)], Some(9)),
+            serving("two", &[("api_v1", 2), ("web", 3)], Some(4)),
+            serving("none", &[], None),
+        ];
+        let there = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        for (run, service, wanted) in [
+            ("fix-login", None, Found::Port(1)),
+            ("fix-login", Some("web"), Found::Port(1)),
+            ("two", None, Found::Port(4)),
+            ("two", Some("api-v1"), Found::Port(2)),
+            ("two", Some("x"), Found::NoService { there: there(&["api-v1", "web"]) }),
+            ("none", None, Found::NoService { there: there(&[]) }),
+            ("gone", None, Found::NoRun { there: there(&["fix-login", "two", "none"]) }),
+        ] {
+            assert_eq!(find(&all, run, service), wanted, "{service:?} of {run}");
+        }
+    }
+}

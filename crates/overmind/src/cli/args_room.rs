@@ -1,0 +1,94 @@
+//! The grammar of what concerns rooms: what runs of commands work in.
+
+use clap::{ArgGroup, Args};
+use overmind_api::{RoomAction, RoomDone, RoomEnd, RoomWhen, RoomWish};
+
+// Of `run`. No doc comment: it would become that of `run`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Options of rooms")]
+pub struct RoomFlags {
+    /// Work in the directory itself: no worktree, ports, databases or services of its own
+    #[arg(long, conflicts_with_all = ["room", "base", "carry", "keep"])]
+    pub here: bool,
+    /// A room also outside of git: a copy of the directory
+    #[arg(long)]
+    pub room: bool,
+    /// The branch, tag or commit that its branch begins at [default: what is checked out]
+    #[arg(long, value_name = "REV")]
+    pub base: Option<String>,
+    /// Copy uncommitted changes along
+    #[arg(long)]
+    pub carry: bool,
+    /// Leave the worktree where it is when the run ends
+    #[arg(long)]
+    pub keep: bool,
+}
+
+impl RoomFlags {
+    /// `None` when nothing is asked for: the server's own choice.
+    pub fn wish(&self) -> Option<RoomWish> {
+        let Self { here, room, base, carry, keep } = self;
+        let when = match (here, room) {
+            (true, _) => RoomWhen::Never,
+            (false, true) => RoomWhen::Always,
+            (false, false) => RoomWhen::Auto,
+        };
+        let end = if *keep { RoomEnd::Keep } else { RoomEnd::Park };
+        let wish = RoomWish { when, base: base.clone(), carry_changes: *carry, end };
+        (wish != RoomWish::default()).then_some(wish)
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct WorkArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Only how much it is
+    #[arg(long)]
+    pub stat: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["merge", "pr_branch", "keep", "discard"]))]
+pub struct DoneArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Merge its work into what is checked out in the project
+    #[arg(long)]
+    pub merge: bool,
+    /// Merge into this branch instead
+    #[arg(long, value_name = "BRANCH", requires = "merge", conflicts_with_all = ["pr_branch", "keep", "discard"])]
+    pub into: Option<String>,
+    /// Put its work on a branch of the project's repository, to be pushed; also while it runs
+    #[arg(long, value_name = "NAME", num_args = 0..=1)]
+    pub pr_branch: Option<Option<String>>,
+    /// Keep the worktree
+    #[arg(long)]
+    pub keep: bool,
+    /// Throw its work away
+    #[arg(long)]
+    pub discard: bool,
+    /// Do not ask before work is thrown away
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+impl DoneArgs {
+    pub fn done(&self) -> RoomDone {
+        let (action, into, name) = match &self.pr_branch {
+            Some(name) => (RoomAction::PrBranch, None, name.clone()),
+            None if self.merge => (RoomAction::Merge, self.into.clone(), None),
+            None if self.keep => (RoomAction::Keep, None, None),
+            None => (RoomAction::Discard, None, None),
+        };
+        RoomDone { action, into, name }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct UrlArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Only the address of this service
+    pub service: Option<String>,
+}

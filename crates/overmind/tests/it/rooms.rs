@@ -1,0 +1,42 @@
+//! Rooms on the command line, as far as it goes without one: what a run in no room answers.
+
+use crate::home::{Home, until};
+
+#[test]
+fn a_run_without_a_room_has_no_work_and_no_address() {
+    let home = Home::up();
+    home.run(&["run", "--here", "--name", "plain", "true"]).ok();
+    home.run(&["wait", "plain"]).ok();
+    let run = home.run(&["ps", "--all", "-o", "json"]).ok().json()[0].clone();
+    assert_eq!((&run["name"], &run["room"]), (&"plain".into(), &serde_json::Value::Null));
+    for (args, code) in [
+        (&["work", "plain"][..], 5),
+        (&["done", "plain", "--merge"], 5),
+        (&["done", "plain", "--discard", "--yes"], 5),
+        // Nobody is there to be asked.
+        (&["done", "plain", "--discard"], 2),
+        (&["url", "plain"], 3),
+        (&["url", "nobody"], 3),
+        (&["done", "plain"], 2),
+        (&["done", "plain", "--merge", "--keep"], 2),
+        (&["done", "plain", "--keep", "--into", "main"], 2),
+        (&["run", "--here", "--room", "true"], 2),
+    ] {
+        let done = home.run(args);
+        assert_eq!(done.code, code, "{args:?}: {}{}", done.out, done.err);
+    }
+    let told = home.run(&["work", "plain"]).err;
+    assert!(told.contains("no room"), "{told}");
+    let wide = home.run(&["ps", "--all", "-o", "wide"]).ok().out;
+    assert!(wide.contains("BRANCH") && wide.contains("ROOM"), "{wide}");
+    until("it ends", || Some(home.run(&["ps"]).ok().out).filter(|out| !out.contains("plain")));
+}
+
+#[test]
+fn the_wish_for_a_room_is_of_commands_only() {
+    let home = Home::up();
+    home.run(&["agent", "create", "--name", "thinker", "--model", "deterministic"]).ok();
+    let done = home.run(&["run", "thinker", "--room", "shell: true"]);
+    assert_eq!(done.code, 2, "{}", done.err);
+    assert!(done.err.contains("only runs of agents that are commands"), "{}", done.err);
+}

@@ -1,0 +1,362 @@
+//! Runs in rooms of their own, whole: real repositories, real services, real kills, and nothing
+//! left of any of them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use overmind_testkit::real::counterpart;
+use serde_json::{Value, json};
+
+use crate::commands::Commands;
+use crate::home::until;
+
+/// A person's machine with a repository, whose files are looked at in the end.
+struct House {
+    home: Commands,
+    project: PathBuf,
+}
+
+impl House {
+    fn new(config: Option<&str>) -> Self {
+        let home = Commands::up();
+        let project = home.0.work().join("app");
+        std::fs::create_dir(&project).unwrap();
+        let house = Self { home, project };
+        house.git(&["init", "-q", "-b", "main"]);
+        std::fs::write(house.project.join("story.txt"), "once\n").unwrap();
+        if let Some(config) = config {
+            std::fs::write(house.project.join(".overmind.yml"), config).unwrap();
+        }
+        house.git(&["add", "-A"]);
+        house.git(&["commit", "-qm", "first"]);
+        house
+    }
+
+    fn git(&self, args: &[&str]) -> String {
+        git_in(&self.project, args)
+    }
+
+    /// A command of the person, who stands in the project.
+    fn run(&self, args: &[&str]) -> crate::home::Done {
+        let output = self.home.0.command(args).current_dir(&self.project).output().unwrap();
+        crate::home::Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Starts it, and waits until its room is ready.
+    fn start(&self, name: &str, more: &[&str], line: &str) -> Value {
+        let args = [&["run", "--name", name], more, &[line]].concat();
+        self.run(&args).ok();
+        self.home.until(name, "its room is ready", |run| {
+            run["room"]["phase"] != "preparing" && !run["room"].is_null()
+        })
+    }
+
+    fn ended(&self, name: &str) -> Value {
+        self.run(&["wait", name]);
+        self.home.named(name)
+    }
+
+    /// What the run's service `web` answers.
+    fn fetch(&self, name: &str, path: &str) -> String {
+        let url = self.run(&["url", name, "web"]).ok().line().to_owned();
+        let code = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')";
+        let url = format!("{url}/{path}");
+        let output = Command::new("python3").args(["-c", code, &url]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn directory(run: &Value) -> PathBuf {
+        run["room"]["directory"].as_str().unwrap_or_else(|| panic!("no room: {run}")).into()
+    }
+
+    /// Nothing is left of any run, on the machine or in the repository.
+    fn check(self) {
+        assert_eq!(self.git(&["status", "--porcelain"]), "", "the primary is as it was");
+        let doctor = self.run(&["doctor", "-o", "json"]);
+        assert!(!doctor.out.contains("\"kind\": \"worktree\""), "{}", doctor.out);
+        let leaks = self.run(&["doctor", "--fix"]);
+        assert!(leaks.code == 0 || !leaks.out.contains("left"), "{}{}", leaks.out, leaks.err);
+        let trees = self.home.0.data().join("worktrees");
+        let trees = std::fs::read_dir(trees).into_iter().flatten().flatten();
+        let left: Vec<PathBuf> = trees
+            .flat_map(|project| std::fs::read_dir(project.path()).into_iter().flatten().flatten())
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                path.is_dir() && !name.starts_with('.')
+            })
+            .collect();
+        assert_eq!(left, Vec::<PathBuf>::new(), "trees of runs that are over");
+        self.home.check();
+    }
+}
+
+fn git_in(dir: &Path, args: &[&str]) -> String {
+    let output = Command::new("git")
+        .args(["-c", "user.name=Ann", "-c", "user.email=ann@localhost"])
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn two_runs_of_one_project_do_not_see_each_other_and_their_work_is_merged() {
+    let house = House::new(None);
+    let work = "pwd; git branch --show-current; echo $PORT; echo by $OVERMIND_SESSION_NAME >> $0.txt; \
+                echo more >> story.txt; ls; while [ ! -e go ]; do sleep 0.05; done; rm go";
+    let line = |file: &str| format!("sh -c '{work}' {file}");
+    let one = house.start("one", &[], &line("one"));
+    let two = house.start("two", &[], &line("two"));
+    assert_eq!(one["room"]["branch"], "overmind/one", "{one}");
+    assert_eq!(two["room"]["branch"], "overmind/two");
+    assert_ne!(House::directory(&one), House::directory(&two));
+    assert_ne!(one["room"]["ports"]["PORT"], two["room"]["ports"]["PORT"]);
+    let port = one["room"]["ports"]["PORT"].as_u64().unwrap();
+    let log = house.home.says("one", "story.txt");
+    let place = format!("{}\novermind/one\n", House::directory(&one).display());
+    assert!(log.contains(&place) && log.contains(&port.to_string()), "{log}");
+    assert!(!log.contains("two.txt"), "{log}");
+    house.run(&["url", "one"]).ok().shows(&format!("http://127.0.0.1:{port}"));
+    // While it runs: what it has done is shown, and nothing is decided.
+    house.run(&["work", "one"]).ok().shows("+by one");
+    house.run(&["done", "one", "--merge"]).fails(5);
+    assert_eq!(house.git(&["status", "--porcelain"]), "");
+    for run in [&one, &two] {
+        std::fs::write(House::directory(run).join("go"), "").unwrap();
+    }
+    let one = house.ended("one");
+    assert_eq!((&one["status"], &one["room"]["phase"]), (&json!("succeeded"), &json!("closed")));
+    house.ended("two");
+    assert!(!House::directory(&one).exists(), "its tree is given back");
+    let branches = house.git(&["branch", "--list", "overmind/*", "--format=%(refname:short)"]);
+    assert_eq!(branches, "overmind/one\novermind/two\n");
+    house.run(&["work", "one", "--stat"]).ok().shows("2 files");
+    house.run(&["done", "one", "--merge"]).ok();
+    assert_eq!(std::fs::read_to_string(house.project.join("one.txt")).unwrap(), "by one\n");
+    // Both added a line at the same place: nothing is changed, and the file is named.
+    std::fs::write(house.project.join("story.txt"), "once\nother\n").unwrap();
+    house.git(&["commit", "-qam", "mine"]);
+    let refused = house.run(&["done", "two", "--merge"]).fails(5);
+    refused.says("story.txt");
+    assert_eq!(house.git(&["status", "--porcelain"]), "");
+    house.run(&["done", "two", "--discard", "--yes"]).ok();
+    assert_eq!(house.git(&["branch", "--list", "overmind/*"]), "");
+    house.check();
+}
+
+#[test]
+fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
+    let mut house = House::new(Some(
+        "version: 1\nports: [PORT, SECOND]\nsetup:\n  - echo made > made.txt; sleep 0.2\n",
+    ));
+    // Killed while it is made.
+    house.run(&["run", "--name", "early", "cat made.txt; sleep 0.2"]).ok();
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    let early = house.ended("early");
+    assert_eq!(early["status"], "succeeded", "{early}");
+    house.run(&["logs", "early"]).ok().shows("made");
+
+    // Killed while it is used: the same room, the same ports, the same process.
+    let before = house.start("long", &[], "echo $PORT > ports.txt; sleep 600");
+    house.home.alive("long");
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    let after = house.home.status("long", "running");
+    assert_eq!(before["room"], after["room"]);
+    let directory = House::directory(&after);
+    until("it wrote its port", || directory.join("ports.txt").exists().then_some(()));
+
+    // Killed while it is given back.
+    house.run(&["stop", "long"]).ok();
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    let long = house.home.status("long", "canceled");
+    assert_eq!(long["room"]["phase"], "closed", "{long}");
+    assert!(!directory.exists());
+    house.git(&["show", "overmind/long:ports.txt"]);
+    house.run(&["done", "long", "--discard", "--yes"]).ok();
+    house.run(&["done", "early", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+#[test]
+fn a_room_that_cannot_be_made_fails_its_run_and_says_why() {
+    let house = House::new(Some("version: 1\nsetup: echo no luck; exit 3\n"));
+    house.run(&["run", "--name", "bad", "true"]).ok();
+    let bad = house.ended("bad");
+    assert_eq!((&bad["status"], &bad["error"]["code"]), (&json!("failed"), &json!("room")));
+    house.run(&["logs", "bad"]).ok().shows("no luck");
+    std::fs::write(house.project.join(".overmind.yml"), "version: 1\nprots: [A]\n").unwrap();
+    house.run(&["run", "--name", "typo", "true"]).ok();
+    let typo = house.ended("typo");
+    assert!(typo["error"]["message"].as_str().unwrap().contains("prots"), "{typo}");
+    // Stopped while its setup goes on.
+    std::fs::write(house.project.join(".overmind.yml"), "version: 1\nsetup: sleep 600\n").unwrap();
+    house.run(&["run", "--name", "slow", "true"]).ok();
+    house.home.until("slow", "its room is made", |run| run["room"]["phase"] == "preparing");
+    house.run(&["kill", "slow"]).ok();
+    assert_eq!(house.ended("slow")["status"], "canceled");
+    house.git(&["checkout", "-q", ".overmind.yml"]);
+    house.check();
+}
+
+#[test]
+fn a_service_of_a_room_answers_at_its_own_address() {
+    let config = "version: 1\nservices:\n  web:\n    strategy: process\n    \
+                  command: exec python3 -m http.server \"$PORT\" --bind 127.0.0.1\n    ports: [http]\n    \
+                  ready: {http: /story.txt}\nenv: {WEB: \"${web.url}\"}\n";
+    let house = House::new(Some(config));
+    let one = house.start("one", &[], "echo $WEB; sleep 600");
+    let two = house.start("two", &[], "sleep 600");
+    std::fs::write(House::directory(&two).join("story.txt"), "twice\n").unwrap();
+    let fetch = |name: &str| house.fetch(name, "story.txt");
+    assert_eq!((fetch("one"), fetch("two")), ("once\n".to_owned(), "twice\n".to_owned()));
+    house.home.says("one", one["room"]["urls"]["web"].as_str().unwrap());
+    house.run(&["kill", "--all"]).ok();
+    for name in ["one", "two"] {
+        assert_eq!(house.ended(name)["room"]["phase"], "closed");
+    }
+    house.run(&["done", "two", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+#[test]
+fn a_sandboxed_run_sees_its_own_room_only() {
+    let house = House::new(None);
+    let other = house.start("other", &[], "sleep 600");
+    let look = format!(
+        "git log --oneline | grep -c first; echo new > new.txt; git add new.txt; \
+         git -c user.name=a -c user.email=b commit -qm inside && echo committed; \
+         ls {} && echo seen; cat {}/story.txt && echo project; ls {} && echo data; true",
+        House::directory(&other).display(),
+        house.project.display(),
+        house.home.0.data().join("overmind.db").display(),
+    );
+    house.start("boxed", &["--sandbox", "namespace"], &look);
+    let boxed = house.ended("boxed");
+    assert_eq!(boxed["status"], "succeeded", "{boxed}");
+    let log = house.run(&["logs", "boxed"]).ok().out;
+    assert!(log.contains("1\n") && log.contains("committed"), "{log}");
+    for hidden in ["seen", "project", "data"] {
+        assert!(!log.lines().any(|line| line == hidden), "{hidden}: {log}");
+    }
+    assert_eq!(house.git(&["show", "overmind/boxed:new.txt"]), "new\n");
+    house.run(&["kill", "other"]).ok();
+    house.ended("other");
+    house.run(&["done", "boxed", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+/// A small application of the kind that people have: migrations, a seed, a server that asks its
+/// database.
+fn application(server: &str) -> String {
+    format!(
+        "version: 1
+services:
+  db: {{strategy: database, engine: postgres}}
+  web:
+    strategy: process
+    command: {server}
+    ports: [http]
+    depends_on: [db]
+    ready: {{http: /}}
+env:
+  DATABASE_URL: '${{db.url}}'
+setup:
+  - psql -v ON_ERROR_STOP=1 -q \"$DATABASE_URL\" -f migrate.sql
+"
+    )
+}
+
+const MIGRATION: &str = "
+CREATE TABLE versions (n int PRIMARY KEY);
+CREATE TABLE posts (id serial PRIMARY KEY, title text);
+SELECT pg_sleep(0.5);
+INSERT INTO versions VALUES (1);
+INSERT INTO posts (title) VALUES ('seed');
+";
+
+const PYTHON: &str = r#"
+import http.server, os, subprocess
+class Posts(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        query = "SELECT string_agg(title, ',' ORDER BY id) FROM posts"
+        said = subprocess.run(["psql", "-At", os.environ["DATABASE_URL"], "-c", query], capture_output=True)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(said.stdout)
+    def log_message(self, *args):
+        pass
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Posts).serve_forever()
+"#;
+
+const NODE: &str = r#"
+const { execFile } = require("node:child_process");
+require("node:http").createServer((request, response) => {
+  const query = "SELECT string_agg(title, ',' ORDER BY id) FROM posts";
+  execFile("psql", ["-At", process.env.DATABASE_URL, "-c", query], (error, out) => response.end(out));
+}).listen(Number(process.env.PORT), "127.0.0.1");
+"#;
+
+#[test]
+fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_own() {
+    let Some(_) = counterpart("POSTGRES") else { return };
+    let rails = House::new(Some(&application("exec python3 server.py")));
+    let node = rails.home.0.work().join("node-app");
+    std::fs::create_dir(&node).unwrap();
+    std::fs::write(node.join(".overmind.yml"), application("exec node server.js")).unwrap();
+    std::fs::write(node.join("server.js"), NODE).unwrap();
+    std::fs::write(rails.project.join("server.py"), PYTHON).unwrap();
+    git_in(&node, &["init", "-q", "-b", "main"]);
+    for project in [&rails.project, &node] {
+        std::fs::write(project.join("migrate.sql"), MIGRATION).unwrap();
+        git_in(project, &["add", "-A"]);
+        git_in(project, &["commit", "-qm", "application"]);
+    }
+    // All four are asked for before any of them is there.
+    let names = ["rails-one", "rails-two", "node-one", "node-two"];
+    for name in names {
+        let project = if name.starts_with("rails") { &rails.project } else { &node };
+        let insert = format!(
+            "psql -q \"$DATABASE_URL\" -c \"INSERT INTO posts (title) VALUES ('{name}')\" && echo told; sleep 600"
+        );
+        let project = project.display().to_string();
+        let args = ["run", "--name", name, "--workspace", &project, &insert];
+        rails.run(&args).ok();
+    }
+    let mut ports = std::collections::BTreeSet::new();
+    for name in names {
+        rails.home.says(name, "told");
+        let run = rails.home.named(name);
+        ports.extend(run["room"]["ports"].as_object().unwrap().values().map(ToString::to_string));
+        assert_eq!(rails.fetch(name, "").trim_end(), format!("seed,{name}"));
+    }
+    assert_eq!(ports.len(), 4, "each has a port of its own: {ports:?}");
+    rails.run(&["kill", "--all"]).ok();
+    for name in names {
+        let run = rails.ended(name);
+        assert_eq!(run["room"]["phase"], "closed", "{run}");
+        assert_eq!(run["room"]["leaks"].as_array().map_or(0, Vec::len), 0, "{run}");
+    }
+    assert_eq!(git_in(&node, &["status", "--porcelain"]), "");
+    rails.run(&["down"]).ok();
+    let mut rails = rails;
+    rails.home.0.ended();
+    // An orderly end takes the database server along: nothing needs it any more.
+    let left =
+        Command::new("pgrep").args(["-f", &rails.home.0.data().display().to_string()]).output();
+    assert_eq!(String::from_utf8(left.unwrap().stdout).unwrap(), "", "the database server is gone");
+    rails.home.0.start(&["--listen", "none"], &[]);
+    rails.check();
+}

@@ -1,0 +1,349 @@
+//! Enclosures of commands that live: what to start in place of one, at the level `namespace`.
+//!
+//! The sandbox is that of called commands, built by the same steps ([`crate::init`]); see
+//! [`overmind_core::enclosure`] for why nothing is started here. What differs:
+//!
+//! * the workspace lies at the host's path and is writable; so does what was granted;
+//! * a home, which is a directory beneath the driver's own and outlives a life. Where commands run
+//!   as another user it is in memory, and gone with the life;
+//! * the network is the host's, unless the plan says otherwise; then programs may also ask for its
+//!   addresses;
+//! * terminals can be made;
+//! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
+//!
+//! Each set of granted paths, with each network, is a sandbox of its own and measured as one.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overmind_core::Fut;
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
+use overmind_core::ids::SessionId;
+use overmind_core::process::ProcessUser;
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+
+use crate::attest;
+use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
+use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
+use crate::init::spec::{Limits, Living, Program};
+use crate::namespace::{Namespace, Options};
+use crate::request::bad_config;
+
+/// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
+const LIMITS: Limits = Limits {
+    memory_bytes: u64::MAX,
+    pids: 4096,
+    tmp_bytes: 1 << 30,
+    file_bytes: u64::MAX,
+    open_files: 65_536,
+};
+
+/// More sets of grants than this are not remembered as measured.
+const MEASURED: usize = 256;
+
+/// What no path that is shown may lie in: it is the sandbox's own, or the machine itself.
+const NEVER: &[&str] = &["/proc", "/sys", "/dev"];
+
+/// What is different from one command to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Granted {
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+    network: Network,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Enclosures {
+    options: Options,
+    homes: PathBuf,
+    sockets: Vec<PathBuf>,
+    measured: Mutex<HashMap<Granted, Arc<Namespace>>>,
+}
+
+impl Enclosures {
+    /// `homes` is a directory that this driver alone uses; it is made when it is first needed.
+    /// `sockets` are shown to every command, such as that of the daemon's own API.
+    pub fn new(options: Options, homes: PathBuf, sockets: Vec<PathBuf>) -> Self {
+        Self { options, homes, sockets, measured: Mutex::default() }
+    }
+
+    async fn answer(&self, plan: EnclosePlan) -> Result<Enclosed, SandboxError> {
+        match plan.level {
+            SandboxLevel::Namespace => {}
+            SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => {
+                return Err(bad_config(format!(
+                    "a command that lives runs in no `{}`: ask for `namespace`, or for `none`",
+                    plan.level.as_str()
+                )));
+            }
+        }
+        let (workspace, cwd) = self.workspace(&plan)?;
+        let granted = self.granted(&plan)?;
+        self.find_program(&plan, &workspace, &granted)?;
+        let driver = self.measuring(&granted);
+        let attested = driver.attested().await?;
+        let relative = cwd.strip_prefix(&workspace).map_err(|_| {
+            bad_config(format!("{} is not in {}", cwd.display(), workspace.display()))
+        })?;
+        let order = Plan {
+            kind: driver.kind(Program::Command),
+            cwd: relative.to_owned(),
+            workspace,
+            private_home: self.home(plan.session)?,
+            terminal: plan.terminal,
+            limits: LIMITS,
+        };
+        let order = serde_json::to_string(&order).map_err(|_| bad_config("a path is not UTF-8"))?;
+        let program = text(self.options.init_program.clone().into_os_string())?;
+        let argv = [program, ARGUMENT.to_owned()].into_iter().chain(plan.argv).collect();
+        let tells = [("HOME", HOME_OF_THE_LIVING), ("USER", "sandbox"), ("LOGNAME", "sandbox")];
+        Ok(Enclosed {
+            argv,
+            cwd,
+            needs: vec![(PLAN.to_owned(), order)],
+            tells: tells.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            user: self.options.run_as.map(|user| ProcessUser { uid: user.uid, gid: user.gid }),
+            attested,
+        })
+    }
+
+    /// The driver of the very sandbox that these grants make.
+    fn measuring(&self, granted: &Granted) -> Arc<Namespace> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = measured.get(granted) {
+            return Arc::clone(driver);
+        }
+        if measured.len() >= MEASURED {
+            measured.clear();
+        }
+        let Granted { read, write, network } = granted.clone();
+        let read_only = self.options.read_only.iter().cloned().chain(read).collect();
+        let options = Options { read_only, ..self.options.clone() };
+        let living = Living { network, writable: write, sockets: self.sockets.clone() };
+        let driver = Arc::new(Namespace::new(options).of_the_living(living));
+        measured.insert(granted.clone(), Arc::clone(&driver));
+        driver
+    }
+
+    /// The session's directory and where the command starts, as they are called without links.
+    fn workspace(&self, plan: &EnclosePlan) -> Result<(PathBuf, PathBuf), SandboxError> {
+        let workspace = really(&plan.workspace)?;
+        if let Some(private) = self.private().find(|private| private.starts_with(&workspace)) {
+            return Err(bad_config(format!(
+                "the directory {} holds {}, which no sandbox may show: work in a directory of the \
+                 project",
+                workspace.display(),
+                private.display()
+            )));
+        }
+        let homes = attest::homes(&[]).into_iter().map(|home| home.path);
+        if let Some(home) = homes
+            .into_iter()
+            .find(|home| home.canonicalize().is_ok_and(|h| h.starts_with(&workspace)))
+        {
+            return Err(bad_config(format!(
+                "the directory {} is or holds the home {}, which a sandbox does not show: work in \
+                 a directory of the project",
+                workspace.display(),
+                home.display()
+            )));
+        }
+        never(&workspace)?;
+        Ok((workspace, really(&plan.cwd)?))
+    }
+
+    /// What of the plan's grants is shown beyond the system.
+    fn granted(&self, plan: &EnclosePlan) -> Result<Granted, SandboxError> {
+        let may_be_shown = |path: &PathBuf| {
+            let found = really(path)?;
+            never(&found)?;
+            let near =
+                |private: &PathBuf| private.starts_with(&found) || found.starts_with(private);
+            if let Some(private) = self.private().find(near) {
+                return Err(bad_config(format!(
+                    "{} cannot be granted to a command: {} is the server's own",
+                    path.display(),
+                    private.display()
+                )));
+            }
+            // Its way may lead through a link of the root, which is there inside as well.
+            Ok(if is_of_the_system(path) { found } else { path.clone() })
+        };
+        let list = |paths: &[PathBuf]| -> Result<Vec<PathBuf>, SandboxError> {
+            let mut list: Vec<PathBuf> =
+                paths.iter().map(may_be_shown).collect::<Result<_, _>>()?;
+            list.sort();
+            list.dedup();
+            Ok(list)
+        };
+        let mut read = list(&plan.read)?;
+        // It is shown already.
+        read.retain(|path| !is_of_the_system(path));
+        Ok(Granted { read, write: list(&plan.write)?, network: plan.network })
+    }
+
+    fn private(&self) -> impl Iterator<Item = PathBuf> {
+        self.options.private.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
+    }
+
+    /// Says what to do about a program that is on the host and not inside. Whether it can be
+    /// started is seen when it is.
+    fn find_program(
+        &self,
+        plan: &EnclosePlan,
+        workspace: &Path,
+        granted: &Granted,
+    ) -> Result<(), SandboxError> {
+        let Some(name) = plan.argv.first().filter(|name| !name.is_empty()) else {
+            return Err(bad_config("the command is empty"));
+        };
+        let path = plan.env.iter().rev().find(|(name, _)| name == "PATH");
+        let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, path)| path.as_str());
+        let places: Vec<PathBuf> = match name.contains('/') {
+            true => vec![PathBuf::from(name)],
+            false => path.split(':').map(|dir| Path::new(dir).join(name)).collect(),
+        };
+        // Relative to where it starts: that is the session's own.
+        if places.iter().any(|place| place.is_relative()) {
+            return Ok(());
+        }
+        let shown = |path: &Path| {
+            let lists = [&self.options.read_only, &granted.read, &granted.write];
+            is_of_the_system(path)
+                || path.starts_with(workspace)
+                || lists.into_iter().flatten().any(|shown| path.starts_with(shown))
+        };
+        let mut hidden = None;
+        for place in places.iter().filter(|place| is_program(place)) {
+            let Ok(target) = place.canonicalize() else { continue };
+            if shown(place) && shown(&target) {
+                return Ok(());
+            }
+            hidden.get_or_insert((place.clone(), target));
+        }
+        Err(bad_config(match hidden {
+            Some((place, target)) => {
+                let which = if shown(&place) { target } else { place };
+                let grant = which.parent().and_then(Path::parent).unwrap_or(&which);
+                format!(
+                    "`{name}` is {} here, which a sandbox does not show: grant the directory that \
+                     it was installed into, such as \"read\": [\"{}\"] in the agent's command",
+                    which.display(),
+                    grant.display()
+                )
+            }
+            None => format!("there is no `{name}`: searched in {path}"),
+        }))
+    }
+
+    /// The session's home; `None`: in memory.
+    fn home(&self, session: SessionId) -> Result<Option<PathBuf>, SandboxError> {
+        // Another user could not come to where the daemon keeps it.
+        if self.options.run_as.is_some() {
+            return Ok(None);
+        }
+        let home = self.homes.join(session.to_string());
+        let make = || -> io::Result<()> {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(&home)
+        };
+        make().map_err(|err| SandboxError::Failed {
+            level: SandboxLevel::Namespace.as_str(),
+            message: format!("making the command's home {}: {err}", home.display()),
+        })?;
+        Ok(Some(home))
+    }
+}
+
+impl Enclose for Enclosures {
+    fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>> {
+        Box::pin(self.answer(plan))
+    }
+
+    fn ended(&self, session: SessionId) -> Fut<'_, ()> {
+        let home = self.homes.join(session.to_string());
+        Box::pin(async move {
+            let _ = tokio::task::spawn_blocking(move || remove(&home)).await;
+        })
+    }
+
+    fn keep(&self, sessions: Vec<SessionId>) -> Fut<'_, ()> {
+        let homes = self.homes.clone();
+        Box::pin(async move {
+            let wanted: Vec<OsString> =
+                sessions.iter().map(|session| session.to_string().into()).collect();
+            let _ = tokio::task::spawn_blocking(move || {
+                let Ok(entries) = std::fs::read_dir(&homes) else { return };
+                for entry in entries.flatten().filter(|one| !wanted.contains(&one.file_name())) {
+                    remove(&entry.path());
+                }
+            })
+            .await;
+        })
+    }
+}
+
+/// Removes a home, whatever a command made of it.
+fn remove(home: &Path) {
+    let gone = |done: &io::Result<()>| match done {
+        Ok(()) => true,
+        Err(err) => err.kind() == io::ErrorKind::NotFound,
+    };
+    if gone(&std::fs::remove_dir_all(home)) {
+        return;
+    }
+    // Directories that their owner may not enter (a cache of modules, say) are in the way.
+    open_up(home);
+    let again = std::fs::remove_dir_all(home);
+    if !gone(&again) {
+        tracing::warn!(home = %home.display(), error = ?again, "the home of a command stays behind");
+    }
+}
+
+fn open_up(directory: &Path) {
+    let open = std::fs::Permissions::from_mode(0o700);
+    let _ = std::fs::set_permissions(directory, open);
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        // Of the entry itself: a link is not followed.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            open_up(&entry.path());
+        }
+    }
+}
+
+fn really(path: &Path) -> Result<PathBuf, SandboxError> {
+    path.canonicalize()
+        .map_err(|err| bad_config(format!("a sandbox cannot show {}: {err}", path.display())))
+}
+
+fn never(path: &Path) -> Result<(), SandboxError> {
+    match NEVER.iter().find(|never| path.starts_with(never)) {
+        Some(never) => Err(bad_config(format!(
+            "{} cannot be shown in a sandbox, which has a {never} of its own",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether every sandbox shows it.
+fn is_of_the_system(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && SYSTEM.iter().any(|name| path.starts_with(Path::new("/").join(name)))
+}
+
+fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path)
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+fn text(text: OsString) -> Result<String, SandboxError> {
+    text.into_string().map_err(|_| bad_config("a path is not UTF-8"))
+}

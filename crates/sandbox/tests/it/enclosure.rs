@@ -1,0 +1,391 @@
+//! Commands that live, in an enclosure: started here as a keeper starts them.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use overmind_core::attest::CheckName;
+use overmind_core::enclosure::{Enclose as _, EnclosePlan, Enclosed, Network};
+use overmind_core::ids::SessionId;
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_sandbox::{Enclosures, Options};
+use rustix::process::{Pid, Signal};
+use rustix::pty::OpenptFlags;
+use tempfile::TempDir;
+
+use crate::support::init_program;
+
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+struct Place {
+    dir: TempDir,
+    enclosures: Enclosures,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["work/sub", "other", "data", "tools/bin"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        for name in ["secret", "other/secret", "data/secret", "tools/secret"] {
+            std::fs::write(dir.path().join(name), "a-secret").unwrap();
+        }
+        let options = Options {
+            init_program: init_program(),
+            private: vec![dir.path().join("data")],
+            ..Options::default()
+        };
+        let enclosures = Enclosures::new(options, dir.path().join("homes"), Vec::new());
+        Self { dir, enclosures }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join(name)
+    }
+
+    fn plan(&self, script: &str) -> EnclosePlan {
+        EnclosePlan {
+            session: SessionId::from_u128(7),
+            level: SandboxLevel::Namespace,
+            argv: ["sh", "-c", script].map(str::to_owned).into(),
+            env: vec![("PATH".to_owned(), PATH.to_owned())],
+            workspace: self.at("work"),
+            cwd: self.at("work"),
+            terminal: false,
+            read: Vec::new(),
+            write: Vec::new(),
+            network: Network::Host,
+        }
+    }
+
+    async fn command(&self, plan: EnclosePlan) -> Command {
+        command(&plan.env.clone(), self.enclosures.enclose(plan).await.unwrap())
+    }
+
+    /// Runs it to its end, behind pipes.
+    async fn run(&self, plan: EnclosePlan) -> (ExitStatus, String) {
+        let mut command = self.command(plan).await;
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let both = [output.stdout, output.stderr].concat();
+        (output.status, String::from_utf8(both).unwrap())
+    }
+
+    async fn refused(&self, plan: EnclosePlan) -> String {
+        match self.enclosures.enclose(plan).await {
+            Err(SandboxError::BadConfig { message, .. }) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What a keeper starts.
+fn command(env: &[(String, String)], enclosed: Enclosed) -> Command {
+    let mut command = Command::new(&enclosed.argv[0]);
+    command.args(&enclosed.argv[1..]).env_clear().current_dir(enclosed.cwd);
+    command.envs(env.iter().cloned()).envs(enclosed.tells).envs(enclosed.needs);
+    command
+}
+
+fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(since.elapsed() < Duration::from_secs(30), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Processes of the whole machine whose command line has `mark`.
+fn marked(mark: &str) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    all.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&line).contains(mark).then_some(pid)
+    })
+    .collect()
+}
+
+/// A number that no other test, and no other run, sleeps for.
+fn mark(n: u32) -> String {
+    format!("{}.{n}", 100_000 + std::process::id())
+}
+
+#[tokio::test]
+async fn a_command_sees_its_own_directory_and_neither_homes_nor_others() {
+    let place = Place::new();
+    let script = "pwd; echo $HOME $USER; ls -A ~; touch made ~/kept /tmp/t && echo wrote; \
+                  touch /usr/x /etc/x /x 2>/dev/null || echo read-only; \
+                  id -u; ls /home; test -e /root || echo no root; ls /proc | grep -c '^[0-9]'; \
+                  env | grep -c OVERMIND_ENCLOSURE; exit 7";
+    let (status, out) = place.run(place.plan(script)).await;
+    let work = place.at("work").display().to_string();
+    let told =
+        format!("{work}\n/home/sandbox sandbox\nwrote\nread-only\n1000\nsandbox\nno root\n4\n0\n");
+    assert_eq!((status.code(), out.as_str()), (Some(7), told.as_str()));
+    assert!(place.at("work/made").exists(), "the workspace is the real one");
+    for hidden in ["secret", "other", "data", "tools", "homes"] {
+        let path = place.at(hidden);
+        let (_, out) = place.run(place.plan(&format!("ls {} 2>&1", path.display()))).await;
+        assert!(out.contains("No such file"), "{hidden}: {out}");
+    }
+    // Its home outlives a life and is its own alone.
+    let (_, out) = place.run(place.plan("ls ~")).await;
+    assert_eq!(out, "kept\n");
+    let other = EnclosePlan { session: SessionId::from_u128(8), ..place.plan("ls ~") };
+    assert_eq!(place.run(other).await.1, "");
+    place.enclosures.keep(vec![SessionId::from_u128(7)]).await;
+    assert_eq!(std::fs::read_dir(place.at("homes")).unwrap().count(), 1);
+    // Whatever is in it.
+    let closed = "mkdir -p ~/a/b; chmod 0 ~/a";
+    place.run(place.plan(closed)).await;
+    place.enclosures.ended(SessionId::from_u128(7)).await;
+    assert_eq!(std::fs::read_dir(place.at("homes")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn the_end_is_the_commands_own() {
+    let place = Place::new();
+    assert_eq!(place.run(place.plan("exit 0")).await.0.code(), Some(0));
+    for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV, libc::SIGUSR1] {
+        let (status, _) = place.run(place.plan(&format!("kill -{signal} $$"))).await;
+        assert_eq!((status.code(), status.signal()), (None, Some(signal)));
+    }
+    let (status, out) =
+        place.run(EnclosePlan { argv: vec!["./nothing".into()], ..place.plan("") }).await;
+    assert_eq!(status.code(), Some(127), "{out}");
+    assert!(out.contains("cannot start `./nothing`") && out.contains("command.read"), "{out}");
+}
+
+#[tokio::test]
+async fn what_is_granted_is_there_as_it_was_granted() {
+    let place = Place::new();
+    let tool = place.at("tools/bin/tool");
+    std::fs::write(&tool, "#!/bin/sh\necho the tool\n").unwrap();
+    std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let argv = vec![tool.display().to_string()];
+    let plan = EnclosePlan { argv, ..place.plan("") };
+    let why = place.refused(plan.clone()).await;
+    let grant = format!("\"read\": [\"{}\"]", place.at("tools").display());
+    assert!(why.contains(&grant), "{why}");
+    let plan = EnclosePlan { read: vec![place.at("tools/bin")], ..plan };
+    assert_eq!(place.run(plan).await.1, "the tool\n");
+
+    let (read, write) = (vec![place.at("other")], vec![place.at("tools"), place.at("secret")]);
+    let script = format!(
+        "cd {}; cat other/secret; touch other/x 2>&1; cat tools/secret; echo more > tools/new; \
+         echo changed > secret; ls",
+        place.at("").display()
+    );
+    let plan = EnclosePlan { read, write, ..place.plan(&script) };
+    let (_, out) = place.run(plan).await;
+    assert!(out.starts_with("a-secrettouch: ") && out.contains("Read-only"), "{out}");
+    assert!(out.ends_with("a-secretother\nsecret\ntools\nwork\n"), "{out}");
+    assert_eq!(std::fs::read_to_string(place.at("tools/new")).unwrap(), "more\n");
+    assert_eq!(std::fs::read_to_string(place.at("secret")).unwrap(), "changed\n");
+}
+
+#[tokio::test]
+async fn what_no_sandbox_may_show_is_refused_in_words() {
+    let place = Place::new();
+    let plan = || place.plan("true");
+    let cases = [
+        (EnclosePlan { level: SandboxLevel::Docker, ..plan() }, "runs in no `docker`"),
+        (EnclosePlan { level: SandboxLevel::Microvm, ..plan() }, "runs in no `microvm`"),
+        (EnclosePlan { workspace: place.at(""), ..plan() }, "which no sandbox may show"),
+        (EnclosePlan { workspace: "/".into(), ..plan() }, "which no sandbox may show"),
+        (EnclosePlan { workspace: "/root".into(), cwd: "/root".into(), ..plan() }, "the home"),
+        (EnclosePlan { cwd: place.at("other"), ..plan() }, "is not in"),
+        (EnclosePlan { read: vec![place.at("data")], ..plan() }, "the server's own"),
+        (EnclosePlan { write: vec![place.at("data/secret")], ..plan() }, "the server's own"),
+        (EnclosePlan { read: vec![place.at("nowhere")], ..plan() }, "cannot show"),
+        (EnclosePlan { read: vec!["/proc/1".into()], ..plan() }, "has a /proc of its own"),
+        (EnclosePlan { argv: vec!["no-such-thing".into()], ..plan() }, "there is no `no-such"),
+    ];
+    for (plan, words) in cases {
+        let why = place.refused(plan).await;
+        assert!(why.contains(words), "{words}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn the_network_is_the_hosts_or_none_and_the_record_says_which() {
+    let place = Place::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo reached");
+    for (network, reached) in [(Network::Host, "reached\n"), (Network::None, "")] {
+        let plan = EnclosePlan { network, ..place.plan(&script) };
+        let enclosed = place.enclosures.enclose(plan.clone()).await.unwrap();
+        let attestation = &enclosed.attested.attestation;
+        assert_eq!(attestation.achieved, SandboxLevel::Namespace);
+        assert!(attestation.driver.contains(network.as_str()), "{}", attestation.driver);
+        let check = |name| attestation.checks.iter().find(|check| check.name == name).unwrap();
+        let services = check(CheckName::HostServices);
+        assert_eq!(services.measured.contains("tcp"), network == Network::Host, "{services:?}");
+        assert_eq!(check(CheckName::Homes).measured, "none");
+        assert_eq!(check(CheckName::OtherSessions).measured, "none");
+        let again = place.enclosures.enclose(plan.clone()).await.unwrap();
+        assert_eq!(again.attested.digest, enclosed.attested.digest, "measured once");
+        assert_eq!(place.run(plan).await.1, reached);
+    }
+}
+
+/// A terminal of which the command is started as the leader, as a keeper does it.
+fn in_a_terminal(inner: Command) -> (Child, File) {
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(inner.get_program()).args(inner.get_args()).env_clear();
+    let variables = inner.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    command.envs(variables).current_dir(inner.get_current_dir().unwrap());
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let slave: OwnedFd = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 30, ws_col: 90, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&master, size).unwrap();
+    let stream = || Stdio::from(slave.try_clone().unwrap());
+    command.stdin(stream()).stdout(stream()).stderr(stream());
+    let child = command.spawn().unwrap();
+    (child, File::from(master))
+}
+
+/// What the terminal shows until `text` comes.
+fn read_until(terminal: &mut File, text: &str) -> String {
+    let mut seen = Vec::new();
+    let mut piece = [0u8; 1024];
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        let count = terminal.read(&mut piece).unwrap_or(0);
+        assert!(count > 0, "{text:?} never came: {}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+#[tokio::test]
+async fn a_terminal_is_the_commands_own_with_keys_sizes_and_jobs() {
+    let place = Place::new();
+    let script = "trap 'echo interrupted' INT; trap 'stty size' WINCH; stty size; \
+                  sh -c 'echo through tty > /dev/tty'; echo ready; \
+                  until read a; do :; done; read b; echo got $b; exit 9";
+    let plan = EnclosePlan { terminal: true, ..place.plan(script) };
+    let (mut child, mut terminal) = in_a_terminal(place.command(plan).await);
+    let seen = read_until(&mut terminal, "ready");
+    assert!(seen.starts_with("30 90\r\nthrough tty\r\n"), "{seen}");
+    // The key for an interruption reaches the command, and nobody else.
+    terminal.write_all(&[3]).unwrap();
+    read_until(&mut terminal, "interrupted");
+    let size = rustix::termios::Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    read_until(&mut terminal, "40 100");
+    terminal.write_all(b"one\ntwo\n").unwrap();
+    read_until(&mut terminal, "got ");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+
+    // A shell for people has jobs; terminals can be made inside.
+    let argv = ["bash", "--norc", "-i"].map(str::to_owned).into();
+    let plan = EnclosePlan { terminal: true, argv, ..place.plan("") };
+    let (mut child, mut terminal) = in_a_terminal(place.command(plan).await);
+    read_until(&mut terminal, "$ ");
+    terminal.write_all(b"sleep 600 & jobs; script -qc tty /dev/null; echo all'' done\n").unwrap();
+    let seen = read_until(&mut terminal, "all done");
+    assert!(seen.contains("Running") && seen.contains("/dev/pts/0"), "{seen}");
+    assert!(!seen.contains("no job control"), "{seen}");
+    terminal.write_all(b"exit 4\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[tokio::test]
+async fn signals_are_handed_on_and_nothing_outlives_the_launcher() {
+    let place = Place::new();
+    let sleeps = mark(1);
+    let script = format!(
+        "trap 'echo asked; exit 3' TERM; (setsid sh -c 'trap \"\" TERM HUP; sleep {sleeps}' &) ; \
+         echo up; while :; do sleep 0.02; done"
+    );
+    let start = async || {
+        let mut command = place.command(place.plan(&script)).await;
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut up = [0u8; 3];
+        out.read_exact(&mut up).unwrap();
+        until("the daemon runs", || (marked(&sleeps).len() >= 5).then_some(()));
+        (child, out)
+    };
+    let (mut child, mut out) = start().await;
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "asked\n");
+    assert_eq!(marked(&sleeps), [0i32; 0], "the end takes what left its session along");
+
+    let (mut child, _out) = start().await;
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    until("all of it is gone", || marked(&sleeps).is_empty().then_some(()));
+}
+
+#[tokio::test]
+async fn what_leaves_a_way_out_is_refused_inside() {
+    let place = Place::new();
+    let script = "unshare -U true 2>/dev/null || echo no namespaces; \
+                  mount -t tmpfs x /tmp 2>/dev/null || echo no mounts; \
+                  chmod u+s made 2>/dev/null || echo no set-user-id; \
+                  cat /proc/1/environ 2>/dev/null || echo not its parent; \
+                  grep -h -e NoNewPrivs -e 'Seccomp:' -e CapEff /proc/self/status | tr -d '\\n'";
+    std::fs::write(place.at("work/made"), "").unwrap();
+    let (_, out) = place.run(place.plan(script)).await;
+    let told = "no namespaces\nno mounts\nno set-user-id\nnot its parent\n\
+                CapEff:\t0000000000000000NoNewPrivs:\t1Seccomp:\t2";
+    assert_eq!(out, told);
+}
+
+#[tokio::test]
+async fn addresses_can_be_asked_for_where_there_is_a_network() {
+    let place = Place::new();
+    let script = "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0); print('route')\n\
+                  try: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9); print('audit')\n\
+                  except PermissionError: print('refused')";
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("passed over: there is no python3");
+        return;
+    }
+    let argv: Vec<String> = ["python3", "-c", script].map(str::to_owned).into();
+    let plan = EnclosePlan { argv: argv.clone(), ..place.plan("") };
+    assert_eq!(place.run(plan).await.1, "route\nrefused\n");
+    let plan = EnclosePlan { argv, network: Network::None, ..place.plan("") };
+    assert!(place.run(plan).await.1.contains("PermissionError"));
+}
+
+/// Nothing is asserted: prints what an enclosure costs beside a plain start.
+#[tokio::test]
+async fn figures_of_a_start() {
+    let place = Place::new();
+    place.run(place.plan("true")).await;
+    let mut medians = Vec::new();
+    for enclosed in [false, true] {
+        let mut times = Vec::new();
+        for _ in 0..20 {
+            let mut command = match enclosed {
+                true => {
+                    place.command(EnclosePlan { argv: vec!["true".into()], ..place.plan("") }).await
+                }
+                false => Command::new("true"),
+            };
+            let began = Instant::now();
+            assert!(command.status().unwrap().success());
+            times.push(began.elapsed());
+        }
+        times.sort();
+        medians.push(times[times.len() / 2]);
+    }
+    eprintln!("`true`, start to end: {:?}; enclosed: {:?}", medians[0], medians[1]);
+}

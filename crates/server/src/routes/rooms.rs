@@ -1,0 +1,79 @@
+//! Of rooms: `work` and `done` of a run, leaks of the machine.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use overmind_api::{Leaks, RoomDone, RoomDoneResult, RoomWork, Run};
+
+use crate::cx::Cx;
+use crate::extract::{Body, RunPath, Who};
+use crate::fault::Fault;
+use crate::page::json;
+
+/// What the run has done in its room, against the commit that it began at.
+#[utoipa::path(get, path = "/api/runs/{id}/work", tag = "runs", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = RoomWork),
+        (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
+        (status = 409, description = "The run has no room, or it is still being made"),
+    ))]
+pub(crate) async fn run_work(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+) -> Result<Response, Fault> {
+    Ok(json(&RoomWork::from(cx.engine.session_work(&caller, id).await?)))
+}
+
+/// Decides over the run's work: merged, on a branch, kept or discarded. While its command runs
+/// only a branch can be made of it.
+#[utoipa::path(post, path = "/api/runs/{id}/done", tag = "runs", request_body = RoomDone,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = RoomDoneResult),
+        (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
+        (status = 409, description = "The run has not ended or has no room, or a merge has conflicts"),
+        (status = 422, description = "A field is wrong; `errors` names it"),
+    ))]
+pub(crate) async fn run_done(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    body: Body<RoomDone>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let done = body.value.into();
+    let engine = cx.engine.clone();
+    let work = async move { engine.session_done(&caller, id, done).await };
+    let (run, decision) = cx.detached(work).await?;
+    Ok(json(&RoomDoneResult { run: Run::from(run), decision: decision.into() }))
+}
+
+/// Looks for everything of rooms that no living run accounts for.
+#[utoipa::path(get, path = "/api/rooms/leaks", tag = "rooms",
+    responses(
+        (status = 200, body = Leaks),
+        (status = 503, description = "This server makes no rooms"),
+    ))]
+pub(crate) async fn room_leaks(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+) -> Result<Response, Fault> {
+    Ok(json(&Leaks::from(cx.engine.rooms_leaks(&caller).await?)))
+}
+
+/// Removes what is ours for certain of that, and answers what is left then.
+#[utoipa::path(post, path = "/api/rooms/fix", tag = "rooms",
+    responses(
+        (status = 200, body = Leaks),
+        (status = 503, description = "This server makes no rooms"),
+    ))]
+pub(crate) async fn room_fix(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+) -> Result<Response, Fault> {
+    let engine = cx.engine.clone();
+    let left = cx.detached(async move { engine.rooms_fix(&caller).await }).await?;
+    Ok(json(&Leaks::from(left)))
+}

@@ -1,0 +1,217 @@
+//! A fake of the port of rooms: it makes nothing, remembers what it was asked, and fails or hangs
+//! where a test says so.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use overmind_core::Fut;
+use overmind_core::ids::SessionId;
+use overmind_core::room::{
+    Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
+    RoomOutcome, RoomProgress, RoomSink, RoomWork, Rooms,
+};
+use tokio::sync::Notify;
+
+/// What happened, in its order, over all fakes that share it.
+#[derive(Clone, Debug, Default)]
+pub struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    pub fn write(&self, what: impl Into<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(what.into());
+    }
+
+    pub fn read(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn has(&self, what: &str) -> bool {
+        self.read().iter().any(|line| line == what)
+    }
+
+    pub fn count(&self, what: &str) -> usize {
+        self.read().iter().filter(|line| *line == what).count()
+    }
+}
+
+/// What a test wants of the calls that begin from now on, by their name: `prepare`, `close`,
+/// `environment`, `done`.
+#[derive(Debug, Default)]
+struct Wishes {
+    fail: HashSet<&'static str>,
+    hang: HashSet<&'static str>,
+}
+
+/// Rooms that exist in memory only. Survives the engine that uses it, as real ones do.
+#[derive(Debug, Default)]
+pub struct FakeRooms {
+    pub journal: Journal,
+    wishes: Mutex<Wishes>,
+    /// Wakes whoever hangs.
+    go: Notify,
+    /// Rooms that are there; false: half made.
+    open: Mutex<HashMap<SessionId, bool>>,
+    /// What a close finds.
+    pub leaks: Mutex<Vec<Leak>>,
+}
+
+impl FakeRooms {
+    pub fn new(journal: Journal) -> Arc<Self> {
+        Arc::new(Self { journal, ..Self::default() })
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, HashMap<SessionId, bool>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn fail(&self, call: &'static str) {
+        self.wishes().fail.insert(call);
+    }
+
+    /// Calls of this name do not return until [`FakeRooms::let_go`].
+    pub fn hang(&self, call: &'static str) {
+        self.wishes().hang.insert(call);
+    }
+
+    pub fn let_go(&self) {
+        self.wishes().hang.clear();
+        self.go.notify_waiters();
+    }
+
+    /// Rooms that are there, whole or half.
+    pub fn left(&self) -> usize {
+        self.opened().len()
+    }
+
+    async fn call(&self, call: &'static str) -> Result<(), RoomError> {
+        self.journal.write(call);
+        loop {
+            let woken = self.go.notified();
+            if !self.wishes().hang.contains(call) {
+                break;
+            }
+            woken.await;
+        }
+        match self.wishes().fail.contains(call) {
+            true => Err(RoomError::new(RoomErrorKind::Failed, format!("{call} fails as wanted"))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Rooms for FakeRooms {
+    fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(async move {
+            self.journal.write(format!("keep {}", wanted.len()));
+            self.opened().retain(|session, whole| wanted.contains(session) && *whole);
+        })
+    }
+
+    fn prepare(&self, order: RoomOrder, sink: RoomSink) -> Fut<'_, Result<RoomMade, RoomError>> {
+        Box::pin(async move {
+            self.opened().entry(order.session).or_insert(false);
+            sink(RoomProgress::Step("setup: npm ci".into()));
+            let line = "added 3 packages".to_owned();
+            sink(RoomProgress::Line { source: "npm ci".into(), line });
+            sink(RoomProgress::Warning("two files were left out".into()));
+            if let Err(err) = self.call("prepare").await {
+                self.opened().remove(&order.session);
+                return Err(err);
+            }
+            self.opened().insert(order.session, true);
+            self.journal.write("prepared");
+            Ok(RoomMade {
+                directory: order.project.join("room"),
+                worktree: Some(order.project.join("room")),
+                branch: Some(format!("overmind/{}", order.name)),
+                base: order.wish.base,
+                ports: BTreeMap::from([("PORT".to_owned(), 20_001)]),
+                urls: BTreeMap::from([("web".to_owned(), "http://127.0.0.1:20001".to_owned())]),
+                ..RoomMade::default()
+            })
+        })
+    }
+
+    fn environment(&self, session: SessionId) -> Fut<'_, Result<Vec<(String, String)>, RoomError>> {
+        Box::pin(async move {
+            self.call("environment").await?;
+            if self.opened().get(&session) != Some(&true) {
+                return Ok(Vec::new());
+            }
+            let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+            Ok(vec![
+                of("PORT", "20001"),
+                of("DATABASE_URL", "postgres://app:hush@127.0.0.1/app"),
+                of("OVERMIND_SESSION_ID", "of-a-room"),
+                of("COLOR", "of-a-room"),
+            ])
+        })
+    }
+
+    fn close(
+        &self,
+        session: SessionId,
+        end: RoomEnd,
+        sink: RoomSink,
+    ) -> Fut<'_, Result<RoomClosed, RoomError>> {
+        Box::pin(async move {
+            sink(RoomProgress::Step("services".into()));
+            self.call("close").await?;
+            let whole = self.opened().remove(&session);
+            self.journal.write("closed");
+            Ok(RoomClosed {
+                kept: (whole == Some(true) && end == RoomEnd::Keep).then(|| "/kept".into()),
+                branch: (whole == Some(true)).then(|| "overmind/kept".to_owned()),
+                leaks: self.leaks.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                ..RoomClosed::default()
+            })
+        })
+    }
+
+    fn work<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        _closed: Option<&'a RoomClosed>,
+    ) -> Fut<'a, Result<RoomWork, RoomError>> {
+        let (branch, base) = (made.branch.clone(), order.wish.base.clone());
+        let (files, insertions, diff) = (1, 2, "+a\n+b\n".to_owned());
+        let work = RoomWork { branch, base, files, insertions, diff, ..RoomWork::default() };
+        Box::pin(std::future::ready(Ok(work)))
+    }
+
+    fn done<'a>(
+        &'a self,
+        _order: &'a RoomOrder,
+        made: &'a RoomMade,
+        _closed: Option<&'a RoomClosed>,
+        done: RoomDone,
+    ) -> Fut<'a, Result<RoomOutcome, RoomError>> {
+        Box::pin(async move {
+            self.call("done").await?;
+            let said = match &done {
+                RoomDone::Merge { .. } => "merged",
+                RoomDone::PrBranch { .. } => "on its branch",
+                RoomDone::Keep => "kept",
+                RoomDone::Discard => "discarded",
+            };
+            let (branch, commit) = (made.branch.clone(), Some("c0ffee".to_owned()));
+            Ok(RoomOutcome { said: said.into(), branch, commit, ..RoomOutcome::default() })
+        })
+    }
+
+    fn leaks(&self) -> Fut<'_, Vec<Leak>> {
+        let leaks = self.leaks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::pin(std::future::ready(leaks))
+    }
+
+    fn fix(&self) -> Fut<'_, Vec<Leak>> {
+        let mut leaks = self.leaks.lock().unwrap_or_else(PoisonError::into_inner);
+        leaks.retain(|leak| !leak.fixable);
+        Box::pin(std::future::ready(leaks.clone()))
+    }
+}

@@ -1,0 +1,522 @@
+//! Worktrees of leases: the lease's port to trees, over [`Trees`].
+//!
+//! A tree is planned before the lease begins, for its journal must hold what undoing needs. How a
+//! tree ended is written down before the lease is gone ([`Maker::ended`]): a close that was cut
+//! off behind that is asked for again, and answers the same.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::room::{RoomClosed, RoomError};
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::time::Clock;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::say;
+use crate::git::GitError;
+use crate::leaks::{Finding, LeakKind};
+use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
+use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees};
+
+/// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
+const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What the journal holds of a tree that is to be made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Intent {
+    session: String,
+    /// What people call the session.
+    name: String,
+    sandbox: Option<SandboxLevel>,
+    tree: TreeIntent,
+}
+
+/// What is known of a tree once it is made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Details {
+    /// Where the session's command begins.
+    pub(super) cwd: PathBuf,
+    pub(super) warnings: Vec<String>,
+    pub(super) sandbox: Option<SandboxLevel>,
+    /// Outside of the tree, and needed by it.
+    #[serde(default)]
+    pub(super) borrowed: Vec<PathBuf>,
+}
+
+/// How a session's tree ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) closed: RoomClosed,
+    /// The repository that its work went to. A session within a session has a project that is gone
+    /// with the other one.
+    #[serde(default)]
+    pub(super) primary: Option<PathBuf>,
+}
+
+/// Makes and ends the trees of leases. Clones share everything.
+#[derive(Clone, Debug)]
+pub(super) struct Maker(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    trees: Trees,
+    /// Where it is written down how trees ended: a file for each session.
+    endings: PathBuf,
+    clock: Arc<dyn Clock>,
+    /// Decided, and not begun.
+    plans: Mutex<HashMap<PathBuf, Plan>>,
+    /// Places that sessions were promised and that may not be on the disk yet.
+    promised: Mutex<HashSet<PathBuf>>,
+    /// One step at a time on each place, also when nobody waits for it any more.
+    steps: Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// A place that a session was promised; free again when it is dropped, unless it was
+/// [used](Promise::used).
+#[derive(Debug)]
+pub(super) struct Promise {
+    maker: Maker,
+    place: PathBuf,
+    used: bool,
+}
+
+impl Promise {
+    /// A journal has it now, and so undoing lets go of it.
+    pub(super) fn used(mut self) {
+        self.used = true;
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.used {
+            self.maker.let_go(&self.place);
+        }
+    }
+}
+
+impl Maker {
+    pub(super) fn new(trees: Trees, endings: PathBuf, clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner {
+            trees,
+            endings,
+            clock,
+            plans: Mutex::default(),
+            promised: Mutex::default(),
+            steps: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn trees(&self) -> &Trees {
+        &self.0.trees
+    }
+
+    /// Decides about a session's tree. Blocks.
+    pub(super) fn plan(
+        &self,
+        session: &str,
+        sandbox: Option<SandboxLevel>,
+        mut request: Request,
+    ) -> Result<(Value, Promise), TreeError> {
+        let name = request.name.clone();
+        // Of two sessions with one name that are planned at once, the second gets a number.
+        for number in 1..100 {
+            request.name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+            let plan = self.0.trees.plan(&request)?.owned_by(session);
+            let place = plan.intent().place.as_path().to_owned();
+            let mut promised = self.0.promised.lock().unwrap_or_else(PoisonError::into_inner);
+            if !promised.insert(place.clone()) {
+                continue;
+            }
+            drop(promised);
+            let promise = Promise { maker: self.clone(), place: place.clone(), used: false };
+            let intent =
+                Intent { session: session.to_owned(), name, sandbox, tree: plan.intent().clone() };
+            let intent = serde_json::to_value(&intent)
+                .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
+            self.plans().insert(place, plan);
+            return Ok((intent, promise));
+        }
+        Err(TreeError::NameTaken { session: name })
+    }
+
+    fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Plan>> {
+        self.0.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn let_go(&self, place: &Path) {
+        self.plans().remove(place);
+        self.0.promised.lock().unwrap_or_else(PoisonError::into_inner).remove(place);
+    }
+
+    /// The session's own finished tree with this working tree, if it is there. Blocks.
+    pub(super) fn own(&self, session: &str, worktree: &Path) -> Result<Option<Listed>, TreeError> {
+        let found = self.0.trees.at(worktree)?;
+        // Another session of the same name may have got the place since.
+        Ok(found.filter(|one| one.exists && one.intent.owner.as_deref() == Some(session)))
+    }
+
+    /// How a session's tree ended; `None` when nothing is remembered.
+    pub(super) fn ended(&self, session: &str) -> Option<Ended> {
+        let text = std::fs::read(ending_file(&self.0.endings, session)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// Writes down how a session's tree ended; where its work went stays as it was said before.
+    pub(super) fn note_ended(&self, session: &str, closed: &RoomClosed) -> io::Result<()> {
+        let primary = self.ended(session).and_then(|known| known.primary);
+        self.note_ending(session, &Ended { closed: closed.clone(), primary })
+    }
+
+    fn note_ending(&self, session: &str, ended: &Ended) -> io::Result<()> {
+        std::fs::create_dir_all(&self.0.endings)?;
+        let path = ending_file(&self.0.endings, session);
+        let half = path.with_extension("half");
+        std::fs::write(&half, serde_json::to_vec(ended)?)?;
+        std::fs::rename(&half, &path)
+    }
+
+    pub(super) fn forget_ended(&self, session: &str) {
+        // Not there is what was wanted.
+        let _ = std::fs::remove_file(ending_file(&self.0.endings, session));
+    }
+
+    /// Forgets how trees ended a long time ago. Blocks.
+    pub(super) fn forget_old(&self) {
+        let before = self.0.clock.now().as_micros() / 1_000_000
+            - i64::try_from(REMEMBERED.as_secs()).unwrap_or(i64::MAX);
+        for entry in std::fs::read_dir(&self.0.endings).into_iter().flatten().flatten() {
+            let old = entry
+                .metadata()
+                .is_ok_and(|meta| std::os::unix::fs::MetadataExt::mtime(&meta) < before);
+            if old {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Seconds since 1970.
+    pub(super) fn now(&self) -> i64 {
+        self.0.clock.now().as_micros() / 1_000_000
+    }
+
+    /// Runs one step on a place where blocking is allowed, after whatever still goes on there.
+    async fn step<T: Send + 'static>(
+        &self,
+        place: PathBuf,
+        run: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let lock = {
+            let mut steps = self.0.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            steps.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(steps.entry(place).or_default())
+        };
+        let alone = lock.lock_owned().await;
+        let maker = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let done = run(&maker);
+            drop(alone);
+            done
+        });
+        done.await.map_err(|err| format!("the step was cut off: {err}"))
+    }
+
+    fn make_now(&self, intent: &Intent) -> Result<(MadeTree, Vec<String>), String> {
+        let plan = self.plans().remove(intent.tree.place.as_path());
+        // Planned in an earlier life: such a lease is undone and not gone on with.
+        let plan = plan.ok_or("its plan is not known any more: prepare the session again")?;
+        let made = self.0.trees.make(&plan).map_err(|err| chain(&err))?;
+        let warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
+        let details = Details {
+            cwd: made.cwd,
+            warnings: warnings.clone(),
+            sandbox: intent.sandbox,
+            borrowed: [made.borrowed, made.shared].concat(),
+        };
+        let env: BTreeMap<String, String> = made
+            .env
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
+            .collect();
+        let tree = MadeTree {
+            path: made.path,
+            branch: Some(made.intent.branch),
+            base: made.intent.base,
+            env,
+            details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
+        };
+        Ok((tree, warnings))
+    }
+
+    /// Ends a tree in whatever state it is. What cannot be saved stays where it is.
+    fn end_now(&self, intent: &Intent, end: TreeEnd) -> Result<(), String> {
+        let tree = &intent.tree;
+        let there = self.0.trees.at(&tree.tree()).map_err(|err| chain(&err))?;
+        if let Some(other) = &there
+            && other.intent.owner.as_deref() != Some(&intent.session)
+        {
+            // Its place was free, and another session got it.
+            self.let_go(tree.place.as_path());
+            return Ok(());
+        }
+        let asked_to_stay = there.as_ref().is_some_and(|one| one.ending == Some(Ending::Kept));
+        let end = if asked_to_stay && end == TreeEnd::Park { TreeEnd::Keep } else { end };
+        let mut closed = RoomClosed::default();
+        if there.is_some() {
+            let saved = match end {
+                TreeEnd::Keep => self.keep_now(tree, &mut closed),
+                TreeEnd::Park => self.park_now(intent, &mut closed),
+                TreeEnd::Discard => self.discard_now(tree, &mut closed),
+            };
+            if let Err(err) = saved {
+                self.stay_or_fail(tree, err, &mut closed)?;
+            }
+        } else if let Some(known) = self.ended(&intent.session) {
+            // Saved and removed before a crash.
+            closed = known.closed;
+        }
+        let source = tree.source();
+        let primary = source.map(|source| source.top.unwrap_or(source.common));
+        let note = |closed: &RoomClosed| {
+            let ended = Ended { closed: closed.clone(), primary: primary.clone() };
+            self.note_ending(&intent.session, &ended).map_err(|err| err.to_string())
+        };
+        if closed.kept.is_none() {
+            // Noted before it is removed: afterwards nothing says where its work is.
+            note(&closed)?;
+            if let Err(err) = self.0.trees.undo(tree) {
+                self.stay_or_fail(tree, err, &mut closed)?;
+            }
+        }
+        if closed.kept.is_some() {
+            note(&closed)?;
+        }
+        self.let_go(tree.place.as_path());
+        Ok(())
+    }
+
+    fn keep_now(&self, tree: &TreeIntent, closed: &mut RoomClosed) -> Result<(), TreeError> {
+        self.0.trees.keep(tree, true)?;
+        closed.kept = Some(tree.tree());
+        Ok(())
+    }
+
+    fn park_now(&self, intent: &Intent, closed: &mut RoomClosed) -> Result<(), TreeError> {
+        let message = format!("What {} had not committed when it ended", intent.name);
+        let parked = match self.0.trees.park(&intent.tree, &message, self.now()) {
+            // Its files were removed by somebody who wanted that; `undo` saves what is known.
+            Err(TreeError::Gone { .. }) => return Ok(()),
+            parked => parked?,
+        };
+        closed.commit = parked.commit;
+        closed.parked = parked.wip && closed.commit.is_some();
+        match (intent.tree.source(), parked.saved_as) {
+            (Some(_), saved_as) => closed.branch = saved_as,
+            (None, Some(file)) => closed.warnings.push(format!(
+                "the project is in no repository: what was done is in {file}, which `git clone` reads"
+            )),
+            (None, None) => {}
+        }
+        if !parked.others.is_empty() {
+            closed.warnings.push(format!(
+                "other branches, tags and stashes of the session: {}",
+                parked.others.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
+    fn discard_now(&self, tree: &TreeIntent, closed: &mut RoomClosed) -> Result<(), TreeError> {
+        let discarded = match self.0.trees.discard(tree, self.now()) {
+            Err(TreeError::Gone { .. }) => return Ok(()),
+            discarded => discarded?,
+        };
+        closed.commit = super::work::last_commit(self, tree)?;
+        closed.warnings.push(brought_back(&discarded.saved_as));
+        Ok(())
+    }
+
+    /// After what a second attempt would not mend, the tree stays, and is told; everything else of
+    /// the session can be given back all the same.
+    fn stay_or_fail(
+        &self,
+        tree: &TreeIntent,
+        err: TreeError,
+        closed: &mut RoomClosed,
+    ) -> Result<(), String> {
+        let lasting = match &err {
+            TreeError::Unsaved { .. }
+            | TreeError::Kept { .. }
+            | TreeError::TooLarge { .. }
+            | TreeError::RepositoryGone { .. }
+            | TreeError::Git(GitError::Failed { .. } | GitError::TooMuch { .. }) => true,
+            TreeError::Git(
+                GitError::Start { .. }
+                | GitError::Talk { .. }
+                | GitError::TimedOut { .. }
+                | GitError::Locked { .. },
+            )
+            | TreeError::File { .. }
+            | TreeError::BrokenRedirect { .. }
+            | TreeError::NoSuchBase { .. }
+            | TreeError::NameTaken { .. }
+            | TreeError::Gone { .. }
+            | TreeError::InUse { .. }
+            | TreeError::Busy { .. }
+            | TreeError::ContainsUs { .. }
+            | TreeError::NoRepository { .. }
+            | TreeError::NoSuchBranch { .. }
+            | TreeError::NoBranch { .. }
+            | TreeError::BadBranch { .. }
+            | TreeError::Uncommitted { .. }
+            | TreeError::CheckedOut { .. }
+            | TreeError::WorkGone { .. }
+            | TreeError::PrimaryBusy { .. }
+            | TreeError::PrimaryInTheWay { .. }
+            | TreeError::Notes { .. } => false,
+        };
+        if !lasting {
+            return Err(chain(&err));
+        }
+        self.keep_now(tree, closed)
+            .map_err(|second| format!("{}; {}", chain(&err), chain(&second)))?;
+        let text = format!(
+            "{} stays, for not all in it can be saved: {}",
+            tree.tree().display(),
+            chain(&err)
+        );
+        closed.warnings.push(text);
+        Ok(())
+    }
+}
+
+/// How discarded work comes back.
+pub(super) fn brought_back(saved_as: &str) -> String {
+    if saved_as.starts_with("refs/") {
+        format!("its last state is kept for a while: `git branch NAME {saved_as}` brings it back")
+    } else {
+        format!("its last state is kept in {saved_as}, which `git clone` reads")
+    }
+}
+
+fn ending_file(dir: &Path, session: &str) -> PathBuf {
+    dir.join(format!("{session}.json"))
+}
+
+fn read(intent: &Value) -> Result<Intent, String> {
+    serde_json::from_value(intent.clone())
+        .map_err(|err| format!("the journal's words on the worktree cannot be read: {err}"))
+}
+
+impl Tree for Maker {
+    fn make<'a>(
+        &'a self,
+        intent: &'a Value,
+        sink: &'a dyn Sink,
+    ) -> Fut<'a, Result<MadeTree, String>> {
+        Box::pin(async move {
+            let intent = read(intent)?;
+            let place = intent.tree.place.as_path().to_owned();
+            let (tree, warnings) = self.step(place, move |maker| maker.make_now(&intent)).await??;
+            for text in &warnings {
+                sink.tell(Progress::Warning { text });
+            }
+            Ok(tree)
+        })
+    }
+
+    fn undo<'a>(
+        &'a self,
+        intent: &'a Value,
+        _: Option<&'a MadeTree>,
+        end: TreeEnd,
+    ) -> Fut<'a, Result<(), String>> {
+        Box::pin(async move {
+            let intent = read(intent)?;
+            let place = intent.tree.place.as_path().to_owned();
+            self.step(place, move |maker| maker.end_now(&intent, end)).await?
+        })
+    }
+
+    fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>> {
+        Box::pin(async move {
+            let maker = self.clone();
+            let listed = tokio::task::spawn_blocking(move || maker.0.trees.list()).await;
+            let listed = match listed {
+                Ok(Ok(listed)) => listed,
+                Ok(Err(err)) => return vec![unchecked(self, chain(&err))],
+                Err(err) => return vec![unchecked(self, err.to_string())],
+            };
+            let left = listed.into_iter().filter(|one| {
+                let lives = one.intent.owner.as_ref().is_some_and(|owner| live.contains(owner));
+                !lives && one.ending != Some(Ending::Kept)
+            });
+            left.map(|one| Finding {
+                kind: LeakKind::Worktree,
+                what: one.intent.tree().display().to_string(),
+                session: one.intent.owner,
+                how: "`overmind doctor --fix` saves what is in it on its branch and removes it"
+                    .to_owned(),
+                fixable: true,
+                bytes: None,
+            })
+            .collect()
+        })
+    }
+
+    fn fix<'a>(&'a self, finding: &'a Finding) -> Fut<'a, Result<(), String>> {
+        Box::pin(async move {
+            let worktree = PathBuf::from(&finding.what);
+            let place = worktree.parent().unwrap_or(Path::new("/")).to_owned();
+            self.step(place, move |maker| {
+                let found = maker.0.trees.at(&worktree).map_err(|err| chain(&err))?;
+                let Some(found) = found else { return Ok(()) };
+                let intent = Intent {
+                    session: found.intent.owner.clone().unwrap_or_default(),
+                    name: found.intent.session.clone(),
+                    sandbox: None,
+                    tree: found.intent,
+                };
+                maker.fix_now(&intent)
+            })
+            .await?
+        })
+    }
+}
+
+impl Maker {
+    fn fix_now(&self, intent: &Intent) -> Result<(), String> {
+        if !intent.session.is_empty() {
+            return self.end_now(intent, TreeEnd::Park);
+        }
+        let mut closed = RoomClosed::default();
+        self.park_now(intent, &mut closed).map_err(|err| chain(&err))?;
+        self.0.trees.undo(&intent.tree).map(drop).map_err(|err| chain(&err))
+    }
+}
+
+fn unchecked(maker: &Maker, why: String) -> Finding {
+    Finding {
+        kind: LeakKind::Unchecked,
+        what: maker.0.trees.root().display().to_string(),
+        session: None,
+        how: format!("worktrees were not looked for: {why}"),
+        fixable: false,
+        bytes: None,
+    }
+}
+
+/// A step of trees for the port, where blocking is allowed.
+pub(super) async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> Result<T, TreeError> + Send + 'static,
+) -> Result<T, RoomError> {
+    match tokio::task::spawn_blocking(run).await {
+        Ok(done) => done.map_err(|err| say::of_tree(&err)),
+        Err(err) => Err(say::failed(format!("the step was cut off: {err}"))),
+    }
+}

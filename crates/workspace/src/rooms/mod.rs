@@ -1,0 +1,599 @@
+//! Rooms of sessions: the engine's port over leases, trees and pools.
+//!
+//! Start with [`LocalRooms::open`], which does nothing but remember where things go: directories are
+//! looked at when the first room is asked for, or when there are rooms of an earlier life.
+//!
+//! * A room in a repository is a lease whose worktree is a [tree](crate::tree). Outside of one it is
+//!   a lease on a copy, if that was asked for; otherwise the session works in its directory, which is
+//!   no room at all: no ports, no services, nothing to give back.
+//! * All steps of one session come one after the other. A step that nobody waits for any more still
+//!   ends before the next begins.
+//! * Services and the database server outlive the daemon, like the sessions that they are of. The
+//!   database server is ended with the daemon when no session has a room.
+//!
+//! Where to read on: `maker` makes and ends trees, `project` reads what a project wants, `work` is
+//! what becomes of a session's work, `filling` keeps trees ready.
+
+mod filling;
+mod maker;
+mod project;
+mod say;
+mod work;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overmind_core::Fut;
+use overmind_core::ids::SessionId;
+use overmind_core::room::{
+    Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
+    RoomOutcome, RoomSink, RoomWhen, RoomWork, Rooms,
+};
+use overmind_core::time::Clock;
+use tokio::sync::OwnedMutexGuard;
+
+use self::filling::Pools;
+use self::maker::{Details, Maker};
+use self::project::Ground;
+pub use self::project::project_top;
+use self::say::Teller;
+use crate::git::Git;
+use crate::leaks::LeakKind;
+use crate::lease::{
+    self, Lease, LeasePhase, LeaseRequest, Place, Quiet, Resumed, TreeEnd, Workspace, chain,
+};
+use crate::services::runner::{OwnProcesses, Runner};
+use crate::tree::Trees;
+
+/// Discarded work is kept for so long.
+const DISCARDED_SECS: i64 = 14 * 24 * 3600;
+
+/// What rooms stand on.
+#[derive(Clone)]
+pub struct Options {
+    /// The daemon's data directory.
+    pub home: PathBuf,
+    /// Where worktrees go.
+    pub worktrees: PathBuf,
+    /// See [`lease::Options::registry`].
+    pub registry: PathBuf,
+    /// See [`lease::Options::temp`].
+    pub temp: PathBuf,
+    /// See [`lease::Options::docker`].
+    pub docker: Option<PathBuf>,
+    /// See [`lease::Options::environment`].
+    pub environment: BTreeMap<String, String>,
+    /// See [`lease::Options::secrets`].
+    pub secrets: BTreeMap<String, String>,
+    pub clock: Arc<dyn Clock>,
+    /// A file of patterns that this user ignores everywhere (`core.excludesFile`).
+    pub excludes_file: Option<PathBuf>,
+    pub git: Git,
+    /// What keeps processes of services; our own when absent.
+    pub runner: Option<Arc<dyn Runner>>,
+}
+
+impl Options {
+    /// Everything beneath one data directory.
+    pub fn new(home: impl Into<PathBuf>, clock: Arc<dyn Clock>) -> Self {
+        let home = home.into();
+        Self {
+            worktrees: home.join("worktrees"),
+            home,
+            registry: crate::ports::default_dir(),
+            temp: PathBuf::from("/tmp"),
+            docker: None,
+            environment: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            clock,
+            excludes_file: None,
+            git: Git::default(),
+            runner: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values of variables are not for logs.
+        f.debug_struct("Options")
+            .field("home", &self.home)
+            .field("worktrees", &self.worktrees)
+            .field("registry", &self.registry)
+            .field("temp", &self.temp)
+            .field("docker", &self.docker)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The rooms of one data directory. One per daemon.
+#[derive(Debug)]
+pub struct LocalRooms {
+    options: Options,
+    core: tokio::sync::OnceCell<Arc<Core>>,
+    /// Held for writing while rooms of an earlier life are taken up.
+    gate: tokio::sync::RwLock<()>,
+    /// One step of a session at a time.
+    steps: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    pools: Arc<Pools>,
+    /// Open rooms, by session.
+    serving: Mutex<BTreeMap<String, Serving>>,
+}
+
+/// What a session serves on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// What people call the session.
+    pub name: String,
+    /// The port of each service that speaks HTTP.
+    pub services: BTreeMap<String, u16>,
+    /// Its own `PORT`, if it has one.
+    pub port: Option<u16>,
+}
+
+impl Serving {
+    /// The port that the session itself is known by: of its one service, or `PORT`.
+    pub fn main(&self) -> Option<u16> {
+        match self.services.len() {
+            1 => self.services.values().next().copied(),
+            _ => self.port,
+        }
+    }
+}
+
+/// What is opened on first need.
+#[derive(Debug)]
+struct Core {
+    workspace: Workspace,
+    maker: Maker,
+    clock: Arc<dyn Clock>,
+}
+
+impl Drop for LocalRooms {
+    fn drop(&mut self) {
+        self.pools.cancel();
+    }
+}
+
+impl LocalRooms {
+    /// Remembers where things go. Nothing is read or made before it is needed.
+    pub fn open(options: Options) -> Self {
+        Self {
+            options,
+            core: tokio::sync::OnceCell::new(),
+            gate: tokio::sync::RwLock::new(()),
+            steps: Mutex::default(),
+            pools: Arc::default(),
+            serving: Mutex::default(),
+        }
+    }
+
+    /// What the sessions with open rooms serve.
+    pub fn serving(&self) -> Vec<Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn serves(&self, lease: &Lease) {
+        let mut services = BTreeMap::new();
+        for (service, port) in http_services(lease) {
+            services.insert(service.to_owned(), port);
+        }
+        let port = lease.ports.get("PORT").copied();
+        let serving = Serving { name: lease.name.clone(), services, port };
+        let mut all = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(lease.session.clone(), serving);
+    }
+
+    /// Lets go of the data directory. Sessions' services go on, for the next daemon to take up; the
+    /// database server is ended when no session has a room.
+    pub async fn shutdown(&self) {
+        self.pools.end().await;
+        // Never asked for in this life and in none before.
+        if self.core.get().is_none() && !self.was_used() {
+            return;
+        }
+        if has_entries(&self.options.home.join("leases")) {
+            return;
+        }
+        let core = match self.core().await {
+            Ok(core) => core,
+            Err(err) => {
+                tracing::warn!(%err, "looking for a database server that nobody needs");
+                return;
+            }
+        };
+        if let Err(err) = core.workspace.stop_database_server().await {
+            tracing::warn!(err = %chain(&err), "ending the database server");
+        }
+    }
+
+    async fn core(&self) -> Result<Arc<Core>, RoomError> {
+        let opened = self.core.get_or_try_init(|| async {
+            let options = self.options.clone();
+            let opened = tokio::task::spawn_blocking(move || Core::open(options)).await;
+            opened.unwrap_or_else(|err| Err(say::failed(format!("opening rooms: {err}"))))
+        });
+        opened.await.cloned()
+    }
+
+    /// Whether any room was ever made in this data directory.
+    fn was_used(&self) -> bool {
+        self.options.home.join("workspace-id").exists()
+    }
+
+    fn lease_dir(&self, session: &str) -> PathBuf {
+        self.options.home.join("leases").join(session)
+    }
+
+    /// Waits until no other step of the session is under way.
+    async fn alone(&self, session: &str) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            steps.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(steps.entry(session.to_owned()).or_default())
+        };
+        lock.lock_owned().await
+    }
+
+    async fn make(&self, order: RoomOrder, sink: RoomSink) -> Result<RoomMade, RoomError> {
+        let _waits = self.pools.waits();
+        let _gate = self.gate.read().await;
+        let session = order.session.to_string();
+        let _alone = self.alone(&session).await;
+        if self.lease_dir(&session).exists() {
+            let core = self.core().await?;
+            if let Some(lease) = core.lease(&session).await? {
+                return Ok(made(&lease));
+            }
+            // Half made, or half ended: a crash lies in between.
+            let undone = core.workspace.teardown(&session, TreeEnd::Park, &Quiet);
+            let undone = Box::pin(undone).await;
+            undone.map_err(|err| say::of_teardown(&err))?;
+        }
+        let at = order.project.clone();
+        let looked = tokio::task::spawn_blocking(move || project::ground(&at)).await;
+        let ground = looked.map_err(|err| say::failed(err.to_string()))??;
+        match (order.wish.when, ground) {
+            (RoomWhen::Never, _) => return Ok(in_place(&order.project, Vec::new())),
+            (RoomWhen::Auto, Ground::Directory) => {
+                let text = format!(
+                    "{} is in no git repository: the session works in it directly, without \
+                     ports and services of its own",
+                    order.project.display()
+                );
+                return Ok(in_place(&order.project, vec![text]));
+            }
+            (RoomWhen::Auto, Ground::Repository) | (RoomWhen::Always, _) => {}
+        }
+        let core = self.core().await?;
+        core.maker.forget_ended(&session);
+        let excludes = self.options.excludes_file.clone();
+        let (maker, at) = (core.maker.clone(), order.clone());
+        let planned = tokio::task::spawn_blocking(move || {
+            let found = project::read(maker.trees(), &at)?;
+            let request = project::request(&at, &found, excludes.as_deref())?;
+            let sandbox = found.config.isolation.sandbox;
+            let planned = maker.plan(&at.session.to_string(), sandbox, request);
+            let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
+            Ok::<_, RoomError>((found, intent, promise))
+        });
+        let planned = planned.await.map_err(|err| say::failed(err.to_string()))?;
+        let (found, intent, promise) = planned?;
+        let request = LeaseRequest {
+            session: session.clone(),
+            name: order.name.clone(),
+            project: found.top.clone(),
+            config: found.config.clone(),
+            place: Place::Tree(intent),
+        };
+        let teller = Teller(sink);
+        for text in &found.warnings {
+            lease::Sink::tell(&teller, lease::Progress::Warning { text });
+        }
+        let kept = Kept { promise: Some(promise), lease: self.lease_dir(&session) };
+        let built = Box::pin(core.workspace.build(request, &teller)).await;
+        let lease = built.map_err(|err| say::of_build(&err))?;
+        drop(kept);
+        self.serves(&lease);
+        self.pools.see_to(&core, &session, &found, self.options.excludes_file.as_deref());
+        let mut room = made(&lease);
+        room.warnings.splice(0..0, found.warnings);
+        Ok(room)
+    }
+
+    async fn end(
+        &self,
+        session: SessionId,
+        end: RoomEnd,
+        sink: RoomSink,
+    ) -> Result<RoomClosed, RoomError> {
+        let _gate = self.gate.read().await;
+        let session = session.to_string();
+        let _alone = self.alone(&session).await;
+        self.end_alone(&session, end, sink).await
+    }
+
+    /// The caller has the session.
+    async fn end_alone(
+        &self,
+        session: &str,
+        end: RoomEnd,
+        sink: RoomSink,
+    ) -> Result<RoomClosed, RoomError> {
+        if !self.was_used() {
+            return Ok(RoomClosed::default());
+        }
+        let has_lease = self.lease_dir(session).exists();
+        let core = self.core().await?;
+        if !has_lease {
+            return Ok(core.maker.ended(session).map(|known| known.closed).unwrap_or_default());
+        }
+        let tree = match end {
+            RoomEnd::Park => TreeEnd::Park,
+            RoomEnd::Keep => TreeEnd::Keep,
+            RoomEnd::Discard => TreeEnd::Discard,
+        };
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
+        let report = Box::pin(core.workspace.teardown(session, tree, &Teller(sink))).await;
+        let report = report.map_err(|err| say::of_teardown(&err))?;
+        self.pools.closed(session);
+        let known = core.maker.ended(session);
+        let mut closed = known.map(|known| known.closed).unwrap_or_default();
+        closed.warnings.extend(report.warnings);
+        closed.leaks = report.leaks.into_iter().map(say::leak).collect();
+        if let Err(err) = core.maker.note_ended(session, &closed) {
+            // Asked for again after a crash, it would say less.
+            tracing::warn!(%err, session, "writing down how a room ended");
+        }
+        Ok(closed)
+    }
+
+    async fn take_up(&self, wanted: Vec<SessionId>) {
+        let _gate = self.gate.write().await;
+        if !has_entries(&self.options.home.join("leases")) && !self.options.worktrees.exists() {
+            return;
+        }
+        let core = match self.core().await {
+            Ok(core) => core,
+            Err(err) => {
+                tracing::error!(%err, "rooms of earlier sessions cannot be taken up");
+                return;
+            }
+        };
+        let wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        for (session, phase) in core.workspace.sessions() {
+            if phase == LeasePhase::Ready && !wanted.contains(&session) {
+                tracing::info!(session, "closing the room of a session that is gone");
+                let ended = Box::pin(core.workspace.teardown(&session, TreeEnd::Park, &Quiet));
+                if let Err(err) = ended.await {
+                    tracing::warn!(session, err = %chain(&err), "the room did not end");
+                }
+            }
+        }
+        for resumed in Box::pin(core.workspace.resume(&Quiet)).await {
+            match resumed {
+                Resumed::Kept { session, lease, warnings } => {
+                    self.serves(&lease);
+                    tracing::info!(session, ?warnings, "took up a room");
+                }
+                Resumed::Ended { session, report } => {
+                    tracing::info!(session, leaks = ?report.leaks, "undid a half-made room");
+                }
+                Resumed::Failed { session, error } => {
+                    tracing::warn!(session, err = %chain(&error), "a room is in the way");
+                }
+            }
+        }
+        let maker = core.maker.clone();
+        self.pools.behind(async move {
+            let swept = tokio::task::spawn_blocking(move || {
+                maker.forget_old();
+                maker.trees().sweep(maker.now() - DISCARDED_SECS)
+            });
+            match swept.await {
+                Ok(Ok(swept)) => tracing::debug!(?swept, "swept worktrees"),
+                Ok(Err(err)) => tracing::warn!(err = %chain(&err), "sweeping worktrees"),
+                Err(err) => tracing::warn!(%err, "sweeping worktrees was cut off"),
+            }
+        });
+    }
+
+    async fn find_leaks(&self) -> Vec<Leak> {
+        if !self.was_used() {
+            return Vec::new();
+        }
+        match self.core().await {
+            Ok(core) => {
+                let mut found = Box::pin(core.workspace.leaks()).await;
+                // Where there is no engine there are no containers: every machine has its usual place.
+                let docker = self.options.docker.as_deref().filter(|socket| !socket.exists());
+                found.retain(|one| {
+                    one.kind != LeakKind::Unchecked || docker != Some(Path::new(&one.what))
+                });
+                found.into_iter().map(say::leak).collect()
+            }
+            Err(err) => vec![self.unchecked(&err)],
+        }
+    }
+
+    async fn fix_leaks(&self) -> Vec<Leak> {
+        let _gate = self.gate.read().await;
+        if !self.was_used() {
+            return Vec::new();
+        }
+        let core = match self.core().await {
+            Ok(core) => core,
+            Err(err) => return vec![self.unchecked(&err)],
+        };
+        for finding in Box::pin(core.workspace.leaks()).await {
+            if finding.fixable
+                && let Err(err) = Box::pin(core.workspace.fix(&finding)).await
+            {
+                tracing::warn!(%err, "a leak stays");
+            }
+        }
+        self.find_leaks().await
+    }
+
+    fn unchecked(&self, err: &RoomError) -> Leak {
+        Leak {
+            kind: "unchecked".to_owned(),
+            what: self.options.home.display().to_string(),
+            session: None,
+            how: err.message.clone(),
+            fixable: false,
+            bytes: None,
+        }
+    }
+}
+
+impl Core {
+    fn open(options: Options) -> Result<Arc<Self>, RoomError> {
+        let trees = Trees::open(&options.worktrees, options.git.clone());
+        let trees = trees.map_err(|err| say::of_tree(&err))?;
+        let endings = options.home.join("rooms");
+        let maker = Maker::new(trees, endings, Arc::clone(&options.clock));
+        let clock = Arc::clone(&options.clock);
+        let runner = options.runner.clone();
+        let runner = runner.unwrap_or_else(|| Arc::new(OwnProcesses::new(Arc::clone(&clock))));
+        let workspace = Workspace::open(lease::Options {
+            home: options.home,
+            registry: options.registry,
+            temp: options.temp,
+            docker: options.docker,
+            environment: options.environment,
+            secrets: options.secrets,
+            clock: Arc::clone(&clock),
+            runner,
+            tree: Some(Arc::new(maker.clone())),
+        });
+        let workspace = workspace.map_err(|err| say::failed(chain(&err)))?;
+        Ok(Arc::new(Self { workspace, maker, clock }))
+    }
+
+    async fn lease(self: &Arc<Self>, session: &str) -> Result<Option<Lease>, RoomError> {
+        let (core, session) = (Arc::clone(self), session.to_owned());
+        let read = tokio::task::spawn_blocking(move || core.workspace.lease(&session)).await;
+        let read = read.map_err(|err| say::failed(err.to_string()))?;
+        read.map_err(|err| say::failed(chain(&err)))
+    }
+}
+
+/// Lets go of a promised place unless a journal has it: then undoing does, now or later.
+struct Kept {
+    promise: Option<maker::Promise>,
+    lease: PathBuf,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(promise) = self.promise.take()
+            && self.lease.exists()
+        {
+            promise.used();
+        }
+    }
+}
+
+/// A session that works in its project's directory.
+fn in_place(project: &Path, warnings: Vec<String>) -> RoomMade {
+    RoomMade { directory: project.to_owned(), warnings, ..RoomMade::default() }
+}
+
+/// A lease, as the log may show it: no value of a database.
+fn made(lease: &Lease) -> RoomMade {
+    let details: Option<Details> = serde_json::from_value(lease.details.clone()).ok();
+    let mut warnings = details.as_ref().map(|known| known.warnings.clone()).unwrap_or_default();
+    warnings.extend(lease.warnings.iter().cloned());
+    let own = lease.ports.iter().filter(|(name, _)| !name.contains('/'));
+    let own = own.map(|(name, port)| (name.as_str(), *port));
+    let urls = own.chain(http_services(lease));
+    let urls = urls.map(|(name, port)| (name.to_owned(), format!("http://127.0.0.1:{port}")));
+    RoomMade {
+        directory: details.as_ref().map_or_else(|| lease.worktree.clone(), |it| it.cwd.clone()),
+        worktree: Some(lease.worktree.clone()),
+        branch: lease.branch.clone(),
+        base: lease.base.clone(),
+        ports: lease.ports.clone(),
+        urls: urls.collect(),
+        borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
+        sandbox: details.and_then(|known| known.sandbox),
+        warnings,
+    }
+}
+
+/// Services whose first port speaks HTTP, as far as the project's file says: processes and containers.
+fn http_services(lease: &Lease) -> impl Iterator<Item = (&str, u16)> {
+    lease.ports.keys().filter_map(|name| {
+        let (service, _) = name.split_once('/')?;
+        lease.values.get(service, "url").filter(|url| url.starts_with("http://"))?;
+        Some((service, lease.values.get(service, "port")?.parse().ok()?))
+    })
+}
+
+fn has_entries(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+impl Rooms for LocalRooms {
+    fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(self.take_up(wanted))
+    }
+
+    fn prepare(&self, order: RoomOrder, sink: RoomSink) -> Fut<'_, Result<RoomMade, RoomError>> {
+        Box::pin(self.make(order, sink))
+    }
+
+    fn environment(&self, session: SessionId) -> Fut<'_, Result<Vec<(String, String)>, RoomError>> {
+        Box::pin(async move {
+            let session = session.to_string();
+            if !self.lease_dir(&session).exists() {
+                return Ok(Vec::new());
+            }
+            let lease = self.core().await?.lease(&session).await?;
+            let lease = lease.ok_or_else(|| {
+                let text = format!("the room of {session} is being made or closed");
+                RoomError::new(RoomErrorKind::Conflict, text)
+            })?;
+            Ok(lease.env.into_iter().collect())
+        })
+    }
+
+    fn close(
+        &self,
+        session: SessionId,
+        end: RoomEnd,
+        sink: RoomSink,
+    ) -> Fut<'_, Result<RoomClosed, RoomError>> {
+        Box::pin(self.end(session, end, sink))
+    }
+
+    fn work<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+    ) -> Fut<'a, Result<RoomWork, RoomError>> {
+        Box::pin(self.work_of(order, made, closed))
+    }
+
+    fn done<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+        done: RoomDone,
+    ) -> Fut<'a, Result<RoomOutcome, RoomError>> {
+        Box::pin(self.decide(order, made, closed, done))
+    }
+
+    fn leaks(&self) -> Fut<'_, Vec<Leak>> {
+        Box::pin(self.find_leaks())
+    }
+
+    fn fix(&self) -> Fut<'_, Vec<Leak>> {
+        Box::pin(self.fix_leaks())
+    }
+}

@@ -1,0 +1,170 @@
+//! What a project is and wants: where it lies, what its file says, how that shapes a tree.
+
+use std::path::{Path, PathBuf};
+
+use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder};
+
+use super::say;
+use crate::config::{Config, ConfigError, DirectoryStrategy, FILE, Problem};
+use crate::pool::PoolSize;
+use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find};
+
+/// The largest project file that is read out of a commit, and the largest list of files to include.
+const MAX_BYTES: u64 = 256 * 1024;
+
+/// Where a project lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    Repository,
+    Directory,
+}
+
+/// A project, read.
+#[derive(Clone, Debug)]
+pub(super) struct Project {
+    /// Its top: of the repository, or the directory itself.
+    pub(super) top: PathBuf,
+    pub(super) config: Config,
+    /// What of the file could not be followed.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Where the order's project lies. Blocks, for a moment.
+pub(super) fn ground(project: &Path) -> Result<Ground, RoomError> {
+    if !project.is_dir() {
+        let text = format!("{} is not a directory", project.display());
+        return Err(RoomError::new(RoomErrorKind::Project, text));
+    }
+    match find(project).map_err(|err| say::of_tree(&err))? {
+        Some(_) => Ok(Ground::Repository),
+        None => Ok(Ground::Directory),
+    }
+}
+
+/// The top of the repository that a directory lies in, as sessions see it; `None` outside of any, and
+/// in one without a working tree. Blocks, for a moment.
+pub fn project_top(dir: &Path) -> Option<PathBuf> {
+    find(dir).ok().flatten().and_then(|(source, _)| source.top)
+}
+
+/// Reads a project: its file as it is there now, or, where a repository has no working tree, as it
+/// is in the base. Blocks.
+pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomError> {
+    let source = trees.source_of(&order.project).map_err(|err| say::of_tree(&err))?;
+    let (top, config) = match source {
+        Some(source) => match source.top.clone() {
+            Some(top) => (top.clone(), Config::load(&top)),
+            None => {
+                let base = order.wish.base.as_deref();
+                let text = trees.file_of(&source, base, FILE, MAX_BYTES);
+                let text = text.map_err(|err| say::of_tree(&err))?;
+                let config = match text {
+                    Some(text) => {
+                        Config::parse(&String::from_utf8_lossy(&text)).map_err(|problems| {
+                            ConfigError { file: source.common.join(FILE), problems }
+                        })
+                    }
+                    None => Ok(Config::default()),
+                };
+                (source.common, config)
+            }
+        },
+        None => {
+            let top = order.project.canonicalize().unwrap_or_else(|_| order.project.clone());
+            let config = Config::load(&top);
+            (top, config)
+        }
+    };
+    let config = config.map_err(|err| RoomError::new(RoomErrorKind::Project, mistakes(&err)))?;
+    let mut warnings = Vec::new();
+    if !config.worktree.submodules {
+        warnings.push(
+            "worktree.submodules: submodules are there all the same, as far as they are local"
+                .to_owned(),
+        );
+    }
+    Ok(Project { top, config, warnings })
+}
+
+/// All mistakes of a file, one a line.
+fn mistakes(err: &ConfigError) -> String {
+    let count = match err.problems.as_slice() {
+        [_] => "a mistake".to_owned(),
+        many => format!("{} mistakes", many.len()),
+    };
+    format!("{FILE} has {count}:\n{err}")
+}
+
+/// The tree that an order asks for.
+pub(super) fn request(
+    order: &RoomOrder,
+    project: &Project,
+    excludes_file: Option<&Path>,
+) -> Result<Request, RoomError> {
+    let mut options = options(project, excludes_file)?;
+    options.base = order.wish.base.clone().or(options.base);
+    options.carry_changes = order.wish.carry_changes;
+    Ok(Request { project: order.project.clone(), name: order.name.clone(), options })
+}
+
+/// What a project's file says of its trees.
+pub(super) fn options(
+    project: &Project,
+    excludes_file: Option<&Path>,
+) -> Result<tree::Options, RoomError> {
+    let worktree = &project.config.worktree;
+    let mut options = tree::Options {
+        base: worktree.base.clone(),
+        branch_prefix: worktree.branch_prefix.clone(),
+        excludes_file: excludes_file.map(Path::to_owned),
+        ..tree::Options::default()
+    };
+    // Beside the usual ones: a line with `!` takes one of those back.
+    options.include.extend(worktree.include.iter().cloned());
+    // The usual file is read with the tree.
+    if worktree.include_file != ".worktreeinclude" {
+        options.include.extend(patterns(&project.top, &worktree.include_file)?);
+    }
+    options.big = worktree
+        .directories
+        .iter()
+        .map(|(path, strategy)| BigDirectory {
+            path: path.clone(),
+            strategy: match strategy {
+                DirectoryStrategy::Share => Strategy::Share,
+                DirectoryStrategy::Reflink | DirectoryStrategy::Copy => Strategy::Clone,
+                DirectoryStrategy::Skip => Strategy::Skip,
+            },
+        })
+        .collect();
+    Ok(options)
+}
+
+fn patterns(top: &Path, file: &str) -> Result<Vec<String>, RoomError> {
+    let path = top.join(file);
+    let refuse = |why: String| {
+        let at = crate::config::At { line: 1, column: 1 };
+        let problem = Problem { at, path: String::new(), what: why, hint: None };
+        let err = ConfigError { file: path.clone(), problems: vec![problem] };
+        RoomError::new(RoomErrorKind::Project, err.to_string())
+    };
+    match std::fs::metadata(&path) {
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(err) => return Err(refuse(format!("cannot be looked at: {err}"))),
+        Ok(found) if !found.is_file() || found.len() > MAX_BYTES => {
+            return Err(refuse(format!("is no file, or longer than {MAX_BYTES} bytes")));
+        }
+        Ok(_) => {}
+    }
+    let text =
+        std::fs::read_to_string(&path).map_err(|err| refuse(format!("cannot be read: {err}")))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// How many trees wait for the next session.
+pub(super) fn pool_size(project: &Project) -> PoolSize {
+    PoolSize {
+        trees: usize::try_from(project.config.pool.size).unwrap_or(0),
+        ..PoolSize::default()
+    }
+}

@@ -1,0 +1,455 @@
+//! What a session has done, and what becomes of it: from its tree while there is one, afterwards from
+//! the branch that closing left.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use overmind_core::room::{
+    RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
+    RoomWork,
+};
+
+use super::maker::{Maker, blocking, brought_back};
+use super::{Core, LocalRooms, say};
+use crate::lease::chain;
+use crate::tree::{Diff, Ending, Left, MergeInto, Merged, TreeError, TreeIntent};
+
+/// The longest diff that is told.
+const PATCH_BYTES: u64 = 512 * 1024;
+
+/// Where a session's work is.
+#[derive(Clone, Debug)]
+enum Where {
+    /// In its tree; whether its room is open.
+    Tree { intent: Box<TreeIntent>, open: bool },
+    /// On a branch of the project's repository.
+    Branch { branch: String, commit: String },
+    /// It changed nothing that could be saved.
+    Nowhere { why: Option<String> },
+}
+
+/// Names and places of one order, on their own: they go where blocking is allowed.
+#[derive(Clone, Debug)]
+struct About {
+    session: String,
+    name: String,
+    project: PathBuf,
+    branch: Option<String>,
+    base: Option<String>,
+    worktree: PathBuf,
+    home: Option<PathBuf>,
+}
+
+impl About {
+    fn left<'a>(&'a self, branch: &'a str, commit: &'a str) -> Left<'a> {
+        Left { project: &self.project, branch, commit, base: self.base.as_deref() }
+    }
+}
+
+impl LocalRooms {
+    fn about(&self, order: &RoomOrder, made: &RoomMade) -> Result<About, RoomError> {
+        let Some(worktree) = made.worktree.clone() else {
+            return Err(say::not_found(format!(
+                "{} works in {} itself: what it changed is there, and nowhere else",
+                order.name,
+                made.directory.display()
+            )));
+        };
+        Ok(About {
+            session: order.session.to_string(),
+            name: order.name.clone(),
+            project: order.project.clone(),
+            branch: made.branch.clone(),
+            base: made.base.clone(),
+            worktree,
+            home: self.options.environment.get("HOME").map(PathBuf::from),
+        })
+    }
+
+    async fn find_work(
+        &self,
+        core: &Arc<Core>,
+        about: &mut About,
+        closed: Option<&RoomClosed>,
+    ) -> Result<Where, RoomError> {
+        let (maker, at) = (core.maker.clone(), about.clone());
+        let found = blocking(move || maker.own(&at.session, &at.worktree)).await?;
+        if let Some(found) = found {
+            let open = self.lease_dir(&about.session).exists();
+            return Ok(Where::Tree { intent: Box::new(found.intent), open });
+        }
+        // What a crash kept from its caller is written down here.
+        let known = core.maker.ended(&about.session);
+        if let Some(primary) = known.as_ref().and_then(|known| known.primary.clone()) {
+            about.project = primary;
+        }
+        let Some(closed) = known.as_ref().map(|known| &known.closed).or(closed) else {
+            return Err(say::not_found(format!("the worktree of {} is gone", about.name)));
+        };
+        Ok(match (&closed.branch, &closed.commit) {
+            (Some(branch), Some(commit)) => {
+                Where::Branch { branch: branch.clone(), commit: commit.clone() }
+            }
+            (_, commit) => {
+                let why = commit.as_ref().map(|commit| match closed.warnings.as_slice() {
+                    [] => format!("the work of {} is at {commit} already", about.name),
+                    some => some.join("; "),
+                });
+                Where::Nowhere { why }
+            }
+        })
+    }
+
+    pub(super) async fn work_of(
+        &self,
+        order: &RoomOrder,
+        made: &RoomMade,
+        closed: Option<&RoomClosed>,
+    ) -> Result<RoomWork, RoomError> {
+        let mut about = self.about(order, made)?;
+        let core = self.core().await?;
+        let found = self.find_work(&core, &mut about, closed).await?;
+        let (branch, maker, at) = (about.branch.clone(), core.maker.clone(), about.clone());
+        let (branch, (diff, commits)) = match found {
+            Where::Tree { intent, .. } => {
+                (branch, blocking(move || maker.trees().work(&intent, PATCH_BYTES)).await?)
+            }
+            Where::Branch { branch, commit } => {
+                let name = branch.clone();
+                let work = blocking(move || {
+                    maker.trees().left_work(&at.left(&name, &commit), PATCH_BYTES)
+                });
+                (Some(branch), work.await?)
+            }
+            Where::Nowhere { why: None } => {
+                return Ok(RoomWork { base: about.base, ..RoomWork::default() });
+            }
+            Where::Nowhere { why: Some(why) } => return Err(say::not_found(why)),
+        };
+        Ok(told(branch, about.base, &diff, commits))
+    }
+
+    pub(super) async fn decide(
+        &self,
+        order: &RoomOrder,
+        made: &RoomMade,
+        closed: Option<&RoomClosed>,
+        done: RoomDone,
+    ) -> Result<RoomOutcome, RoomError> {
+        let _gate = self.gate.read().await;
+        let mut about = self.about(order, made)?;
+        let _alone = self.alone(&about.session).await;
+        let core = self.core().await?;
+        let found = self.find_work(&core, &mut about, closed).await?;
+        match (done, found) {
+            (RoomDone::Keep, Where::Tree { intent, open }) => {
+                self.stay(&core, &about, *intent, open).await
+            }
+            (RoomDone::Keep, Where::Branch { branch, .. }) => Err(say::not_found(format!(
+                "the worktree of {} is gone; its work is on {branch}",
+                about.name
+            ))),
+            (RoomDone::Discard, Where::Tree { intent, open }) => {
+                self.give_up(&core, &about, *intent, open).await
+            }
+            (RoomDone::Discard, Where::Branch { branch, commit }) => {
+                let (maker, at) = (core.maker.clone(), about.clone());
+                let name = branch.clone();
+                let (kept, last) = blocking(move || {
+                    let left = at.left(&name, &commit);
+                    let (kept, last) = maker.trees().left_discard(&left, &at.name, maker.now())?;
+                    let closed = RoomClosed {
+                        commit: Some(last.clone()),
+                        warnings: vec![brought_back(&kept)],
+                        ..RoomClosed::default()
+                    };
+                    maker.note(&at.session, &closed);
+                    Ok((kept, last))
+                })
+                .await?;
+                Ok(RoomOutcome {
+                    said: format!("The work of {} is discarded, and {branch} is gone.", about.name),
+                    commit: Some(last),
+                    warnings: vec![brought_back(&kept)],
+                    ..RoomOutcome::default()
+                })
+            }
+            (RoomDone::Merge { into }, Where::Tree { intent, open }) => {
+                merge_tree(&core, &about, *intent, open, into).await
+            }
+            (RoomDone::Merge { into }, Where::Branch { branch, commit }) => {
+                let (maker, at) = (core.maker.clone(), about.clone());
+                let merged = blocking(move || {
+                    let message = message(&at);
+                    let into = how(&at, into.as_deref(), &message, maker.now());
+                    maker.trees().left_merge(&at.left(&branch, &commit), &into)
+                });
+                merged_told(&about, merged.await?)
+            }
+            (RoomDone::PrBranch { name }, Where::Tree { intent, open }) => {
+                publish_tree(&core, &about, *intent, open, name).await
+            }
+            (RoomDone::PrBranch { name }, Where::Branch { branch, commit }) => {
+                let (maker, at) = (core.maker.clone(), about.clone());
+                let (branch, commit) = blocking(move || {
+                    let left = at.left(&branch, &commit);
+                    let (branch, commit) = maker.trees().left_branch(&left, name.as_deref())?;
+                    // Its branch is called otherwise now.
+                    if let Some(mut known) = maker.ended(&at.session) {
+                        known.closed.branch = Some(branch.clone());
+                        known.closed.commit = Some(commit.clone());
+                        maker.note(&at.session, &known.closed);
+                    }
+                    Ok((branch, commit))
+                })
+                .await?;
+                Ok(published(&about, branch, commit))
+            }
+            (RoomDone::PrBranch { .. }, Where::Nowhere { why: None }) => {
+                Err(say::not_found(format!("{} changed nothing: there is no branch", about.name)))
+            }
+            (RoomDone::Merge { .. } | RoomDone::Discard, Where::Nowhere { why: None }) => {
+                Ok(RoomOutcome {
+                    said: format!("{} changed nothing: there was nothing to do.", about.name),
+                    ..RoomOutcome::default()
+                })
+            }
+            (RoomDone::Keep, Where::Nowhere { why: None }) => {
+                Err(say::not_found(format!("the worktree of {} is gone", about.name)))
+            }
+            (_, Where::Nowhere { why: Some(why) }) => Err(say::not_found(why)),
+        }
+    }
+
+    async fn stay(
+        &self,
+        core: &Arc<Core>,
+        about: &About,
+        intent: TreeIntent,
+        open: bool,
+    ) -> Result<RoomOutcome, RoomError> {
+        let mut warnings = Vec::new();
+        if open {
+            let closed = self.end_alone(&about.session, RoomEnd::Keep, Arc::new(|_| {})).await?;
+            warnings = closed.warnings;
+        } else {
+            let maker = core.maker.clone();
+            blocking(move || maker.trees().keep(&intent, true)).await?;
+        }
+        Ok(RoomOutcome {
+            said: format!("The worktree of {} stays at {}.", about.name, about.worktree.display()),
+            branch: about.branch.clone(),
+            kept: Some(about.worktree.clone()),
+            warnings,
+            ..RoomOutcome::default()
+        })
+    }
+
+    async fn give_up(
+        &self,
+        core: &Arc<Core>,
+        about: &About,
+        intent: TreeIntent,
+        open: bool,
+    ) -> Result<RoomOutcome, RoomError> {
+        let closed = if open {
+            self.end_alone(&about.session, RoomEnd::Discard, Arc::new(|_| {})).await?
+        } else {
+            let (maker, at) = (core.maker.clone(), about.clone());
+            blocking(move || {
+                let discarded = maker.trees().discard(&intent, maker.now())?;
+                let mut closed = RoomClosed {
+                    commit: last_commit(&maker, &intent)?,
+                    warnings: vec![brought_back(&discarded.saved_as)],
+                    ..RoomClosed::default()
+                };
+                maker.note(&at.session, &closed);
+                remove(&maker, &at, &intent, &mut closed.kept, &mut closed.warnings);
+                Ok(closed)
+            })
+            .await?
+        };
+        let said = match &closed.kept {
+            None => format!("The work of {} is discarded.", about.name),
+            Some(kept) => format!("{} could not be removed: it stays.", kept.display()),
+        };
+        Ok(RoomOutcome {
+            said,
+            commit: closed.commit,
+            kept: closed.kept,
+            warnings: closed.warnings,
+            ..RoomOutcome::default()
+        })
+    }
+}
+
+impl Maker {
+    /// As [`Maker::note_ended`], for what is only there to be asked again after a crash.
+    fn note(&self, session: &str, closed: &RoomClosed) {
+        if let Err(err) = self.note_ended(session, closed) {
+            tracing::warn!(%err, session, "writing down what became of a session's work");
+        }
+    }
+}
+
+/// The commit that a discarded tree ends at.
+pub(super) fn last_commit(maker: &Maker, intent: &TreeIntent) -> Result<Option<String>, TreeError> {
+    let found = maker.trees().at(&intent.tree())?;
+    Ok(found.and_then(|found| match found.ending {
+        Some(Ending::Discarded { commit, .. }) => Some(commit),
+        Some(Ending::Parked { .. } | Ending::Kept) | None => None,
+    }))
+}
+
+/// Removes a kept tree whose work is decided. What is saved nowhere keeps it.
+fn remove(
+    maker: &Maker,
+    about: &About,
+    intent: &TreeIntent,
+    kept: &mut Option<PathBuf>,
+    warnings: &mut Vec<String>,
+) {
+    let trees = maker.trees();
+    let removed = trees.at(&intent.tree()).and_then(|found| {
+        if found.is_some_and(|found| found.ending == Some(Ending::Kept)) {
+            trees.keep(intent, false)?;
+        }
+        trees.undo(intent)
+    });
+    if let Err(err) = removed {
+        warnings.push(format!("{} stays: {}", about.worktree.display(), chain(&err)));
+        *kept = Some(about.worktree.clone());
+        if let Err(err) = trees.keep(intent, true) {
+            warnings.push(chain(&err));
+        }
+    }
+}
+
+fn message(about: &About) -> String {
+    format!("Merge the work of {}", about.name)
+}
+
+fn how<'a>(about: &'a About, branch: Option<&'a str>, message: &'a str, now: i64) -> MergeInto<'a> {
+    MergeInto { branch, commit_rest: true, message, now, home: about.home.as_deref() }
+}
+
+async fn merge_tree(
+    core: &Arc<Core>,
+    about: &About,
+    intent: TreeIntent,
+    open: bool,
+    into: Option<String>,
+) -> Result<RoomOutcome, RoomError> {
+    let (maker, at) = (core.maker.clone(), about.clone());
+    let (merged, kept, warnings) = blocking(move || {
+        let message = message(&at);
+        let into = how(&at, into.as_deref(), &message, maker.now());
+        let merged = maker.trees().merge(&intent, &into)?;
+        let (mut kept, mut warnings) = (None, Vec::new());
+        if !open && !matches!(merged, Merged::Conflicts { .. }) {
+            if let Some(commit) = commit_of(&merged) {
+                let closed = RoomClosed { commit: Some(commit), ..RoomClosed::default() };
+                maker.note(&at.session, &closed);
+            }
+            remove(&maker, &at, &intent, &mut kept, &mut warnings);
+        }
+        Ok((merged, kept, warnings))
+    })
+    .await?;
+    let outcome = merged_told(about, merged)?;
+    Ok(RoomOutcome { kept, warnings, ..outcome })
+}
+
+fn commit_of(merged: &Merged) -> Option<String> {
+    match merged {
+        Merged::Forward { commit, .. } | Merged::Joined { commit, .. } => Some(commit.clone()),
+        Merged::Nothing { .. } | Merged::Conflicts { .. } => None,
+    }
+}
+
+fn merged_told(about: &About, merged: Merged) -> Result<RoomOutcome, RoomError> {
+    let commit = commit_of(&merged);
+    let (said, branch) = match merged {
+        Merged::Nothing { branch } => {
+            (format!("{branch} has all of {} already.", about.name), branch)
+        }
+        Merged::Forward { branch, .. } => {
+            (format!("{branch} is at the last commit of {} now.", about.name), branch)
+        }
+        Merged::Joined { branch, .. } => {
+            (format!("A merge commit joins {} to {branch}.", about.name), branch)
+        }
+        Merged::Conflicts { branch, files } => {
+            let shown: Vec<String> =
+                files.iter().take(50).map(|file| file.display().to_string()).collect();
+            let more = match files.len().checked_sub(shown.len()) {
+                Some(0) | None => String::new(),
+                Some(more) => format!(" and {more} more"),
+            };
+            return Err(say::conflict(format!(
+                "{branch} and {} both changed {}{more}; nothing was merged",
+                about.name,
+                shown.join(", ")
+            )));
+        }
+    };
+    Ok(RoomOutcome { said, branch: Some(branch), commit, ..RoomOutcome::default() })
+}
+
+async fn publish_tree(
+    core: &Arc<Core>,
+    about: &About,
+    intent: TreeIntent,
+    open: bool,
+    name: Option<String>,
+) -> Result<RoomOutcome, RoomError> {
+    let (maker, at) = (core.maker.clone(), about.clone());
+    let found = blocking(move || {
+        let message = format!("What {} had not committed", at.name);
+        let stamp = (message.as_str(), maker.now());
+        let Some(done) = maker.trees().pr_branch_of_all(&intent, name.as_deref(), stamp)? else {
+            return Ok(None);
+        };
+        let mut outcome = published(&at, done.branch, done.commit);
+        if !open {
+            let closed = RoomClosed {
+                branch: outcome.branch.clone(),
+                commit: outcome.commit.clone(),
+                ..RoomClosed::default()
+            };
+            maker.note(&at.session, &closed);
+            remove(&maker, &at, &intent, &mut outcome.kept, &mut outcome.warnings);
+        }
+        Ok(Some(outcome))
+    });
+    found.await?.ok_or_else(|| {
+        let text =
+            format!("{} has changed nothing: there is nothing to put on a branch", about.name);
+        RoomError::new(RoomErrorKind::NotFound, text)
+    })
+}
+
+fn published(about: &About, branch: String, commit: String) -> RoomOutcome {
+    RoomOutcome {
+        said: format!(
+            "The work of {} is on {branch}: `git push -u REMOTE {branch}` pushes it.",
+            about.name
+        ),
+        branch: Some(branch),
+        commit: Some(commit),
+        ..RoomOutcome::default()
+    }
+}
+
+fn told(branch: Option<String>, base: Option<String>, diff: &Diff, commits: u64) -> RoomWork {
+    RoomWork {
+        branch,
+        base,
+        files: u32::try_from(diff.files.len()).unwrap_or(u32::MAX),
+        insertions: diff.files.iter().filter_map(|file| file.added).sum(),
+        deletions: diff.files.iter().filter_map(|file| file.removed).sum(),
+        commits: u32::try_from(commits).unwrap_or(u32::MAX),
+        diff: String::from_utf8_lossy(&diff.patch).into_owned(),
+        truncated: diff.cut,
+    }
+}
