@@ -18,14 +18,14 @@ fn from_code(host: &Host) -> Result<String> {
         "--quiet",
         "--locked",
         "--package",
-        "overmind",
-        "--",
+        "overmind-server",
+        "--example",
         "openapi",
     ]))
-    .context("asking the binary for its OpenAPI document")?;
-    // Through a value, so that what stands in the file is JSON whatever the binary printed.
+    .context("asking the code for its OpenAPI document")?;
+    // Through a value, so that what stands in the file is JSON whatever was printed.
     let value: serde_json::Value =
-        serde_json::from_slice(&json).context("reading `overmind openapi` as JSON")?;
+        serde_json::from_slice(&json).context("reading the document as JSON")?;
     let text = serde_json::to_string_pretty(&value).context("writing the OpenAPI document")?;
     Ok(text + "\n")
 }

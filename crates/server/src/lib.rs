@@ -44,6 +44,6 @@ mod viewer;
 
 pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};
-pub use openapi::openapi;
+pub use openapi::{openapi, openapi_from_code};
 pub use proxy::{Backends, Found, Proxy, label};
 pub use serve::{Drained, Server};

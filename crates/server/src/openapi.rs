@@ -1,5 +1,7 @@
 //! The OpenAPI document, made from the handlers and the wire types.
 
+use std::io::Read;
+
 use overmind_api::{AttachSaid, AttachWord, InboxSnapshot, Problem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
@@ -92,9 +94,20 @@ impl Modify for Common {
     }
 }
 
-/// The OpenAPI 3.1 document as indented JSON with a line break at its end, the same bytes for
-/// the same program.
+/// The OpenAPI 3.1 document as indented JSON with a line break at its end: `docs/openapi.json`
+/// as it was when this program was built.
 pub fn openapi() -> String {
+    let packed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json.gz"));
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(packed)
+        .read_to_string(&mut text)
+        .expect("the build packed a text");
+    text
+}
+
+/// The same made from the code now. Nothing that runs calls this, so that the program does not
+/// carry it: `docs/openapi.json` is written with it, and compared.
+pub fn openapi_from_code() -> String {
     let mut text = serde_json::to_string_pretty(&Document::openapi())
         .expect("an OpenAPI document is a tree of texts");
     text.push('\n');
@@ -111,7 +124,12 @@ mod tests {
     use crate::routes::ROUTES;
 
     fn document() -> Value {
-        serde_json::from_str(&openapi()).unwrap()
+        serde_json::from_str(&openapi_from_code()).unwrap()
+    }
+
+    #[test]
+    fn what_is_served_is_what_the_code_says() {
+        assert_eq!(openapi(), openapi_from_code(), "run `cargo xtask openapi`, and build again");
     }
 
     #[test]
