@@ -7,6 +7,7 @@
 pub mod clock;
 mod error;
 pub mod failpoints;
+mod frugal;
 pub mod gate;
 pub mod lock;
 pub mod logs;
@@ -37,6 +38,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::frugal::stay_small;
 use crate::config::settings::{self, Kind, SETTINGS};
 use crate::config::{Config, env};
 use clock::{SystemClock, SystemIds};

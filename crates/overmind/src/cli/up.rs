@@ -117,11 +117,10 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
             ready_banner(cx, &app, &checked)?;
         }
     }
-    crate::sys::give_back_memory();
-    crate::sys::let_go_of_code();
     tokio::select! {
         () = signals.asked(Stop::Graceful) => tracing::info!("asked to stop; draining"),
         () = app.ended() => tracing::error!("the server ended by itself"),
+        never = crate::app::stay_small() => match never {},
     }
     let left = Box::pin(app.stop(signals.asked(Stop::Now))).await;
     if left > 0 {

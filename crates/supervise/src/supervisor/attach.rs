@@ -221,7 +221,7 @@ impl Drop for Viewer {
         }
         inner.terminal = Some(size);
         let what = What::Ask(Ask::Resize { size: size.into(), redraw: false });
-        let request = Request { id: self.entry.next_id(), what, reply: None };
+        let request = Box::new(Request { id: self.entry.next_id(), what, reply: None });
         // With the queue full, the next key that the remaining viewer types sets it right.
         let _ = self.life.requests.try_send(request);
     }

@@ -187,7 +187,8 @@ pub(crate) fn below(dir: &std::os::fd::OwnedFd, name: &str) -> String {
 pub(crate) struct Life {
     pub(crate) started: Started,
     pub(crate) terminal: Option<TerminalSize>,
-    pub(crate) requests: mpsc::Sender<Request>,
+    /// Boxed: a channel keeps room for 32, and each life has one.
+    pub(crate) requests: mpsc::Sender<Box<Request>>,
     /// Held by whoever writes: a keeper takes one piece of us at a time.
     pub(crate) input: Arc<tokio::sync::Mutex<()>>,
 }
@@ -229,7 +230,7 @@ struct Driver {
     key: ProcessKey,
     ground: Arc<Ground>,
     entry: Arc<Entry>,
-    requests: mpsc::Receiver<Request>,
+    requests: mpsc::Receiver<Box<Request>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// What the keeper was told last.
     watched: bool,
@@ -295,7 +296,8 @@ impl Driver {
                 },
                 asked = self.requests.recv() => match asked {
                     None => return Stopped::Done,
-                    Some(Request { id, what, reply }) => {
+                    Some(request) => {
+                        let Request { id, what, reply } = *request;
                         match what {
                             What::Ask(ask) => {
                                 wire::put(&mut connection.outbox, &ToKeeper::Request { id, ask });

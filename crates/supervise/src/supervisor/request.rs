@@ -24,7 +24,7 @@ async fn send(
 ) -> Result<(u64, oneshot::Receiver<Answer>), ProcessError> {
     let (reply, answer) = oneshot::channel();
     let id = entry.next_id();
-    let request = Request { id, what, reply: Some(reply) };
+    let request = Box::new(Request { id, what, reply: Some(reply) });
     match life.requests.send(request).await {
         Ok(()) => Ok((id, answer)),
         Err(_) => Err(ProcessError::NotAlive(life.started.key)),
@@ -83,7 +83,7 @@ impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let what = What::Ask(Ask::CancelInput { id });
-            let request = Request { id: self.entry.next_id(), what, reply: None };
+            let request = Box::new(Request { id: self.entry.next_id(), what, reply: None });
             // With its queue full the keeper gets it taken or refused by itself.
             let _ = self.life.requests.try_send(request);
         }
