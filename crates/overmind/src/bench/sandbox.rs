@@ -205,12 +205,19 @@ async fn containers(
         ..options.clone()
     };
     let cold = Docker::new(named("cold", 0));
+    // In turns and at the same pace, so that whatever else the machine and the engine are at
+    // weighs on both alike. The first call pays for what is kept from then on.
     let mut bare = Vec::new();
+    let mut without = Vec::new();
+    call(&cold, place).await?;
     for _ in 0..rounds {
+        pause(PAUSE).await;
         bare.push(cold.bare(&request(place)).await?);
+        pause(PAUSE).await;
+        without.push(call(&cold, place).await?);
     }
     bare.sort_unstable();
-    let without = calls(&cold, place, rounds, || true).await?;
+    without.sort_unstable();
     cold.settled().await;
     let keeping = Docker::new(named("warm", options.waiting.max(1)));
     let warm = calls(&keeping, place, rounds, || keeping.warmth().waiting > 0).await?;
