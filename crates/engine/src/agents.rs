@@ -149,10 +149,10 @@ impl Engine {
 
     pub(crate) async fn find_agent(&self, agent: &str) -> Result<Agent, EngineError> {
         let found = match agent.parse::<AgentId>() {
-            Ok(id) => self.cortex.agent(id).await?.map(Arc::unwrap_or_clone),
-            Err(_) => self.cortex.store.agent_by_name(ColonyId::DEFAULT, agent.to_owned()).await?,
+            Ok(id) => self.cortex.agent(id).await?,
+            Err(_) => self.cortex.agent_named(ColonyId::DEFAULT, agent).await?,
         };
-        found.ok_or_else(|| EngineError::not_found("Agent"))
+        found.map(Arc::unwrap_or_clone).ok_or_else(|| EngineError::not_found("Agent"))
     }
 
     /// Changes an agent. A patch that changes nothing makes no new version.

@@ -21,7 +21,7 @@ use overmind_core::bus::{BUS_VERSION, CortexBus, ToCortex, ToHive};
 use overmind_core::canary::Alarm;
 use overmind_core::command::LifeInput;
 use overmind_core::gate::Gate;
-use overmind_core::ids::{AgentId, EffectId, HiveId, IdSource, SessionId};
+use overmind_core::ids::{AgentId, ColonyId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
 use overmind_core::room::stay::{RoomDecision, RoomInput, RoomPhase};
@@ -85,6 +85,8 @@ pub(crate) struct Cortex {
     drivers: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Box<Mail>>>>,
     fresh: Mutex<HashMap<SessionId, Session>>,
     agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
+    /// Ids of agents by a name that they had once.
+    agent_names: Mutex<HashMap<(ColonyId, String), AgentId>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
     identities: Mutex<HashMap<[u8; 32], Caller>>,
@@ -172,6 +174,7 @@ impl Cortex {
             drivers: Mutex::default(),
             fresh: Mutex::default(),
             agents: Mutex::default(),
+            agent_names: Mutex::default(),
             toolsets: Mutex::new(toolsets),
             calls: Mutex::default(),
             identities: Mutex::default(),
@@ -425,6 +428,32 @@ impl Cortex {
         let agent = self.store.agent_fetch(id).await?.map(Arc::new);
         if let Some(agent) = &agent {
             self.keep_agent(agent);
+        }
+        Ok(agent)
+    }
+
+    /// The agent of this name. Without a read of the store when it is known and still called so.
+    pub(crate) async fn agent_named(
+        &self,
+        colony: ColonyId,
+        name: &str,
+    ) -> Result<Option<Arc<Agent>>, StoreError> {
+        let key = (colony, name.to_owned());
+        let known = lock(&self.agent_names).get(&key).copied();
+        if let Some(id) = known
+            && let Some(agent) = self.agent(id).await?
+            && agent.spec.name == name
+        {
+            return Ok(Some(agent));
+        }
+        let agent = self.store.agent_by_name(colony, name.to_owned()).await?.map(Arc::new);
+        if let Some(agent) = &agent {
+            self.keep_agent(agent);
+            let mut names = lock(&self.agent_names);
+            if names.len() >= KEPT_AGENTS {
+                names.clear();
+            }
+            names.insert(key, agent.id);
         }
         Ok(agent)
     }
