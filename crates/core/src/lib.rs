@@ -38,6 +38,7 @@ pub mod store;
 pub mod time;
 pub mod tool;
 pub mod tool_source;
+pub mod vault;
 
 /// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
