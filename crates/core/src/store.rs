@@ -20,6 +20,7 @@ use crate::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use crate::memory::{MemoryFilter, MemoryItem};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
+use crate::vault::rows::VaultChange;
 
 /// A stream of the log: its own sequence numbers from 1, its own hash chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +173,8 @@ pub enum Change {
         answer: IdempotentAnswer,
         at: Timestamp,
     },
+    /// Secrets, grants and services.
+    Vault(VaultChange),
 }
 
 /// What a first request with an Idempotency-Key made.

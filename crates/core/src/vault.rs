@@ -26,6 +26,7 @@ pub mod grant;
 pub mod import;
 pub mod placeholder;
 pub mod resolve;
+pub mod rows;
 pub mod service;
 
 #[cfg(test)]
@@ -262,13 +263,13 @@ pub trait Sealer: Send + Sync + fmt::Debug {
     /// [`SealError::Damaged`]; [`SealError::Locked`] without the master key.
     fn open(&self, name: &SecretName, version: u32, sealed: &Sealed) -> Result<Secret, SealError>;
 
-    /// Makes a new master key and keeps the old ones: they open what was sealed before. Durable
-    /// when it returns.
+    /// Makes a new master key and keeps the old ones: they open what was sealed before. With
+    /// `passphrase` all of them are under that one from now on. Durable when it returns.
     ///
     /// # Errors
     ///
     /// [`SealError`]; the old key goes on being used.
-    fn master_new(&self) -> Result<(), SealError>;
+    fn master_new(&self, passphrase: Option<&Secret>) -> Result<(), SealError>;
 
     /// The same secret under the newest master key.
     ///

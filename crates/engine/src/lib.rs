@@ -27,6 +27,7 @@ mod tasks;
 mod timeline;
 mod tool_servers;
 mod tools;
+mod vault;
 pub mod view;
 
 use std::path::PathBuf;
@@ -61,6 +62,7 @@ use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
+pub use self::vault::{Bound, Origin, SecretView, ServiceView, Vault, VaultParts, VaultStatus};
 
 /// What an operator sets.
 #[derive(Clone)]
@@ -147,6 +149,7 @@ pub struct Engine {
     measured: Arc<Measured>,
     rooms: Option<Arc<dyn Rooms>>,
     decisions: Arc<Decisions>,
+    vault: Arc<Vault>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -183,6 +186,11 @@ impl Engine {
         let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
+        let vault = config.credentials.vault(&store, &clock, config.token_key);
+        {
+            let vault = Arc::clone(&vault);
+            backstage.spawn(move |stop| async move { vault.audit(stop).await });
+        }
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
         let stays = rooms.clone().map(|rooms| Arc::new(Stays::new(rooms, processes.clone())));
         let hive = Arc::new(Hive {
@@ -241,9 +249,15 @@ impl Engine {
             measured,
             rooms,
             decisions,
+            vault,
             tasks,
             backstage,
         })
+    }
+
+    /// Secrets, services and who may use them.
+    pub fn vault(&self) -> &Arc<Vault> {
+        &self.vault
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

@@ -57,6 +57,7 @@ impl Engine {
                 name: row.name,
                 colony: row.colony,
                 agent: row.agent,
+                agent_name: agent.name,
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
                 workspace: row.workspace.into(),

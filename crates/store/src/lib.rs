@@ -29,6 +29,7 @@ pub mod redact;
 mod schema;
 mod sqlite;
 mod sys;
+mod vault;
 mod vectors;
 mod wal;
 mod writer;

@@ -15,6 +15,7 @@ use overmind_core::time::Timestamp;
 use serde_json::Value;
 
 use crate::redact::Redactor;
+use crate::vault::{self, VaultWrite};
 
 /// A commit with nothing left to do but to be written.
 #[derive(Debug)]
@@ -91,6 +92,7 @@ pub(crate) enum Write {
         answer: IdempotentAnswer,
         at: Timestamp,
     },
+    Vault(VaultWrite),
 }
 
 #[derive(Debug)]
@@ -216,6 +218,10 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         Change::IdempotencyPut { scope, key, answer, at } => {
             let id = idempotency_id(&scope, &key);
             (Write::IdempotencyPut { id, scope, answer, at }, 0)
+        }
+        Change::Vault(change) => {
+            let (change, size) = vault::prepare(change, redactor);
+            (Write::Vault(change), size)
         }
     })
 }

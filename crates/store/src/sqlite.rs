@@ -168,6 +168,11 @@ impl Sqlite {
         self.redactor.learn(secret)
     }
 
+    /// The same of many at once; `false` when one of them cannot be masked.
+    pub(crate) fn learn_secrets(&self, secrets: &[&str]) -> bool {
+        self.redactor.learn_all(secrets)
+    }
+
     /// Masks secrets in a text, as [`Store::redact`] does in a value.
     pub fn redact_text(&self, text: &mut String) {
         self.redactor.text(text);
@@ -192,7 +197,7 @@ impl Sqlite {
         Notary { signer: self.key_fingerprint(), sign: Arc::new(sign) }
     }
 
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         attempt: &'static str,
         read: impl FnOnce(&rusqlite::Connection) -> crate::error::Outcome<T> + Send + 'static,

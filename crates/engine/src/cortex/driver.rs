@@ -722,6 +722,7 @@ fn assignment(session: &Session) -> Assignment {
         name: row.name.clone(),
         colony: row.colony,
         agent: row.agent,
+        agent_name: session.agent().name.clone(),
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
         workspace: row.workspace.clone().into(),

@@ -372,13 +372,10 @@ impl Lives {
             set(name, value.clone());
         }
         for (name, credential) in &launch.env_from {
-            let Some(value) = self.credentials.get(credential) else {
-                return Err(format!(
-                    "`{name}` is to be the credential `{credential}`, which this server does not \
-                     have: set OVERMIND_CRED_{credential} in its environment"
-                ));
-            };
-            set(name, value.to_owned());
+            let taken =
+                self.credentials.take(credential, &assignment.agent_name, assignment.session);
+            let value = taken.map_err(|why| format!("`{name}`: {why}"))?;
+            set(name, value.to_string());
         }
         if let Some(conversation) = &launch.conversation {
             set("OVERMIND_CONVERSATION", conversation.clone());

@@ -136,6 +136,16 @@ impl<'r> Cells<'r> {
         Ok(self.str(at)?.to_owned())
     }
 
+    /// What `parse` makes of a text that is to be `wanted`.
+    pub(crate) fn parsed<T>(
+        &self,
+        at: usize,
+        wanted: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Outcome<T> {
+        parse(self.str(at)?).ok_or_else(|| self.wrong(at, wanted))
+    }
+
     pub(crate) fn json(&self, at: usize) -> Outcome<Value> {
         serde_json::from_str(self.str(at)?).map_err(|_| self.wrong(at, "JSON"))
     }

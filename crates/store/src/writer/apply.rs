@@ -10,6 +10,7 @@ use super::memory;
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
+use crate::vault;
 
 /// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
@@ -230,6 +231,7 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
             .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
             Ok(())
         }
+        Write::Vault(change) => vault::apply(conn, change),
     }
 }
 

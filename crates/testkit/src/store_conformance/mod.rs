@@ -33,6 +33,7 @@ mod memory;
 mod memory_life;
 mod rows;
 mod upkeep;
+pub mod vault;
 
 /// What a sandbox was measured to give.
 pub fn attestation() -> Attestation {
