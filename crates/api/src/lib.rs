@@ -31,6 +31,7 @@ mod raw;
 mod room;
 mod run;
 mod timeline;
+mod vault;
 mod vocabulary;
 
 pub use admin::{
@@ -68,6 +69,10 @@ pub use run::{
     ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
+pub use vault::{
+    GrantInfo, GrantPut, SecretImport, SecretInfo, SecretPut, SecretRotate, SecretText,
+    ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
+};
 pub use vocabulary::{
     AgentStatus, EffectClass, InboxKind, InboxState, OnUnknown, Policy, Role, RunStatus,
     SandboxLevel, StepType, Verdict,

@@ -22,6 +22,7 @@ mod stream;
 mod target;
 mod terminal;
 mod tls;
+mod vault;
 
 pub use calls::Client;
 pub use connection::Options;

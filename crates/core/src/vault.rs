@@ -160,6 +160,11 @@ pub trait Secrets: Send + Sync + fmt::Debug {
     /// when there is none of that name, or the vault is locked.
     fn get(&self, name: &str) -> Option<Secret>;
 
+    /// Whether [`Secrets::get`] would answer with one. Looking is no use.
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
     /// The same, and it is written down for what.
     fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
         let _ = for_what;

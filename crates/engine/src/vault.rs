@@ -338,6 +338,11 @@ impl Secrets for Vault {
         self.get_for(name, Use::default())
     }
 
+    fn has(&self, name: &str) -> bool {
+        let Ok(name) = name.parse::<SecretName>() else { return false };
+        self.state().secrets.get(&name).is_some_and(|held| held.current.is_ok())
+    }
+
     fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
         let name: SecretName = name.parse().ok()?;
         let secret = self.state().secrets.get(&name)?.current.clone().ok()?;

@@ -1,10 +1,13 @@
 //! Which providers there are, where they live, and what they are given.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use overmind_core::vault::{Secrets, Use};
 
 use crate::cassette::Cassette;
 use crate::prices::Price;
@@ -80,6 +83,8 @@ pub struct Provider {
     /// A whole URL for one format, in place of the base URL and the format's path.
     pub endpoints: BTreeMap<Format, String>,
     pub key: Option<Secret>,
+    /// Name of a secret of [`Config::secrets`]: while there is one, it is the key.
+    pub secret: Option<String>,
     /// What to set, in words, when the key is missing; `None` when no key is needed.
     pub key_hint: Option<String>,
     /// Sent with each request. Values are treated as secrets.
@@ -107,6 +112,7 @@ impl Provider {
             base_url: base_url.to_owned(),
             endpoints: BTreeMap::new(),
             key: None,
+            secret: None,
             key_hint: None,
             headers: Vec::new(),
             models: Vec::new(),
@@ -124,7 +130,8 @@ impl Provider {
         Self {
             speaks: vec![Format::OpenAiResponses, Format::OpenAiChat],
             key,
-            key_hint: Some("set OPENAI_API_KEY".to_owned()),
+            secret: Some("openai_api_key".to_owned()),
+            key_hint: Some(hint("OPENAI_API_KEY")),
             models: patterns(&[
                 "gpt-*",
                 "o1",
@@ -143,7 +150,8 @@ impl Provider {
     pub fn anthropic(key: Option<Secret>) -> Self {
         Self {
             key,
-            key_hint: Some("set ANTHROPIC_API_KEY".to_owned()),
+            secret: Some("anthropic_api_key".to_owned()),
+            key_hint: Some(hint("ANTHROPIC_API_KEY")),
             models: patterns(&["claude-*"]),
             ..Self::new("anthropic", Format::AnthropicMessages, "https://api.anthropic.com")
         }
@@ -152,7 +160,8 @@ impl Provider {
     pub fn deepseek(key: Option<Secret>) -> Self {
         Self {
             key,
-            key_hint: Some("set DEEPSEEK_API_KEY".to_owned()),
+            secret: Some("deepseek_api_key".to_owned()),
+            key_hint: Some(hint("DEEPSEEK_API_KEY")),
             models: patterns(&["deepseek*"]),
             ..Self::new("deepseek", Format::OpenAiChat, "https://api.deepseek.com")
         }
@@ -164,6 +173,7 @@ impl Provider {
         Self {
             speaks: vec![Format::OpenAiChat, Format::OpenAiResponses, Format::AnthropicMessages],
             key,
+            secret: Some("custom_api_key".to_owned()),
             rest: Rest::TakeAll,
             ..Self::new("custom", Format::OpenAiChat, base_url)
         }
@@ -219,6 +229,10 @@ impl Provider {
     }
 }
 
+fn hint(variable: &str) -> String {
+    format!("set {variable}, or `overmind vault set {}`", variable.to_ascii_lowercase())
+}
+
 fn patterns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -241,6 +255,8 @@ pub struct Config {
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
+    /// Where keys are looked up at each call, before those of the providers themselves.
+    pub secrets: Option<Arc<dyn Secrets>>,
 }
 
 impl Default for Config {
@@ -257,6 +273,7 @@ impl Default for Config {
             prices: BTreeMap::new(),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),
+            secrets: None,
         }
     }
 }
@@ -351,6 +368,45 @@ impl Config {
             cassette_dir: text("OVERMIND_CASSETTE_DIR").map(PathBuf::from),
             ..Self::default()
         })
+    }
+
+    /// The providers as they can be called now: those whose key is to be looked up have one that
+    /// only says so.
+    pub(crate) fn providers_now(&self) -> Cow<'_, [Provider]> {
+        let Some(secrets) = &self.secrets else { return Cow::Borrowed(&self.providers) };
+        let there =
+            |provider: &&Provider| provider.secret.as_ref().is_some_and(|name| secrets.has(name));
+        if !self.providers.iter().any(|provider| there(&provider)) {
+            return Cow::Borrowed(&self.providers);
+        }
+        let mut all = self.providers.clone();
+        for provider in &mut all {
+            if there(&&*provider) {
+                provider.key = Some(Secret("looked up at the call".into()));
+            }
+        }
+        Cow::Owned(all)
+    }
+
+    /// The provider with the key that holds now, and that key if it was looked up.
+    pub(crate) fn with_key_now(&self, provider: &Provider) -> (Provider, Option<Secret>) {
+        let mut provider = provider.clone();
+        let own = self.providers.iter().find(|own| own.name == provider.name);
+        provider.key = own.and_then(|own| own.key.clone());
+        let looked_up = self.secrets.as_ref().zip(provider.secret.as_deref());
+        let host = provider.url(provider.format).ok();
+        let found = looked_up.and_then(|(secrets, name)| {
+            let for_what = Use {
+                service: Some(provider.name.clone()),
+                host: host.and_then(|url| Some(url.host_str()?.to_owned())),
+                ..Use::default()
+            };
+            Secret::new(secrets.get_for(name, for_what)?.expose())
+        });
+        if found.is_some() {
+            provider.key.clone_from(&found);
+        }
+        (provider, found)
     }
 
     /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first:

@@ -15,6 +15,8 @@ use crate::{call, cassette};
 
 /// Most pairs of provider and model whose refusals are remembered.
 const MAX_LEARNED: usize = 256;
+/// Most keys that were looked up and are kept out of texts: rotated ones too, for calls under way.
+const MAX_LOOKED_UP: usize = 64;
 
 /// Sends model calls to where their names say. Cheap to make: the HTTP client, with its TLS
 /// roots and its connections, is made by the first real call.
@@ -22,7 +24,9 @@ pub struct Gateway {
     pub(crate) config: Config,
     client: OnceLock<Result<reqwest::Client, String>>,
     /// Every key and secret header value, to keep them out of texts.
-    pub(crate) secrets: Vec<Secret>,
+    secrets: Vec<Secret>,
+    /// The same of those that were looked up, the newest last.
+    looked_up: Mutex<Vec<Secret>>,
     /// What a provider has refused for a model once; it is left out from then on.
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
     tapes: Tapes,
@@ -40,6 +44,7 @@ impl Gateway {
             config,
             client: OnceLock::new(),
             secrets,
+            looked_up: Mutex::default(),
             learned: Mutex::default(),
             tapes: Tapes::default(),
         }
@@ -63,6 +68,21 @@ impl Gateway {
                 .map_err(|err| fail::chain(&err))
         });
         made.as_ref().map_err(String::as_str)
+    }
+
+    /// What must stand in no text.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        [self.secrets.as_slice(), &looked_up].concat()
+    }
+
+    fn remember(&self, key: Secret) {
+        let mut looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if !looked_up.contains(&key) {
+            looked_up.push(key);
+            let surplus = looked_up.len().saturating_sub(MAX_LOOKED_UP);
+            looked_up.drain(..surplus);
+        }
     }
 
     pub(crate) fn learned(&self, call: &Call<'_>) -> BTreeSet<Omit> {
@@ -97,13 +117,18 @@ impl Models for Gateway {
     ) -> Fut<'a, Result<ModelReply, ModelFailure>> {
         Box::pin(async move {
             let started = std::time::Instant::now();
-            let result = match route(&self.config.providers, &request.model) {
+            let providers = self.config.providers_now();
+            let result = match route(&providers, &request.model) {
                 Err(failure) => Err(failure),
                 Ok(Route::Cassette { name }) => {
                     cassette::play(&self.config, &self.tapes, name, request, sink).await
                 }
                 Ok(Route::Http { provider, format, model }) => {
-                    let call = Call::new(provider, format, model, request);
+                    let (provider, key) = self.config.with_key_now(provider);
+                    if let Some(key) = key {
+                        self.remember(key);
+                    }
+                    let call = Call::new(&provider, format, model, request);
                     call::complete(self, &call, sink).await
                 }
             };
@@ -126,17 +151,17 @@ impl Models for Gateway {
                     "model call failed"
                 ),
             }
-            result.map_err(|failure| fail::redact(failure, &self.secrets))
+            result.map_err(|failure| fail::redact(failure, &self.secrets()))
         })
     }
 
     fn check(&self, model: &str) -> Result<(), ModelFailure> {
-        match route(&self.config.providers, model) {
+        match route(&self.config.providers_now(), model) {
             Ok(Route::Http { .. }) => Ok(()),
             Ok(Route::Cassette { name }) => cassette::check(&self.config, name),
             Err(failure) => Err(failure),
         }
-        .map_err(|failure| fail::redact(failure, &self.secrets))
+        .map_err(|failure| fail::redact(failure, &self.secrets()))
     }
 }
 

@@ -74,6 +74,10 @@ path_ids! {
     McpPath(String) = "id" "MCP server";
     /// `{name}` of a setting.
     SettingPath(String) = "name" "Setting";
+    /// `{name}` of a secret.
+    SecretPath(String) = "name" "Secret";
+    /// `{name}` of a service.
+    ServicePath(String) = "name" "Service";
 }
 
 /// A JSON body of at most `max_body` bytes.

@@ -5,7 +5,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs};
+use crate::routes::{
+    admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs, vault,
+};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -40,6 +42,10 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         admin::tool_list, admin::event_list, admin::event_stream, admin::setting_fetch, admin::key_create,
         admin::key_list, admin::key_revoke, admin::status, admin::version, admin::audit_verify,
         admin::backup, admin::prune, admin::openapi,
+        vault::vault_status, vault::vault_unlock, vault::vault_rotate_master, vault::secret_import,
+        vault::secret_list, vault::secret_put, vault::secret_remove, vault::secret_rotate,
+        vault::service_list, vault::service_put, vault::service_remove,
+        vault::grant_list, vault::grant_put, vault::grant_revoke,
     ),
     components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid)),
     modifiers(&Common),

@@ -13,6 +13,7 @@ pub mod logs;
 mod rooms;
 pub mod signals;
 mod tools;
+mod vault;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
+use overmind_core::vault::Secrets;
 use overmind_engine::{Caller, Engine};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
@@ -101,7 +103,8 @@ impl App {
         );
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
-        let models = models(&config)?;
+        let vault = vault::open(&config, &store, &clock, token_key).await?;
+        let models = models(&config, Some(Arc::clone(&vault) as Arc<dyn Secrets>))?;
         let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
@@ -112,7 +115,7 @@ impl App {
         };
         let tools = tools::gateway(&config, parts, canaries.clone())?;
         let gate = gate::open(&config.policy)?;
-        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter());
+        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter(), &vault);
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
@@ -148,7 +151,7 @@ impl App {
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
                 environment: environment(&config, &listeners),
-                credentials: credentials(&config),
+                credentials: credentials(&config).with_vault(vault),
                 canaries: canaries.clone(),
             },
         })
@@ -434,7 +437,10 @@ fn memory(
 /// # Errors
 ///
 /// [`StartError::Models`] names the setting that cannot be used.
-pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
+pub fn models(
+    config: &Config,
+    secrets: Option<Arc<dyn Secrets>>,
+) -> Result<overmind_llm::Gateway, StartError> {
     use overmind_llm::{Format, Provider, Secret};
     let mut llm = overmind_llm::Config::from_vars(&|name| config.var(name))?;
     for extra in &config.providers {
@@ -446,8 +452,10 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
         let mut provider = Provider::new(&extra.name, format, &extra.base_url);
         provider.key = extra.key.as_ref().and_then(|key| Secret::new(key.expose()));
         provider.models = extra.models.clone();
+        provider.secret = Some(extra.secret.clone());
         llm.providers.push(provider);
     }
+    llm.secrets = secrets;
     Ok(overmind_llm::Gateway::new(llm))
 }
 

@@ -286,6 +286,9 @@ Examples:
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     Key(KeyCommand),
+    /// Manage secrets: keys that agents use and never see
+    #[command(subcommand)]
+    Vault(super::args_vault::VaultCommand),
     /// List resources by kind: runs, agents, hives, keys, tools, memory
     #[command(after_help = "\
 Examples:

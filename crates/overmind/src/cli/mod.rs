@@ -11,6 +11,8 @@ pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
 pub mod args_room;
+pub mod args_vault;
+pub mod asked;
 pub mod attach;
 pub mod command;
 pub mod config_cmd;
@@ -38,6 +40,7 @@ pub mod subscribe;
 pub mod things;
 pub mod top;
 pub mod up;
+pub mod vault;
 pub mod watch;
 
 use std::process::ExitCode;
@@ -132,6 +135,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
+        Command::Vault(command) => Box::pin(vault::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,

@@ -399,6 +399,26 @@ impl Remote {
         Ok(self.client.mcp_unpin(id, tool).await?.server)
     }
 
+    /// For operations that need nothing but their call.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub async fn secrets(&self) -> Result<Vec<overmind_api::SecretInfo>, Failure> {
+        let all = self.client.secret_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
+    }
+
+    pub async fn services(&self) -> Result<Vec<overmind_api::ServiceInfo>, Failure> {
+        let all = self.client.service_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
+    }
+
+    pub async fn grants(&self) -> Result<Vec<overmind_api::GrantInfo>, Failure> {
+        let all = self.client.grant_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
+    }
+
     pub async fn run_cancel(&self, id: &str, cascade: bool) -> Result<Run, Failure> {
         Ok(match cascade {
             true => self.client.run_cancel_all(id).await?,

@@ -11,6 +11,7 @@ pub mod env;
 pub mod error;
 pub mod layers;
 pub mod secret;
+mod services;
 pub mod settings;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use overmind_core::canary::Declared;
+use overmind_core::vault::service::Service;
 use overmind_sandbox::microvm::Acceleration;
 
 use canaries::DeclaredCanary;
@@ -80,6 +82,12 @@ pub struct Config {
     pub propose_after: u32,
     pub log_level: String,
     pub log_format: LogFormat,
+    /// Where the vault's master keys are, and what opens them.
+    pub vault_key_file: PathBuf,
+    pub vault_passphrase: Option<Secret>,
+    pub vault_passphrase_file: Option<PathBuf>,
+    /// Services that the file declares.
+    pub services: Vec<Service>,
     /// Secrets by name, from `OVERMIND_CRED_…`.
     pub credentials: BTreeMap<String, Secret>,
     pub layers: Layers,
@@ -91,6 +99,8 @@ pub struct Provider {
     pub name: String,
     pub base_url: String,
     pub key: Option<Secret>,
+    /// The secret of the vault that is its key, while there is one.
+    pub secret: String,
     pub format: String,
     /// Names of its models beside those that name it (`NAME:MODEL`).
     pub models: Vec<String>,
@@ -249,6 +259,10 @@ impl Config {
             propose_after: count(key::PROPOSE_AFTER),
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
+            vault_key_file: path(key::VAULT_KEY_FILE).expect("the table gives it a default"),
+            vault_passphrase: text(key::VAULT_PASSPHRASE).map(Secret::new),
+            vault_passphrase_file: path(key::VAULT_PASSPHRASE_FILE),
+            services: services::declared(&layers)?,
             credentials: BTreeMap::new(),
             data,
             file,
@@ -341,10 +355,17 @@ fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
                 message: format!("[providers.{name}] has no `base_url`"),
                 hint: "for example base_url = \"http://127.0.0.1:11434/v1\"".into(),
             })?;
+            let (key, secret) = match field("api_key").map(|key| (key, key.strip_prefix("vault:")))
+            {
+                Some((_, Some(secret))) => (None, secret.to_owned()),
+                Some((key, None)) => (Some(key), format!("{name}_api_key")),
+                None => (None, format!("{name}_api_key")),
+            };
             Ok(Provider {
                 name: name.to_owned(),
                 base_url: base_url.to_owned(),
-                key: field("api_key").map(Secret::new),
+                key: key.map(Secret::new),
+                secret,
                 format: field("format").unwrap_or("openai-chat").to_owned(),
                 models: layers.list_of(&format!("providers.{name}.models")),
             })

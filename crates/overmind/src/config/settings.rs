@@ -94,6 +94,9 @@ pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
+pub const VAULT_KEY_FILE: &str = "vault.key_file";
+pub const VAULT_PASSPHRASE: &str = "vault.passphrase";
+pub const VAULT_PASSPHRASE_FILE: &str = "vault.passphrase_file";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -440,6 +443,27 @@ pub const SETTINGS: &[Setting] = &[
         "a rule is proposed for what was approved so often in one and the same form",
     ),
     setting(
+        VAULT_KEY_FILE,
+        None,
+        Kind::Path,
+        Some("<data>/vault.key"),
+        "file of the vault's master keys; made with the first secret",
+    ),
+    setting(
+        VAULT_PASSPHRASE,
+        Some(env::VAULT_PASSPHRASE),
+        Kind::Secret,
+        None,
+        "opens the vault's key file, or protects one that is made",
+    ),
+    setting(
+        VAULT_PASSPHRASE_FILE,
+        None,
+        Kind::Path,
+        None,
+        "file that holds the passphrase; only its owner may read it",
+    ),
+    setting(
         LOG_LEVEL,
         Some(env::LOG),
         Kind::Text,
@@ -489,9 +513,72 @@ pub const CANARY_FIELDS: &[Setting] = &[
     setting("text", None, Kind::Lines, None, "what the file says, with {canary} for the value"),
 ];
 
+/// Fields of `[services.NAME]`, one table for each place that a secret of the vault opens.
+pub const SERVICE_FIELDS: &[Setting] = &[
+    setting("base_url", None, Kind::Url, None, "base URL; paths of calls are below it"),
+    setting(
+        "auth",
+        None,
+        Kind::Text,
+        None,
+        "where the key stands: bearer, header NAME, query NAME, basic USER or none",
+    ),
+    setting("secret", None, Kind::Text, None, "the secret of the vault that is its key"),
+    setting("allow", None, Kind::List, None, "what may be called, as in `GET|POST /issues/**`"),
+    setting(
+        "key_optional",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "it may be called without a key",
+    ),
+    setting(
+        "plaintext",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "plain http to another machine is meant",
+    ),
+    setting(
+        "kind",
+        None,
+        Kind::Choice(&["openai", "anthropic", "gemini"]),
+        None,
+        "the format that it speaks, when it is a model server",
+    ),
+    setting(
+        "request_bytes",
+        None,
+        Kind::Whole { min: 1, max: 64 << 20 },
+        None,
+        "longest body of a call",
+    ),
+    setting(
+        "response_bytes",
+        None,
+        Kind::Whole { min: 1, max: 64 << 20 },
+        None,
+        "longest body of an answer",
+    ),
+    setting(
+        "timeout_ms",
+        None,
+        Kind::Whole { min: 100, max: 3_600_000 },
+        None,
+        "longest time of a call",
+    ),
+    setting(
+        "per_minute",
+        None,
+        Kind::Whole { min: 0, max: 1_000_000 },
+        None,
+        "calls within a minute, of all sessions together; 0 is no bound",
+    ),
+];
+
 /// Tables of which there may be many, each with a name: how their keys begin, and their fields.
 pub const FAMILIES: &[(&str, &[Setting])] =
-    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS)];
+    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS), ("services", SERVICE_FIELDS)];
 
 pub fn by_key(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)

@@ -24,6 +24,7 @@ pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod rooms;
 pub(crate) mod runs;
+pub(crate) mod vault;
 
 /// How long a handler may take until it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,21 @@ routes! {
     Long post "/api/backup" => admin::backup;
     Long post "/api/prune" => admin::prune;
     Quick get "/api/openapi.json" => admin::openapi;
+
+    Quick get "/api/vault" => vault::vault_status;
+    Quick post "/api/vault/unlock" => vault::vault_unlock;
+    Long post "/api/vault/rotate-master" => vault::vault_rotate_master;
+    Quick post "/api/vault/import" => vault::secret_import;
+    Quick get "/api/vault/secrets" => vault::secret_list;
+    Quick put "/api/vault/secrets/{name}" => vault::secret_put;
+    Quick delete "/api/vault/secrets/{name}" => vault::secret_remove;
+    Quick post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
+    Quick get "/api/vault/services" => vault::service_list;
+    Quick put "/api/vault/services/{name}" => vault::service_put;
+    Quick delete "/api/vault/services/{name}" => vault::service_remove;
+    Quick get "/api/vault/grants" => vault::grant_list;
+    Quick post "/api/vault/grants" => vault::grant_put;
+    Quick post "/api/vault/grants/revoke" => vault::grant_revoke;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.
