@@ -70,8 +70,10 @@ pub struct Command {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Variables, and the credentials of the server that they get when it is started: those that
-    /// the server has as `OVERMIND_CRED_NAME`. Only an admin may name any. The values are stored
-    /// nowhere.
+    /// the server has as `OVERMIND_CRED_NAME` or in its vault, where they need a grant. With
+    /// `service:NAME` it is a placeholder that opens that service through this server, and the
+    /// variable of its base URL is set beside it. Only an admin may name any. The values are
+    /// stored nowhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"}))]
     pub env_from: BTreeMap<String, String>,

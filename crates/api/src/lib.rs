@@ -70,8 +70,8 @@ pub use run::{
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vault::{
-    GrantInfo, GrantPut, SecretImport, SecretInfo, SecretPut, SecretRotate, SecretText,
-    ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
+    ApiProxyReply, ApiProxyRequest, GrantInfo, GrantPut, SecretImport, SecretInfo, SecretPut,
+    SecretRotate, SecretText, ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
 };
 pub use vocabulary::{
     AgentStatus, EffectClass, InboxKind, InboxState, OnUnknown, Policy, Role, RunStatus,

@@ -159,3 +159,29 @@ pub struct GrantInfo {
     pub created_at: Timestamp,
     pub created_by: String,
 }
+
+/// Body of `POST /mesh/api`. Who calls is told by the token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiProxyRequest {
+    pub service: String,
+    /// The name of one of its actions.
+    pub action: String,
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub params: serde_json::Map<String, Value>,
+}
+
+/// Answer of `POST /mesh/api`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApiProxyReply {
+    pub success: bool,
+    /// What the service answered: JSON, or a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_code: Option<u16>,
+}

@@ -24,6 +24,7 @@ pub mod catalogue;
 pub mod glob;
 pub mod grant;
 pub mod import;
+pub mod outbound;
 pub mod placeholder;
 pub mod resolve;
 pub mod rows;

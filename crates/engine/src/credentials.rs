@@ -8,6 +8,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::vault::Use;
+use overmind_core::vault::grant::{self, GrantKind};
 use zeroize::Zeroizing;
 
 use crate::vault::Vault;
@@ -41,6 +42,36 @@ impl Credentials {
     ) -> Arc<Vault> {
         let absent = || Vault::absent(Arc::clone(store), Arc::clone(clock), token_key);
         self.vault.clone().unwrap_or_else(absent)
+    }
+
+    /// What a start of a command of the agent gets in place of a service's key, and where it finds
+    /// the service.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub(crate) fn placeholder(
+        &self,
+        service: &str,
+        agent: &str,
+        session: SessionId,
+        start: u32,
+    ) -> Result<(String, String), String> {
+        let Some(vault) = &self.vault else { return Err("this server has no vault".to_owned()) };
+        let found = vault.service(service).ok_or_else(|| {
+            format!("there is no service `{service}`: `overmind vault services` lists them")
+        })?;
+        if !vault.may_call(agent, service) {
+            return Err(format!(
+                "the agent `{agent}` may not call the service `{service}`; to do: {}",
+                grant::remedy(agent, GrantKind::Service, service)
+            ));
+        }
+        let url = vault.door(&found).ok_or(
+            "this server listens on no TCP address, where programs could reach services: start it \
+             with --listen 127.0.0.1:8420",
+        )?;
+        Ok((vault.placeholder(session, start, &found), url))
     }
 
     /// What a command of the agent gets under this name. A secret of the vault goes before one of

@@ -62,7 +62,10 @@ use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
-pub use self::vault::{Bound, Origin, SecretView, ServiceView, Vault, VaultParts, VaultStatus};
+pub use self::vault::{
+    Bound, Origin, SecretView, ServiceCall, ServiceReply, ServiceView, Vault, VaultParts,
+    VaultStatus,
+};
 
 /// What an operator sets.
 #[derive(Clone)]

@@ -6,6 +6,7 @@
 //! memory, so that a rotation holds from the next call on. `uses` writes down who used what.
 
 mod absent;
+mod calls;
 mod change;
 mod services;
 mod uses;
@@ -19,6 +20,7 @@ use overmind_core::row::Role;
 use overmind_core::store::{Store, StoreError};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::vault::grant::{self, Grant, GrantKind, GrantRow};
+use overmind_core::vault::outbound::Outbound;
 use overmind_core::vault::placeholder::Placeholder;
 use overmind_core::vault::rows::VaultRows;
 use overmind_core::vault::service::{LlmFormat, Service};
@@ -26,6 +28,7 @@ use overmind_core::vault::{
     Protection, SealError, Sealer, Secret, SecretName, SecretRow, SecretUses, Secrets, Use,
 };
 
+pub use self::calls::{ServiceCall, ServiceReply};
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
@@ -43,6 +46,10 @@ pub struct VaultParts {
     pub services: Vec<Service>,
     /// Names of credentials that the server's environment has, too.
     pub environment: BTreeSet<String>,
+    /// Through which calls of services leave; without it there are none.
+    pub outbound: Option<Arc<dyn Outbound>>,
+    /// Where commands reach this server by HTTP, if anywhere: `http://127.0.0.1:8420`.
+    pub door: Option<String>,
     /// Makes and checks placeholders: 32 random bytes that outlive a restart.
     pub token_key: [u8; 32],
 }
@@ -54,6 +61,8 @@ pub struct Vault {
     /// One change at a time: what is decided on is what stands when it is committed.
     change: tokio::sync::Mutex<()>,
     pending: Pending,
+    /// Calls of services within a minute.
+    rates: calls::Rates,
 }
 
 #[derive(Default)]
@@ -172,6 +181,7 @@ impl Vault {
             parts,
             change: tokio::sync::Mutex::new(()),
             pending: Pending::default(),
+            rates: calls::Rates::default(),
         });
         let mut secrets: BTreeMap<SecretName, Vec<SecretRow>> = BTreeMap::new();
         let mut after = None;
@@ -301,6 +311,16 @@ impl Vault {
     /// The service of this name as it stands now.
     pub fn service(&self, name: &str) -> Option<Arc<Service>> {
         self.state().services.get(name).map(|(service, _)| Arc::clone(service))
+    }
+
+    /// Where commands find the service: here, in the form that its clients expect.
+    pub(crate) fn door(&self, service: &Service) -> Option<String> {
+        let door = self.parts.door.as_ref()?.trim_end_matches('/');
+        Some(match service.kind {
+            Some(LlmFormat::Openai) => format!("{door}/llm/openai/v1"),
+            Some(LlmFormat::Anthropic) => format!("{door}/llm/anthropic"),
+            Some(LlmFormat::Gemini) | None => format!("{door}/api/services/{}", service.name),
+        })
     }
 
     /// What a start of a session gets in place of the service's key.

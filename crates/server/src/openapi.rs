@@ -6,7 +6,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequi
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs, vault,
+    admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs, services, vault,
 };
 
 /// Paths that need no token.
@@ -46,6 +46,8 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         vault::secret_list, vault::secret_put, vault::secret_remove, vault::secret_rotate,
         vault::service_list, vault::service_put, vault::service_remove,
         vault::grant_list, vault::grant_put, vault::grant_revoke,
+        services::service_get, services::service_post, services::service_call_put,
+        services::service_patch, services::service_delete, services::mesh_api,
     ),
     components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid)),
     modifiers(&Common),

@@ -158,6 +158,7 @@ fn service(
         secret: secret.parse().expect("the catalogue's names are names"),
         key_optional: false,
         plaintext: false,
+        private: false,
         allow,
         headers: BTreeMap::new(),
         limits: Limits::default(),

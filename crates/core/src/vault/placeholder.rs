@@ -12,6 +12,9 @@ const CODE: usize = 32;
 /// Longest placeholder, in bytes.
 pub const MAX_LEN: usize = 12 + 32 + 1 + 10 + 1 + super::MAX_NAME + 1 + CODE;
 
+/// What the name of a credential begins with where a placeholder for a service is meant.
+pub const SERVICE: &str = "service:";
+
 /// How each begins: programs of Anthropic's look for `sk-ant-`, most others for `sk-`.
 const ANTHROPIC: &str = "sk-ant-ovm-";
 const OTHERS: &str = "sk-ovm-";

@@ -33,6 +33,9 @@ pub struct Service {
     /// Plain `http` to another machine is meant.
     #[serde(default, skip_serializing_if = "is_default")]
     pub plaintext: bool,
+    /// Its name may lead to a private address.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub private: bool,
     /// What may be called; nothing else may. Paths are below the base URL's.
     pub allow: Vec<Allow>,
     /// Sent with each call, in place of the caller's of the same name.
@@ -325,6 +328,11 @@ impl Service {
             return Err(bad("limits", "timeout_ms is 100 to 3600000"));
         }
         Ok(())
+    }
+
+    /// Whether calls may go to loopback and private addresses.
+    pub fn may_be_private(&self) -> bool {
+        self.private || self.plaintext || self.base().is_ok_and(|base| base.is_loopback())
     }
 
     /// The action of this name.

@@ -23,6 +23,7 @@ use overmind_core::process::{
 };
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Clock;
+use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::read::{self, Reading};
@@ -372,6 +373,18 @@ impl Lives {
             set(name, value.clone());
         }
         for (name, credential) in &launch.env_from {
+            if let Some(service) = credential.strip_prefix(SERVICE) {
+                let (agent, session) = (&assignment.agent_name, assignment.session);
+                let given = self.credentials.placeholder(service, agent, session, launch.life);
+                let (token, url) = given.map_err(|why| format!("`{name}`: {why}"))?;
+                set(name, token);
+                let variable = base_url_variable(name);
+                let own = |name: &String| launch.env.iter().any(|(known, _)| known == name);
+                if let Some(variable) = variable.filter(|variable| !own(variable)) {
+                    set(&variable, url);
+                }
+                continue;
+            }
             let taken =
                 self.credentials.take(credential, &assignment.agent_name, assignment.session);
             let value = taken.map_err(|why| format!("`{name}`: {why}"))?;

@@ -93,6 +93,8 @@ impl Vault {
                 clock,
                 services: Vec::new(),
                 environment: BTreeSet::new(),
+                outbound: None,
+                door: None,
                 token_key,
             },
             state: RwLock::new(State {
@@ -102,6 +104,7 @@ impl Vault {
             }),
             change: tokio::sync::Mutex::new(()),
             pending: uses::Pending::default(),
+            rates: super::calls::Rates::default(),
         })
     }
 }

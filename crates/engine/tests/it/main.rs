@@ -14,4 +14,5 @@ mod registry;
 mod replays;
 mod rooms;
 mod runs;
+mod vault;
 mod world;

@@ -1,5 +1,6 @@
 //! One engine for one test.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use overmind_core::room::Rooms;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::{EventQuery, Store, StreamId};
 use overmind_core::time::Clock;
+use overmind_core::vault::rows::VaultRows;
 use overmind_engine::request::{AgentDraft, SessionDraft};
-use overmind_engine::{Caller, Config, Engine, Parts};
+use overmind_engine::{Caller, Config, Engine, Parts, Vault, VaultParts};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
 use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock};
@@ -100,7 +102,21 @@ impl World {
         let store = Sqlite::open(Options::new(dir.path().join("overmind.db")))
             .expect("the world of a test works");
         let notary = store.notary();
-        let store: Arc<dyn Store> = Arc::new(store);
+        let sqlite = Arc::new(store);
+        let key_file = overmind_vault::Options::new(dir.path().join("vault.key"));
+        let vault = Vault::open(VaultParts {
+            store: Arc::clone(&sqlite) as Arc<dyn Store>,
+            rows: Arc::clone(&sqlite) as Arc<dyn VaultRows>,
+            sealer: Arc::new(overmind_vault::Vault::new(key_file)),
+            clock: Arc::new(WallClock),
+            services: Vec::new(),
+            environment: BTreeSet::new(),
+            outbound: None,
+            door: None,
+            token_key: [7; 32],
+        });
+        let vault = vault.await.expect("the world of a test works");
+        let store: Arc<dyn Store> = sqlite;
         let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let engine = Engine::start(Parts {
             store: Arc::clone(&store),
@@ -116,7 +132,7 @@ impl World {
             rooms,
             config: Config {
                 environment: Vec::new(),
-                credentials: overmind_engine::Credentials::default(),
+                credentials: overmind_engine::Credentials::default().with_vault(vault),
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,

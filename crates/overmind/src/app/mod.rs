@@ -103,7 +103,7 @@ impl App {
         );
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
-        let vault = vault::open(&config, &store, &clock, token_key).await?;
+        let vault = vault::open(&config, &store, &clock, token_key, &listeners).await?;
         let models = models(&config, Some(Arc::clone(&vault) as Arc<dyn Secrets>))?;
         let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),

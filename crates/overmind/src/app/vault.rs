@@ -9,6 +9,8 @@ use overmind_core::time::Clock;
 use overmind_core::vault::rows::VaultRows;
 use overmind_core::vault::{Secret, Use};
 use overmind_engine::{Vault, VaultParts};
+use overmind_server::Listener;
+use overmind_tools::egress::{Services, SystemResolver};
 
 use super::StartError;
 use crate::config::Config;
@@ -19,6 +21,7 @@ pub(super) async fn open(
     store: &Arc<overmind_store::Sqlite>,
     clock: &Arc<dyn Clock>,
     token_key: [u8; 32],
+    listeners: &[Listener],
 ) -> Result<Arc<Vault>, StartError> {
     let passphrase = match (&config.vault_passphrase, &config.vault_passphrase_file) {
         (Some(text), _) => Secret::new(text.expose()).map_err(|err| err.to_string()),
@@ -50,6 +53,11 @@ pub(super) async fn open(
         clock: Arc::clone(clock),
         services: config.services.clone(),
         environment: config.credentials.keys().cloned().collect(),
+        outbound: Some(Arc::new(Services::new(Arc::new(SystemResolver)))),
+        door: listeners
+            .iter()
+            .find(|listener| listener.address().is_some())
+            .map(|listener| listener.at().to_owned()),
         token_key,
     };
     Ok(Vault::open(parts).await?)

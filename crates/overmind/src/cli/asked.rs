@@ -55,9 +55,10 @@ pub fn ask(what: &str, twice: bool) -> Result<SecretText, Failure> {
 
 fn line(prompt: &str) -> Result<SecretText, Failure> {
     let failed = |err: io::Error| Failure::failed(format!("reading from the terminal: {err}"));
+    // Silent before it asks: who types at once is not shown either.
+    let silent = Silent::enter().map_err(failed)?;
     let mut said = io::stderr().lock();
     let _ = said.write_all(prompt.as_bytes()).and_then(|()| said.flush());
-    let silent = Silent::enter().map_err(failed)?;
     let mut typed = Vec::with_capacity(512);
     let mut byte = [0];
     let done = loop {

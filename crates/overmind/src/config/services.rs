@@ -60,6 +60,7 @@ fn one(name: &str, base: Option<&Service>, layers: &Layers) -> Result<Service, C
         secret,
         key_optional: yes("key_optional", base.is_some_and(|base| base.key_optional)),
         plaintext: yes("plaintext", false),
+        private: yes("private", false),
         allow,
         headers: base.map(|base| base.headers.clone()).unwrap_or_default(),
         limits: Limits {

@@ -540,6 +540,13 @@ pub const SERVICE_FIELDS: &[Setting] = &[
         "plain http to another machine is meant",
     ),
     setting(
+        "private",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "its name may lead to a private address",
+    ),
+    setting(
         "kind",
         None,
         Kind::Choice(&["openai", "anthropic", "gemini"]),

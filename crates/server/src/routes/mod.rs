@@ -24,6 +24,7 @@ pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod rooms;
 pub(crate) mod runs;
+pub(crate) mod services;
 pub(crate) mod vault;
 
 /// How long a handler may take until it answers.
@@ -149,6 +150,12 @@ routes! {
     Quick get "/api/vault/grants" => vault::grant_list;
     Quick post "/api/vault/grants" => vault::grant_put;
     Quick post "/api/vault/grants/revoke" => vault::grant_revoke;
+    Long get "/api/services/{service}/{*path}" => services::service_get;
+    Long post "/api/services/{service}/{*path}" => services::service_post;
+    Long put "/api/services/{service}/{*path}" => services::service_call_put;
+    Long patch "/api/services/{service}/{*path}" => services::service_patch;
+    Long delete "/api/services/{service}/{*path}" => services::service_delete;
+    Long post "/mesh/api" => services::mesh_api;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.
