@@ -103,7 +103,8 @@ impl Front {
         if let Some((client, _)) = peer.tcp {
             cx.admit_address(client)?;
         }
-        if !(reads && path == "/readyz") {
+        // Doors find the token themselves: it stands where a client of a service puts its key.
+        if !(reads && path == "/readyz") && !routes::services::is_door(path) {
             let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
             *name = Some(caller.name.clone());
             if peer.tcp.is_some() {

@@ -34,7 +34,8 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -138,7 +139,8 @@ async fn only_admins_change_or_see_what_is_in_the_vault() {
     let world = world().await;
     let by = Caller { name: "op".into(), rights: Rights::Role(overmind_core::row::Role::Operator) };
     let engine = &world.engine;
-    let forbidden = |err: EngineError| assert!(matches!(err, EngineError::Forbidden { .. }), "{err}");
+    let forbidden =
+        |err: EngineError| assert!(matches!(err, EngineError::Forbidden { .. }), "{err}");
     forbidden(engine.secret_set(&by, "k", secret("value-0001"), 0, false).await.unwrap_err());
     forbidden(engine.secret_remove(&by, "k").await.unwrap_err());
     forbidden(engine.secret_list(&by, None, 1).unwrap_err());

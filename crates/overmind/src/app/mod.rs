@@ -228,7 +228,14 @@ impl App {
 
     /// The providers that have what they need, in words.
     pub fn models_line(&self) -> String {
-        models_line(&self.config)
+        let mut names = providers(&self.config);
+        let vault = self.engine.vault();
+        for name in ["openai", "anthropic", "deepseek"] {
+            if !names.iter().any(|known| known == name) && vault.has(&format!("{name}_api_key")) {
+                names.push(format!("{name} (vault)"));
+            }
+        }
+        in_words(&names)
     }
 
     /// Waits until the server has ended without being asked.
@@ -466,10 +473,13 @@ pub fn has_real_models(config: &Config) -> bool {
 
 /// The providers that have what they need, in words.
 pub fn models_line(config: &Config) -> String {
-    let names = providers(config);
+    in_words(&providers(config))
+}
+
+fn in_words(names: &[String]) -> String {
     if names.is_empty() {
-        "deterministic and scripted; set OPENAI_API_KEY, ANTHROPIC_API_KEY or models.base_url for \
-         real ones"
+        "deterministic and scripted; set OPENAI_API_KEY, ANTHROPIC_API_KEY or models.base_url, or \
+         `overmind vault set openai_api_key`, for real ones"
             .to_owned()
     } else {
         format!("{}, deterministic, scripted", names.join(", "))

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use overmind_core::vault::import::PREFIXES;
+
 use super::secret::Secret;
 
 /// The directory that holds everything of one Overmind.
@@ -149,7 +151,10 @@ impl Env {
         Self(
             std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-                .filter(|(name, _)| name.starts_with("OVERMIND_") || NAMES.contains(&name.as_str()))
+                .filter(|(name, _)| {
+                    let of_others = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+                    name.starts_with("OVERMIND_") || of_others || NAMES.contains(&name.as_str())
+                })
                 .collect(),
         )
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -390,7 +390,7 @@ fn services_are_declared_by_admins_and_the_operators_file_goes_first() {
     let bad = ["--base-url", "https://user:pw@evil.example", "--secret", "tracker_token"];
     home.run(&[&["vault", "declare", "evil"], &bad[..], &allow].concat()).fails(2);
     // An operator's key may not say where keys go, nor set or see any.
-    let key = home.run(&["key", "create", "--name", "op", "--role", "operator", "-o", "json"]);
+    let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "json"]);
     let key = key.ok().json()["secret"].as_str().unwrap().to_owned();
     let socket = format!("unix:{}", home.data().join("overmind.sock").display());
     let env = [("OVERMIND_TOKEN", key.as_str()), ("OVERMIND_SERVER", &socket)];

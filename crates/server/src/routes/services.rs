@@ -23,6 +23,11 @@ use crate::page::json;
 
 const PREFIX: &str = "/api/services/";
 
+/// Whether requests of this path prove who they are behind the front, with a placeholder perhaps.
+pub(crate) fn is_door(path: &str) -> bool {
+    path.starts_with(PREFIX) || path == "/mesh/api"
+}
+
 /// A caller's token, wherever a client of the service would put its key; and the query without it.
 fn token(
     headers: &HeaderMap,
