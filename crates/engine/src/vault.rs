@@ -342,7 +342,10 @@ impl Vault {
         }
         let agent = self.parts.store.agent_fetch(row.agent).await.ok()??;
         let service = self.service(&service)?;
-        self.may_call(&agent.spec.name, &service.name).then(|| Bound {
+        if !self.may_call(&agent.spec.name, &service.name) {
+            return None;
+        }
+        Some(Bound {
             session,
             start,
             colony: row.colony,

@@ -9,13 +9,15 @@ use zeroize::Zeroizing;
 use super::service::Method;
 use crate::Fut;
 
+/// Name, in small letters, and value of a header. The value may be the key.
+pub type SecretHeader = (String, Zeroizing<Vec<u8>>);
+
 /// One call, its key in place. Never printed.
 pub struct OutboundCall {
     pub method: Method,
     /// The whole URL; the key may stand in it.
     pub url: Zeroizing<String>,
-    /// Names in small letters. The key may stand in one.
-    pub headers: Vec<(String, Zeroizing<Vec<u8>>)>,
+    pub headers: Vec<SecretHeader>,
     pub body: Vec<u8>,
     /// For all of it.
     pub timeout: Duration,

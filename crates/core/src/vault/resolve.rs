@@ -278,7 +278,8 @@ fn check_query(query: &str, auth: &AuthPlacement) -> Result<(), Refused> {
 
 /// `None` when an escape is broken, or what comes out is no UTF-8.
 fn decode(text: &str, plus: bool) -> Option<Cow<'_, str>> {
-    if !text.contains('%') && !(plus && text.contains('+')) {
+    let encoded = text.contains('%') || (plus && text.contains('+'));
+    if !encoded {
         return Some(Cow::Borrowed(text));
     }
     let mut out = Vec::with_capacity(text.len());

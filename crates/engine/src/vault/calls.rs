@@ -10,7 +10,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_core::time::Timestamp;
-use overmind_core::vault::outbound::{OutboundCall, OutboundError};
+use overmind_core::vault::outbound::{OutboundCall, OutboundError, SecretHeader};
 use overmind_core::vault::placeholder::looks_like_one;
 use overmind_core::vault::resolve::{HeaderFate, Placed};
 use overmind_core::vault::rows::minute;
@@ -241,7 +241,7 @@ impl Engine {
 fn forwarded(
     service: &Service,
     headers: Vec<(String, Vec<u8>)>,
-) -> Result<Vec<(String, Zeroizing<Vec<u8>>)>, EngineError> {
+) -> Result<Vec<SecretHeader>, EngineError> {
     let mut all = Vec::new();
     for (name, value) in headers {
         match service.header_fate(&name, &value) {
