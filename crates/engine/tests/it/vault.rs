@@ -14,7 +14,7 @@ use overmind_testkit::ports::{FakeModels, FakeTools};
 use crate::world::World;
 
 fn secret(text: &str) -> Secret {
-    Secret::new(text).unwrap()
+    Secret::new(text).expect("the test gives a sound one")
 }
 
 async fn world() -> World {
