@@ -20,6 +20,7 @@ pub mod period;
 pub mod price;
 mod refusal;
 mod scope;
+mod store;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,7 @@ pub use self::period::Period;
 pub use self::price::{NoPrices, Price, PriceRow, Prices, Quote};
 pub use self::refusal::{Refusal, Shape, Unit, Wire};
 pub use self::scope::{Scope, ScopeError};
+pub use self::store::BudgetChange;
 
 use crate::ids::{AgentId, CallId, ColonyId, SessionId};
 use crate::model::Usage;
