@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
 
 use crate::config::{Config, Format, Secret};
@@ -11,7 +12,7 @@ use crate::fail;
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
-use crate::{call, cassette};
+use crate::{call, cassette, prices};
 
 /// Most pairs of provider and model whose refusals are remembered.
 const MAX_LEARNED: usize = 256;
@@ -137,6 +138,34 @@ impl Models for Gateway {
             Err(failure) => Err(failure),
         }
         .map_err(|failure| fail::redact(failure, &self.secrets))
+    }
+}
+
+impl Prices for Gateway {
+    fn quote(&self, model: &str) -> Quote {
+        match route(&self.config.providers, model) {
+            // An answer from a file costs nothing.
+            Ok(Route::Cassette { name }) => Quote {
+                provider: "scripted".to_owned(),
+                model: name.to_owned(),
+                price: Some(Price::FREE),
+            },
+            Ok(Route::Http { provider, format: _, model }) => Quote {
+                provider: provider.name.clone(),
+                model: model.to_owned(),
+                price: prices::price(&self.config.prices, &provider.name, model),
+            },
+            // The call will fail before anything is sent; nothing is known of its price.
+            Err(_) => Quote { provider: String::new(), model: model.to_owned(), price: None },
+        }
+    }
+
+    fn price(&self, provider: &str, model: &str) -> Option<Price> {
+        prices::price(&self.config.prices, provider, model)
+    }
+
+    fn table(&self) -> Vec<PriceRow> {
+        prices::table(&self.config.prices)
     }
 }
 

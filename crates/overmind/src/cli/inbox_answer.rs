@@ -46,7 +46,7 @@ pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let item = find_open(&remote, &args.id, InboxDecision::Answer).await?;
     let message = Some(args.text.join(" "));
-    let answer = InboxAnswer { decision: InboxDecision::Answer, message, reason: None };
+    let answer = InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
     let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
     show_answered(cx, &remote, &item).await?;
     Ok(Exit::Done)
@@ -69,7 +69,7 @@ async fn decide(
     for id in given {
         let done = async {
             let item = find_open(&remote, id, decision).await?;
-            let answer = InboxAnswer { decision, message: None, reason: reason.clone() };
+            let answer = InboxAnswer { decision, message: None, reason: reason.clone(), raise: raise.clone() };
             let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
             show_answered(cx, &remote, &item).await
         };
@@ -118,7 +118,8 @@ async fn together(
     let mut failed: Option<Failure> = None;
     for ids in ids.chunks(MAX_INBOX_BATCH) {
         let (ids, group) = (ids.to_vec(), Some(group.clone()));
-        let batch = InboxBatch { ids, group, decision, message: None, reason: reason.clone() };
+        let (reason, raise) = (reason.clone(), raise.clone());
+        let batch = InboxBatch { ids, group, decision, message: None, reason, raise };
         for result in remote.inbox_answer_all(&batch).await?.results {
             if let Some(item) = result.item {
                 show_answered(cx, remote, &item).await?;
