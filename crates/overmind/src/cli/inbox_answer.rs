@@ -6,7 +6,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use overmind_api::{
-    InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxState,
+    InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxRaise, InboxState,
     MAX_INBOX_BATCH,
 };
 
@@ -27,8 +27,9 @@ const MAX_CLOSED: u32 = 1_000;
 ///
 /// What kept one of them from being approved.
 pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
-    let ApproveArgs { ids, group, yes, reason } = args;
-    decide(cx, InboxDecision::Approve, &ids, group, yes, reason).await
+    let ApproveArgs { ids, group, yes, reason, raise } = args;
+    let words = (reason, super::budget::raise(&raise));
+    decide(cx, InboxDecision::Approve, &ids, group, yes, words).await
 }
 
 /// # Errors
@@ -36,7 +37,7 @@ pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
 /// What kept one of them from being denied.
 pub async fn deny(cx: &Context, args: DenyArgs) -> Outcome {
     let DenyArgs { ids, group, yes, reason } = args;
-    decide(cx, InboxDecision::Deny, &ids, group, yes, reason).await
+    decide(cx, InboxDecision::Deny, &ids, group, yes, (reason, None)).await
 }
 
 /// # Errors
@@ -52,17 +53,20 @@ pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// Why, and how much more of a limit.
+type Words = (Option<String>, Option<InboxRaise>);
+
 async fn decide(
     cx: &Context,
     decision: InboxDecision,
     given: &[String],
     group: Option<String>,
     yes: bool,
-    reason: Option<String>,
+    (reason, raise): Words,
 ) -> Outcome {
     let remote = Remote::connect(cx)?;
     if let Some(group) = group {
-        return together(cx, &remote, decision, &group, yes, reason).await;
+        return together(cx, &remote, decision, &group, yes, (reason, raise)).await;
     }
     // Goes on after one that cannot be answered, and tells the worst of it at the end.
     let mut failed: Option<Failure> = None;
@@ -92,7 +96,7 @@ async fn together(
     decision: InboxDecision,
     given: &str,
     yes: bool,
-    reason: Option<String>,
+    (reason, raise): Words,
 ) -> Outcome {
     let group = find_group(remote, given, false).await?;
     let items = remote.inbox(false, None, Some(&group), MAX_OPEN).await?;
