@@ -238,6 +238,8 @@ pub struct Config {
     pub any_cassette_path: bool,
     /// Prices by model name, before the catalogue's.
     pub prices: BTreeMap<String, Price>,
+    /// Day and source of those.
+    pub prices_from: (String, String),
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
@@ -255,6 +257,7 @@ impl Default for Config {
             cassette_dir: None,
             any_cassette_path: false,
             prices: BTreeMap::new(),
+            prices_from: (String::new(), "configuration".to_owned()),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),
         }

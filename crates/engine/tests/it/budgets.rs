@@ -19,7 +19,8 @@ use overmind_core::time::{Clock, Timestamp};
 use overmind_engine::request::{InboxAnswer, InboxQuery, SessionDraft};
 use overmind_engine::{BudgetError, EngineError, Halting, NewLimit, Raise, Ticket};
 use overmind_testkit::clock::ManualClock;
-use overmind_testkit::ports::{FakeModels, says};
+use overmind_testkit::ports::{FakeModels, calls, says};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::world::World;
@@ -119,6 +120,17 @@ impl Bank {
         let query = CostQuery { by: CostBy::Day, since: 0, until: i32::MAX, limit: 1000 };
         let rows = self.world.engine.costs(&self.world.by, query).await.expect("costs");
         rows.iter().fold((0, 0), |(sum, calls), row| (sum + row.microusd, calls + row.calls))
+    }
+
+    /// Waits until the last settlements are on disk.
+    async fn until_costs(&self, wanted: (u64, u64)) {
+        let wait = async {
+            while self.costs().await != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(20), wait).await;
+        assert!(waited.is_ok(), "{:?} is not {wanted:?}", self.costs().await);
     }
 
     async fn items(&self, state: Option<InboxState>) -> Vec<InboxItem> {
@@ -330,7 +342,7 @@ async fn a_larger_limit_wakes_all_that_wait_for_it() {
         assert_eq!(bank.world.ended(*run).await.status, SessionStatus::Succeeded);
     }
     assert_eq!(bank.stands(swarm), (35, 0));
-    assert_eq!(bank.costs().await, (35, 5));
+    bank.until_costs((35, 5)).await;
     bank.world.check(&runs).await;
 }
 
@@ -359,10 +371,11 @@ async fn a_model_without_a_price_is_refused_where_dollars_are_bounded() {
 
 #[tokio::test]
 async fn a_child_counts_in_its_parents_budget() {
-    let bank = Bank::new(FakeModels::new([])).await;
+    let asks = calls(&[("ask_user", json!({"message": "?"}))]);
+    let bank = Bank::new(FakeModels::new([asks])).await;
     let agent = bank.world.agent("m", |_| ()).await;
     let parent = bank.world.run(&agent, "x").await;
-    bank.world.ended(parent).await;
+    bank.world.until(parent, &[SessionStatus::AwaitingInput]).await;
     let id = bank.limit(Scope::Session(parent), Period::Total, 50_000_000).await;
     assert_eq!(bank.stands(id), (7, 0), "what it spent before there was a limit");
     let draft = SessionDraft {
@@ -381,6 +394,7 @@ async fn a_child_counts_in_its_parents_budget() {
     bank.world.ended(child).await;
     assert_eq!(bank.stands(id), (14, 0));
     let query = CostQuery { by: CostBy::Session, since: 0, until: i32::MAX, limit: 9 };
+    bank.until_costs((14, 2)).await;
     assert_eq!(bank.world.engine.costs(&bank.world.by, query).await.unwrap().len(), 2);
     bank.world.check(&[parent, child]).await;
 }

@@ -10,6 +10,7 @@ pub mod failpoints;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+pub mod prices;
 mod rooms;
 pub mod signals;
 mod tools;
@@ -449,6 +450,12 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
         provider.key = extra.key.as_ref().and_then(|key| Secret::new(key.expose()));
         provider.models = extra.models.clone();
         llm.providers.push(provider);
+    }
+    if let Some(path) = &config.prices
+        && let Some(own) = prices::read(path)?
+    {
+        llm.prices = own.prices;
+        llm.prices_from = own.from;
     }
     Ok(overmind_llm::Gateway::new(llm))
 }
