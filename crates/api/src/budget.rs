@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn dollars_are_millionths_and_back_and_nonsense_is_neither() {
-        for (usd, micros) in [(0.0, 0), (5.0, 5_000_000), (0.1, 100_000), (0.000_001, 1), (1e-9, 0)] {
+        for (usd, micros) in [(0.0, 0), (5.0, 5_000_000), (0.1, 100_000), (0.000_001, 1), (1e-9, 0)]
+        {
             assert_eq!(microusd_of(usd), Ok(micros), "{usd}");
         }
         for micros in [0, 1, 999_999, 1 << 53] {

@@ -166,11 +166,7 @@ impl InboxBatch {
     }
 }
 
-fn check_raise(
-    errors: &mut Vec<FieldError>,
-    decision: InboxDecision,
-    raise: Option<&InboxRaise>,
-) {
+fn check_raise(errors: &mut Vec<FieldError>, decision: InboxDecision, raise: Option<&InboxRaise>) {
     match (decision, raise) {
         (_, None) => {}
         (InboxDecision::Approve, Some(raise)) => raise.check(errors),

@@ -39,14 +39,14 @@ pub use admin::{
     PolicyStatus, ProviderKeyView, PruneDone, PruneRequest, Ready, Status, StatusCount,
     StoreStatus, Tool, Version,
 };
-pub use budget::{
-    AgentBudget, Budget, BudgetAmount, BudgetLeft, BudgetPut, Cost, CostsQuery, HaltMode,
-    HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
-};
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use attach::{
     ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
     TerminalSize,
+};
+pub use budget::{
+    AgentBudget, Budget, BudgetAmount, BudgetLeft, BudgetPut, Cost, CostsQuery, HaltMode,
+    HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
 };
 pub use command::{
     Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,

@@ -5,7 +5,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, attach, budgets, commands, health, inbox, mcp, memory, rooms, runs};
+use crate::routes::{
+    admin, agents, attach, budgets, commands, health, inbox, mcp, memory, rooms, runs,
+};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];

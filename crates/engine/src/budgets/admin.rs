@@ -94,6 +94,7 @@ impl Budgets {
         by: &str,
         also: Vec<Change>,
     ) -> Result<(), EngineError> {
+        let _turn = self.0.limits.lock().await;
         let (reply, answer) = oneshot::channel();
         {
             let mut ledger = self.ledger();
@@ -120,6 +121,7 @@ impl Budgets {
     }
 
     async fn remove_limit(&self, id: LimitId, by: &str) -> Result<Limit, EngineError> {
+        let _turn = self.0.limits.lock().await;
         let (limit, last) = {
             let ledger = self.ledger();
             let limit = ledger.limit(id).cloned();
@@ -151,7 +153,8 @@ impl Budgets {
         let now = self.0.clock.now();
         let declared: Vec<Limit> = {
             let ledger = self.ledger();
-            let of_agent = |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
+            let of_agent =
+                |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
             ledger.limits().filter(of_agent).cloned().collect()
         };
         for old in &declared {
@@ -398,9 +401,9 @@ impl Engine {
                 let page = self.cortex.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
-                let all = page.iter().map(|row| {
-                    self.cortex.order(row.id, Order::Cancel { by: by.name.clone() })
-                });
+                let all = page
+                    .iter()
+                    .map(|row| self.cortex.order(row.id, Order::Cancel { by: by.name.clone() }));
                 let done = futures_util::future::join_all(all).await;
                 ended += done.into_iter().filter(Result::is_ok).count() as u64;
             }
@@ -457,9 +460,10 @@ impl Engine {
         let bounded = (limit.microusd.is_some() && raise.microusd > 0)
             || (limit.tokens.is_some() && raise.tokens > 0);
         if !bounded {
-            let unit = item.details.get("unit").and_then(|unit| {
-                serde_json::from_value::<Unit>(unit.clone()).ok()
-            });
+            let unit = item
+                .details
+                .get("unit")
+                .and_then(|unit| serde_json::from_value::<Unit>(unit.clone()).ok());
             let (field, what) = match unit {
                 Some(Unit::Tokens) => ("tokens", "tokens"),
                 Some(Unit::Microusd) | None => ("microusd", "microusd or tokens"),

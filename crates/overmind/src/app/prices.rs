@@ -72,7 +72,10 @@ pub fn read(path: &Path) -> Result<Option<Own>, StartError> {
         Ok(text) => text,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(err) => {
-            return Err(StartError::Prices(format!("reading prices from {}: {err}", path.display())));
+            return Err(StartError::Prices(format!(
+                "reading prices from {}: {err}",
+                path.display()
+            )));
         }
     };
     parse(&text, &path.display().to_string())

@@ -216,7 +216,12 @@ pub async fn resume(cx: &Context) -> Outcome {
 
 fn told(cx: &Context, state: &HaltState) -> Result<(), Failure> {
     if !cx.out.for_people() {
-        return show::one(&cx.out, state, if state.halted { "halted" } else { "running" }, Vec::new);
+        return show::one(
+            &cx.out,
+            state,
+            if state.halted { "halted" } else { "running" },
+            Vec::new,
+        );
     }
     if state.halted {
         let by = state.by.clone().unwrap_or_default();

@@ -47,7 +47,8 @@ pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let item = find_open(&remote, &args.id, InboxDecision::Answer).await?;
     let message = Some(args.text.join(" "));
-    let answer = InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
+    let answer =
+        InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
     let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
     show_answered(cx, &remote, &item).await?;
     Ok(Exit::Done)
@@ -73,7 +74,12 @@ async fn decide(
     for id in given {
         let done = async {
             let item = find_open(&remote, id, decision).await?;
-            let answer = InboxAnswer { decision, message: None, reason: reason.clone(), raise: raise.clone() };
+            let answer = InboxAnswer {
+                decision,
+                message: None,
+                reason: reason.clone(),
+                raise: raise.clone(),
+            };
             let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
             show_answered(cx, &remote, &item).await
         };

@@ -202,7 +202,8 @@ fn budgets_are_set_shown_and_removed() {
 fn prices_are_shown_with_their_day_and_their_source() {
     let home = Home::new();
     home.run(&["prices", "gpt-5"]).fails(3).says("not known");
-    let known = home.run_env(&[("OPENAI_API_KEY", "k")], &["prices", "gpt-5-2025-08-07", "-o", "json"]);
+    let known =
+        home.run_env(&[("OPENAI_API_KEY", "k")], &["prices", "gpt-5-2025-08-07", "-o", "json"]);
     let known = known.ok().json();
     assert_eq!(known[0]["provider"], "openai");
     assert!(known[0]["as_of"].as_str().unwrap().starts_with("20"), "{known}");
@@ -210,6 +211,7 @@ fn prices_are_shown_with_their_day_and_their_source() {
     std::fs::create_dir_all(home.data()).unwrap();
     std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
     home.run(&["prices"]).ok().shows("m-1").shows("the test").shows("claude-opus-5");
-    std::fs::write(home.data().join("prices.toml"), "[models.x]\ninput = -1\noutput = 1\n").unwrap();
+    std::fs::write(home.data().join("prices.toml"), "[models.x]\ninput = -1\noutput = 1\n")
+        .unwrap();
     home.run(&["prices"]).fails(1).says("models.x.input");
 }

@@ -153,10 +153,7 @@ pub(crate) async fn halt(
 /// Ends an emergency stop. Runs that wait for it go on.
 #[utoipa::path(post, path = "/api/resume", tag = "budgets",
     responses((status = 200, body = HaltState), (status = 409, description = "Nothing is halted")))]
-pub(crate) async fn resume(
-    State(cx): State<Arc<Cx>>,
-    Who(caller): Who,
-) -> Result<Response, Fault> {
+pub(crate) async fn resume(State(cx): State<Arc<Cx>>, Who(caller): Who) -> Result<Response, Fault> {
     let engine = cx.engine.clone();
     cx.detached(async move { engine.resume(&caller).await }).await?;
     Ok(json(&HaltState::new(None, 0)))

@@ -63,8 +63,7 @@ pub(super) async fn limits_windows_and_reservations_round_trip(store: &dyn Store
     let limit = limit(scope, Period::Day);
     let key = WindowKey::at(scope, Period::Day, at(5));
     let call = CallId::mint(&w.ids);
-    let reservation =
-        Reservation { ask: ask(call, None), scopes: vec![Scope::Swarm, scope] };
+    let reservation = Reservation { ask: ask(call, None), scopes: vec![Scope::Swarm, scope] };
     let all = [
         BudgetChange::LimitPut(limit.clone()),
         moved(key, 0, 300, 0),
@@ -152,7 +151,9 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
     let costs = async |by: CostBy, since: i32, until: i32| {
         let query = CostQuery { by, since, until, limit: 10 };
         let rows = store.costs(query).await.unwrap();
-        rows.into_iter().map(|row| (row.key, row.calls, row.microusd, row.unpriced)).collect::<Vec<_>>()
+        rows.into_iter()
+            .map(|row| (row.key, row.calls, row.microusd, row.unpriced))
+            .collect::<Vec<_>>()
     };
     let day = |n: i32| period::day_name(n);
     assert_eq!(costs(CostBy::Day, 0, 20).await, [(day(11), 2, 1_000, 1), (day(10), 1, 1_000, 0)]);
