@@ -163,7 +163,7 @@ fn decisions(history: u32) -> Result<Duration, Failure> {
     });
     let mut ledger = Ledger::load(Snapshot { limits: limits.collect(), ..Snapshot::default() });
     let refused = |_| Failure::failed("the limits of the measurement are too small".to_owned());
-    let mut one = |ledger: &mut Ledger| {
+    let one = |ledger: &mut Ledger| {
         let ask = ask();
         let start = Instant::now();
         let moved: Vec<Windowed> = ledger.reserve(&ask, &scopes).map_err(refused)?;
