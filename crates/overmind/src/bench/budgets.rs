@@ -33,8 +33,6 @@ pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Fi
     let dir = setting.place("budgets")?;
     let history = setting.count(HISTORY);
     let data = dir.join("data");
-    std::fs::create_dir_all(&data)
-        .map_err(|err| Failure::failed(format!("making {}: {err}", data.display())))?;
     let app = start_app(&dir).await?;
     let _ = app.stop(std::future::pending()).await;
     past(&data.join("overmind.db"), history).await?;
