@@ -28,6 +28,7 @@ pub mod piped;
 pub mod policy;
 pub mod process;
 pub mod queue;
+pub mod relay;
 pub mod replay;
 pub mod retry;
 pub mod room;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::relay::Endpoint;
+
 use crate::cassette::Cassette;
 use crate::prices::Price;
 use crate::retry::Retry;
@@ -95,6 +97,50 @@ pub struct Provider {
     pub reasoning_effort: Option<String>,
     /// `enabled` or `disabled`: the `thinking` switch of DeepSeek; not sent when absent.
     pub thinking: Option<String>,
+    /// Calls of others that are passed on at once; `None` takes [`RelayLimits`]'.
+    pub max_concurrent: Option<usize>,
+    /// Calls of others that are passed on in a minute; `None` is unlimited.
+    pub max_per_minute: Option<u32>,
+}
+
+/// Bounds of the calls that are passed on for others; see [`overmind_core::relay`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayLimits {
+    /// Calls at once, for each provider that has no bound of its own.
+    pub max_concurrent: usize,
+    /// Calls that wait for a place, for each provider; one more is told to come again.
+    pub max_queued: usize,
+    /// How long one waits.
+    pub queue_wait: Duration,
+    /// Longest silence in a stream.
+    pub idle: Duration,
+    /// Longest wait for the head of an answer.
+    pub head: Duration,
+    /// Longest time of a call.
+    pub total: Duration,
+    /// Attempts at one provider, the first one included.
+    pub attempts: u32,
+    /// How long a model that failed is passed over where there is another choice, when it does
+    /// not say so itself.
+    pub cool_down: Duration,
+    /// The same at most.
+    pub max_cool_down: Duration,
+}
+
+impl Default for RelayLimits {
+    fn default() -> Self {
+        Self {
+            max_concurrent: 2048,
+            max_queued: 1024,
+            queue_wait: Duration::from_secs(30),
+            idle: Duration::from_secs(300),
+            head: Duration::from_secs(600),
+            total: Duration::from_secs(3600),
+            attempts: 2,
+            cool_down: Duration::from_secs(10),
+            max_cool_down: Duration::from_secs(300),
+        }
+    }
 }
 
 impl Provider {
@@ -115,6 +161,8 @@ impl Provider {
             reasoning_idle_timeout: None,
             reasoning_effort: None,
             thinking: None,
+            max_concurrent: None,
+            max_per_minute: None,
         }
     }
 
@@ -176,36 +224,43 @@ impl Provider {
     /// Says what is wrong with the configured URL. The URL itself is left out of the text when
     /// it holds a password.
     pub(crate) fn url(&self, format: Format) -> Result<reqwest::Url, String> {
-        let (text, path) = match self.endpoints.get(&format) {
-            Some(whole) => (whole, None),
-            None => (&self.base_url, Some(format)),
-        };
-        let mut url: reqwest::Url =
-            text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("its URL holds a user name or password; give a key instead".to_owned());
+        if let Some(whole) = self.endpoints.get(&format) {
+            return sound(whole);
         }
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(format!("its URL `{url}` is not an http or https URL"));
+        match format {
+            Format::OpenAiResponses => self.below("responses"),
+            Format::OpenAiChat => self.below("chat/completions"),
+            Format::AnthropicMessages => self.below_anthropic("messages"),
         }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err("its URL has a query or a fragment".to_owned());
+    }
+
+    /// The same for what others ask.
+    ///
+    /// # Errors
+    ///
+    /// As for [`url`](Self::url).
+    pub(crate) fn endpoint_url(&self, endpoint: Endpoint) -> Result<reqwest::Url, String> {
+        match endpoint {
+            Endpoint::Chat => self.url(Format::OpenAiChat),
+            Endpoint::Responses => self.url(Format::OpenAiResponses),
+            Endpoint::Messages => self.url(Format::AnthropicMessages),
+            Endpoint::Embeddings => self.below(Endpoint::Embeddings.path()),
+            Endpoint::CountTokens => self.below_anthropic(Endpoint::CountTokens.path()),
         }
-        if let Some(format) = path {
-            let base = url.path().trim_end_matches('/').to_owned();
-            let path = match format {
-                Format::OpenAiResponses | Format::OpenAiChat => {
-                    let base = if base.is_empty() { "/v1" } else { base.as_str() };
-                    let last =
-                        if format == Format::OpenAiChat { "chat/completions" } else { "responses" };
-                    format!("{base}/{last}")
-                }
-                Format::AnthropicMessages => {
-                    format!("{}/v1/messages", base.strip_suffix("/v1").unwrap_or(&base))
-                }
-            };
-            url.set_path(&path);
-        }
+    }
+
+    fn below(&self, last: &str) -> Result<reqwest::Url, String> {
+        let mut url = sound(&self.base_url)?;
+        let base = url.path().trim_end_matches('/').to_owned();
+        let base = if base.is_empty() { "/v1" } else { base.as_str() };
+        url.set_path(&format!("{base}/{last}"));
+        Ok(url)
+    }
+
+    fn below_anthropic(&self, last: &str) -> Result<reqwest::Url, String> {
+        let mut url = sound(&self.base_url)?;
+        let base = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{}/v1/{last}", base.strip_suffix("/v1").unwrap_or(&base)));
         Ok(url)
     }
 
@@ -217,6 +272,22 @@ impl Provider {
             None => model == pattern.to_ascii_lowercase(),
         })
     }
+}
+
+/// A URL that a key may be sent to.
+fn sound(text: &str) -> Result<reqwest::Url, String> {
+    let url: reqwest::Url =
+        text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("its URL holds a user name or password; give a key instead".to_owned());
+    }
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(format!("its URL `{url}` is not an http or https URL"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("its URL has a query or a fragment".to_owned());
+    }
+    Ok(url)
 }
 
 fn patterns(names: &[&str]) -> Vec<String> {
@@ -238,6 +309,10 @@ pub struct Config {
     pub any_cassette_path: bool,
     /// Prices by model name, before the catalogue's.
     pub prices: BTreeMap<String, Price>,
+    /// Names of ours for models, for calls that are passed on: the models to ask, first choice
+    /// first. What stands there is no such name again.
+    pub aliases: BTreeMap<String, Vec<String>>,
+    pub relay: RelayLimits,
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
@@ -255,6 +330,8 @@ impl Default for Config {
             cassette_dir: None,
             any_cassette_path: false,
             prices: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+            relay: RelayLimits::default(),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),
         }

@@ -5,9 +5,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
+use overmind_core::relay::{Hop, Upstreams};
 
 use crate::config::{Config, Format, Secret};
 use crate::fail;
+use crate::relay::Lanes;
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
@@ -25,7 +27,8 @@ pub struct Gateway {
     pub(crate) secrets: Vec<Secret>,
     /// What a provider has refused for a model once; it is left out from then on.
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
-    tapes: Tapes,
+    pub(crate) tapes: Tapes,
+    pub(crate) lanes: Lanes,
 }
 
 impl Gateway {
@@ -37,6 +40,7 @@ impl Gateway {
             .cloned()
             .collect();
         Self {
+            lanes: Lanes::new(&config.providers, config.relay),
             config,
             client: OnceLock::new(),
             secrets,
@@ -56,7 +60,7 @@ impl Gateway {
                 .no_proxy()
                 .connect_timeout(self.config.connect_timeout)
                 .pool_idle_timeout(std::time::Duration::from_secs(60))
-                .pool_max_idle_per_host(8)
+                .pool_max_idle_per_host(256)
                 .tcp_nodelay(true)
                 .user_agent(concat!("overmind/", env!("CARGO_PKG_VERSION")))
                 .build()
@@ -74,6 +78,21 @@ impl Gateway {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if learned.len() < MAX_LEARNED || learned.contains_key(&key(call)) {
             learned.entry(key(call)).or_default().insert(omit);
+        }
+    }
+
+    /// Whether a model's chat stream may be asked for its figures.
+    pub(crate) fn takes_stream_options(&self, hop: &Hop) -> bool {
+        let key = (hop.provider.clone(), Format::OpenAiChat, hop.model.clone());
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        !learned.get(&key).is_some_and(|omit| omit.contains(&Omit::StreamOptions))
+    }
+
+    pub(crate) fn never_stream_options(&self, hop: &Hop) {
+        let key = (hop.provider.clone(), Format::OpenAiChat, hop.model.clone());
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        if learned.len() < MAX_LEARNED || learned.contains_key(&key) {
+            learned.entry(key).or_default().insert(Omit::StreamOptions);
         }
     }
 }
@@ -137,6 +156,10 @@ impl Models for Gateway {
             Err(failure) => Err(failure),
         }
         .map_err(|failure| fail::redact(failure, &self.secrets))
+    }
+
+    fn upstreams(&self) -> Option<&dyn Upstreams> {
+        Some(self)
     }
 }
 

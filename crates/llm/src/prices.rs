@@ -142,6 +142,12 @@ pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Opti
         .map(|(_, _, price)| *price)
 }
 
+/// The models of a provider that stand in the catalogue.
+pub(crate) fn of_provider(provider: &str) -> impl Iterator<Item = &'static str> {
+    let of = CATALOGUE.iter().filter(move |(by, _, _)| *by == provider);
+    of.map(|(_, name, _)| *name)
+}
+
 /// Whether `model` is `name`, or `name` followed by `-latest` or a date.
 fn is_version_of(model: &str, name: &str) -> bool {
     let Some(rest) = model.strip_prefix(name) else { return false };
