@@ -100,6 +100,8 @@ ids! {
     ApprovalId = "apr";
     /// A named key to the API.
     ApiKeyId = "key";
+    /// One call of a model, however it came about.
+    CallId = "call";
     /// A logical group that every resource belongs to (namespace).
     ColonyId = "col";
     /// One thing done to the world: a tool call or a model call.
@@ -108,6 +110,8 @@ ids! {
     HiveId = "hive";
     /// Something that waits for a human. That of an approval has the approval's digits.
     InboxId = "inb";
+    /// A limit of a budget: derived from what it bounds.
+    LimitId = "lim";
     /// One remembered text.
     MemoryId = "mem";
     /// One agent at work, from placement to end. Never reused.

@@ -10,6 +10,7 @@ use std::pin::Pin;
 pub mod agent;
 pub mod approval;
 pub mod attest;
+pub mod budget;
 pub mod bus;
 pub mod canary;
 pub mod command;

@@ -13,8 +13,9 @@ use serde_json::Value;
 use crate::Fut;
 use crate::agent::Agent;
 use crate::attest::{Attested, Kept};
+use crate::budget::{self, BudgetChange, CallRecord, CostQuery, CostRow};
 use crate::ids::{
-    AgentId, ApiKeyId, ColonyId, EffectId, HiveId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, CallId, ColonyId, EffectId, HiveId, InboxId, MemoryId, SessionId, StepId,
 };
 use crate::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use crate::memory::{MemoryFilter, MemoryItem};
@@ -172,6 +173,7 @@ pub enum Change {
         answer: IdempotentAnswer,
         at: Timestamp,
     },
+    Budget(Box<BudgetChange>),
 }
 
 /// What a first request with an Idempotency-Key made.
@@ -543,6 +545,25 @@ pub trait Store: Send + Sync + fmt::Debug {
         key: String,
     ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>>;
 
+    /// All limits, open reservations, and of each scope and period that has a limit the newest
+    /// [`budget::KEPT_WINDOWS`] windows.
+    fn budget_snapshot(&self) -> Fut<'_, Result<budget::Snapshot, StoreError>>;
+    /// What the daily sums say about a scope since a day, which is counted from 1970-01-01. A
+    /// session has its children's, too.
+    fn budget_baseline(
+        &self,
+        scope: budget::Scope,
+        since: i32,
+    ) -> Fut<'_, Result<budget::Baseline, StoreError>>;
+    /// Costs by agent, model, session or day. Reads daily sums only.
+    fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
+    /// Calls that have ended, those that began last first; of one session where one is named.
+    fn call_list(
+        &self,
+        session: Option<SessionId>,
+        page: Page<CallId>,
+    ) -> Fut<'_, Result<Vec<CallRecord>, StoreError>>;
+
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>>;
 
     /// Reads the whole log and checks every hash, head, number and signature.
@@ -551,8 +572,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn checkpoint(&self, now: Timestamp) -> Fut<'_, Result<Option<u64>, StoreError>>;
     /// Writes a consistent copy while others go on writing. The file must not exist.
     fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>>;
-    /// Removes ended sessions that finished before `before`, with their streams, and writes a
-    /// `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
+    /// Removes ended sessions that finished before `before`, with their streams and model calls
+    /// (daily sums of costs stay), and writes a `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
     /// older than `before`.
     fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>>;
     /// Finishes what was accepted and closes. Later calls answer [`StoreError::Closed`].

@@ -8,6 +8,7 @@ mod admin;
 mod agents;
 mod alarms;
 mod attach;
+mod budgets;
 pub mod bus;
 pub mod caller;
 mod commands;
@@ -33,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::budget::Prices;
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
@@ -51,6 +53,7 @@ use overmind_core::tool_source::{Keeper, ToolServers};
 pub use self::admin::MemoryNew;
 use self::attach::Measured;
 pub use self::attach::{Attached, LifeUsage, Usages};
+pub use self::budgets::{BudgetError, Budgets, Halting, LimitView, NewLimit, Raise, Ticket};
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::credentials::Credentials;
@@ -131,6 +134,8 @@ pub struct Parts {
     pub enclosures: Option<Arc<dyn Enclose>>,
     /// Makes what their sessions work in. Without it they work where they are started.
     pub rooms: Option<Arc<dyn Rooms>>,
+    /// What models cost. Without them limits in dollars refuse all that does not say otherwise.
+    pub prices: Arc<dyn Prices>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -147,9 +152,13 @@ pub struct Engine {
     measured: Arc<Measured>,
     rooms: Option<Arc<dyn Rooms>>,
     decisions: Arc<Decisions>,
+    /// Raises are answered one after the other.
+    raises: Arc<tokio::sync::Mutex<()>>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
+    /// What writes the budgets: the last to end before the store.
+    written: Tasks,
 }
 
 impl Engine {
@@ -169,6 +178,7 @@ impl Engine {
             processes,
             enclosures,
             rooms,
+            prices,
             clock,
             ids,
             config,
@@ -210,7 +220,20 @@ impl Engine {
             tasks: backstage.clone(),
         });
         backstage.spawn(move |stop| hive.run(stop));
+        let inbox = tokio::sync::watch::Sender::new(0);
+        let (budgets, waiting) = Budgets::load(budgets::Parts {
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            ids: Arc::clone(&ids),
+            prices,
+            inbox: inbox.clone(),
+        })
+        .await?;
+        let (writing, written) = (budgets.clone(), Tasks::default());
+        written.spawn(move |stop| writing.write(waiting, stop));
         let cortex = Cortex::new(CortexParts {
+            budgets,
+            inbox,
             store,
             memory,
             bus: Arc::new(cortex_bus),
@@ -241,8 +264,10 @@ impl Engine {
             measured,
             rooms,
             decisions,
+            raises: Arc::default(),
             tasks,
             backstage,
+            written,
         })
     }
 
@@ -264,6 +289,9 @@ impl Engine {
         }
         if let Drained::TimedOut { left } = self.backstage.drain(wait).await {
             tracing::warn!(left, "hive tasks did not stop in time");
+        }
+        if let Drained::TimedOut { .. } = self.written.drain(wait).await {
+            tracing::warn!("the budgets were not written in time; the next start settles the rest");
         }
         if let Err(err) = self.cortex.store.close().await {
             tracing::error!(error = %err, "closing the store");

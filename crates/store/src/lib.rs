@@ -18,6 +18,7 @@
 mod attestations;
 mod audit;
 mod backup;
+mod budgets;
 mod error;
 mod files;
 mod key;

@@ -91,6 +91,7 @@ pub(crate) enum Write {
         answer: IdempotentAnswer,
         at: Timestamp,
     },
+    Budget(Box<crate::budgets::Write>),
 }
 
 #[derive(Debug)]
@@ -216,6 +217,10 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         Change::IdempotencyPut { scope, key, answer, at } => {
             let id = idempotency_id(&scope, &key);
             (Write::IdempotencyPut { id, scope, answer, at }, 0)
+        }
+        Change::Budget(change) => {
+            let (write, size) = crate::budgets::prepare(*change, redactor);
+            (Write::Budget(Box::new(write)), size)
         }
     })
 }

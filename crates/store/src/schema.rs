@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0006_names.sql"),
     include_str!("../migrations/0007_commands.sql"),
     include_str!("../migrations/0008_rooms.sql"),
+    include_str!("../migrations/0009_budgets.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

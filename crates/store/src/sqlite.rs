@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use overmind_core::Fut;
 use overmind_core::agent::Agent;
 use overmind_core::attest::{Kept, Notary};
+use overmind_core::budget::{Baseline, CallRecord, CostQuery, CostRow, Scope, Snapshot};
 use overmind_core::ids::{
-    AgentId, ApiKeyId, ColonyId, EffectId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, CallId, ColonyId, EffectId, InboxId, MemoryId, SessionId, StepId,
 };
 use overmind_core::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use overmind_core::memory::MemoryItem;
@@ -34,7 +35,7 @@ use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
-use crate::{attestations, audit, backup, schema, wal};
+use crate::{attestations, audit, backup, budgets, schema, wal};
 
 /// Commits that may be queued; further callers wait.
 const QUEUE: usize = 1_024;
@@ -486,6 +487,34 @@ impl Store for Sqlite {
         Box::pin(self.read("reading an earlier answer", move |conn| {
             queries::idempotency_fetch(conn, &scope, &key)
         }))
+    }
+
+    fn budget_snapshot(&self) -> Fut<'_, Result<Snapshot, StoreError>> {
+        Box::pin(self.read("reading the budgets", budgets::snapshot))
+    }
+
+    fn budget_baseline(
+        &self,
+        scope: Scope,
+        since: i32,
+    ) -> Fut<'_, Result<Baseline, StoreError>> {
+        Box::pin(
+            self.read("adding up costs", move |conn| budgets::baseline(conn, scope, since)),
+        )
+    }
+
+    fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>> {
+        Box::pin(self.read("adding up costs", move |conn| budgets::costs(conn, query)))
+    }
+
+    fn call_list(
+        &self,
+        session: Option<SessionId>,
+        page: Page<CallId>,
+    ) -> Fut<'_, Result<Vec<CallRecord>, StoreError>> {
+        Box::pin(
+            self.read("listing model calls", move |conn| budgets::call_list(conn, session, page)),
+        )
     }
 
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>> {

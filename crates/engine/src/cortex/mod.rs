@@ -43,6 +43,7 @@ pub(crate) use self::keeper::{TOOL_SERVERS, ToolServersKeeper};
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
+use crate::budgets::Budgets;
 use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::tasks::Tasks;
@@ -74,6 +75,7 @@ pub(crate) struct Cortex {
     pub(crate) watchers: Arc<Watchers>,
     /// Counts the commits of this process that changed the inbox.
     pub(crate) inbox: tokio::sync::watch::Sender<u64>,
+    pub(crate) budgets: Budgets,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
     pub(crate) alarms: Alarms,
@@ -130,6 +132,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 
 /// What [`Cortex::new`] is made of.
 pub(crate) struct CortexParts {
+    pub(crate) budgets: Budgets,
+    pub(crate) inbox: tokio::sync::watch::Sender<u64>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
@@ -144,7 +148,7 @@ pub(crate) struct CortexParts {
 
 impl Cortex {
     pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
-        let CortexParts { store, memory, bus, gate, clock, ids, config, tasks, tools, toolset } =
+        let CortexParts { budgets, inbox, store, memory, bus, gate, clock, ids, config, tasks, tools, toolset } =
             parts;
         let watchers = Arc::new(Watchers::default());
         let listener = Arc::clone(&watchers);
@@ -164,7 +168,8 @@ impl Cortex {
             tools,
             toolset: Mutex::new(toolset),
             watchers,
-            inbox: tokio::sync::watch::Sender::new(0),
+            inbox,
+            budgets,
             counters: Counters::default(),
             alarms: Alarms::default(),
             draining: AtomicBool::new(false),
@@ -305,7 +310,7 @@ impl Cortex {
 
     /// Starts whatever may run now.
     fn pump(self: &Arc<Self>) {
-        if self.draining() {
+        if self.draining() || self.budgets.halted().is_some() {
             return;
         }
         loop {
@@ -316,6 +321,11 @@ impl Cortex {
                 None => return,
             }
         }
+    }
+
+    /// Starts what waited for the end of an emergency stop.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        self.pump();
     }
 
     fn left(self: &Arc<Self>, session: SessionId) {

@@ -230,11 +230,12 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
             .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
             Ok(())
         }
+        Write::Budget(change) => crate::budgets::apply(conn, change),
     }
 }
 
 /// Names what already exists when a uniqueness rule refused it.
-pub(super) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
+pub(crate) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
     if fault.is_taken() { Fault::conflict(format!("{} exists already", what())) } else { fault }
 }
 
