@@ -95,6 +95,15 @@ pub struct Command {
     /// In a sandbox: its network.
     #[serde(skip_serializing_if = "CommandNetwork::is_default")]
     pub network: CommandNetwork,
+    /// The models that its program may ask this server for: names, or beginnings that end in `*`.
+    /// Empty: all that the server has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64, example = json!(["claude-*"]))]
+    pub models: Vec<String>,
+    /// Whether its program asks this server for models, with the run's own token and no key. Left
+    /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<bool>,
 }
 
 /// The network of a command in a sandbox.
@@ -135,6 +144,8 @@ impl From<core::CommandSpec> for Command {
             read,
             write,
             network,
+            models,
+            gateway,
         } = spec;
         let texts = |paths: Vec<PathBuf>| {
             paths.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
@@ -170,6 +181,8 @@ impl From<core::CommandSpec> for Command {
                 Network::Host => CommandNetwork::Host,
                 Network::None => CommandNetwork::None,
             },
+            models,
+            gateway,
         }
     }
 }
@@ -213,6 +226,8 @@ impl From<Command> for core::CommandSpec {
                 CommandNetwork::Host => Network::Host,
                 CommandNetwork::None => Network::None,
             },
+            models: command.models,
+            gateway: command.gateway,
         }
     }
 }

@@ -233,6 +233,10 @@ pub trait Upstreams: Send + Sync + fmt::Debug {
     /// Whether a provider of this dialect has what it needs, so that agents' programs can be
     /// pointed here.
     fn is_ready(&self, dialect: Dialect) -> bool;
+
+    /// Bytes of each request and of each answer that are kept with the record of a call; 0 is
+    /// none.
+    fn capture(&self) -> usize;
 }
 
 /// Whether `model` is among `allowed`: names, or beginnings that end in `*`. ASCII case does not

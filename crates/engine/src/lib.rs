@@ -20,6 +20,7 @@ mod inbox;
 mod keys;
 mod live;
 mod policies;
+mod relay;
 mod replays;
 pub mod request;
 mod rooms;
@@ -62,6 +63,8 @@ use self::hive::Hive;
 use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+use self::relay::Relaying;
+pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 
@@ -152,6 +155,7 @@ pub struct Engine {
     measured: Arc<Measured>,
     rooms: Option<Arc<dyn Rooms>>,
     decisions: Arc<Decisions>,
+    relaying: Arc<Relaying>,
     /// Raises are answered one after the other.
     raises: Arc<tokio::sync::Mutex<()>>,
     tasks: Tasks,
@@ -205,7 +209,8 @@ impl Engine {
                     (config.environment.clone(), config.credentials.clone());
                 let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
                 let stays = stays.clone();
-                Arc::new(Lives::new(
+                let door = relay::Door::new(&environment, &*models);
+                let lives = Lives::new(
                     processes,
                     enclosures,
                     clock,
@@ -213,7 +218,8 @@ impl Engine {
                     credentials,
                     stays,
                     tasks,
-                ))
+                );
+                Arc::new(lives.with_door(door))
             }),
             stays,
             clock: Arc::clone(&clock),
@@ -264,6 +270,7 @@ impl Engine {
             measured,
             rooms,
             decisions,
+            relaying: Arc::default(),
             raises: Arc::default(),
             tasks,
             backstage,

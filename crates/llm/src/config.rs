@@ -125,6 +125,9 @@ pub struct RelayLimits {
     pub cool_down: Duration,
     /// The same at most.
     pub max_cool_down: Duration,
+    /// Bytes of each request and of each answer that are kept with the record of a call; 0, as
+    /// usual, is none.
+    pub capture: usize,
 }
 
 impl Default for RelayLimits {
@@ -139,6 +142,7 @@ impl Default for RelayLimits {
             attempts: 2,
             cool_down: Duration::from_secs(10),
             max_cool_down: Duration::from_secs(300),
+            capture: 0,
         }
     }
 }

@@ -100,6 +100,11 @@ impl Front {
         if reads && is_health(path) {
             return Ok(routes::health::alive());
         }
+        if let Some(door) = routes::llm::Door::of(path) {
+            return Ok(
+                routes::llm::answer(cx, peer.tcp.map(|(ip, _)| ip), door, request, name).await
+            );
+        }
         if let Some((client, _)) = peer.tcp {
             cx.admit_address(client)?;
         }
@@ -128,7 +133,8 @@ fn is_health(path: &str) -> bool {
 fn finish(headers: &mut HeaderMap, id: &str) {
     const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
     if let Ok(id) = HeaderValue::from_str(id) {
-        headers.insert(REQUEST_ID, id);
+        // A provider's own, on an answer that was passed on, is what its users are asked for.
+        headers.entry(REQUEST_ID).or_insert(id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // Answers are about now and about this caller.

@@ -228,11 +228,10 @@ fn unreadable(at: &str) -> impl Fn(serde_json::Error) -> Fault + '_ {
 }
 
 pub(crate) fn snapshot(conn: &Connection) -> Outcome<Snapshot> {
-    let limits: Vec<Limit> =
-        many(conn, "SELECT body FROM budget_limits ORDER BY id", [], |row| {
-            let text = Cells::new(row, "budget_limits").str(0)?;
-            serde_json::from_str(text).map_err(unreadable("budget_limits.body"))
-        })?;
+    let limits: Vec<Limit> = many(conn, "SELECT body FROM budget_limits ORDER BY id", [], |row| {
+        let text = Cells::new(row, "budget_limits").str(0)?;
+        serde_json::from_str(text).map_err(unreadable("budget_limits.body"))
+    })?;
     let open: Vec<Reservation> =
         many(conn, "SELECT body FROM budget_reservations ORDER BY call", [], |row| {
             let text = Cells::new(row, "budget_reservations").str(0)?;

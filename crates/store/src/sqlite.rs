@@ -493,14 +493,8 @@ impl Store for Sqlite {
         Box::pin(self.read("reading the budgets", budgets::snapshot))
     }
 
-    fn budget_baseline(
-        &self,
-        scope: Scope,
-        since: i32,
-    ) -> Fut<'_, Result<Baseline, StoreError>> {
-        Box::pin(
-            self.read("adding up costs", move |conn| budgets::baseline(conn, scope, since)),
-        )
+    fn budget_baseline(&self, scope: Scope, since: i32) -> Fut<'_, Result<Baseline, StoreError>> {
+        Box::pin(self.read("adding up costs", move |conn| budgets::baseline(conn, scope, since)))
     }
 
     fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>> {

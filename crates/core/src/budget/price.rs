@@ -150,14 +150,16 @@ mod tests {
             50_u64..600,
             50_u64..600,
         )
-            .prop_map(|(input, cached_input, cache_write, output, long_above, li, lo)| Price {
-                input,
-                cached_input,
-                cache_write,
-                output,
-                long_above,
-                long_input_percent: li,
-                long_output_percent: lo,
+            .prop_map(|(input, cached_input, cache_write, output, long_above, li, lo)| {
+                Price {
+                    input,
+                    cached_input,
+                    cache_write,
+                    output,
+                    long_above,
+                    long_input_percent: li,
+                    long_output_percent: lo,
+                }
             })
     }
 

@@ -131,8 +131,10 @@ impl Refusal {
     /// The answer that a client of `shape` understands. SDKs that try again by themselves are
     /// told not to: within their patience nothing changes.
     pub fn render(&self, shape: Shape, now: Timestamp) -> Wire {
-        let mut headers =
-            vec![("content-type", "application/json".to_owned()), ("x-should-retry", "false".into())];
+        let mut headers = vec![
+            ("content-type", "application/json".to_owned()),
+            ("x-should-retry", "false".into()),
+        ];
         if let Some(seconds) = self.retry_after(now) {
             headers.push(("retry-after", seconds.to_string()));
         }

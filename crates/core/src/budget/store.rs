@@ -1,10 +1,10 @@
 //! What a ledger asks of a store.
 
+use super::CallRecord;
 use super::ledger::{Reservation, Windowed};
 use super::limit::Limit;
 use super::period::Period;
 use super::scope::Scope;
-use super::CallRecord;
 use crate::ids::{CallId, LimitId};
 
 /// A change of what budgets are made of.
@@ -17,7 +17,10 @@ pub enum BudgetChange {
     /// below nothing: what is added comes first, then what is freed.
     WindowMove(Windowed),
     /// Forgets all windows of a scope and period.
-    WindowsDelete { scope: Scope, period: Period },
+    WindowsDelete {
+        scope: Scope,
+        period: Period,
+    },
     /// A call that may be under way. Its id must be new.
     ReservationPut(Reservation),
     ReservationDelete(CallId),

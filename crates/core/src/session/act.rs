@@ -458,7 +458,9 @@ impl Session {
             Question::Budget { code, message: said } if message.trim() == DENY => {
                 self.fail(json!({"code": code, "message": said}), now, out);
             }
-            Question::Model | Question::Budget { .. } if self.policy() == PolicyKind::Deterministic => {
+            Question::Model | Question::Budget { .. }
+                if self.policy() == PolicyKind::Deterministic =>
+            {
                 let task = self.row.task.clone();
                 self.decide_by_rules(&task, now, out);
             }

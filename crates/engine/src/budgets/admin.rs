@@ -151,7 +151,8 @@ impl Budgets {
         let now = self.0.clock.now();
         let declared: Vec<Limit> = {
             let ledger = self.ledger();
-            let of_agent = |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
+            let of_agent =
+                |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
             ledger.limits().filter(of_agent).cloned().collect()
         };
         for old in &declared {
@@ -393,9 +394,9 @@ impl Engine {
                 let page = self.cortex.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
-                let all = page.iter().map(|row| {
-                    self.cortex.order(row.id, Order::Cancel { by: by.name.clone() })
-                });
+                let all = page
+                    .iter()
+                    .map(|row| self.cortex.order(row.id, Order::Cancel { by: by.name.clone() }));
                 let done = futures_util::future::join_all(all).await;
                 ended += done.into_iter().filter(Result::is_ok).count() as u64;
             }
@@ -452,9 +453,10 @@ impl Engine {
         let bounded = (limit.microusd.is_some() && raise.microusd > 0)
             || (limit.tokens.is_some() && raise.tokens > 0);
         if !bounded {
-            let unit = item.details.get("unit").and_then(|unit| {
-                serde_json::from_value::<Unit>(unit.clone()).ok()
-            });
+            let unit = item
+                .details
+                .get("unit")
+                .and_then(|unit| serde_json::from_value::<Unit>(unit.clone()).ok());
             let (field, what) = match unit {
                 Some(Unit::Tokens) => ("tokens", "tokens"),
                 Some(Unit::Microusd) | None => ("microusd", "microusd or tokens"),

@@ -174,7 +174,10 @@ impl Budgets {
             inbox,
         }));
         if !left.is_empty() {
-            tracing::warn!(calls = left.len(), "model calls of the last run are settled at their worst");
+            tracing::warn!(
+                calls = left.len(),
+                "model calls of the last run are settled at their worst"
+            );
         }
         for ask in left {
             let record = CallRecord::of(&ask, Ended::Unknown);

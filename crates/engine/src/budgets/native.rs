@@ -132,11 +132,7 @@ impl Held {
     }
 
     /// Ends the call with what came of it.
-    pub(crate) fn finish(
-        mut self,
-        reply: Result<&ModelReply, &ModelFailure>,
-        latency_ms: u64,
-    ) {
+    pub(crate) fn finish(mut self, reply: Result<&ModelReply, &ModelFailure>, latency_ms: u64) {
         let failed = reply.is_err();
         let mut record = CallRecord::of(self.ticket.ask(), Ended::Completed);
         record.total_ms = latency_ms;

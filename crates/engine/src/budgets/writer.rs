@@ -128,9 +128,9 @@ impl Budgets {
         loop {
             let err = match self.0.store.commit(commit_of(&group)).await {
                 Ok(_) => {
-                    let warned = group.iter().any(
-                        |op| matches!(op, Op::End { reached, .. } if !reached.is_empty()),
-                    );
+                    let warned = group
+                        .iter()
+                        .any(|op| matches!(op, Op::End { reached, .. } if !reached.is_empty()));
                     group.into_iter().for_each(|op| answer(op, Ok(())));
                     if warned {
                         self.0.inbox.send_modify(|changes| *changes += 1);
@@ -218,8 +218,7 @@ impl Budgets {
             // All that was decided before is on disk, and all that is decided from here on finds
             // the new window.
             let start = period.start(limit.updated_at);
-            let baseline =
-                self.0.store.budget_baseline(scope, period::day_of(start)).await?;
+            let baseline = self.0.store.budget_baseline(scope, period::day_of(start)).await?;
             moved.extend(self.ledger().loaded(scope, period, limit.updated_at, baseline));
             changes.push(budget(BudgetChange::WindowsDelete { scope, period }));
         }
@@ -262,10 +261,7 @@ fn budget(change: BudgetChange) -> Change {
 fn merged<'a>(moved: impl Iterator<Item = &'a Windowed>) -> impl Iterator<Item = Change> {
     let mut windows: BTreeMap<WindowKey, Windowed> = BTreeMap::new();
     for moved in moved {
-        windows
-            .entry(moved.key)
-            .and_modify(|sum| *sum = sum.and(*moved))
-            .or_insert(*moved);
+        windows.entry(moved.key).and_modify(|sum| *sum = sum.and(*moved)).or_insert(*moved);
     }
     windows.into_values().map(|moved| budget(BudgetChange::WindowMove(moved)))
 }
@@ -320,11 +316,8 @@ fn warning(reached: &Reached, record: &CallRecord) -> (NewEvent, InboxItem) {
         "spent_microusd": window.spent.microusd, "spent_tokens": window.spent.tokens,
         "resets_at": key.period.end(key.start), "call_id": record.call,
     });
-    let title = format!(
-        "{} has reached its soft limit of this {}",
-        limit.scope,
-        limit.period.as_str()
-    );
+    let title =
+        format!("{} has reached its soft limit of this {}", limit.scope, limit.period.as_str());
     let event = NewEvent {
         stream: StreamId::System,
         kind: "budget.soft_limit",

@@ -148,8 +148,20 @@ pub(crate) struct CortexParts {
 
 impl Cortex {
     pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
-        let CortexParts { budgets, inbox, store, memory, bus, gate, clock, ids, config, tasks, tools, toolset } =
-            parts;
+        let CortexParts {
+            budgets,
+            inbox,
+            store,
+            memory,
+            bus,
+            gate,
+            clock,
+            ids,
+            config,
+            tasks,
+            tools,
+            toolset,
+        } = parts;
         let watchers = Arc::new(Watchers::default());
         let listener = Arc::clone(&watchers);
         store.listen(Box::new(move |places| listener.committed(places)));

@@ -28,6 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
+use crate::relay::{self, Door};
 use crate::tasks::Tasks;
 
 /// How often a life is looked at, and how often one that has been silent for long and asks nothing.
@@ -76,6 +77,7 @@ pub(crate) struct Lives {
     found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
     /// Starts and kills under way, by session.
     busy: watch::Sender<HashMap<SessionId, usize>>,
+    door: Door,
 }
 
 /// As long as it is there, a process of the session is being started or killed.
@@ -133,7 +135,13 @@ impl Lives {
             under_way,
             found,
             busy,
+            door: Door::default(),
         }
+    }
+
+    /// How programs that ask this server for models find it.
+    pub(crate) fn with_door(self, door: Door) -> Self {
+        Self { door, ..self }
     }
 
     fn busy(self: &Arc<Self>, session: SessionId) -> Busy {
@@ -386,6 +394,12 @@ impl Lives {
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
+        let door = self.door.of(launch)?;
+        if let (Some(server), Some(token)) = (door, &token) {
+            for (name, value) in relay::variables(launch.provider, server, token) {
+                set(name, value);
+            }
+        }
         if let Some(token) = token {
             set("OVERMIND_TOKEN", token);
         }
@@ -409,7 +423,11 @@ impl Lives {
             (NoteKind::Restart, text)
         });
         let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
-        let spec = ProcessSpec::new(key, launch.argv.clone(), directory.clone());
+        let mut argv = launch.argv.clone();
+        if let Some(server) = door {
+            argv = relay::arguments(launch.provider, server, argv);
+        }
+        let spec = ProcessSpec::new(key, argv, directory.clone());
         Ok(ProcessSpec { env, io, opening, ..spec })
     }
 

@@ -87,13 +87,7 @@ impl Upstreams for Gateway {
         }
         match prices::price(&self.config.prices, &hop.provider, &hop.model) {
             None => Worst::Unknown,
-            Some(price) => {
-                let mut usage = *usage;
-                if price.cache_write > price.input {
-                    usage.cache_write_tokens = usage.input_tokens;
-                }
-                Worst::Costs(price.cost(&usage))
-            }
+            Some(price) => Worst::Costs(price.worst(usage.input_tokens, usage.output_tokens)),
         }
     }
 
@@ -142,6 +136,10 @@ impl Upstreams for Gateway {
             }
         };
         self.config.providers.iter().filter(of_dialect).any(ready)
+    }
+
+    fn capture(&self) -> usize {
+        self.config.relay.capture
     }
 }
 

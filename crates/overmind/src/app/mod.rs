@@ -303,7 +303,10 @@ fn environment(config: &Config, listeners: &[Listener]) -> Vec<(String, String)>
     let tcp = listeners.iter().find(|listener| listener.address().is_some());
     let server = socket.or_else(|| tcp.map(|listener| listener.at().to_owned()));
     let server = server.map(|server| (env::SERVER.to_owned(), server));
-    config.environment.iter().cloned().chain(server).collect()
+    // What asks for models speaks HTTP over TCP, and would not trust a certificate of ours.
+    let plain = tcp.map(Listener::at).filter(|at| at.starts_with("http://"));
+    let gateway = plain.map(|at| (overmind_engine::GATEWAY.to_owned(), at.to_owned()));
+    config.environment.iter().cloned().chain(server).chain(gateway).collect()
 }
 
 /// What agents may name for the environment of their commands.

@@ -20,6 +20,7 @@ pub(crate) mod attach;
 pub(crate) mod commands;
 pub(crate) mod health;
 pub(crate) mod inbox;
+pub(crate) mod llm;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod rooms;
