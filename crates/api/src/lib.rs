@@ -21,6 +21,7 @@
 mod admin;
 mod agent;
 mod attach;
+mod budget;
 mod command;
 mod inbox;
 mod mcp;
@@ -42,6 +43,10 @@ pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use attach::{
     ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
     TerminalSize,
+};
+pub use budget::{
+    AgentBudget, Budget, BudgetAmount, BudgetLeft, BudgetPut, Cost, CostsQuery, HaltMode,
+    HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
 };
 pub use command::{
     Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,
@@ -69,14 +74,14 @@ pub use run::{
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vocabulary::{
-    AgentStatus, EffectClass, InboxKind, InboxState, OnUnknown, Policy, Role, RunStatus,
-    SandboxLevel, StepType, Verdict,
+    AgentStatus, CostBy, EffectClass, InboxKind, InboxState, OnUnknown, Period, Policy, Role,
+    RunStatus, SandboxLevel, StepType, UnknownPrice, Verdict,
 };
 
 // The ground's ids and times stand in the rows, so a user of this crate needs no other.
 pub use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, InboxId, MemoryId,
-    SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, CallId, ColonyId, EffectId, HiveId, IdError, InboxId, LimitId,
+    MemoryId, SessionId, StepId,
 };
 pub use overmind_core::time::{Timestamp, TimestampError};
 

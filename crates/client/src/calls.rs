@@ -540,7 +540,7 @@ impl Client {
         Ok(Page { items: parse(&answer)?, next })
     }
 
-    async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
         parse(&self.ask(Method::GET, target, None, vec![], Patience::Quick).await?)
     }
 
@@ -554,7 +554,7 @@ impl Client {
     }
 
     /// A request that needs no body.
-    async fn act<T: DeserializeOwned>(
+    pub(crate) async fn act<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
@@ -580,7 +580,7 @@ impl Client {
         self.send(Method::POST, target, body, header, Patience::Quick).await
     }
 
-    async fn send<T: DeserializeOwned>(
+    pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
@@ -620,7 +620,7 @@ fn unreadable(attempt: String, why: &dyn std::fmt::Display) -> ClientError {
 }
 
 /// An empty segment would name another path.
-fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
+pub(crate) fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
     if text.is_empty() { Err(ClientError::Argument { what, why: "it is empty" }) } else { Ok(text) }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::relay::{Hop, Upstreams};
 
@@ -13,7 +14,7 @@ use crate::relay::Lanes;
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
-use crate::{call, cassette};
+use crate::{call, cassette, prices};
 
 /// Most pairs of provider and model whose refusals are remembered.
 const MAX_LEARNED: usize = 256;
@@ -160,6 +161,34 @@ impl Models for Gateway {
 
     fn upstreams(&self) -> Option<&dyn Upstreams> {
         Some(self)
+    }
+}
+
+impl Prices for Gateway {
+    fn quote(&self, model: &str) -> Quote {
+        match route(&self.config.providers, model) {
+            // An answer from a file costs nothing.
+            Ok(Route::Cassette { name }) => Quote {
+                provider: "scripted".to_owned(),
+                model: name.to_owned(),
+                price: Some(Price::FREE),
+            },
+            Ok(Route::Http { provider, format: _, model }) => Quote {
+                provider: provider.name.clone(),
+                model: model.to_owned(),
+                price: prices::price(&self.config.prices, &provider.name, model),
+            },
+            // The call will fail before anything is sent; nothing is known of its price.
+            Err(_) => Quote { provider: String::new(), model: model.to_owned(), price: None },
+        }
+    }
+
+    fn price(&self, provider: &str, model: &str) -> Option<Price> {
+        prices::price(&self.config.prices, provider, model)
+    }
+
+    fn table(&self) -> Vec<PriceRow> {
+        prices::table(&self.config.prices)
     }
 }
 

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 pub use overmind_core::budget::Price;
+use overmind_core::budget::PriceRow;
 
 /// The day on which the catalogue was read.
 pub const AS_OF: &str = "2026-11-21";
@@ -100,6 +101,35 @@ pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Opti
 pub(crate) fn of_provider(provider: &str) -> impl Iterator<Item = &'static str> {
     let of = CATALOGUE.iter().filter(move |(by, _, _)| *by == provider);
     of.map(|(_, name, _)| *name)
+}
+
+/// Where the catalogue's prices were read.
+pub const SOURCES: &[(&str, &str)] = &[
+    ("openai", "https://openai.com/api/pricing"),
+    ("anthropic", "https://www.anthropic.com/pricing"),
+    ("deepseek", "https://api-docs.deepseek.com/quick_start/pricing"),
+];
+
+/// All prices, the user's own first, each with its day and its source.
+pub fn table(own: &BTreeMap<String, Price>) -> Vec<PriceRow> {
+    let own = own.iter().map(|(model, price)| PriceRow {
+        provider: "*".to_owned(),
+        model: model.clone(),
+        price: *price,
+        as_of: String::new(),
+        source: "configuration".to_owned(),
+    });
+    let catalogued = CATALOGUE.iter().map(|(provider, model, price)| PriceRow {
+        provider: (*provider).to_owned(),
+        model: (*model).to_owned(),
+        price: *price,
+        as_of: AS_OF.to_owned(),
+        source: SOURCES
+            .iter()
+            .find(|(name, _)| name == provider)
+            .map_or_else(String::new, |(_, source)| (*source).to_owned()),
+    });
+    own.chain(catalogued).collect()
 }
 
 /// Whether `model` is `name`, or `name` followed by `-latest` or a date.

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use overmind_api::{Problem, ProblemKind};
-use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, MemoryId, SessionId};
+use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, LimitId, MemoryId, SessionId};
 use overmind_engine::Caller;
 use serde::de::DeserializeOwned;
 
@@ -66,6 +66,8 @@ path_ids! {
     ApprovalPath(ApprovalId) = "approval_id" "Approval";
     /// `{id}` of an item of the inbox.
     InboxPath(InboxId) = "id" "Inbox item";
+    /// `{id}` of a limit.
+    BudgetPath(LimitId) = "id" "Budget";
     /// `{id}` of a memory item.
     MemoryPath(MemoryId) = "id" "Memory item";
     /// `{id}` of a key.

@@ -5,7 +5,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
 
-use crate::routes::{admin, agents, attach, commands, health, inbox, mcp, memory, rooms, runs};
+use crate::routes::{
+    admin, agents, attach, budgets, commands, health, inbox, mcp, memory, rooms, runs,
+};
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -34,6 +36,8 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         rooms::run_work, rooms::run_done, rooms::room_leaks, rooms::room_fix,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
+        budgets::budget_list, budgets::budget_put, budgets::budget_fetch, budgets::budget_remove,
+        budgets::cost_list, budgets::halt_fetch, budgets::halt, budgets::resume,
         mcp::mcp_list, mcp::mcp_fetch, mcp::mcp_put, mcp::mcp_remove, mcp::mcp_pin, mcp::mcp_unpin,
         memory::memory_store, memory::memory_search, memory::memory_list, memory::memory_delete,
         memory::memory_fetch, memory::memory_reembed,

@@ -205,6 +205,11 @@ impl Engine {
         &self.cortex.budgets
     }
 
+    /// The time as the engine sees it.
+    pub fn now(&self) -> Timestamp {
+        self.cortex.clock.now()
+    }
+
     /// All limits, the widest scope first, with how their windows stand.
     ///
     /// # Errors

@@ -23,7 +23,6 @@ use overmind_core::relay::{
     Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
 };
 use overmind_core::row::Role;
-use overmind_core::time::Timestamp;
 
 pub use self::tab::{Relayed, RelayedBody};
 use self::tab::{Seen, Tab};
@@ -121,11 +120,6 @@ impl Engine {
             }
         }
         Ok(offered)
-    }
-
-    /// The engine's time, by which waits are told.
-    pub fn now(&self) -> Timestamp {
-        self.cortex.clock.now()
     }
 
     fn upstreams(&self) -> Result<&dyn Upstreams, Refusal> {

@@ -114,6 +114,7 @@ impl World {
             processes,
             enclosures,
             rooms,
+            prices: Arc::new(overmind_core::budget::NoPrices),
             config: Config {
                 environment: Vec::new(),
                 credentials: overmind_engine::Credentials::default(),

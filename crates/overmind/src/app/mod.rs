@@ -22,6 +22,7 @@ use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
+use overmind_core::model::Models;
 use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -101,7 +102,7 @@ impl App {
         );
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
-        let models = models(&config)?;
+        let models = Arc::new(models(&config)?);
         let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
@@ -128,7 +129,8 @@ impl App {
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
-            models: Arc::new(models),
+            models: Arc::clone(&models) as Arc<dyn Models>,
+            prices: models,
             tools: Arc::new(tools),
             tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,

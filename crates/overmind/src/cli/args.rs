@@ -317,6 +317,17 @@ The database that was there is kept beside it, under a name that ends in `.befor
         #[arg(long)]
         force: bool,
     },
+    /// Set and show what may be spent
+    #[command(subcommand, visible_alias = "budgets")]
+    Budget(super::args_budget::BudgetCommand),
+    /// Show what was spent, by agent, model, run or day
+    Costs(super::args_budget::CostsArgs),
+    /// Emergency stop: no model call begins and no queued run starts
+    Halt(super::args_budget::HaltArgs),
+    /// End an emergency stop
+    Resume,
+    /// Show what models cost, with date and source; needs no server
+    Prices(super::args_budget::PricesArgs),
     /// Check the log against tampering
     #[command(subcommand)]
     Audit(AuditCommand),

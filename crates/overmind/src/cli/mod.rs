@@ -6,12 +6,14 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_budget;
 pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_more;
 pub mod args_room;
 pub mod attach;
+pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
@@ -78,6 +80,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
+        Command::Prices(args) => budget::prices(cx, &args),
         Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
@@ -139,11 +142,16 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Doctor { fix } => Box::pin(crate::doctor::run(cx, fix)).await,
         Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
+        Command::Budget(command) => Box::pin(budget::run(cx, command)).await,
+        Command::Costs(args) => Box::pin(budget::costs(cx, &args)).await,
+        Command::Halt(args) => budget::halt(cx, args).await,
+        Command::Resume => budget::resume(cx).await,
         Command::Up(_)
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)
         | Command::Init(_)
+        | Command::Prices(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi

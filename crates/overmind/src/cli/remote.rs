@@ -242,6 +242,11 @@ impl Remote {
         Ok(self.client.run_log(id, options).await?)
     }
 
+    /// The client itself, for what needs no more than one call.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// At most `limit`, newest first.
     pub async fn agents(&self, limit: u32) -> Result<Vec<Agent>, Failure> {
         let first = self.client.agent_list(&first(limit)).await?;

@@ -17,6 +17,7 @@ use crate::fault::Fault;
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod attach;
+pub(crate) mod budgets;
 pub(crate) mod commands;
 pub(crate) mod health;
 pub(crate) mod inbox;
@@ -134,6 +135,15 @@ routes! {
     Long post "/api/backup" => admin::backup;
     Long post "/api/prune" => admin::prune;
     Quick get "/api/openapi.json" => admin::openapi;
+
+    Quick get "/api/budgets" => budgets::budget_list;
+    Quick put "/api/budgets" => budgets::budget_put;
+    Quick get "/api/budgets/{id}" => budgets::budget_fetch;
+    Quick delete "/api/budgets/{id}" => budgets::budget_remove;
+    Quick get "/api/costs" => budgets::cost_list;
+    Quick get "/api/halt" => budgets::halt_fetch;
+    Long post "/api/halt" => budgets::halt;
+    Long post "/api/resume" => budgets::resume;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.

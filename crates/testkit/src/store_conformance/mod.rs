@@ -225,6 +225,7 @@ impl World {
                 reasoning_effort: None,
                 max_output_tokens: Some(4096),
                 command: None,
+                budget: None,
             },
             status: AgentStatus::Active,
             version: 1,
