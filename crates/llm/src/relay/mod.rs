@@ -66,7 +66,7 @@ impl Upstreams for Gateway {
         match first {
             Some(refusal) if hops.is_empty() => Err(refusal),
             _ if hops.is_empty() => {
-                let text = format!("`{name}` stands for no model: [models.{name}] is empty");
+                let text = format!("`{name}` stands for no model: [aliases.{name}] is empty");
                 Err(Refusal::new(RefusalKind::NotFound, text))
             }
             _ => Ok(hops),

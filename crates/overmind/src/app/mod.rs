@@ -451,8 +451,13 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
         let mut provider = Provider::new(&extra.name, format, &extra.base_url);
         provider.key = extra.key.as_ref().and_then(|key| Secret::new(key.expose()));
         provider.models = extra.models.clone();
+        provider.max_concurrent = extra.max_concurrent;
+        provider.max_per_minute = extra.max_per_minute;
         llm.providers.push(provider);
     }
+    llm.aliases.clone_from(&config.aliases);
+    let capture = config.layers.whole_of(settings::GATEWAY_CAPTURE).unwrap_or(0);
+    llm.relay.capture = usize::try_from(capture).unwrap_or(0);
     Ok(overmind_llm::Gateway::new(llm))
 }
 

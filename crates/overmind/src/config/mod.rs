@@ -54,6 +54,8 @@ pub struct Config {
     pub max_running_per_colony: u32,
     /// Model servers beyond the usual ones.
     pub providers: Vec<Provider>,
+    /// `[aliases.NAME]`: models by a name of ours, first choice first.
+    pub aliases: BTreeMap<String, Vec<String>>,
     /// Absolute directories that the namespace sandbox shows beside the system's own.
     pub sandbox_read_only: Vec<PathBuf>,
     /// User and group that commands of a server that is root run as.
@@ -94,6 +96,9 @@ pub struct Provider {
     pub format: String,
     /// Names of its models beside those that name it (`NAME:MODEL`).
     pub models: Vec<String>,
+    /// Calls of `/llm` at once, and in a minute; `None` is as usual.
+    pub max_concurrent: Option<usize>,
+    pub max_per_minute: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +227,7 @@ impl Config {
             max_running_per_agent: count(key::MAX_PER_AGENT),
             max_running_per_colony: count(key::MAX_PER_COLONY),
             providers: providers(&layers)?,
+            aliases: aliases(&layers)?,
             sandbox_read_only: read_only(&layers)?,
             sandbox_run_as: run_as(&layers)?,
             docker_pinned: layers.text_of(key::DOCKER_PINNED) == Some("yes"),
@@ -347,9 +353,34 @@ fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
                 key: field("api_key").map(Secret::new),
                 format: field("format").unwrap_or("openai-chat").to_owned(),
                 models: layers.list_of(&format!("providers.{name}.models")),
+                max_concurrent: whole(layers, name, "max_concurrent"),
+                max_per_minute: whole(layers, name, "max_per_minute"),
             })
         })
         .collect()
+}
+
+fn whole<N: TryFrom<u64>>(layers: &Layers, provider: &str, field: &str) -> Option<N> {
+    layers.whole_of(&format!("providers.{provider}.{field}")).and_then(|n| N::try_from(n).ok())
+}
+
+/// Names of ours for models.
+fn aliases(layers: &Layers) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
+    let names = layers
+        .0
+        .keys()
+        .filter_map(|key| key.strip_prefix("aliases.")?.split_once('.').map(|(name, _)| name));
+    let read = names.map(|name| {
+        let to = layers.list_of(&format!("aliases.{name}.to"));
+        if to.is_empty() || to.len() > 16 {
+            return Err(ConfigError::Together {
+                message: format!("[aliases.{name}] names no model, or more than 16"),
+                hint: "for example to = [\"gpt-5-mini\", \"claude-haiku-4-5\"]".into(),
+            });
+        }
+        Ok((name.to_owned(), to))
+    });
+    read.collect()
 }
 
 #[cfg(test)]

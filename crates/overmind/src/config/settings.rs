@@ -73,6 +73,7 @@ pub const OPENAI_API_KEY: &str = "models.openai_api_key";
 pub const ANTHROPIC_API_KEY: &str = "models.anthropic_api_key";
 pub const DEEPSEEK_API_KEY: &str = "models.deepseek_api_key";
 pub const CASSETTES: &str = "models.cassettes";
+pub const GATEWAY_CAPTURE: &str = "models.gateway_capture_bytes";
 pub const EMBEDDING_PROVIDER: &str = "memory.embedding_provider";
 pub const EMBEDDING_MODEL: &str = "memory.embedding_model";
 pub const EMBEDDING_DIMS: &str = "memory.embedding_dims";
@@ -286,6 +287,13 @@ pub const SETTINGS: &[Setting] = &[
         "key for that server, if it wants one",
     ),
     setting(
+        GATEWAY_CAPTURE,
+        None,
+        Kind::Whole { min: 0, max: 1 << 20 },
+        Some("0"),
+        "bytes of each request and answer of /llm that are kept with the record of the call; 0 is none",
+    ),
+    setting(
         CASSETTES,
         Some(env::CASSETTES),
         Kind::Path,
@@ -473,7 +481,30 @@ pub const PROVIDER_FIELDS: &[Setting] = &[
         Some(""),
         "names of its models, `*` at the end for all that begin so; NAME:MODEL works without",
     ),
+    setting(
+        "max_concurrent",
+        None,
+        Kind::Whole { min: 1, max: 100_000 },
+        Some("2048"),
+        "calls of /llm that it is given at once; more wait, and too many are told to come again",
+    ),
+    setting(
+        "max_per_minute",
+        None,
+        Kind::Whole { min: 1, max: 10_000_000 },
+        None,
+        "calls of /llm that it is given in a minute; unset is unlimited",
+    ),
 ];
+
+/// Fields of `[aliases.NAME]`, one table for each name of ours for models.
+pub const ALIAS_FIELDS: &[Setting] = &[setting(
+    "to",
+    None,
+    Kind::List,
+    None,
+    "the models that calls of /llm with this name go to: the next one where one fails",
+)];
 
 /// Fields of `[canaries.NAME]`, one table for each secret that is planted on top.
 pub const CANARY_FIELDS: &[Setting] = &[
@@ -491,7 +522,7 @@ pub const CANARY_FIELDS: &[Setting] = &[
 
 /// Tables of which there may be many, each with a name: how their keys begin, and their fields.
 pub const FAMILIES: &[(&str, &[Setting])] =
-    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS)];
+    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS), ("aliases", ALIAS_FIELDS)];
 
 pub fn by_key(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)
