@@ -163,7 +163,16 @@ impl Engine {
                     {
                         return Err(EngineError::conflict(format!("it is not of group {group}")));
                     }
-                    self.inbox_answer(by, id, answer).await
+                    let raise = matches!(answer, InboxAnswer::Raise { .. });
+                    match self.inbox_answer(by, id, answer).await {
+                        // One raise lets all go on that wait for the same limit, of this batch, too.
+                        Err(EngineError::Conflict { message }) if raise => {
+                            let now = self.find_item(id).await?;
+                            let done = now.state == InboxState::Approved;
+                            if done { Ok(now) } else { Err(EngineError::Conflict { message }) }
+                        }
+                        answered => answered,
+                    }
                 };
                 (id, done.await)
             }

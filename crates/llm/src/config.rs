@@ -317,6 +317,8 @@ pub struct Config {
     /// first. What stands there is no such name again.
     pub aliases: BTreeMap<String, Vec<String>>,
     pub relay: RelayLimits,
+    /// Day and source of those.
+    pub prices_from: (String, String),
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
@@ -336,6 +338,7 @@ impl Default for Config {
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),
             relay: RelayLimits::default(),
+            prices_from: (String::new(), "configuration".to_owned()),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),
         }

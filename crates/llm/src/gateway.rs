@@ -188,7 +188,7 @@ impl Prices for Gateway {
     }
 
     fn table(&self) -> Vec<PriceRow> {
-        prices::table(&self.config.prices)
+        prices::table(&self.config.prices, &self.config.prices_from)
     }
 }
 

@@ -110,14 +110,15 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("deepseek", "https://api-docs.deepseek.com/quick_start/pricing"),
 ];
 
-/// All prices, the user's own first, each with its day and its source.
-pub fn table(own: &BTreeMap<String, Price>) -> Vec<PriceRow> {
+/// All prices, the user's own first, each with its day and its source; `from` has those of the
+/// user's own.
+pub fn table(own: &BTreeMap<String, Price>, from: &(String, String)) -> Vec<PriceRow> {
     let own = own.iter().map(|(model, price)| PriceRow {
         provider: "*".to_owned(),
         model: model.clone(),
         price: *price,
-        as_of: String::new(),
-        source: "configuration".to_owned(),
+        as_of: from.0.clone(),
+        source: from.1.clone(),
     });
     let catalogued = CATALOGUE.iter().map(|(provider, model, price)| PriceRow {
         provider: (*provider).to_owned(),

@@ -4,9 +4,10 @@
 //! Caller (proved) ─▶ may it name this model ─▶ plan ─▶ reserve ─▶ open ─▶ bytes ─▶ settle
 //! ```
 //!
-//! Nothing is sent before the most that it can cost is reserved on disk. However a call ends, it is
-//! settled once: by its figures, by what was streamed when it broke off or nobody wanted the rest,
-//! and by nothing when the provider refused it.
+//! Where a limit applies, nothing is sent before the most that it can cost is reserved on disk; where
+//! none does, the reservation is on its way there. However a call ends, it is settled once: by its
+//! figures, by what was streamed when it broke off or nobody wanted the rest, and by nothing when
+//! the provider refused it.
 
 mod tab;
 
@@ -24,8 +25,8 @@ use overmind_core::relay::{
 };
 use overmind_core::row::Role;
 
+use self::tab::{Hold, Seen, Tab};
 pub use self::tab::{Relayed, RelayedBody};
-use self::tab::{Seen, Tab};
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::{BudgetError, Engine};
@@ -86,8 +87,8 @@ impl Engine {
         permitted(&party, &call.peek.model, &hops)?;
         let seen = Seen::of(&call, upstreams.capture());
         let ask = self.ask(by, &party, upstreams, &call, &hops);
-        let ticket = self.budgets().reserve(ask).await.map_err(refused)?;
-        let tab = Tab::new(self, ticket, seen);
+        let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
+        let tab = Tab::new(self, ask, hold, seen);
         match upstreams.open(&call, &hops).await {
             Ok(answer) => Ok(tab.opened(answer, &hops)),
             Err(refusal) => {

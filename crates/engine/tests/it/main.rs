@@ -1,6 +1,7 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
 mod attested;
+mod budgets;
 mod canaries;
 mod enclosed;
 mod gate;

@@ -363,7 +363,7 @@ impl Gateway {
         let packed = response.headers().get(http::header::CONTENT_ENCODING);
         let packed = packed.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
         let mut headers =
-            head::response(response.headers(), !translated && !(injected && is_stream));
+            head::response(response.headers(), !(translated || (injected && is_stream)));
         let status = response.status().as_u16();
         if packed {
             if translated {

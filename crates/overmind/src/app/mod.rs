@@ -10,6 +10,7 @@ pub mod failpoints;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+pub mod prices;
 mod rooms;
 pub mod signals;
 mod tools;
@@ -458,6 +459,12 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
     llm.aliases.clone_from(&config.aliases);
     let capture = config.layers.whole_of(settings::GATEWAY_CAPTURE).unwrap_or(0);
     llm.relay.capture = usize::try_from(capture).unwrap_or(0);
+    if let Some(path) = &config.prices
+        && let Some(own) = prices::read(path)?
+    {
+        llm.prices = own.prices;
+        llm.prices_from = own.from;
+    }
     Ok(overmind_llm::Gateway::new(llm))
 }
 

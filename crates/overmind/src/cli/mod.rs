@@ -168,6 +168,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Listen(_)
             | StartError::Store(_)
             | StartError::Models(_)
+            | StartError::Prices(_)
             | StartError::Memory(_)
             | StartError::Hosts(_)
             | StartError::Commands(_)

@@ -78,6 +78,8 @@ pub struct Config {
     /// Those on top of what every session has.
     declared_canaries: Vec<DeclaredCanary>,
     pub policy: PolicyChoice,
+    /// What models cost, if somebody says it. The file may be missing.
+    pub prices: Option<PathBuf>,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
     pub log_level: String,
@@ -248,6 +250,10 @@ impl Config {
             canaries: layers.text_of(key::CANARIES) != Some("off"),
             declared_canaries: canaries::declared(&layers)?,
             policy: policy(&layers),
+            prices: layers
+                .text_of(key::PRICES_FILE)
+                .filter(|text| *text != "none")
+                .map(PathBuf::from),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),

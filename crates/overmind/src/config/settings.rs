@@ -95,6 +95,7 @@ pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
+pub const PRICES_FILE: &str = "models.prices";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -432,6 +433,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::PathOrNone,
         Some("<data>/policy.toml"),
         "what agents may do, read again when it changes; the built-in policy while there is no such file, and `none` switches it off",
+    ),
+    setting(
+        PRICES_FILE,
+        None,
+        Kind::PathOrNone,
+        Some("<data>/prices.toml"),
+        "what models cost, before the built-in table; `none` has no such file",
     ),
     setting(
         APPROVAL_HOURS,

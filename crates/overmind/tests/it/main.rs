@@ -2,6 +2,7 @@
 
 mod api;
 mod attach;
+mod budgets;
 mod commands;
 mod crash;
 mod demo;

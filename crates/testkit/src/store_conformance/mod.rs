@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use crate::ids::SeededIds;
 
+mod budgets;
 mod inbox;
 mod log;
 mod memory;
@@ -99,6 +100,11 @@ cases! {
     inbox::sessions_that_wait_without_an_item_are_found
     inbox::retention_takes_the_items_of_a_session_along
     inbox::secrets_never_come_to_rest_in_the_inbox
+    budgets::limits_windows_and_reservations_round_trip
+    budgets::windows_stop_at_the_cap_and_at_nothing
+    budgets::calls_are_added_up_by_day
+    budgets::retention_takes_calls_along_and_leaves_the_sums
+    budgets::secrets_never_come_to_rest_in_calls
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once
