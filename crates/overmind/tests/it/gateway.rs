@@ -437,3 +437,51 @@ fn models_are_listed_in_both_shapes() {
     assert_eq!(get("openai/v1/models")["object"], "list");
     assert_eq!(get("anthropic/v1/models")["has_more"], false);
 }
+
+#[test]
+fn a_budget_refuses_in_the_providers_shape_and_nothing_is_asked() {
+    let gateway = Gateway::new(Script::always(Say::text("hello").usage(10, 2)));
+    let set = |args: &[&str]| {
+        let args: Vec<&str> = ["budget", "set", "swarm"].iter().chain(args).copied().collect();
+        gateway.home.run(&args).ok();
+    };
+    set(&["--tokens", "100000", "--per", "total"]);
+    assert_eq!(gateway.ask("anthropic/v1/messages", &messages("hi")).status, 200);
+    set(&["--tokens", "1000", "--per", "total"]);
+    let got = gateway.ask("anthropic/v1/messages", &messages("hi"));
+    assert_eq!((got.status, &got.json()["error"]["type"]), (429, &json!("rate_limit_error")));
+    assert_eq!(got.header("x-should-retry"), "false");
+    let got = gateway.ask("openai/v1/chat/completions", &chat("hi"));
+    assert_eq!((got.status, &got.json()["error"]["type"]), (429, &json!("insufficient_quota")));
+    // Counting tokens is free, and passes all the same.
+    assert_eq!(gateway.ask("anthropic/v1/messages/count_tokens", &messages("hi")).status, 404);
+    set(&["--usd", "5", "--per", "total"]);
+    let got = gateway.ask("openai/v1/chat/completions", &chat("hi"));
+    assert_eq!((got.status, &got.json()["error"]["code"]), (403, &json!("price_unknown")));
+    gateway.home.run(&["halt", "--reason", "a loop"]).ok();
+    let got = gateway.ask("anthropic/v1/messages", &messages("hi"));
+    assert_eq!(got.status, 429);
+    assert!(got.body.contains("a loop"), "{}", got.body);
+    let asked = gateway.upstream.requests();
+    let paid = asked.iter().filter(|request| request.wire.is_some()).count();
+    assert_eq!(paid, 1, "one call was made before the limit");
+}
+
+#[test]
+fn a_name_of_ours_leads_to_its_models_and_is_listed() {
+    let config = "[aliases.fast]\nto = [\"small-1\", \"small-2\"]\n";
+    let busy = Answer::status(529, "overloaded_error", "busy");
+    let script = Script::by(move |request: &Received| match request.body["model"].as_str() {
+        Some("small-1") => busy.clone(),
+        _ => Say::text("hello").into(),
+    });
+    let gateway = Gateway::with(script, &[], config);
+    let mut body = messages("hi");
+    body["model"] = "fast".into();
+    let got = gateway.ask("anthropic/v1/messages", &body);
+    assert_eq!(got.status, 200, "{}", got.body);
+    assert_eq!(gateway.last().body["model"], "small-2");
+    let url = format!("{}/llm/openai/v1/models/fast", gateway.url);
+    let got = gateway.send(gateway.client.get(url).bearer_auth(gateway.admin()));
+    assert_eq!(got.json()["id"], "fast");
+}
