@@ -317,6 +317,10 @@ pub struct Config {
     /// first. What stands there is no such name again.
     pub aliases: BTreeMap<String, Vec<String>>,
     pub relay: RelayLimits,
+    /// The tape that calls of others are written to.
+    pub record: Option<PathBuf>,
+    /// The tape that answers all calls of others; no provider is asked then.
+    pub replay: Option<PathBuf>,
     /// Day and source of those.
     pub prices_from: (String, String),
     pub retry: Retry,
@@ -338,6 +342,8 @@ impl Default for Config {
             prices: BTreeMap::new(),
             aliases: BTreeMap::new(),
             relay: RelayLimits::default(),
+            record: None,
+            replay: None,
             prices_from: (String::new(), "configuration".to_owned()),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),

@@ -1,7 +1,7 @@
 //! All configured models behind one door.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::budget::{Price, PriceRow, Prices, Quote};
@@ -10,7 +10,7 @@ use overmind_core::relay::{Hop, Upstreams};
 
 use crate::config::{Config, Format, Secret};
 use crate::fail;
-use crate::relay::Lanes;
+use crate::relay::{Lanes, Player, Recorder};
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
@@ -30,6 +30,8 @@ pub struct Gateway {
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
     pub(crate) tapes: Tapes,
     pub(crate) lanes: Lanes,
+    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) player: Option<Player>,
 }
 
 impl Gateway {
@@ -42,6 +44,8 @@ impl Gateway {
             .collect();
         Self {
             lanes: Lanes::new(&config.providers, config.relay),
+            recorder: config.record.as_deref().map(|path| Arc::new(Recorder::new(path))),
+            player: config.replay.as_deref().map(Player::new),
             config,
             client: OnceLock::new(),
             secrets,

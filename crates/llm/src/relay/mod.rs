@@ -8,6 +8,7 @@ mod body;
 mod lanes;
 mod scan;
 mod scripted;
+mod tape;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use serde_json::Value;
 use self::body::{Body, Shape, Swallow};
 pub(crate) use self::lanes::Lanes;
 use self::scan::Meter;
+pub(crate) use self::tape::{Player, Recorder};
 use crate::config::{Format, Provider, Rest, Secret};
 use crate::gateway::Gateway;
 use crate::route::{Route, format_named, route};
@@ -34,6 +36,8 @@ use crate::{fail, prices, retry, sse};
 
 /// The provider of a hop that is a cassette.
 const SCRIPTED: &str = "scripted";
+/// The provider of every hop while a tape is played.
+const TAPE: &str = "tape";
 /// Most bytes of an error that are read before it is passed on.
 const MAX_ERROR: usize = 1 << 20;
 /// Most bytes of an answer that is translated whole.
@@ -52,6 +56,9 @@ enum Miss {
 impl Upstreams for Gateway {
     fn plan(&self, endpoint: Endpoint, model: &str) -> Result<Vec<Hop>, Refusal> {
         let name = model.trim();
+        if self.player.is_some() {
+            return Ok(vec![Hop { provider: TAPE.to_owned(), endpoint, model: name.to_owned() }]);
+        }
         let Some(chain) = self.config.aliases.get(name) else {
             return Ok(vec![self.hop(endpoint, name)?]);
         };
@@ -74,7 +81,7 @@ impl Upstreams for Gateway {
     }
 
     fn cost(&self, hop: &Hop, usage: &Usage) -> Option<u64> {
-        if hop.provider == SCRIPTED {
+        if matches!(hop.provider.as_str(), SCRIPTED | TAPE) {
             return Some(0);
         }
         let price = prices::price(&self.config.prices, &hop.provider, &hop.model)?;
@@ -82,7 +89,7 @@ impl Upstreams for Gateway {
     }
 
     fn worst(&self, hop: &Hop, usage: &Usage) -> Worst {
-        if hop.provider == SCRIPTED {
+        if matches!(hop.provider.as_str(), SCRIPTED | TAPE) {
             return Worst::Costs(0);
         }
         match prices::price(&self.config.prices, &hop.provider, &hop.model) {
@@ -92,7 +99,16 @@ impl Upstreams for Gateway {
     }
 
     fn open<'a>(&'a self, call: &'a Call, hops: &'a [Hop]) -> Fut<'a, Result<Answer, Refusal>> {
-        Box::pin(self.ask(call, hops))
+        Box::pin(async move {
+            let answer = match &self.player {
+                Some(player) => played(player, call)?,
+                None => self.ask(call, hops).await?,
+            };
+            Ok(match &self.recorder {
+                Some(recorder) => recorder.listen(call, answer),
+                None => answer,
+            })
+        })
     }
 
     fn offered(&self, dialect: Dialect) -> Vec<Offered> {
@@ -123,6 +139,9 @@ impl Upstreams for Gateway {
     }
 
     fn is_ready(&self, dialect: Dialect) -> bool {
+        if self.player.is_some() {
+            return true;
+        }
         let of_dialect = |provider: &&Provider| match dialect {
             Dialect::OpenAi => {
                 provider.name == "openai"
@@ -141,6 +160,22 @@ impl Upstreams for Gateway {
     fn capture(&self) -> usize {
         self.config.relay.capture
     }
+}
+
+/// An answer of a tape.
+fn played(player: &Player, call: &Call) -> Result<Answer, Refusal> {
+    let (status, headers, bytes, meter) = player.play(call)?;
+    let body = Body {
+        response: None,
+        ready: VecDeque::from([bytes]),
+        shape: Shape::AsItIs,
+        meter,
+        idle: Duration::ZERO,
+        until: Instant::now(),
+        provider: TAPE.to_owned(),
+        _place: None,
+    };
+    Ok(Answer { hop: 0, status, headers, body: Box::new(body) })
 }
 
 fn ready(provider: &Provider) -> bool {

@@ -283,3 +283,46 @@ async fn plans_keep_to_what_a_provider_speaks() {
     assert!(gateway.upstreams().is_some());
     assert!(!gateway.is_ready(Dialect::Anthropic), "none of them is Anthropic's own");
 }
+
+#[tokio::test]
+async fn what_was_recorded_is_played_without_a_provider_whole_streamed_and_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let tape = dir.path().join("calls.jsonl");
+    let upstream = Upstream::start([
+        Say::text("the first").usage(9, 3).into(),
+        Say::text("the second").usage(9, 3).into(),
+        Answer::status(400, "invalid_request_error", "no"),
+    ])
+    .await;
+    let recording = gateway(vec![provider("one", &upstream)], |config| {
+        config.record = Some(tape.clone());
+    });
+    let calls = [chat("one-a", true), chat("one-a", false), chat("one-b", false)];
+    let mut said = Vec::new();
+    for call in &calls {
+        let (mut answer, _) = ask(&recording, call).await.unwrap();
+        said.push((answer.status, rest(&mut answer).await.0));
+    }
+    let text = std::fs::read_to_string(&tape).unwrap();
+    assert!(!text.contains(KEY) && text.lines().count() == 3, "{text}");
+
+    let playing = gateway(Vec::new(), |config| config.replay = Some(tape.clone()));
+    for (call, said) in calls.iter().zip(&said) {
+        let (mut answer, hops) = ask(&playing, call).await.unwrap();
+        assert_eq!(&(answer.status, rest(&mut answer).await.0), said);
+        assert_eq!(playing.worst(&hops[answer.hop], &Default::default()), Worst::Costs(0));
+    }
+    // The same again says the same; another body gets what comes next, and then nothing.
+    let (mut answer, _) = ask(&playing, &calls[0]).await.unwrap();
+    assert_eq!(rest(&mut answer).await.0, said[0].1);
+    let playing = gateway(Vec::new(), |config| config.replay = Some(tape));
+    let other = json!({"model": "one-a", "stream": true, "now": 17, "messages": []}).to_string();
+    let other = call(Endpoint::Chat, &other);
+    for said in &said[..2] {
+        let (mut answer, _) = ask(&playing, &other).await.unwrap();
+        assert_eq!(rest(&mut answer).await.0, said.1);
+    }
+    let refusal = ask(&playing, &other).await.unwrap_err();
+    assert!(refusal.message.contains("no further answer"), "{refusal}");
+    assert_eq!(upstream.requests().len(), 3);
+}

@@ -458,6 +458,8 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
     }
     llm.aliases.clone_from(&config.aliases);
     let capture = config.layers.whole_of(settings::GATEWAY_CAPTURE).unwrap_or(0);
+    llm.record = config.text(settings::GATEWAY_RECORD).map(PathBuf::from);
+    llm.replay = config.text(settings::GATEWAY_REPLAY).map(PathBuf::from);
     llm.relay.capture = usize::try_from(capture).unwrap_or(0);
     if let Some(path) = &config.prices
         && let Some(own) = prices::read(path)?

@@ -74,6 +74,8 @@ pub const ANTHROPIC_API_KEY: &str = "models.anthropic_api_key";
 pub const DEEPSEEK_API_KEY: &str = "models.deepseek_api_key";
 pub const CASSETTES: &str = "models.cassettes";
 pub const GATEWAY_CAPTURE: &str = "models.gateway_capture_bytes";
+pub const GATEWAY_RECORD: &str = "models.gateway_record";
+pub const GATEWAY_REPLAY: &str = "models.gateway_replay";
 pub const EMBEDDING_PROVIDER: &str = "memory.embedding_provider";
 pub const EMBEDDING_MODEL: &str = "memory.embedding_model";
 pub const EMBEDDING_DIMS: &str = "memory.embedding_dims";
@@ -293,6 +295,20 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 0, max: 1 << 20 },
         Some("0"),
         "bytes of each request and answer of /llm that are kept with the record of the call; 0 is none",
+    ),
+    setting(
+        GATEWAY_RECORD,
+        None,
+        Kind::Path,
+        None,
+        "file that the answers to all calls of /llm are written to",
+    ),
+    setting(
+        GATEWAY_REPLAY,
+        None,
+        Kind::Path,
+        None,
+        "such a file, which answers all calls of /llm from then on; no provider is asked",
     ),
     setting(
         CASSETTES,
