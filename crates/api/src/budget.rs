@@ -21,7 +21,7 @@ const MAX_REASON: usize = 500;
 pub fn microusd_of(usd: f64) -> Result<u64, String> {
     const MOST: f64 = (1_u64 << 53) as f64;
     let micros = (usd * 1e6).round();
-    if !usd.is_finite() || micros < 0.0 || micros > MOST {
+    if !(0.0..=MOST).contains(&micros) {
         return Err(format!("must be from 0 to {} dollars", MOST / 1e6));
     }
     #[expect(

@@ -208,7 +208,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger as it was left.
+    /// The ledger as it was left. What is reserved follows from the calls that are open.
     pub fn load(snapshot: Snapshot) -> Self {
         let Snapshot { limits, windows, open } = snapshot;
         let mut ledger = Self::default();
@@ -223,8 +223,15 @@ impl Ledger {
         }
         for (key, window) in windows {
             if let Some(line) = ledger.line(key.scope, key.period) {
-                line.windows.insert(key.start, window);
+                let reserved = Amount::default();
+                line.windows.insert(key.start, Window { reserved, ..window });
             }
+        }
+        for open in &open {
+            let worst = Amount::of(open.ask.worst);
+            ledger.each(open.ask.at, &open.scopes, |window, _| {
+                window.reserved = window.reserved.plus(worst);
+            });
         }
         ledger.open = open.into_iter().map(|open| (open.ask.call, open)).collect();
         ledger

@@ -45,8 +45,8 @@ impl Period {
         let day = day_of(at);
         match self {
             Self::Day => start_of(day),
-            // 1970-01-01 was a Thursday.
-            Self::Week => start_of(day - (i64::from(day) + 3).rem_euclid(7) as i32),
+            // 1970-01-01 was a Thursday. Only the last days of time wrap.
+            Self::Week => start_of(day - day.wrapping_add(3).rem_euclid(7)),
             Self::Month => match date(day) {
                 Some(date) => start_of(days(date.first_of_month())),
                 // Beyond the year 9999 every day is a month of its own.

@@ -1,6 +1,8 @@
 //! The ledger against an obvious model of it: a list of every call that ever was, summed up anew
 //! for every question.
 
+#![allow(clippy::unwrap_used, reason = "a model that is wrong says so by panicking")]
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
@@ -382,7 +384,7 @@ fn a_soft_limit_warns_once_in_each_window_and_refuses_nothing() {
         ..limit(Scope::Swarm, Period::Day, Some(microusd), None)
     };
     let mut ledger = ledger(vec![soft(10)]);
-    let mut spend = |ledger: &mut Ledger, call: u128, now: Timestamp| {
+    let spend = |ledger: &mut Ledger, call: u128, now: Timestamp| {
         ledger.reserve(&ask(call, Spend::new(8, 1), now), SWARM).unwrap();
         ledger.settle(CallId::from_u128(call), Spend::new(8, 1)).unwrap().reached.len()
     };

@@ -94,6 +94,7 @@ impl Budgets {
         by: &str,
         also: Vec<Change>,
     ) -> Result<(), EngineError> {
+        let _turn = self.0.limits.lock().await;
         let (reply, answer) = oneshot::channel();
         {
             let mut ledger = self.ledger();
@@ -120,6 +121,7 @@ impl Budgets {
     }
 
     async fn remove_limit(&self, id: LimitId, by: &str) -> Result<Limit, EngineError> {
+        let _turn = self.0.limits.lock().await;
         let (limit, last) = {
             let ledger = self.ledger();
             let limit = ledger.limit(id).cloned();

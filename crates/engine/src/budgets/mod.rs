@@ -99,6 +99,13 @@ impl Drop for Ticket {
     }
 }
 
+/// A reservation that was made.
+enum Decided {
+    Now(Ticket),
+    /// Once it is on disk.
+    Later(oneshot::Receiver<Result<Ticket, StoreError>>),
+}
+
 /// What a call came to.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
@@ -125,6 +132,8 @@ struct Inner {
     ready: Notify,
     lineages: Mutex<HashMap<SessionId, Arc<[SessionId]>>>,
     refused: Mutex<HashMap<Repeat, Repeated>>,
+    /// Limits change one after the other.
+    limits: tokio::sync::Mutex<()>,
     /// Counts changes of the inbox; see `Cortex::inbox`.
     inbox: watch::Sender<u64>,
 }
@@ -171,6 +180,7 @@ impl Budgets {
             ready: Notify::new(),
             lineages: Mutex::default(),
             refused: Mutex::default(),
+            limits: tokio::sync::Mutex::default(),
             inbox,
         }));
         if !left.is_empty() {
@@ -264,7 +274,8 @@ impl Budgets {
             // Before looking: what is said in between is heard.
             ready.as_mut().enable();
             match self.decide(&ask, &scopes)? {
-                Some(answer) => break answer,
+                Some(Decided::Now(ticket)) => return Ok(ticket),
+                Some(Decided::Later(answer)) => break answer,
                 None => ready.await,
             }
         };
@@ -279,11 +290,7 @@ impl Budgets {
     }
 
     /// `None` when something has to be looked up first.
-    fn decide(
-        &self,
-        ask: &Ask,
-        scopes: &[Scope],
-    ) -> Result<Option<oneshot::Receiver<Result<Ticket, StoreError>>>, BudgetError> {
+    fn decide(&self, ask: &Ask, scopes: &[Scope]) -> Result<Option<Decided>, BudgetError> {
         let mut ledger = self.ledger();
         if ledger.is_open(ask.call) {
             return Err(BudgetError::Twice(ask.call));
@@ -299,6 +306,11 @@ impl Budgets {
                 return Err(BudgetError::Refused(refusal));
             }
         };
+        if moved.is_empty() && ask.worst.microusd == Some(0) {
+            // It costs nothing and counts nowhere: a crash may forget it.
+            let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Open };
+            return Ok(Some(Decided::Now(ticket)));
+        }
         let (reply, answer) = oneshot::channel();
         let reservation = Reservation { ask: ask.clone(), scopes: scopes.to_vec() };
         let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
@@ -309,7 +321,7 @@ impl Budgets {
             op.defuse();
             return Err(BudgetError::Store(ended()));
         }
-        Ok(Some(answer))
+        Ok(Some(Decided::Later(answer)))
     }
 
     /// Ends a call that cost `spend`, and keeps its record; both in one commit. More than was

@@ -1,6 +1,8 @@
 //! Budgets through the engine: reserved on disk before anything is sent, settled after it,
 //! recovered after a crash, and what sessions make of a refusal.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -421,6 +423,52 @@ async fn an_emergency_stop_holds_over_a_restart_and_sessions_go_on_after_it() {
     assert!(matches!(again, Err(EngineError::Conflict { .. })), "{again:?}");
     let kinds = bank.system_kinds().await;
     assert!(kinds.iter().any(|kind| kind == "budget.halted"), "{kinds:?}");
+    bank.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn a_session_that_moves_waits_for_the_end_of_an_emergency_stop() {
+    let asks = calls(&[("ask_user", json!({"message": "?"}))]);
+    let bank = Bank::new(FakeModels::new([asks])).await;
+    let (engine, by) = (&bank.world.engine, &bank.world.by);
+    let agent = bank.world.agent("m", |_| ()).await;
+    let run = bank.world.run(&agent, "x").await;
+    bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
+    engine.halt(by, String::new(), Halting::Pause).await.unwrap();
+    engine.session_input(by, run, "yes".into()).await.unwrap();
+    let row = bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
+    assert!(row.prompt.unwrap().contains("halted by admin"));
+    let open = bank.items(Some(InboxState::Open)).await;
+    assert_eq!(open[0].kind, InboxKind::Question);
+    engine.resume(by).await.unwrap();
+    assert_eq!(bank.world.ended(run).await.status, SessionStatus::Succeeded);
+    let kinds = bank.world.kinds(run).await;
+    assert!(kinds.contains(&"budget.refused".to_owned()), "{kinds:?}");
+    bank.world.check(&[run]).await;
+}
+
+#[tokio::test]
+async fn what_a_cancelled_call_streamed_is_counted() {
+    let bank = Bank::new(FakeModels::hanging("four words of it ")).await;
+    let id = bank.limit(Scope::Swarm, Period::Day, 10_000_000).await;
+    let agent = bank.world.agent("m", |draft| draft.max_output_tokens = Some(1_000)).await;
+    let run = bank.world.run(&agent, "x").await;
+    let (engine, by) = (&bank.world.engine, &bank.world.by);
+    // Its first words are in the log: the engine has heard them.
+    let mut watch = engine.session_watch(run);
+    let heard = async {
+        while !bank.world.kinds(run).await.contains(&"model.output.delta".to_owned()) {
+            watch.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
+    let (spent, reserved) = bank.stands(id);
+    assert!(spent == 0 && reserved > 1_000, "{reserved}");
+    engine.session_cancel(by, run).await.unwrap();
+    let (spent, left) = bank.stands(id);
+    // The bound on its input, and a token for each byte that came.
+    assert_eq!((spent, left), (reserved - 1_000 + 17, 0));
+    bank.until_costs((spent, 1)).await;
     bank.world.check(&[run]).await;
 }
 

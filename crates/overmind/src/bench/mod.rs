@@ -9,6 +9,7 @@
 
 mod approval;
 mod attestation;
+mod budgets;
 mod engine;
 mod floors;
 mod gateway;
@@ -273,6 +274,7 @@ const GROUPS: &[Group] = &[
     ("sandbox", SANDBOX),
     ("lives", LIVES),
     ("rooms", &["warm room", "room given back"]),
+    ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -336,6 +338,7 @@ async fn measure(
             }
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
+            "budgets" => Box::pin(budgets::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };
         figures.extend(more);

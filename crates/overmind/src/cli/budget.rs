@@ -249,6 +249,13 @@ pub fn prices(cx: &Context, args: &PricesArgs) -> Outcome {
     };
     let quote = models.quote(model);
     let Some(price) = quote.price else {
+        // Without a key nobody would answer for it here, and it has its price all the same.
+        let named: Vec<PriceRow> =
+            models.table().into_iter().filter(|row| row.model == *model).collect();
+        if !named.is_empty() {
+            rows(cx, &named)?;
+            return Ok(Exit::Done);
+        }
         let message = format!("the price of `{model}` is not known");
         return Err(Failure::new(Exit::NotFound, message)
             .hint("add it to the file of `models.prices`: docs/budgets.md"));

@@ -1,6 +1,8 @@
 //! Budgets in the whole product: nothing passes them, whatever is killed; the command line tells
 //! what was spent and what is left.
 
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +18,11 @@ const PRICES: &str = "as_of = \"2026-11-22\"\nsource = \"the test\"\n\
 const RUNS: u64 = 100;
 const BOUNDS: &str =
     "[engine]\nmax_running = 200\nmax_running_per_agent = 200\nmax_running_per_colony = 200\n";
+
+/// A data directory before its first start.
+fn private_dir(at: &Path) {
+    std::fs::DirBuilder::new().mode(0o700).create(at).unwrap();
+}
 
 struct World {
     home: Home,
@@ -36,7 +43,7 @@ impl World {
         });
         let upstream = runtime.block_on(Upstream::start(script));
         let mut home = Home::new();
-        std::fs::create_dir_all(home.data()).unwrap();
+        private_dir(&home.data());
         std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
         std::fs::write(home.data().join("overmind.toml"), BOUNDS).unwrap();
         Self::start(&mut home, &upstream);
@@ -201,14 +208,15 @@ fn budgets_are_set_shown_and_removed() {
 #[test]
 fn prices_are_shown_with_their_day_and_their_source() {
     let home = Home::new();
-    home.run(&["prices", "gpt-5"]).fails(3).says("not known");
+    home.run(&["prices", "gpt-5"]).ok().shows("gpt-5");
+    home.run(&["prices", "nobodys-model"]).fails(3).says("not known");
     let known =
         home.run_env(&[("OPENAI_API_KEY", "k")], &["prices", "gpt-5-2025-08-07", "-o", "json"]);
     let known = known.ok().json();
     assert_eq!(known[0]["provider"], "openai");
     assert!(known[0]["as_of"].as_str().unwrap().starts_with("20"), "{known}");
     assert!(known[0]["source"].as_str().unwrap().starts_with("https://"), "{known}");
-    std::fs::create_dir_all(home.data()).unwrap();
+    private_dir(&home.data());
     std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
     home.run(&["prices"]).ok().shows("m-1").shows("the test").shows("claude-opus-5");
     std::fs::write(home.data().join("prices.toml"), "[models.x]\ninput = -1\noutput = 1\n")

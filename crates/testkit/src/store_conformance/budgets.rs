@@ -73,8 +73,8 @@ pub(super) async fn limits_windows_and_reservations_round_trip(store: &dyn Store
     ];
     store.commit(commit(all)).await.unwrap();
     let found = store.budget_snapshot().await.unwrap();
-    assert_eq!(found.limits, [limit.clone()]);
-    assert_eq!(found.open, [reservation.clone()]);
+    assert_eq!(found.limits, std::slice::from_ref(&limit));
+    assert_eq!(found.open, std::slice::from_ref(&reservation));
     let [(found_key, window)] = found.windows[..] else { panic!("{:?}", found.windows) };
     assert_eq!((found_key, window.reserved.microusd, window.reserved.tokens), (key, 300, 30));
 
