@@ -108,12 +108,16 @@ ids! {
     HiveId = "hive";
     /// Something that waits for a human. That of an approval has the approval's digits.
     InboxId = "inb";
+    /// One message or event on its way to an agent; an event has the same for all who get it.
+    LetterId = "msg";
     /// One remembered text.
     MemoryId = "mem";
     /// One agent at work, from placement to end. Never reused.
     SessionId = "ses";
     /// One step of a session.
     StepId = "stp";
+    /// An agent's wish to get what is published to some topics.
+    SubscriptionId = "sub";
 }
 
 macro_rules! derived {

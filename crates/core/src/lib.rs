@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+pub mod acl;
 pub mod agent;
 pub mod approval;
 pub mod attest;
@@ -22,6 +23,7 @@ pub mod ids;
 pub mod inbox;
 pub mod live;
 pub mod memory;
+pub mod mesh;
 pub mod model;
 pub mod name;
 pub mod piped;

@@ -9,10 +9,14 @@ use overmind_core::Fut;
 use overmind_core::agent::Agent;
 use overmind_core::attest::{Kept, Notary};
 use overmind_core::ids::{
-    AgentId, ApiKeyId, ColonyId, EffectId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, ColonyId, EffectId, InboxId, LetterId, MemoryId, SessionId, StepId,
+    SubscriptionId,
 };
 use overmind_core::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use overmind_core::memory::MemoryItem;
+use overmind_core::mesh::{
+    BoardEntry, Key, Letter, LetterFilter, MailboxCounts, Registration, Subscription,
+};
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
     AuditReport, Commit, CommitListener, Committed, EventQuery, IdempotentAnswer, LogEvent,
@@ -29,7 +33,7 @@ use crate::options::Options;
 use crate::prepare::prepare;
 use crate::read::pool::Pool;
 use crate::read::words::CommonWords;
-use crate::read::{inbox, memory, queries, words};
+use crate::read::{inbox, memory, mesh, queries, words};
 use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
@@ -485,6 +489,92 @@ impl Store for Sqlite {
     ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>> {
         Box::pin(self.read("reading an earlier answer", move |conn| {
             queries::idempotency_fetch(conn, &scope, &key)
+        }))
+    }
+
+    fn board_fetch(
+        &self,
+        colony: ColonyId,
+        key: Key,
+    ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>> {
+        Box::pin(self.read("reading the shared state", move |conn| {
+            mesh::board_fetch(conn, colony, &key)
+        }))
+    }
+
+    fn board_list(
+        &self,
+        colony: ColonyId,
+        prefix: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<BoardEntry>, StoreError>> {
+        Box::pin(self.read("listing the shared state", move |conn| {
+            mesh::board_list(conn, colony, &prefix, after.as_deref(), limit)
+        }))
+    }
+
+    fn board_expired(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<(ColonyId, Key, u64)>, StoreError>> {
+        Box::pin(self.read("looking for what has expired", move |conn| {
+            mesh::board_expired(conn, now, limit)
+        }))
+    }
+
+    fn letter_fetch(
+        &self,
+        to: AgentId,
+        id: LetterId,
+    ) -> Fut<'_, Result<Option<Letter>, StoreError>> {
+        Box::pin(self.read("reading a letter", move |conn| mesh::letter_fetch(conn, to, id)))
+    }
+
+    fn letter_list(
+        &self,
+        to: AgentId,
+        filter: LetterFilter,
+        after: u64,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
+        Box::pin(self.read("listing letters", move |conn| {
+            mesh::letter_list(conn, to, filter, after, limit)
+        }))
+    }
+
+    fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
+        Box::pin(
+            self.read("looking for dead letters", move |conn| mesh::letter_due(conn, now, limit)),
+        )
+    }
+
+    fn mailbox_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<(AgentId, MailboxCounts)>, StoreError>> {
+        Box::pin(self.read("counting letters", move |conn| mesh::mailbox_list(conn, after, limit)))
+    }
+
+    fn subscription_list(
+        &self,
+        after: Option<SubscriptionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Subscription>, StoreError>> {
+        Box::pin(self.read("listing subscriptions", move |conn| {
+            mesh::subscription_list(conn, after, limit)
+        }))
+    }
+
+    fn registration_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Registration>, StoreError>> {
+        Box::pin(self.read("listing registrations", move |conn| {
+            mesh::registration_list(conn, after, limit)
         }))
     }
 

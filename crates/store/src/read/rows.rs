@@ -75,7 +75,7 @@ impl<'r> Cells<'r> {
         Self { row, table }
     }
 
-    fn wrong(&self, at: usize, wanted: &str) -> Fault {
+    pub(crate) fn wrong(&self, at: usize, wanted: &str) -> Fault {
         let column = self.row.as_ref().column_name(at).unwrap_or("?").to_owned();
         damaged(&format!("{}.{column}", self.table), format!("it is not {wanted}"))
     }
@@ -89,7 +89,7 @@ impl<'r> Cells<'r> {
     }
 
     /// `None` for NULL; otherwise what `read` reads.
-    fn opt<T>(
+    pub(crate) fn opt<T>(
         &self,
         at: usize,
         read: impl FnOnce(&Self, usize) -> Outcome<T>,

@@ -6,7 +6,7 @@ use overmind_core::store::{Committed, Guard};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::log::Log;
-use super::memory;
+use super::{memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
@@ -105,6 +105,12 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 return Err(Fault::conflict(what));
             }
             Ok(())
+        }
+        Guard::BoardVersion { colony, key, version } => {
+            mesh::board_stands_at(conn, *colony, key, *version)
+        }
+        Guard::LetterAt { to, id, attempts, dead } => {
+            mesh::letter_stands_at(conn, *to, *id, *attempts, *dead)
         }
     }
 }
@@ -229,6 +235,20 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
             .execute(params![id, answer.fingerprint, answer.resource, at.as_micros()])
             .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
             Ok(())
+        }
+        Write::BoardPut { entry, value } => mesh::board_put(conn, entry, value),
+        Write::BoardDelete { colony, key } => mesh::board_delete(conn, *colony, key),
+        Write::LetterInsert { letter, payload } => mesh::letter_insert(conn, letter, payload),
+        Write::LetterMark { to, id, mark, expires_at } => {
+            mesh::letter_mark(conn, *to, *id, mark, *expires_at)
+        }
+        Write::LetterDelete { to, id } => mesh::letter_delete(conn, *to, *id),
+        Write::SubscriptionPut { subscription, line } => {
+            mesh::subscription_put(conn, subscription, line)
+        }
+        Write::SubscriptionDelete(id) => mesh::subscription_delete(conn, *id),
+        Write::RegistrationPut { registration, capabilities } => {
+            mesh::registration_put(conn, registration, capabilities)
         }
     }
 }

@@ -31,6 +31,7 @@ mod inbox;
 mod log;
 mod memory;
 mod memory_life;
+mod mesh;
 mod rows;
 mod upkeep;
 
@@ -99,6 +100,14 @@ cases! {
     inbox::sessions_that_wait_without_an_item_are_found
     inbox::retention_takes_the_items_of_a_session_along
     inbox::secrets_never_come_to_rest_in_the_inbox
+    mesh::entries_round_trip_and_are_replaced
+    mesh::a_prefix_is_text_and_pages_follow_each_other
+    mesh::what_has_expired_is_found_by_the_sweep
+    mesh::of_many_writers_at_one_version_one_wins
+    mesh::letters_round_trip_once_and_in_order
+    mesh::letters_are_marked_and_die
+    mesh::subscriptions_and_registrations_round_trip
+    mesh::secrets_never_come_to_rest_in_the_mesh
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once
