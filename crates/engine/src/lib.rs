@@ -18,6 +18,7 @@ mod hive;
 mod inbox;
 mod keys;
 mod live;
+mod mesh;
 mod policies;
 mod replays;
 pub mod request;
@@ -59,6 +60,10 @@ use self::hive::Hive;
 use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+pub use self::mesh::{
+    AclEntry, BoardFound, BoardWrite, Effective, LetterDraft, LetterSent, MeshAgent, MeshDoor,
+    Published, Spawned,
+};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 
@@ -224,6 +229,7 @@ impl Engine {
         });
         keeper.bind(Arc::downgrade(&cortex));
         cortex.alarms.load(&*cortex.store).await?;
+        cortex.mesh.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
         let recovered = cortex.recover().await?;
@@ -232,7 +238,7 @@ impl Engine {
         }
         let measured = Arc::default();
         let decisions = Arc::default();
-        Ok(Self {
+        let engine = Self {
             cortex,
             tools,
             tool_servers,
@@ -243,7 +249,10 @@ impl Engine {
             decisions,
             tasks,
             backstage,
-        })
+        };
+        let postmaster = engine.clone();
+        engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
+        Ok(engine)
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where

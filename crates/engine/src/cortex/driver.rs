@@ -174,6 +174,10 @@ pub(super) async fn drive(
     };
     let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
+    if status == SessionStatus::AwaitingInput {
+        // At rest, it can take a letter.
+        cortex.mesh.post.poke(driver.session().row().agent);
+    }
     match outcome {
         Ok(()) => {}
         Err(Stop::Fenced) => {
@@ -314,7 +318,11 @@ impl Driver {
                         return self.input_after(ahead, input, now).await;
                     }
                 };
+                let begun = matches!(input, LifeInput::Started { .. });
                 self.input(Input::Life(input)).await?;
+                if begun {
+                    self.cortex.mesh.post.poke(self.session().row().agent);
+                }
             }
             Mail::Room { epoch, effect, word } => {
                 let present = self.session().effect_number(effect).is_some();

@@ -45,6 +45,7 @@ use crate::Config;
 use crate::alarms::Alarms;
 use crate::caller::Caller;
 use crate::error::EngineError;
+use crate::mesh::MeshState;
 use crate::tasks::Tasks;
 use crate::view::Readiness;
 
@@ -77,6 +78,7 @@ pub(crate) struct Cortex {
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
     pub(crate) alarms: Alarms,
+    pub(crate) mesh: MeshState,
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
@@ -167,6 +169,7 @@ impl Cortex {
             inbox: tokio::sync::watch::Sender::new(0),
             counters: Counters::default(),
             alarms: Alarms::default(),
+            mesh: MeshState::default(),
             draining: AtomicBool::new(false),
             degraded: Mutex::new(None),
             drivers: Mutex::default(),
