@@ -25,6 +25,7 @@ mod command;
 mod inbox;
 mod mcp;
 mod memory;
+mod mesh;
 mod problem;
 mod query;
 mod raw;
@@ -56,6 +57,13 @@ pub use memory::{
     MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,
     MemoryStore, MemoryStored,
 };
+pub use mesh::{
+    Acl, AclChanged, AclEffective, AclEntry, AclLayer, AgentHistory, AgentMessage,
+    BlackboardChange, BlackboardEntry, BlackboardListQuery, BlackboardPutQuery, Can, CanQuery,
+    Letter, LetterDone, LetterIds, LetterListQuery, LetterReceive, MAX_LETTERS, MAX_WAIT_MS,
+    MeshAgent, MeshAgents, MeshEvent, MessageReceived, OnMessage, Permissions, Published, Register,
+    Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
+};
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
@@ -75,8 +83,8 @@ pub use vocabulary::{
 
 // The ground's ids and times stand in the rows, so a user of this crate needs no other.
 pub use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, InboxId, MemoryId,
-    SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, InboxId, LetterId,
+    MemoryId, SessionId, StepId, SubscriptionId,
 };
 pub use overmind_core::time::{Timestamp, TimestampError};
 

@@ -534,13 +534,13 @@ impl Client {
 
     // --- underneath
 
-    async fn page<T: DeserializeOwned>(&self, path: TargetPath) -> Result<Page<T>, ClientError> {
+    pub(crate) async fn page<T: DeserializeOwned>(&self, path: TargetPath) -> Result<Page<T>, ClientError> {
         let answer = self.ask(Method::GET, path.as_str(), None, vec![], Patience::Quick).await?;
         let next = next_of(&answer.headers);
         Ok(Page { items: parse(&answer)?, next })
     }
 
-    async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
         parse(&self.ask(Method::GET, target, None, vec![], Patience::Quick).await?)
     }
 
@@ -554,7 +554,7 @@ impl Client {
     }
 
     /// A request that needs no body.
-    async fn act<T: DeserializeOwned>(
+    pub(crate) async fn act<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
@@ -562,7 +562,7 @@ impl Client {
         parse(&self.ask(method, target, None, vec![], Patience::Quick).await?)
     }
 
-    async fn post<T: DeserializeOwned>(
+    pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         target: &str,
         body: &impl Serialize,
@@ -580,7 +580,7 @@ impl Client {
         self.send(Method::POST, target, body, header, Patience::Quick).await
     }
 
-    async fn send<T: DeserializeOwned>(
+    pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,

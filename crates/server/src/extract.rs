@@ -74,6 +74,10 @@ path_ids! {
     McpPath(String) = "id" "MCP server";
     /// `{name}` of a setting.
     SettingPath(String) = "name" "Setting";
+    /// `{key}` of the shared state, slashes included. The engine looks at it.
+    KeyOfBoard(String) = "key" "Key";
+    /// `{agent}` of the permission matrix. The engine looks it up.
+    AgentOfAcl(String) = "agent" "Agent";
 }
 
 /// A JSON body of at most `max_body` bytes.
@@ -122,6 +126,20 @@ impl<T: DeserializeOwned> FromRequest<Arc<Cx>> for LargeBody<T> {
     async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
         let bytes = read(request, cx, cx.config.max_large_body).await?;
         Ok(Self(decode(&bytes)?))
+    }
+}
+
+/// A JSON body of any kind, not only an object, of at most `max_large_body` bytes.
+pub(crate) struct AnyBody(pub(crate) serde_json::Value);
+
+impl FromRequest<Arc<Cx>> for AnyBody {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
+        let bytes = read(request, cx, cx.config.max_large_body).await?;
+        serde_json::from_slice(&bytes).map(Self).map_err(|err| {
+            Fault::new(ProblemKind::Invalid, format!("the body is not JSON: {err}"))
+        })
     }
 }
 

@@ -1,6 +1,5 @@
 //! Who is there: registrations, the list of agents, what an agent has done lately.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use overmind_core::acl::Verb;
@@ -182,23 +181,9 @@ impl Engine {
         Ok((name, found.spec.role, lines.join("\n")))
     }
 
-    /// Names of agents by id.
-    ///
-    /// # Errors
-    ///
-    /// The store's.
-    pub async fn mesh_names(
-        &self,
-        ids: impl IntoIterator<Item = AgentId>,
-    ) -> Result<HashMap<AgentId, String>, EngineError> {
-        let mut names = HashMap::new();
-        for id in ids {
-            if let std::collections::hash_map::Entry::Vacant(place) = names.entry(id) {
-                let agent = self.cortex.agent(id).await?;
-                place.insert(agent.map_or_else(|| id.to_string(), |agent| agent.spec.name.clone()));
-            }
-        }
-        Ok(names)
+    /// The time that letters are measured by.
+    pub fn now(&self) -> overmind_core::time::Timestamp {
+        self.cortex.clock.now()
     }
 }
 

@@ -7,6 +7,7 @@ mod gate;
 mod humans;
 mod inbox;
 mod live;
+mod mesh;
 mod names;
 mod orders;
 mod recovery;

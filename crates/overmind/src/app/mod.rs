@@ -10,6 +10,7 @@ pub mod failpoints;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+pub mod permissions;
 mod rooms;
 pub mod signals;
 mod tools;
@@ -22,6 +23,7 @@ use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
+use overmind_core::mesh::Mesh;
 use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -29,7 +31,7 @@ use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
-use overmind_engine::{Caller, Engine};
+use overmind_engine::{Caller, Engine, MeshDoor};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
@@ -54,6 +56,7 @@ const COLLECT_BATCH: u32 = 200;
 pub struct App {
     config: Config,
     engine: Engine,
+    door: MeshDoor,
     sandboxes: Sandboxes,
     mcp: Arc<McpServers>,
     processes: overmind_supervise::Supervisor,
@@ -110,7 +113,9 @@ impl App {
             true => Some(Planter::new(&token_key).with(config.declared_canaries()?)),
             false => None,
         };
-        let tools = tools::gateway(&config, parts, canaries.clone())?;
+        let door = MeshDoor::default();
+        let mesh = Arc::new(door.clone()) as Arc<dyn Mesh>;
+        let tools = tools::gateway(&config, parts, canaries.clone(), &mesh)?;
         let gate = gate::open(&config.policy)?;
         let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter());
         let tools = tools
@@ -153,6 +158,8 @@ impl App {
             },
         })
         .await?;
+        door.open(engine.clone());
+        permissions::load(&config.permissions, &engine).await?;
 
         let server_file = ServerFile {
             pid: std::process::id(),
@@ -179,6 +186,9 @@ impl App {
         let stop = housekeeping.stop.clone();
         let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
         housekeeping.tasks.spawn(watch);
+        let (file, at) = (config.permissions.clone(), Arc::new(SystemClock));
+        let (engine_of, stop) = (engine.clone(), housekeeping.stop.clone());
+        housekeeping.tasks.spawn(permissions::watch(file, engine_of, at, stop));
         if let Some(proxy) = proxy {
             housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
         }
@@ -186,6 +196,7 @@ impl App {
         Ok(Self {
             config,
             engine,
+            door,
             sandboxes,
             mcp,
             processes,
@@ -240,6 +251,7 @@ impl App {
         let Self {
             config,
             engine,
+            door,
             sandboxes,
             mcp,
             processes,
@@ -279,6 +291,7 @@ impl App {
             Some(cut) => cut,
             None => engine.drain(Duration::ZERO).await,
         };
+        door.close();
         mcp.shutdown().await;
         // Lets go of them: they go on.
         processes.close().await;

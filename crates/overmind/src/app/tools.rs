@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use overmind_core::canary::Planter;
+use overmind_core::mesh::Mesh;
 use overmind_core::time::Clock;
 use overmind_core::tool::ToolSpec;
 use overmind_mcp::McpServers;
 use overmind_sandbox::PipedLauncher;
 use overmind_tools::egress::Egress;
-use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts};
+use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts, mesh_tools};
 
 use super::{StartError, sandbox_options};
 use crate::config::Config;
@@ -17,6 +18,7 @@ pub(super) fn gateway(
     config: &Config,
     parts: Parts,
     canaries: Option<Planter>,
+    mesh: &Arc<dyn Mesh>,
 ) -> Result<Gateway, StartError> {
     let usual = FileLabels::default();
     let options = Options {
@@ -29,7 +31,7 @@ pub(super) fn gateway(
         canaries,
         ..Options::default()
     };
-    let gateway = Gateway::with_options(parts, options, Vec::new());
+    let gateway = Gateway::with_options(parts, options, mesh_tools(mesh));
     Ok(gateway.expect("the built-in tools have names of their own and sound schemas"))
 }
 

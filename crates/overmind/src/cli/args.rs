@@ -8,6 +8,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use super::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
 use super::args_mcp::McpCommand;
+use super::args_mesh::{
+    AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
+};
 use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
     MemoryCommand, SandboxCommand, ToolCommand,
@@ -283,6 +286,33 @@ Examples:
     /// Manage servers of tools (MCP)
     #[command(subcommand)]
     Mcp(McpCommand),
+    /// Read, write and watch the state that agents share
+    #[command(subcommand)]
+    Mesh(MeshCommand),
+    /// Publish an event to a topic
+    #[command(after_help = "\
+Example:
+  overmind publish build.done '{\"commit\":\"1f2e\"}'")]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics, or list subscriptions
+    #[command(after_help = "\
+Examples:
+  overmind subscribe-topic 'build.*' --agent writer
+  overmind subscribe-topic 'build.*' --agent writer --remove
+  overmind subscribe-topic                    list all")]
+    SubscribeTopic(SubscribeTopicArgs),
+    /// Send and read messages of agents
+    #[command(subcommand)]
+    Mail(MailCommand),
+    /// Tell whether an agent may do something, and by which rule
+    #[command(after_help = "\
+Examples:
+  overmind can writer message editor
+  overmind can writer write drafts/1          6 is the exit code of a denial")]
+    Can(CanArgs),
+    /// Show and change what agents may do in the mesh
+    #[command(subcommand)]
+    Acl(AclCommand),
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     Key(KeyCommand),

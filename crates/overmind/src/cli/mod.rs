@@ -9,6 +9,7 @@ pub mod args;
 pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
+pub mod args_mesh;
 pub mod args_more;
 pub mod args_room;
 pub mod attach;
@@ -24,6 +25,7 @@ pub mod live;
 pub mod logs_all;
 pub mod look;
 pub mod mcp;
+pub mod mesh;
 pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
@@ -131,6 +133,12 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
+        Command::Mesh(command) => Box::pin(mesh::mesh(cx, command)).await,
+        Command::Publish(args) => mesh::publish(cx, &args).await,
+        Command::SubscribeTopic(args) => mesh::subscribe_topic(cx, args).await,
+        Command::Mail(command) => Box::pin(mesh::mail(cx, command)).await,
+        Command::Can(args) => mesh::can(cx, args).await,
+        Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,

@@ -203,6 +203,11 @@ impl Remote {
         Ok(self.client.run_done(id, done).await?)
     }
 
+    /// The client underneath, for what is shown as it comes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub async fn room_leaks(&self) -> Result<Leaks, Failure> {
         Ok(self.client.room_leaks().await?)
     }

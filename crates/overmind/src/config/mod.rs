@@ -22,6 +22,7 @@ use overmind_core::canary::Declared;
 use overmind_sandbox::microvm::Acceleration;
 
 use canaries::DeclaredCanary;
+use crate::app::permissions::PermissionsPlace;
 pub use data::DataDir;
 pub use env::Env;
 pub use error::ConfigError;
@@ -76,6 +77,7 @@ pub struct Config {
     /// Those on top of what every session has.
     declared_canaries: Vec<DeclaredCanary>,
     pub policy: PolicyChoice,
+    pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
     pub log_level: String,
@@ -242,6 +244,7 @@ impl Config {
             canaries: layers.text_of(key::CANARIES) != Some("off"),
             declared_canaries: canaries::declared(&layers)?,
             policy: policy(&layers),
+            permissions: permissions(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
@@ -275,6 +278,19 @@ fn policy(layers: &Layers) -> PolicyChoice {
         _ if path == "none" => PolicyChoice::Off { said: placed.source.to_string() },
         Source::Default => PolicyChoice::Usual(path.into()),
         Source::File { .. } | Source::Env(_) | Source::Flag(_) => PolicyChoice::File(path.into()),
+    }
+}
+
+fn permissions(layers: &Layers) -> PermissionsPlace {
+    let placed = layers.0.get(key::PERMISSIONS_FILE).expect("the table gives it a default");
+    let path = PathBuf::from(placed.value.to_string());
+    match &placed.source {
+        Source::Default => {
+            PermissionsPlace { files: vec![path.clone(), path.with_extension("toml")], must: false }
+        }
+        Source::File { .. } | Source::Env(_) | Source::Flag(_) => {
+            PermissionsPlace { files: vec![path], must: true }
+        }
     }
 }
 

@@ -94,6 +94,7 @@ pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
+pub const PERMISSIONS_FILE: &str = "permissions.file";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -438,6 +439,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 2, max: 1000 },
         Some("3"),
         "a rule is proposed for what was approved so often in one and the same form",
+    ),
+    setting(
+        PERMISSIONS_FILE,
+        None,
+        Kind::Path,
+        Some("<data>/permissions.json"),
+        "what agents may do in the mesh, read again when it changes; JSON, or TOML when it ends in .toml, where permissions.toml is looked for too",
     ),
     setting(
         LOG_LEVEL,

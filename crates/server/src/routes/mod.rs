@@ -14,6 +14,7 @@ use overmind_api::ProblemKind;
 use crate::cx::Cx;
 use crate::fault::Fault;
 
+pub(crate) mod acl;
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod attach;
@@ -22,6 +23,7 @@ pub(crate) mod health;
 pub(crate) mod inbox;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod mesh;
 pub(crate) mod rooms;
 pub(crate) mod runs;
 
@@ -133,9 +135,34 @@ routes! {
     Long post "/api/backup" => admin::backup;
     Long post "/api/prune" => admin::prune;
     Quick get "/api/openapi.json" => admin::openapi;
+
+    Quick get "/mesh/blackboard" => mesh::board_list;
+    Quick get "/mesh/blackboard/{*key}" => mesh::board_get;
+    Quick put "/mesh/blackboard/{*key}" => mesh::board_put;
+    Quick delete "/mesh/blackboard/{*key}" => mesh::board_delete;
+    Quick get "/mesh/watch" => mesh::board_watch;
+    Quick post "/mesh/message" => mesh::message_send;
+    Quick get "/mesh/messages" => mesh::message_list;
+    Long post "/mesh/messages/receive" => mesh::message_receive;
+    Quick post "/mesh/messages/ack" => mesh::message_ack;
+    Quick post "/mesh/messages/requeue" => mesh::message_requeue;
+    Quick post "/mesh/publish" => mesh::topic_publish;
+    Quick post "/mesh/subscribe" => mesh::topic_subscribe;
+    Quick delete "/mesh/subscribe" => mesh::topic_unsubscribe;
+    Quick get "/mesh/subscriptions" => mesh::topic_list;
+    Quick post "/mesh/register" => mesh::register;
+    Quick get "/mesh/agents" => mesh::agent_list;
+    Quick get "/mesh/agents/{id}/history" => mesh::agent_history;
+    Quick post "/mesh/spawn" => mesh::spawn;
+    Quick get "/mesh/permissions" => acl::acl_list;
+    Quick get "/mesh/permissions/{agent}" => acl::acl_effective;
+    Quick put "/mesh/permissions/{agent}" => acl::acl_put;
+    Quick delete "/mesh/permissions/{agent}" => acl::acl_delete;
+    Quick get "/mesh/can" => acl::can;
 }
 
-/// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.
+/// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`, and
+/// the list of the shared state also with a slash at its end.
 fn add(
     router: Router<Arc<Cx>>,
     path: &str,
@@ -149,6 +176,9 @@ fn add(
 }
 
 fn alias(path: &str) -> Option<String> {
+    if path == "/mesh/blackboard" {
+        return Some("/mesh/blackboard/".to_owned());
+    }
     path.strip_prefix("/api/runs").map(|rest| format!("/api/sessions{rest}"))
 }
 
