@@ -54,6 +54,8 @@ pub(crate) struct MeshState {
     registrations: Mutex<BTreeMap<AgentId, Arc<Registration>>>,
     /// Neither a session's agent nor its parent ever changes.
     lines: Mutex<HashMap<SessionId, Line>>,
+    /// Held over counting children and starting one.
+    spawning: tokio::sync::Mutex<()>,
 }
 
 impl MeshState {

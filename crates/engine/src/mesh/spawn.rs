@@ -69,10 +69,10 @@ impl Engine {
         let object = there.as_ref().map_or(wish.role.as_str(), |agent| &agent.spec.name).to_owned();
         let what = || format!("Agent {} cannot spawn {object}", who.name);
         self.permit(who, Verb::Spawn, &object, what).await?;
+        let _turn = self.cortex.mesh.spawning.lock().await;
         let parent = match who.session {
             Some(session) => {
                 let row = self.find_session(session).await?;
-                // A child that a crash has us start again is counted already.
                 self.has_room_for_children(who, &row).await?;
                 Some(row)
             }

@@ -141,8 +141,9 @@ async fn what_has_expired_is_never_read_and_is_collected() {
                 return;
             }
             // Read as often as it changes, it is there or gone and never past its time.
+            let past = engine.now() >= entry.expires_at.unwrap();
             let found = engine.board_get(by, None, "a/1").await;
-            assert_eq!(found.is_ok(), engine.now() < entry.expires_at.unwrap() && found.is_ok());
+            assert!(!past || found.is_err(), "{found:?}");
             let _ = tokio::time::timeout(Duration::from_millis(100), mesh.changed()).await;
         }
     };
@@ -343,7 +344,7 @@ async fn a_letter_wakes_a_session_that_waits_and_starts_one_where_the_matrix_say
 
 #[tokio::test]
 async fn a_child_stands_beneath_its_parent_and_may_no_more() {
-    let world = world([ask("x?"), ask("y?"), ask("z?")]).await;
+    let world = world(std::iter::repeat_with(|| ask("x?")).take(20)).await;
     let own = Permissions {
         blackboard_read: vec!["plans/**".into()],
         spawn: vec!["helper".into(), "wide".into()],

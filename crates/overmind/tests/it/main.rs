@@ -15,6 +15,7 @@ mod inbox;
 mod kills;
 mod life;
 mod mcp;
+mod mesh;
 mod nouns;
 mod offline;
 mod policy;

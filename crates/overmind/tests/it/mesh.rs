@@ -1,0 +1,193 @@
+//! The mesh in the whole product: agents with tokens of their own, kills, files that change.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::commands::Commands;
+use crate::home::{Done, until};
+
+/// Tells its token, then every line that it reads.
+const AGENT: &str = "echo token:$OVERMIND_TOKEN; while read line; do echo \"heard $line\"; done";
+
+fn agent(home: &Commands, name: &str) {
+    let command = json!({"provider": "raw", "argv": ["sh", "-c", AGENT], "kind": "session"});
+    let agent = json!({
+        "name": name, "role": "talks", "model": "command", "sandbox": "none", "command": command,
+    });
+    let file = home.0.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).expect("the home can be written");
+    home.run(&["agent", "create", "--file", file.to_str().expect("a path")]).ok();
+}
+
+/// A run of the agent that lives, and its token.
+fn at_work(home: &Commands, name: &str) -> String {
+    home.run(&["run", "--name", name, name]).ok();
+    home.alive(name);
+    let log = home.says(name, "token:ovs_");
+    let token = log.split("token:").nth(1).expect("it tells its token");
+    token.split_whitespace().next().expect("it has characters").to_owned()
+}
+
+fn permit(home: &Commands, permissions: &Value) {
+    let file = home.0.data().join("permissions.json");
+    std::fs::create_dir_all(home.0.data()).expect("the data directory");
+    std::fs::write(file, json!({"permissions": permissions}).to_string()).expect("it is written");
+}
+
+fn as_agent(home: &Commands, token: &str, args: &[&str]) -> Done {
+    home.0.run_env(&[("OVERMIND_TOKEN", token)], args)
+}
+
+/// A request as a client makes it that knows only HTTP.
+fn curl(home: &Commands, token: &str, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
+    let socket = home.0.data().join("overmind.sock");
+    let mut command = Command::new("curl");
+    command.args(["-s", "--max-time", "20", "--unix-socket", socket.to_str().expect("a path")]);
+    command.args(["-X", method, "-w", "\n%{http_code}"]);
+    command.args(["-H", &format!("Authorization: Bearer {token}")]);
+    if let Some(body) = body {
+        command.args(["-H", "Content-Type: application/json", "-d", body]);
+    }
+    let out = command.arg(format!("http://localhost{path}")).output().expect("curl runs");
+    let text = String::from_utf8(out.stdout).expect("it is text");
+    let (body, status) = text.rsplit_once('\n').expect("a status");
+    (status.parse().expect("a number"), serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+#[test]
+fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
+    let mut home = Commands(crate::home::Home::new());
+    permit(
+        &home,
+        &json!({
+            "ann": {"can_message": ["bob"], "blackboard_write": ["tasks/*"],
+                    "blackboard_read": ["tasks/**"], "can_publish": ["work.**"]},
+            "bob": {"can_subscribe": ["work.*"], "on_message": "queue"},
+        }),
+    );
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    agent(&home, "bob");
+    let (ann, bob) = (at_work(&home, "ann"), at_work(&home, "bob"));
+
+    let put = |key: &str, token: &str| {
+        curl(&home, token, "PUT", &format!("/mesh/blackboard/{key}?agent_id=ann"), Some(r#"{"n":1}"#))
+    };
+    let (status, entry) = put("tasks/1", &ann);
+    assert_eq!((status, &entry["version"], &entry["written_by"]), (200, &json!(1), &json!("ann")));
+    let (status, denied) = put("tasks/1/deep", &ann);
+    assert_eq!(status, 403);
+    assert!(denied["error"].as_str().is_some_and(|text| text.contains("Agent ann cannot write")));
+    let (status, other) = put("tasks/1", &bob);
+    assert_eq!(status, 403, "{other}");
+    assert!(other["error"].as_str().is_some_and(|text| text.contains("the token is `bob`'s")));
+    let listed = curl(&home, &ann, "GET", "/mesh/blackboard/?prefix=tasks/&agent_id=ann", None);
+    assert_eq!((listed.0, listed.1.as_array().map(Vec::len)), (200, Some(1)));
+    let (status, _) = curl(&home, &bob, "GET", "/mesh/blackboard/tasks/1", None);
+    assert_eq!(status, 403);
+    let (status, _) = curl(&home, "ovs_no", "GET", "/mesh/blackboard/tasks/1", None);
+    assert_eq!(status, 401);
+
+    as_agent(&home, &bob, &["subscribe-topic", "work.*"]).ok();
+    as_agent(&home, &bob, &["subscribe-topic", "**"]).fails(6).says("cannot subscribe");
+    let done = as_agent(&home, &ann, &["publish", "work.done", "{\"a\":1}", "-o", "json"]).ok().json();
+    assert_eq!(done["subscribers_notified"], 1);
+    let sent = as_agent(&home, &ann, &["mail", "send", "bob", "hello", "-o", "json"]).ok().json();
+    as_agent(&home, &bob, &["mail", "send", "ann", "hello"]).fails(6).says("bob cannot message ann");
+
+    // Killed between publish and acknowledgement: the same letters come once more.
+    let read = |home: &Commands| as_agent(home, &bob, &["mail", "read", "-o", "json"]).ok().json();
+    let first = read(&home);
+    let ids: Vec<String> =
+        first.as_array().expect("a list").iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    assert_eq!((ids.len(), &first[1]["id"]), (2, &sent["id"]));
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(read(&home), json!([]), "bob holds them still");
+    let mut give_back = vec!["mail", "requeue", "--agent", "bob"];
+    give_back.extend(ids.iter().map(String::as_str));
+    home.run(&give_back).ok();
+    let again = read(&home);
+    assert_eq!(again[0]["id"], first[0]["id"]);
+    assert_eq!((again[1]["id"].clone(), &again[1]["attempt"]), (first[1]["id"].clone(), &json!(2)));
+    let mut ack = vec!["mail", "ack"];
+    ack.extend(ids.iter().map(String::as_str));
+    as_agent(&home, &bob, &ack).ok();
+    as_agent(&home, &bob, &ack).fails(3);
+    assert_eq!(read(&home), json!([]));
+
+    home.run(&["can", "ann", "message", "bob"]).ok();
+    home.run(&["can", "ann", "message", "carl"]).fails(6).shows("acl allow");
+    home.run(&["acl", "show", "ann"]).ok().shows("can_message").ok();
+    home.run(&["kill", "ann", "bob"]).ok();
+    home.check();
+}
+
+#[test]
+fn a_permission_file_that_changes_counts_and_a_broken_one_does_not() {
+    let mut home = Commands(crate::home::Home::new());
+    home.0.start(&["--listen", "none"], &[]);
+    let can = |home: &Commands| home.run(&["can", "ann", "read", "notes/a"]).code;
+    assert_eq!(can(&home), 6);
+    permit(&home, &json!({"default": {"blackboard_read": ["notes/*"]}}));
+    until("the file is read", || (can(&home) == 0).then_some(()));
+    let file = home.0.data().join("permissions.json");
+    std::fs::write(&file, r#"{"permissions": {"default": {"blackbord_read": []}}}"#)
+        .expect("it is written");
+    until("the mistake is told", || home.0.log().contains("blackbord_read").then_some(()));
+    assert_eq!(can(&home), 0, "the last one holds");
+    home.run(&["acl", "allow", "ann", "message", "bob"]).ok();
+    assert_eq!(can(&home), 6, "an own entry takes the place of the default");
+    home.run(&["acl", "revoke", "ann", "message", "carl"]).fails(3);
+    home.run(&["acl", "rm", "ann"]).ok();
+    assert_eq!(can(&home), 0);
+    home.0.kill();
+    let refused = home.run(&["up", "--listen", "none"]).fails(1);
+    refused.says("permissions.json is no permission matrix");
+}
+
+#[test]
+fn letters_wake_a_command_and_keys_expire_are_watched_and_paged() {
+    let mut home = Commands(crate::home::Home::new());
+    permit(&home, &json!({"default": {"can_message": ["*"]}}));
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    at_work(&home, "ann");
+    home.run(&["mail", "send", "ann", "{\"say\":\"good morning\"}"]).ok();
+    home.says("ann", "good morning");
+    let waiting = home.run(&["mesh", "agents", "-o", "json"]).ok().json();
+    until("it was taken", || {
+        let now = home.run(&["mesh", "agents", "-o", "json"]).ok().json();
+        (now[0]["waiting"] == 0).then_some(())
+    });
+    assert_eq!(waiting[0]["name"], "ann");
+
+    home.run(&["mesh", "put", "brief/1", "1", "--ttl", "1"]).ok();
+    for n in 0..5 {
+        home.run(&["mesh", "put", &format!("long/{n}"), "[1]", "--new"]).ok();
+    }
+    home.run(&["mesh", "put", "long/1", "2", "--new"]).fails(5).says("stands at version 1");
+    until("it has expired", || (home.run(&["mesh", "get", "brief/1"]).code == 3).then_some(()));
+    let token = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    until("the sweep has told of it", || {
+        let (_, log) = curl(&home, token.trim(), "GET", "/api/events?limit=50", None);
+        log.to_string().contains("blackboard.expired").then_some(())
+    });
+    assert_eq!(home.run(&["mesh", "list", "long/", "-o", "name"]).ok().out.lines().count(), 5);
+    let (status, page) =
+        curl(&home, token.trim(), "GET", "/mesh/blackboard?prefix=long/&limit=2", None);
+    assert_eq!((status, page[1]["key"].clone()), (200, json!("long/1")));
+    let (_, next) = curl(
+        &home,
+        token.trim(),
+        "GET",
+        "/mesh/blackboard?prefix=long/&limit=2&cursor=6c6f6e672f31",
+        None,
+    );
+    assert_eq!(next[0]["key"], "long/2");
+    home.run(&["mesh", "rm", "long/0"]).ok();
+    home.run(&["mesh", "rm", "long/0"]).fails(3);
+    home.run(&["kill", "ann"]).ok();
+    home.check();
+}
