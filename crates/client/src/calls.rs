@@ -85,7 +85,7 @@ impl Client {
             headers: vec![],
             body: None,
             patience: Patience::Quick,
-            also_fine: Some(503),
+            also_fine: &[503],
         };
         parse(&Box::pin(self.connections.call(call)).await?)
     }
@@ -605,7 +605,7 @@ impl Client {
         patience: Patience,
     ) -> Result<Answer, ClientError> {
         let body = body.map(Into::into);
-        let call = Call { method, target, headers, body, patience, also_fine: None };
+        let call = Call { method, target, headers, body, patience, also_fine: &[] };
         // Boxed: every method above would carry its states, and some callers nest them.
         Box::pin(self.connections.call(call)).await
     }

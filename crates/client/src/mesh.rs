@@ -11,7 +11,7 @@ use overmind_api::{
 use serde_json::Value;
 
 use crate::calls::Client;
-use crate::connection::Patience;
+use crate::connection::{Call, Patience};
 use crate::error::ClientError;
 use crate::page::{Page, TargetPath};
 use crate::stream::{From, Message, Reader, Said, Stream};
@@ -137,6 +137,24 @@ impl Client {
 
     pub async fn mesh_spawn(&self, wish: &SpawnRequest) -> Result<SpawnDone, ClientError> {
         self.post("/mesh/spawn", wish).await
+    }
+
+    /// One message of MCP at a run's own door; the answer may be an error of JSON-RPC.
+    pub async fn mcp_message(&self, message: &Value) -> Result<Value, ClientError> {
+        let body = message.to_string().into_bytes().into();
+        let call = Call {
+            method: Method::POST,
+            target: "/mcp",
+            headers: vec![],
+            body: Some(body),
+            patience: Patience::Long,
+            also_fine: &[400, 404],
+        };
+        let answer = Box::pin(self.connections().call(call)).await?;
+        serde_json::from_slice(&answer.body).map_err(|err| ClientError::Unreadable {
+            attempt: answer.attempt,
+            why: err.to_string(),
+        })
     }
 
     pub async fn acl_list(&self) -> Result<Acl, ClientError> {

@@ -591,7 +591,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         key: Key,
     ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>>;
     /// Entries whose keys begin with exactly `prefix` and come after `after`, by key, whatever
-    /// their age. Keys are compared byte by byte.
+    /// their age. Keys are compared byte by byte. A page whose values grow large ends early, after
+    /// one at least.
     fn board_list(
         &self,
         colony: ColonyId,
@@ -610,7 +611,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         to: AgentId,
         id: LetterId,
     ) -> Fut<'_, Result<Option<Letter>, StoreError>>;
-    /// Letters of an agent in the order in which they came, those after the place `after` only.
+    /// Letters of an agent in the order in which they came, those after the place `after` only. A
+    /// page whose payloads grow large ends early, after one at least.
     fn letter_list(
         &self,
         to: AgentId,

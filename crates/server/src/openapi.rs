@@ -6,7 +6,7 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequi
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    acl, admin, agents, attach, commands, health, inbox, mcp, memory, mesh, rooms, runs,
+    acl, admin, agents, attach, commands, door, health, inbox, mcp, memory, mesh, rooms, runs,
 };
 
 /// Paths that need no token.
@@ -45,9 +45,9 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mesh::board_list, mesh::board_get, mesh::board_put, mesh::board_delete, mesh::board_watch,
         mesh::message_send, mesh::message_list, mesh::message_receive, mesh::message_ack,
         mesh::message_requeue, mesh::topic_publish, mesh::topic_subscribe,
-        mesh::topic_unsubscribe, mesh::topic_list, mesh::register, mesh::agent_list,
+        mesh::topic_unsubscribe, mesh::topic_list, mesh::register, mesh::mesh_agent_list,
         mesh::agent_history, mesh::spawn, acl::acl_list, acl::acl_effective, acl::acl_put,
-        acl::acl_delete, acl::can,
+        acl::acl_delete, acl::can, door::door,
     ),
     components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent)),
     modifiers(&Common),

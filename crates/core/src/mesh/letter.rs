@@ -195,6 +195,8 @@ pub enum LetterFilter {
     Readable(Timestamp),
     /// All that are not dead.
     Living,
+    /// Those of them that this session has read and not acknowledged.
+    HeldBy(SessionId),
     Dead,
 }
 

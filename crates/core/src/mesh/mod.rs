@@ -43,6 +43,23 @@ pub const MAX_SPAWN_DEPTH: usize = 4;
 /// Children of one session that have not ended.
 pub const MAX_CHILDREN: u32 = 8;
 
+/// Tools that a run's own door offers whatever its agent's list of tools says: the permission
+/// matrix decides what they may.
+pub const DOOR_TOOLS: [&str; 10] = [
+    "list_agents",
+    "list_shared_state",
+    "publish_event",
+    "read_agent_history",
+    "read_messages",
+    "read_shared_state",
+    "send_message",
+    "spawn_agent",
+    "subscribe_event",
+    "write_shared_state",
+];
+/// Tools of the memory, offered there too.
+pub const DOOR_MEMORY: [&str; 2] = ["search_memory", "store_memory"];
+
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoardEntry {

@@ -443,14 +443,17 @@ impl Engine {
     ) -> Result<BoardFound, EngineError> {
         let matrix = self.readable(who, prefix).await?;
         let (mut found, mut looked, mut after) = (BoardFound::default(), 0, after);
+        let rows = ROWS.min(limit.max(1));
         loop {
             let page = self.cortex.store.board_list(
                 ColonyId::DEFAULT,
                 prefix.to_owned(),
                 after.clone(),
-                ROWS.min(limit.max(1)),
+                rows,
             );
             let page = page.await?;
+            // Fewer than wanted: the end, or values that are large.
+            let short = page.len() < rows as usize;
             let now = self.cortex.clock.now();
             let Some(last) = page.last() else { return Ok(found) };
             after = Some(last.key.to_string());
@@ -466,7 +469,7 @@ impl Engine {
                     return Ok(found);
                 }
             }
-            if looked >= LOOKED_AT {
+            if looked >= LOOKED_AT || (short && !found.entries.is_empty()) {
                 found.next = after;
                 return Ok(found);
             }

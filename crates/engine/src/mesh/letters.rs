@@ -34,6 +34,9 @@ pub(super) const MAX_BATCH: u32 = 100;
 /// Longest wait of one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
+/// Between two looks of a call that waits while all letters are held.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// What is counted and waited for of one agent's letters.
 #[derive(Debug)]
 pub(super) struct Mailbox {
@@ -312,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Also answers when the next letter can be read.
+    /// Also answers when to look again.
     async fn receive_now(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -326,31 +329,27 @@ impl Engine {
         }
         let _turn = mailbox.turn.lock().await;
         let now = self.cortex.clock.now();
-        let all = self.cortex.store.letter_list(agent, LetterFilter::Living, 0, MAX_WAITING).await?;
-        let earlier = |letter: &&Letter| {
-            holder.is_some() && letter.mark.session == session && letter.mark.holder != holder
-                && letter.mark.holder.is_some()
-        };
-        let done: Vec<LetterId> = all.iter().filter(earlier).map(|letter| letter.id).collect();
-        if !done.is_empty() {
-            self.acknowledge(mailbox, agent, by, done).await?;
+        if let (Some(call), Some(session)) = (holder, session) {
+            let held = LetterFilter::HeldBy(session);
+            let held = self.cortex.store.letter_list(agent, held, 0, MAX_BATCH).await?;
+            let (same, earlier): (Vec<Letter>, Vec<Letter>) =
+                held.into_iter().partition(|letter| letter.mark.holder == Some(call));
+            // Not what it has read in another way: that is acknowledged in that way.
+            let by_calls = earlier.iter().filter(|letter| letter.mark.holder.is_some());
+            let done: Vec<LetterId> = by_calls.map(|letter| letter.id).collect();
+            if !done.is_empty() {
+                self.acknowledge(mailbox, agent, by, done).await?;
+            }
+            if !same.is_empty() {
+                return Ok((same, None));
+            }
         }
-        let mut letters: Vec<Letter> = all
-            .iter()
-            .filter(|letter| !earlier(letter))
-            .filter(|letter| holder.is_some() && letter.mark.holder == holder)
-            .cloned()
-            .collect();
-        if !letters.is_empty() {
-            return Ok((letters, None));
-        }
-        let living = all.iter().filter(|letter| !earlier(letter) && letter.fate(now).is_none());
-        let (readable, later): (Vec<&Letter>, Vec<&Letter>) =
-            living.partition(|letter| letter.mark.visible_at <= now);
-        let next = later.iter().map(|letter| letter.mark.visible_at).min();
-        letters.extend(readable.into_iter().take(limit as usize).cloned());
+        let readable = LetterFilter::Readable(now);
+        let mut letters = self.cortex.store.letter_list(agent, readable, 0, limit).await?;
+        letters.retain(|letter| letter.fate(now).is_none());
         if letters.is_empty() {
-            return Ok((letters, next));
+            // Those that are there are held; one may be given back by time alone.
+            return Ok((letters, Some(now.after(LOOK_AGAIN))));
         }
         let mut guards = Vec::with_capacity(letters.len());
         let mut changes = Vec::with_capacity(letters.len());
@@ -368,7 +367,7 @@ impl Engine {
         });
         let commit = explained(event("mail.delivered", now, payload), guards, changes);
         self.cortex.store.commit(commit).await?;
-        Ok((letters, next))
+        Ok((letters, None))
     }
 
     /// Letters of an agent that are not dead, or those that are, in the order in which they came,

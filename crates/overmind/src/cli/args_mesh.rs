@@ -17,7 +17,7 @@ Examples:
   overmind mesh put tasks/42 '{\"state\":\"open\"}'
   overmind mesh put notes/today \"a text\"            what is not JSON is a text
   overmind mesh put locks/build me --new --ttl 60     only if nobody has it
-  overmind mesh put tasks/42 - --version 3 < task.json")]
+  overmind mesh put tasks/42 - --if-version 3 < task.json")]
     Put(MeshPutArgs),
     /// List keys that begin with a prefix
     #[command(visible_alias = "ls")]
@@ -41,7 +41,7 @@ Examples:
         key: String,
         /// Only if it stands at this version
         #[arg(long, value_name = "N")]
-        version: Option<u64>,
+        if_version: Option<u64>,
     },
     /// List agents with what they can do and how many letters wait for them
     Agents,
@@ -58,7 +58,7 @@ pub struct MeshPutArgs {
     pub ttl: Option<u64>,
     /// Only if the key stands at this version
     #[arg(long, value_name = "N", conflicts_with = "new")]
-    pub version: Option<u64>,
+    pub if_version: Option<u64>,
     /// Only if the key is not there
     #[arg(long)]
     pub new: bool,

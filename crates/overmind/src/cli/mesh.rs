@@ -71,10 +71,10 @@ pub async fn mesh(cx: &Context, command: MeshCommand) -> Outcome {
             let entry = client.board_fetch(&key).await?;
             show::one(&cx.out, &entry, &entry.key, || fields(&entry))?;
         }
-        MeshCommand::Put(MeshPutArgs { key, value, ttl, version, new }) => {
+        MeshCommand::Put(MeshPutArgs { key, value, ttl, if_version, new }) => {
             let query = BlackboardPutQuery {
                 ttl,
-                version: if new { Some(0) } else { version },
+                version: if new { Some(0) } else { if_version },
                 ..BlackboardPutQuery::default()
             };
             let entry = client.board_put(&key, &value_of(&value)?, &query).await?;
@@ -96,8 +96,8 @@ pub async fn mesh(cx: &Context, command: MeshCommand) -> Outcome {
                 cx.out.line(&change)?;
             }
         }
-        MeshCommand::Rm { key, version } => {
-            client.board_delete(&key, version).await?;
+        MeshCommand::Rm { key, if_version } => {
+            client.board_delete(&key, if_version).await?;
             let done = json!({"ok": true, "key": key});
             show::one(&cx.out, &done, &key, || vec![("deleted", cell(key.as_str()))])?;
         }

@@ -25,6 +25,7 @@ pub mod live;
 pub mod logs_all;
 pub mod look;
 pub mod mcp;
+pub mod mcp_serve;
 pub mod mesh;
 pub mod policy_cmd;
 pub mod progress;

@@ -30,8 +30,10 @@ fn at_work(home: &Commands, name: &str) -> String {
 }
 
 fn permit(home: &Commands, permissions: &Value) {
+    use std::os::unix::fs::DirBuilderExt as _;
     let file = home.0.data().join("permissions.json");
-    std::fs::create_dir_all(home.0.data()).expect("the data directory");
+    let mut dir = std::fs::DirBuilder::new();
+    dir.recursive(true).mode(0o700).create(home.0.data()).expect("the data directory");
     std::fs::write(file, json!({"permissions": permissions}).to_string()).expect("it is written");
 }
 
@@ -119,7 +121,7 @@ fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
 
     home.run(&["can", "ann", "message", "bob"]).ok();
     home.run(&["can", "ann", "message", "carl"]).fails(6).shows("acl allow");
-    home.run(&["acl", "show", "ann"]).ok().shows("can_message").ok();
+    home.run(&["acl", "show", "ann"]).ok().shows("message bob");
     home.run(&["kill", "ann", "bob"]).ok();
     home.check();
 }
@@ -189,5 +191,121 @@ fn letters_wake_a_command_and_keys_expire_are_watched_and_paged() {
     home.run(&["mesh", "rm", "long/0"]).ok();
     home.run(&["mesh", "rm", "long/0"]).fails(3);
     home.run(&["kill", "ann"]).ok();
+    home.check();
+}
+
+/// What a client of the official SDK does at a run's door, over HTTP and over pipes.
+const SDK: &str = r#"
+import asyncio, json, os, sys
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def use(session):
+    tools = {tool.name for tool in (await session.list_tools()).tools}
+    assert {"write_shared_state", "read_messages", "spawn_agent"} <= tools, tools
+    assert "run_shell" not in tools, tools
+    async def call(name, **args):
+        done = await session.call_tool(name, args)
+        failed = getattr(done, "isError", None)
+        failed = done.is_error if failed is None else failed
+        return failed, json.loads(done.content[0].text)
+    failed, done = await call("write_shared_state", key="tasks/sdk", value={"by": "sdk"})
+    assert not failed and done["written"], done
+    failed, done = await call("read_shared_state", key="tasks/sdk")
+    assert not failed and done["value"] == {"by": "sdk"} and done["written_by"] == "ann", done
+    failed, done = await call("read_shared_state", key="secret/x")
+    assert failed and done["error"]["code"] == "denied", done
+    failed, done = await call("send_message", to="ann", message="to myself")
+    assert not failed and done["sent"], done
+    failed, done = await call("write_shared_state", key="tasks/sdk")
+    assert failed and done["error"]["code"] == "bad_args", done
+
+async def begin(session, modern):
+    await (session.discover() if modern else session.initialize())
+    await use(session)
+
+async def pipes(modern):
+    env = {name: os.environ[name] for name in ("OVERMIND_TOKEN", "OVERMIND_DATA", "HOME", "PATH")}
+    server = StdioServerParameters(command=sys.argv[1], args=["mcp", "serve"], env=env)
+    async with stdio_client(server) as (read, write):
+        async with ClientSession(read, write) as session:
+            await begin(session, modern)
+
+async def http(modern):
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+    headers = {"Authorization": "Bearer " + os.environ["OVERMIND_TOKEN"]}
+    async with httpx2.AsyncClient(headers=headers) as client:
+        async with streamable_http_client(sys.argv[2] + "/mcp", http_client=client) as streams:
+            async with ClientSession(streams[0], streams[1]) as session:
+                await begin(session, modern)
+
+for modern in (False, True):
+    asyncio.run(pipes(modern))
+    asyncio.run(http(modern))
+print("all fine")
+"#;
+
+#[test]
+fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
+    let Some(packages) = overmind_testkit::real::counterpart("MCP_PYTHON") else { return };
+    let mut home = Commands(crate::home::Home::new());
+    permit(
+        &home,
+        &json!({"ann": {"blackboard_write": ["tasks/*"], "blackboard_read": ["tasks/*"],
+                        "can_message": ["ann"], "on_message": "queue"}}),
+    );
+    let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
+    let url = server["url"].as_str().expect("it listens").to_owned();
+    agent(&home, "ann");
+    let token = at_work(&home, "ann");
+    let script = home.0.path().join("sdk.py");
+    std::fs::write(&script, SDK).expect("the home can be written");
+    let done = Command::new("python3")
+        .arg(&script)
+        .args([env!("CARGO_BIN_EXE_overmind"), &url])
+        .env("PYTHONPATH", packages)
+        .env("OVERMIND_TOKEN", &token)
+        .env("OVERMIND_DATA", home.0.data())
+        .output()
+        .expect("python runs");
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(String::from_utf8_lossy(&done.stdout).contains("all fine"), "{told}");
+    home.run(&["kill", "ann"]).ok();
+    home.check();
+}
+
+#[test]
+fn the_door_is_a_runs_own_and_speaks_both_revisions() {
+    let mut home = Commands(crate::home::Home::new());
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    let token = at_work(&home, "ann");
+    let admin = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    let ask = |token: &str, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        curl(&home, token, "POST", "/mcp", Some(&message.to_string()))
+    };
+    assert_eq!(ask(admin.trim(), "tools/list", json!({})).0, 403);
+    let (_, old) = ask(&token, "initialize", json!({"protocolVersion": "2025-11-25"}));
+    assert_eq!(old["result"]["protocolVersion"], "2025-11-25");
+    let (_, new) = ask(&token, "server/discover", json!({}));
+    assert_eq!(new["result"]["supportedVersions"], json!(["2026-07-28", "2025-11-25"]));
+    let (status, unknown) = ask(&token, "prompts/list", json!({}));
+    assert_eq!((status, &unknown["error"]["code"]), (404, &json!(-32601)));
+    let meta = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}});
+    let (status, other) = ask(&token, "tools/list", meta);
+    assert_eq!((status, &other["error"]["code"]), (400, &json!(-32022)));
+    let call = json!({"name": "write_shared_state", "arguments": {"key": "a", "value": 1}});
+    let (status, denied) = ask(&token, "tools/call", call);
+    assert_eq!((status, &denied["result"]["isError"]), (200, &json!(true)));
+    let error = &denied["result"]["structuredContent"]["error"];
+    assert_eq!(error["code"], "denied");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("acl allow")), "{error}");
+    let (status, _) = curl(&home, &token, "POST", "/mcp", Some(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#));
+    assert_eq!(status, 202);
+    home.run(&["kill", "ann"]).ok();
+    home.status("ann", "canceled");
+    assert_eq!(ask(&token, "tools/list", json!({})).0, 401, "its token ended with it");
     home.check();
 }

@@ -23,7 +23,7 @@ use crate::cx::Cx;
 use crate::extract::{AgentPath, AnyBody, Body, KeyOfBoard, LargeBody, Query, Who, if_match, parse_bool};
 use crate::fault::Fault;
 use crate::mesh_stream::BoardSource;
-use crate::page::{Window, json, list, next_link};
+use crate::page::{Window, json, next_link};
 use crate::sse;
 
 fn entry(entry: &BoardEntry) -> Response {
@@ -255,8 +255,14 @@ pub(crate) async fn message_list(
     let (limit, after) = (window.limit, window.after.unwrap_or(0));
     let letters = cx.engine.letters_list(&caller, agent.as_deref(), dead, after, limit).await?;
     let now = cx.engine.now();
-    let cursor = |letter: &overmind_core::mesh::Letter| letter.place.to_string();
-    Ok(list(&uri, limit, letters, cursor, |letter| Letter::at(letter, now)))
+    // A page ends early when payloads are large, so only an empty one is the last.
+    let last = letters.last().map(|letter| letter.place.to_string());
+    let rows: Vec<Letter> = letters.into_iter().map(|letter| Letter::at(letter, now)).collect();
+    let mut response = json(&rows);
+    if let Some(link) = last.and_then(|cursor| next_link(&uri, &cursor)) {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    Ok(response)
 }
 
 /// Hands out letters, oldest first. Whoever reads one acknowledges it in time, or it can be read
@@ -392,7 +398,7 @@ pub(crate) async fn register(
 #[utoipa::path(get, path = "/mesh/agents", tag = "mesh",
     params(("details" = Option<bool>, Query)),
     responses((status = 200, body = std::collections::BTreeMap<String, String>)))]
-pub(crate) async fn agent_list(
+pub(crate) async fn mesh_agent_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     mut query: Query,

@@ -19,6 +19,7 @@ pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod attach;
 pub(crate) mod commands;
+pub(crate) mod door;
 pub(crate) mod health;
 pub(crate) mod inbox;
 pub(crate) mod mcp;
@@ -151,7 +152,7 @@ routes! {
     Quick delete "/mesh/subscribe" => mesh::topic_unsubscribe;
     Quick get "/mesh/subscriptions" => mesh::topic_list;
     Quick post "/mesh/register" => mesh::register;
-    Quick get "/mesh/agents" => mesh::agent_list;
+    Quick get "/mesh/agents" => mesh::mesh_agent_list;
     Quick get "/mesh/agents/{id}/history" => mesh::agent_history;
     Quick post "/mesh/spawn" => mesh::spawn;
     Quick get "/mesh/permissions" => acl::acl_list;
@@ -159,6 +160,8 @@ routes! {
     Quick put "/mesh/permissions/{agent}" => acl::acl_put;
     Quick delete "/mesh/permissions/{agent}" => acl::acl_delete;
     Quick get "/mesh/can" => acl::can;
+
+    Long post "/mcp" => door::door;
 }
 
 /// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`, and

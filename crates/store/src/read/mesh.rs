@@ -12,6 +12,29 @@ use super::queries::{MAX_PAGE, bounded, many, one};
 use super::rows::{Cells, blob, int};
 use crate::error::Outcome;
 
+/// Bytes of values after which a page ends.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// Reads rows until there are no more, or until what the cell at `at` holds of them grows large.
+fn within<T>(
+    conn: &Connection,
+    sql: &str,
+    with: impl rusqlite::Params,
+    at: usize,
+    read: impl Fn(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Vec<T>> {
+    let mut find = conn.prepare_cached(sql)?;
+    let mut found = find.query(with)?;
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES
+        && let Some(row) = found.next()?
+    {
+        bytes += Cells::new(row, "mesh").str(at)?.len();
+        all.push(read(row)?);
+    }
+    Ok(all)
+}
+
 const BOARD: &str = "colony, key, value, version, written_by, workflow, created_at, updated_at, \
     ttl, expires_at, effect";
 
@@ -63,7 +86,7 @@ pub(crate) fn board_list(
     let after = after.unwrap_or_default();
     let with =
         params![blob(colony.as_u128()), prefix, end, after, bounded(limit, MAX_PAGE)];
-    many(conn, &sql, with, board)
+    within(conn, &sql, with, 2, board)
 }
 
 pub(crate) fn board_expired(
@@ -130,24 +153,32 @@ pub(crate) fn letter_list(
     after: u64,
     limit: u32,
 ) -> Outcome<Vec<Letter>> {
-    let (dead, by) = match filter {
-        LetterFilter::Readable(now) => (false, now.as_micros()),
-        LetterFilter::Living => (false, i64::MAX),
-        LetterFilter::Dead => (true, i64::MAX),
+    let (dead, by, session) = match filter {
+        LetterFilter::Readable(now) => (false, now.as_micros(), None),
+        LetterFilter::Living => (false, i64::MAX, None),
+        LetterFilter::HeldBy(session) => (false, i64::MAX, Some(blob(session.as_u128()))),
+        LetterFilter::Dead => (true, i64::MAX, None),
     };
     let sql = format!(
         "SELECT {LETTER} FROM letters
          WHERE recipient = ?1 AND is_dead = ?2 AND place > ?3 AND visible_at <= ?4
+           AND (?6 IS NULL OR session = ?6)
          ORDER BY place LIMIT ?5"
     );
-    let with =
-        params![blob(to.as_u128()), dead, int(after), by, bounded(limit, MAX_PAGE)];
-    many(conn, &sql, with, letter)
+    let with = params![
+        blob(to.as_u128()),
+        dead,
+        int(after),
+        by,
+        bounded(limit, MAX_PAGE),
+        session.as_ref().map(<[u8; 16]>::as_slice)
+    ];
+    within(conn, &sql, with, 7, letter)
 }
 
 pub(crate) fn letter_due(conn: &Connection, now: Timestamp, limit: u32) -> Outcome<Vec<Letter>> {
     let sql = format!("SELECT {LETTER} FROM letters WHERE due <= ?1 ORDER BY due LIMIT ?2");
-    many(conn, &sql, params![now.as_micros(), bounded(limit, MAX_PAGE)], letter)
+    within(conn, &sql, params![now.as_micros(), bounded(limit, MAX_PAGE)], 7, letter)
 }
 
 pub(crate) fn mailbox_list(

@@ -89,6 +89,22 @@ pub(super) async fn a_prefix_is_text_and_pages_follow_each_other(store: &dyn Sto
     assert_eq!(list("", None, 100).await.len(), 9);
 }
 
+pub(super) async fn a_page_of_large_values_ends_early(store: &dyn Store, world: &World) {
+    let large = json!("x".repeat(1 << 20));
+    let to = AgentId::mint(world.ids());
+    for n in 0..6 {
+        store.commit(put(entry(&format!("large/{n}"), 1, large.clone()))).await.unwrap();
+        store.commit(insert(&Letter { payload: large.clone(), ..letter(world, to, n) })).await.unwrap();
+    }
+    let page = store.board_list(COLONY, "large/".into(), None, 100).await.unwrap();
+    assert!((1..6).contains(&page.len()), "{}", page.len());
+    let after = page.last().map(|entry| entry.key.to_string());
+    let rest = store.board_list(COLONY, "large/".into(), after, 100).await.unwrap();
+    assert_eq!(page.len() + rest.len(), 6);
+    let letters = store.letter_list(to, LetterFilter::Living, 0, 100).await.unwrap();
+    assert!((1..6).contains(&letters.len()), "{}", letters.len());
+}
+
 pub(super) async fn what_has_expired_is_found_by_the_sweep(store: &dyn Store, _: &World) {
     for (text, expires) in [("c", Some(30)), ("a", Some(10)), ("b", Some(20)), ("d", None)] {
         let entry = BoardEntry { expires_at: expires.map(at), ..entry(text, 3, json!(1)) };
@@ -201,6 +217,11 @@ pub(super) async fn letters_are_marked_and_die(store: &dyn Store, world: &World)
     refused(store.commit(guarded(0, mark(held))).await);
     assert_eq!(store.letter_fetch(to, sent.id).await.unwrap().unwrap().mark, held);
     assert_eq!((readable(30).await, readable(31).await), (0, 1));
+    let held_by = async |session| {
+        store.letter_list(to, LetterFilter::HeldBy(session), 0, 9).await.unwrap().len()
+    };
+    assert_eq!(held_by(held.session.unwrap()).await, 1);
+    assert_eq!(held_by(world.session_id()).await, 0);
     assert_eq!(store.letter_due(at(99_999), 9).await.unwrap(), [], "it has tries left");
     let spent = LetterMark { attempts: 5, ..held };
     store.commit(one_change(mark(spent))).await.unwrap();

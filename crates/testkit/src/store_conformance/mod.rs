@@ -102,6 +102,7 @@ cases! {
     inbox::secrets_never_come_to_rest_in_the_inbox
     mesh::entries_round_trip_and_are_replaced
     mesh::a_prefix_is_text_and_pages_follow_each_other
+    mesh::a_page_of_large_values_ends_early
     mesh::what_has_expired_is_found_by_the_sweep
     mesh::of_many_writers_at_one_version_one_wins
     mesh::letters_round_trip_once_and_in_order

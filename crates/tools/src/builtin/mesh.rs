@@ -22,20 +22,6 @@ pub fn mesh_tools(mesh: &Arc<dyn Mesh>) -> Vec<Arc<dyn Tool>> {
     all.map(|which| Arc::new(MeshTool { which, mesh: Arc::clone(mesh) }) as Arc<dyn Tool>).collect()
 }
 
-/// Names of the tools of the mesh: what the door for agents of all kinds offers.
-pub const MESH_TOOLS: [&str; 10] = [
-    "list_agents",
-    "list_shared_state",
-    "publish_event",
-    "read_agent_history",
-    "read_messages",
-    "read_shared_state",
-    "send_message",
-    "spawn_agent",
-    "subscribe_event",
-    "write_shared_state",
-];
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     ListAgents,

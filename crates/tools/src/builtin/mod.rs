@@ -24,7 +24,7 @@ mod verify;
 mod web_fetch;
 mod write_file;
 
-pub use mesh::{MESH_TOOLS, mesh_tools};
+pub use mesh::mesh_tools;
 
 /// Every built-in tool.
 pub(crate) fn all(parts: Parts, options: Options) -> Vec<Arc<dyn Tool>> {
