@@ -534,7 +534,10 @@ impl Client {
 
     // --- underneath
 
-    pub(crate) async fn page<T: DeserializeOwned>(&self, path: TargetPath) -> Result<Page<T>, ClientError> {
+    pub(crate) async fn page<T: DeserializeOwned>(
+        &self,
+        path: TargetPath,
+    ) -> Result<Page<T>, ClientError> {
         let answer = self.ask(Method::GET, path.as_str(), None, vec![], Patience::Quick).await?;
         let next = next_of(&answer.headers);
         Ok(Page { items: parse(&answer)?, next })

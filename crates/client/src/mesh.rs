@@ -75,7 +75,10 @@ impl Client {
     ) -> Result<BoardWatch, ClientError> {
         let from = From {
             attempt: "watching the shared state".to_owned(),
-            target: TargetPath::new("/mesh/watch").query("prefix", Some(prefix)).as_str().to_owned(),
+            target: TargetPath::new("/mesh/watch")
+                .query("prefix", Some(prefix))
+                .as_str()
+                .to_owned(),
             last: None,
             max_resumes,
             ends: false,
@@ -83,7 +86,10 @@ impl Client {
         Ok(BoardWatch(Stream::open(self.clone(), from, Changes).await?))
     }
 
-    pub async fn message_send(&self, message: &AgentMessage) -> Result<MessageReceived, ClientError> {
+    pub async fn message_send(
+        &self,
+        message: &AgentMessage,
+    ) -> Result<MessageReceived, ClientError> {
         self.post("/mesh/message", message).await
     }
 
@@ -172,7 +178,8 @@ impl Client {
         if_version: Option<u64>,
     ) -> Result<AclChanged, ClientError> {
         let header = if_version.map(|version| (hyper::header::IF_MATCH, format!("\"{version}\"")));
-        self.send(Method::PUT, acl_path(agent)?.as_str(), permissions, header, Patience::Quick).await
+        self.send(Method::PUT, acl_path(agent)?.as_str(), permissions, header, Patience::Quick)
+            .await
     }
 
     pub async fn acl_delete(&self, agent: &str) -> Result<AclChanged, ClientError> {

@@ -621,11 +621,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
     /// Letters of all agents that time has killed by `now`, see [`Letter::dies_at`].
-    fn letter_due(
-        &self,
-        now: Timestamp,
-        limit: u32,
-    ) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
+    fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
     /// How many letters each agent has that has any, by agent, those after `after` only.
     fn mailbox_list(
         &self,

@@ -137,9 +137,9 @@ impl FromRequest<Arc<Cx>> for AnyBody {
 
     async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
         let bytes = read(request, cx, cx.config.max_large_body).await?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|err| {
-            Fault::new(ProblemKind::Invalid, format!("the body is not JSON: {err}"))
-        })
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|err| Fault::new(ProblemKind::Invalid, format!("the body is not JSON: {err}")))
     }
 }
 

@@ -134,8 +134,10 @@ mod tests {
                 item.as_object().unwrap().keys().map(move |method| (path.clone(), method.clone()))
             })
             .collect();
-        let served: BTreeSet<(String, String)> =
-            ROUTES.iter().map(|route| (route.path.replace("{*", "{"), route.method.into())).collect();
+        let served: BTreeSet<(String, String)> = ROUTES
+            .iter()
+            .map(|route| (route.path.replace("{*", "{"), route.method.into()))
+            .collect();
         assert_eq!(described, served);
     }
 

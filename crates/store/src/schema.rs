@@ -223,7 +223,18 @@ mod tests {
     #[test]
     fn every_resource_has_its_colony_and_every_session_its_hive() {
         let (_dir, conn) = fresh();
-        for table in ["agents", "agent_versions", "sessions", "inbox", "memory_items", "api_keys", "board", "letters", "subscriptions", "registrations"] {
+        for table in [
+            "agents",
+            "agent_versions",
+            "sessions",
+            "inbox",
+            "memory_items",
+            "api_keys",
+            "board",
+            "letters",
+            "subscriptions",
+            "registrations",
+        ] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");
         }

@@ -497,9 +497,11 @@ impl Store for Sqlite {
         colony: ColonyId,
         key: Key,
     ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>> {
-        Box::pin(self.read("reading the shared state", move |conn| {
-            mesh::board_fetch(conn, colony, &key)
-        }))
+        Box::pin(
+            self.read("reading the shared state", move |conn| {
+                mesh::board_fetch(conn, colony, &key)
+            }),
+        )
     }
 
     fn board_list(
@@ -539,9 +541,11 @@ impl Store for Sqlite {
         after: u64,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
-        Box::pin(self.read("listing letters", move |conn| {
-            mesh::letter_list(conn, to, filter, after, limit)
-        }))
+        Box::pin(
+            self.read("listing letters", move |conn| {
+                mesh::letter_list(conn, to, filter, after, limit)
+            }),
+        )
     }
 
     fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
@@ -563,9 +567,11 @@ impl Store for Sqlite {
         after: Option<SubscriptionId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Subscription>, StoreError>> {
-        Box::pin(self.read("listing subscriptions", move |conn| {
-            mesh::subscription_list(conn, after, limit)
-        }))
+        Box::pin(
+            self.read("listing subscriptions", move |conn| {
+                mesh::subscription_list(conn, after, limit)
+            }),
+        )
     }
 
     fn registration_list(
@@ -573,9 +579,11 @@ impl Store for Sqlite {
         after: Option<AgentId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Registration>, StoreError>> {
-        Box::pin(self.read("listing registrations", move |conn| {
-            mesh::registration_list(conn, after, limit)
-        }))
+        Box::pin(
+            self.read("listing registrations", move |conn| {
+                mesh::registration_list(conn, after, limit)
+            }),
+        )
     }
 
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>> {

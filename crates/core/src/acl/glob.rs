@@ -147,9 +147,7 @@ mod tests {
     fn obvious(pattern: &[char], text: &[char], segments: Segments) -> bool {
         match pattern {
             [] => text.is_empty(),
-            ['*', '*', rest @ ..] => {
-                (0..=text.len()).any(|n| obvious(rest, &text[n..], segments))
-            }
+            ['*', '*', rest @ ..] => (0..=text.len()).any(|n| obvious(rest, &text[n..], segments)),
             ['*', rest @ ..] => (0..=text.len())
                 .take_while(|n| text[..*n].iter().all(|c| !segments.ends_at(*c)))
                 .any(|n| obvious(rest, &text[n..], segments)),

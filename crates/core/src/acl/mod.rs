@@ -169,7 +169,10 @@ impl Permissions {
         for verb in Verb::ALL {
             let (field, patterns) = (verb.field(), self.of(verb));
             if patterns.len() > MAX_PATTERNS {
-                return Err(format!("{field} has {} patterns; {MAX_PATTERNS} is the most", patterns.len()));
+                return Err(format!(
+                    "{field} has {} patterns; {MAX_PATTERNS} is the most",
+                    patterns.len()
+                ));
             }
             for pattern in patterns {
                 check_pattern(pattern).map_err(|why| format!("{field}: {why}"))?;
@@ -190,7 +193,9 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
         return Err("a pattern has no control characters".to_owned());
     }
     if pattern.contains("***") {
-        return Err(format!("`{pattern}`: there is `*` (within a segment) and `**` (across), not more"));
+        return Err(format!(
+            "`{pattern}`: there is `*` (within a segment) and `**` (across), not more"
+        ));
     }
     Ok(())
 }
@@ -255,16 +260,14 @@ pub struct Matrix {
 /// Names of agents that a spawn has made: `spawn_` and 12 hexadecimal digits.
 pub fn is_spawned(agent: &str) -> bool {
     agent.strip_prefix("spawn_").is_some_and(|digits| {
-        digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        digits.len() == 12
+            && digits.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     })
 }
 
 impl Matrix {
     /// Entries of the API take the place of the file's.
-    pub fn new(
-        file: &BTreeMap<String, Permissions>,
-        api: &BTreeMap<String, Permissions>,
-    ) -> Self {
+    pub fn new(file: &BTreeMap<String, Permissions>, api: &BTreeMap<String, Permissions>) -> Self {
         let mut entries = BTreeMap::new();
         for (all, origin) in [(file, Origin::File), (api, Origin::Api)] {
             for (agent, permissions) in all {
@@ -281,12 +284,15 @@ impl Matrix {
 
     /// All entries by name.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Permissions, Origin)> {
-        self.entries.iter().map(|(agent, (permissions, origin))| (agent.as_str(), permissions, *origin))
+        self.entries
+            .iter()
+            .map(|(agent, (permissions, origin))| (agent.as_str(), permissions, *origin))
     }
 
     /// What one agent has to say about itself.
     pub fn layer(&self, agent: &str) -> Layer {
-        let found = [agent, DEFAULT].into_iter().find_map(|name| Some((name, self.entries.get(name)?)));
+        let found =
+            [agent, DEFAULT].into_iter().find_map(|name| Some((name, self.entries.get(name)?)));
         match found {
             Some((name, (permissions, origin))) => Layer {
                 agent: agent.to_owned(),
@@ -344,7 +350,8 @@ impl Matrix {
             let mut verdict = one(agent);
             if !verdict.allowed {
                 if at > 0 {
-                    verdict.rule = format!("a child may no more than its parents: {}", verdict.rule);
+                    verdict.rule =
+                        format!("a child may no more than its parents: {}", verdict.rule);
                 }
                 return verdict;
             }
@@ -370,15 +377,18 @@ impl Matrix {
                 "`{object}` in {field} of `{agent}`: overmind acl allow '{agent}' {verb} '{object}'"
             ))
         };
-        let own = [agent, DEFAULT].into_iter().find_map(|name| Some((name, self.entries.get(name)?)));
+        let own =
+            [agent, DEFAULT].into_iter().find_map(|name| Some((name, self.entries.get(name)?)));
         let Some((entry, (permissions, _))) = own else {
             let rule = format!("there is no entry `{agent}` and none `{DEFAULT}`");
             return Verdict { allowed: false, rule, ask_for: ask_for() };
         };
         match permissions.of(verb).iter().find(|pattern| fits(pattern)) {
-            Some(pattern) => {
-                Verdict { allowed: true, rule: format!("{entry}.{field}: `{pattern}`"), ask_for: None }
-            }
+            Some(pattern) => Verdict {
+                allowed: true,
+                rule: format!("{entry}.{field}: `{pattern}`"),
+                ask_for: None,
+            },
             None => {
                 let rule = format!("no pattern of {entry}.{field} matches `{object}`");
                 Verdict { allowed: false, rule, ask_for: ask_for() }

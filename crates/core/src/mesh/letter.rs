@@ -114,7 +114,12 @@ impl LetterMark {
 
     /// When somebody reads it.
     #[must_use]
-    pub fn read(self, now: Timestamp, holder: Option<EffectId>, session: Option<SessionId>) -> Self {
+    pub fn read(
+        self,
+        now: Timestamp,
+        holder: Option<EffectId>,
+        session: Option<SessionId>,
+    ) -> Self {
         let attempts = self.attempts + 1;
         Self { attempts, visible_at: now.after(backoff(attempts)), holder, session, dead: None }
     }

@@ -10,9 +10,8 @@ mod port;
 use serde_json::Value;
 
 pub use self::letter::{
-    dies_at,
     ATTEMPTS, Dead, FIRST_REDELIVERY, LAST_REDELIVERY, Letter, LetterFilter, LetterMark,
-    LetterState, Priority, backoff,
+    LetterState, Priority, backoff, dies_at,
 };
 pub use self::name::{
     HISTORY, Key, MAX_KEY, MAX_SEGMENTS, MAX_TOPIC, NameError, TopicPattern, check_prefix,

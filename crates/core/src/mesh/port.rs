@@ -10,22 +10,55 @@ use crate::ids::{EffectId, LetterId, SessionId};
 /// What a session wants of the mesh. Whatever is not bounded here is bounded by the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MeshAct {
-    Read { key: String },
+    Read {
+        key: String,
+    },
     /// With a `version` only if the key stands at it; 0 is a key that is not there.
-    Write { key: String, value: Value, ttl: Option<u64>, version: Option<u64> },
-    Delete { key: String, version: Option<u64> },
-    List { prefix: String, limit: u32, after: Option<String> },
-    Publish { topic: String, payload: Value },
-    Subscribe { pattern: String },
-    Unsubscribe { pattern: String },
-    Send { to: String, kind: String, payload: Value, reply_to: Option<String> },
+    Write {
+        key: String,
+        value: Value,
+        ttl: Option<u64>,
+        version: Option<u64>,
+    },
+    Delete {
+        key: String,
+        version: Option<u64>,
+    },
+    List {
+        prefix: String,
+        limit: u32,
+        after: Option<String>,
+    },
+    Publish {
+        topic: String,
+        payload: Value,
+    },
+    Subscribe {
+        pattern: String,
+    },
+    Unsubscribe {
+        pattern: String,
+    },
+    Send {
+        to: String,
+        kind: String,
+        payload: Value,
+        reply_to: Option<String>,
+    },
     /// Letters that the session read by earlier calls are acknowledged by this one, but for those
     /// of the same call done again.
-    Receive { limit: u32, wait_seconds: u64 },
-    Acknowledge { ids: Vec<LetterId> },
+    Receive {
+        limit: u32,
+        wait_seconds: u64,
+    },
+    Acknowledge {
+        ids: Vec<LetterId>,
+    },
     Agents,
     Spawn(MeshSpawn),
-    History { agent: String },
+    History {
+        agent: String,
+    },
 }
 
 /// A child session.

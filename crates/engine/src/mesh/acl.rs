@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
-use overmind_core::acl::{Layer, MAX_ENTRIES, Matrix, Origin, Permissions, PermissionsFile, Verb, Verdict};
+use overmind_core::acl::{
+    Layer, MAX_ENTRIES, Matrix, Origin, Permissions, PermissionsFile, Verb, Verdict,
+};
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Store, StoreError};
 use serde_json::{Value, json};
@@ -177,7 +179,10 @@ impl Engine {
         });
         let value = json!({"version": version, "permissions": api});
         let change = Change::SettingPut { key: DOCUMENT.to_owned(), value, at };
-        self.cortex.store.commit(explained(event("acl.changed", at, payload), vec![], vec![change])).await?;
+        self.cortex
+            .store
+            .commit(explained(event("acl.changed", at, payload), vec![], vec![change]))
+            .await?;
         acl.write(|entries| (entries.api, entries.version) = (api, version));
         Ok(version)
     }

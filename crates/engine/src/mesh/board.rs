@@ -183,7 +183,8 @@ impl Cortex {
                 return Ok(Arc::clone(live));
             }
             if key.is_history() && live.is_some() {
-                let message = format!("`{key}` is there, and {HISTORY} is written once: take a new key");
+                let message =
+                    format!("`{key}` is there, and {HISTORY} is written once: take a new key");
                 return Err(EngineError::conflict(message));
             }
             stands_at(&key, live, write.version)?;
@@ -504,8 +505,7 @@ impl Engine {
     ) -> Result<(u64, Vec<LogEvent>), EngineError> {
         let who = self.who(by, None).await?;
         let matrix = self.readable(&who, prefix).await?;
-        let query =
-            EventQuery { stream: Some(StreamId::Mesh), after, kinds: &[], limit: WATCHED };
+        let query = EventQuery { stream: Some(StreamId::Mesh), after, kinds: &[], limit: WATCHED };
         let events = self.cortex.store.events(query).await?;
         let upto = events.last().map_or(after, |event| event.seq);
         let fits = |event: &LogEvent| {

@@ -63,7 +63,9 @@ impl From<EngineError> for MeshError {
             }
             EngineError::NotFound { .. } => Self::NotFound(message),
             EngineError::Conflict { .. } => Self::Conflict(message),
-            EngineError::Busy { .. } | EngineError::Unavailable { .. } => Self::Unavailable(message),
+            EngineError::Busy { .. } | EngineError::Unavailable { .. } => {
+                Self::Unavailable(message)
+            }
             EngineError::Store(err) if err.is_transient() => Self::Unavailable(message),
             EngineError::Store(_) => Self::Failed(message),
         }

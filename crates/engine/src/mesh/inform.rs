@@ -188,6 +188,7 @@ impl Engine {
 }
 
 fn cut(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TOLD).collect();
+    let line: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TOLD).collect();
     if text.chars().count() > TOLD { line + "…" } else { line }
 }

@@ -161,7 +161,9 @@ impl Engine {
             ("workflow_id", draft.workflow.as_ref()),
             ("reply_to", draft.reply_to.as_ref()),
         ] {
-            if text.is_some_and(|text| text.len() > 4 * FIELD_BYTES || text.chars().any(char::is_control)) {
+            if text.is_some_and(|text| {
+                text.len() > 4 * FIELD_BYTES || text.chars().any(char::is_control)
+            }) {
                 let message = format!("{field} has at most {} printable bytes", 4 * FIELD_BYTES);
                 return Err(EngineError::invalid(field, message));
             }
@@ -203,8 +205,8 @@ impl Engine {
             from: who.name.clone(),
             kind: letter.kind.clone(),
         };
-        let again = draft.effect.is_some()
-            && self.cortex.store.letter_fetch(agent.id, id).await?.is_some();
+        let again =
+            draft.effect.is_some() && self.cortex.store.letter_fetch(agent.id, id).await?.is_some();
         if again {
             return Ok(sent);
         }
@@ -250,7 +252,8 @@ impl Engine {
         if let Some(capability) = to.strip_prefix("capability:") {
             let first = {
                 let all = lock(&self.cortex.mesh.registrations);
-                let able = all.values().filter(|one| one.capabilities.iter().any(|c| c == capability));
+                let able =
+                    all.values().filter(|one| one.capabilities.iter().any(|c| c == capability));
                 able.min_by_key(|one| (one.registered_at, one.agent)).map(|one| one.agent)
             };
             let Some(first) = first else { return Ok(None) };
@@ -443,7 +446,10 @@ impl Engine {
         let now = self.cortex.clock.now();
         let payload = json!({"agent_id": agent, "by": by, "ids": known});
         let changes = known.iter().map(|id| Change::LetterDelete { to: agent, id: *id }).collect();
-        self.cortex.store.commit(explained(event("mail.acknowledged", now, payload), vec![], changes)).await?;
+        self.cortex
+            .store
+            .commit(explained(event("mail.acknowledged", now, payload), vec![], changes))
+            .await?;
         mailbox.release(living);
         mailbox.dead.fetch_sub(dead, Ordering::AcqRel);
         Ok(known)
@@ -538,8 +544,7 @@ impl Engine {
         let (to, id) = (letter.to, letter.id);
         let mark = LetterMark { dead: Some(why), holder: None, session: None, ..letter.mark };
         let guard = Guard::LetterAt { to, id, attempts: letter.mark.attempts, dead: false };
-        let mut changes =
-            vec![Change::LetterMark { to, id, mark, expires_at: letter.expires_at }];
+        let mut changes = vec![Change::LetterMark { to, id, mark, expires_at: letter.expires_at }];
         let mut dropped = None;
         if mailbox.dead.load(Ordering::Acquire) >= MAX_DEAD {
             let oldest = self.cortex.store.letter_list(to, LetterFilter::Dead, 0, 1).await?;
@@ -550,7 +555,12 @@ impl Engine {
             "agent_id": to, "id": id, "why": why.as_str(), "attempts": letter.mark.attempts,
             "from": letter.from, "topic": letter.topic, "dropped": dropped,
         });
-        match self.cortex.store.commit(explained(event("mail.dead", now, payload), vec![guard], changes)).await {
+        match self
+            .cortex
+            .store
+            .commit(explained(event("mail.dead", now, payload), vec![guard], changes))
+            .await
+        {
             Ok(_) => {}
             Err(StoreError::Conflict { .. }) => return Ok(false),
             Err(err) => return Err(err.into()),

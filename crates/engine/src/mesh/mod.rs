@@ -101,8 +101,9 @@ impl Cortex {
         self.store.redact(value);
         let bytes = value.to_string().len();
         if bytes > MAX_VALUE {
-            let message =
-                format!("{field} has {bytes} bytes as JSON; {MAX_VALUE} is the most: store a file's path instead");
+            let message = format!(
+                "{field} has {bytes} bytes as JSON; {MAX_VALUE} is the most: store a file's path instead"
+            );
             return Err(EngineError::invalid(field, message));
         }
         Ok(bytes)

@@ -11,9 +11,9 @@ use std::time::Duration;
 use overmind_core::acl::OnMessage;
 use overmind_core::ids::AgentId;
 use overmind_core::mesh::{Letter, LetterFilter};
+use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::launch;
 use overmind_core::process::{NoteKind, ProcessKey};
-use overmind_core::process::prompt::Provider;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::store::{Change, Guard, NewEvent, Page, SessionFilter, StreamId};
@@ -226,7 +226,10 @@ impl Engine {
                 (None, SessionStatus::AwaitingInput) => {
                     let by = format!("agent:{}", letter.from);
                     let message = shown(letter);
-                    self.cortex.order(row.id, Order::Answer { item: None, message, by }).await.map(drop)
+                    self.cortex
+                        .order(row.id, Order::Answer { item: None, message, by })
+                        .await
+                        .map(drop)
                 }
                 _ => continue,
             };

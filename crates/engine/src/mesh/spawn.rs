@@ -53,7 +53,9 @@ impl Engine {
         wish: MeshSpawn,
         effect: Option<EffectId>,
     ) -> Result<Spawned, EngineError> {
-        for (field, text) in [("role", &wish.role), ("agent", wish.agent.as_ref().unwrap_or(&wish.role))] {
+        for (field, text) in
+            [("role", &wish.role), ("agent", wish.agent.as_ref().unwrap_or(&wish.role))]
+        {
             if text.len() > ROLE_BYTES || text.chars().any(char::is_control) {
                 let message = format!("{field} has at most {ROLE_BYTES} printable bytes");
                 return Err(EngineError::invalid(field, message));
@@ -78,8 +80,10 @@ impl Engine {
             }
             None => None,
         };
-        let as_operator =
-            Caller { name: who.session.map_or_else(|| who.name.clone(), |id| id.to_string()), rights: Rights::Role(Role::Operator) };
+        let as_operator = Caller {
+            name: who.session.map_or_else(|| who.name.clone(), |id| id.to_string()),
+            rights: Rights::Role(Role::Operator),
+        };
         let key = effect.map(|effect| (effect.to_string(), [0; 32]));
         let (agent, ttl) = match there {
             Some(agent) => {
@@ -118,7 +122,9 @@ impl Engine {
                 .as_ref()
                 .filter(|row| row.command.is_none())
                 .map(|row| row.workspace.clone())
-                .filter(|path| std::path::Path::new(path).starts_with(&self.cortex.config.workspace)),
+                .filter(|path| {
+                    std::path::Path::new(path).starts_with(&self.cortex.config.workspace)
+                }),
             idempotency: key,
         };
         let session = Box::pin(self.session_create(&as_operator, draft)).await?.value;

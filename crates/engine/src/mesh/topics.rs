@@ -168,7 +168,12 @@ impl Engine {
             }
         };
         let verdict = self.permissions().may_pattern(&line, Verb::Subscribe, pattern.as_str());
-        let what = || format!("Agent {} cannot subscribe to {pattern}", line.first().map_or("", String::as_str));
+        let what = || {
+            format!(
+                "Agent {} cannot subscribe to {pattern}",
+                line.first().map_or("", String::as_str)
+            )
+        };
         if who.agent.is_none() && !verdict.allowed {
             return Err(super::denied(what(), &verdict));
         }

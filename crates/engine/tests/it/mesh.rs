@@ -229,8 +229,7 @@ async fn an_agent_is_its_token_and_the_matrix_decides() {
 #[tokio::test]
 async fn letters_are_handed_out_again_with_the_same_id_until_they_are_acknowledged() {
     let dir = Arc::new(TempDir::new().unwrap());
-    let world =
-        World::at(Arc::clone(&dir), FakeTools::ok(), FakeModels::new([ask("x?")]), 8).await;
+    let world = World::at(Arc::clone(&dir), FakeTools::ok(), FakeModels::new([ask("x?")]), 8).await;
     let queue = Permissions { on_message: OnMessage::Queue, ..all() };
     permit(&world, &[("default", queue)]).await;
     let (_, ann) = at_work(&world, "ann").await;
@@ -316,7 +315,10 @@ async fn a_letter_wakes_a_session_that_waits_and_starts_one_where_the_matrix_say
     let sent = world.engine.letter_send(&world.by, None, send("ann")).await.unwrap();
     assert_eq!(world.ended(run).await.status, SessionStatus::Succeeded);
     let told = format!("{:?}", world.models.requests.lock().unwrap().last().unwrap().messages);
-    assert!(told.contains(&format!("Message {} (query) from the agent `admin`", sent.id)), "{told}");
+    assert!(
+        told.contains(&format!("Message {} (query) from the agent `admin`", sent.id)),
+        "{told}"
+    );
     assert!(told.contains("go on"), "{told}");
     let carl = world.agent("gpt-test", |draft| draft.name = "carl".into()).await;
     world.engine.letter_send(&world.by, None, send("carl")).await.unwrap();
@@ -391,7 +393,8 @@ async fn tools_act_as_their_session_and_a_call_done_again_changes_nothing() {
     world.agent("gpt-test", |draft| draft.name = "bob".into()).await;
     let door = MeshDoor::default();
     let effect = |n| EffectId::from_u128(n);
-    let write = || MeshAct::Write { key: "a".into(), value: json!({"n": 1}), ttl: None, version: None };
+    let write =
+        || MeshAct::Write { key: "a".into(), value: json!({"n": 1}), ttl: None, version: None };
     // It waits for the engine.
     let (done, ()) = tokio::join!(door.act(run, effect(1), write()), async {
         door.open(world.engine.clone());
@@ -399,13 +402,23 @@ async fn tools_act_as_their_session_and_a_call_done_again_changes_nothing() {
     assert_eq!(done.unwrap(), json!({"key": "a", "written": true, "version": 1}));
     assert_eq!(door.act(run, effect(1), write()).await.unwrap()["version"], 1);
     assert_eq!(door.act(run, effect(2), write()).await.unwrap()["version"], 2);
-    let send = || MeshAct::Send { to: "bob".into(), kind: "query".into(), payload: json!("x"), reply_to: None };
+    let send = || MeshAct::Send {
+        to: "bob".into(),
+        kind: "query".into(),
+        payload: json!("x"),
+        reply_to: None,
+    };
     let first = door.act(run, effect(3), send()).await.unwrap();
     assert_eq!(door.act(run, effect(3), send()).await.unwrap(), first);
     let letters = world.engine.letters_list(&world.by, Some("bob"), false, 0, 9).await.unwrap();
     assert_eq!(letters.len(), 1);
     // Its own letters: the next call acknowledges what this one has read.
-    let draft = |n: i32| LetterDraft { to: "ann".into(), kind: "q".into(), payload: json!(n), ..Default::default() };
+    let draft = |n: i32| LetterDraft {
+        to: "ann".into(),
+        kind: "q".into(),
+        payload: json!(n),
+        ..Default::default()
+    };
     let quiet = Permissions { on_message: OnMessage::Queue, ..all() };
     permit(&world, &[("default", quiet)]).await;
     world.engine.letter_send(&world.by, None, draft(1)).await.unwrap();

@@ -108,7 +108,11 @@ pub(super) async fn watch(
         };
         match done {
             Ok(()) => tracing::info!(file = name, "the permissions have changed"),
-            Err(why) => tracing::error!(file = name, error = why, "not a permission matrix; the last one holds"),
+            Err(why) => tracing::error!(
+                file = name,
+                error = why,
+                "not a permission matrix; the last one holds"
+            ),
         }
     }
 }

@@ -68,9 +68,9 @@ pub struct MeshPutArgs {
 pub struct PublishArgs {
     /// Words separated by dots or slashes: build.done
     pub topic: String,
-    /// JSON, or a text
+    /// What to tell: JSON, or a text
     #[arg(default_value = "{}")]
-    pub data: String,
+    pub payload: String,
 }
 
 #[derive(Debug, Args)]

@@ -20,8 +20,8 @@ use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::show::{self, cell, or_dash};
-use crate::output::table::Table;
 use crate::output::clean;
+use crate::output::table::Table;
 
 /// Times that a broken watch is taken up again.
 const RESUMES: u32 = 20;
@@ -168,7 +168,7 @@ pub async fn publish(cx: &Context, args: &PublishArgs) -> Outcome {
         id: None,
         topic: args.topic.clone(),
         source: None,
-        payload: value_of(&args.data)?,
+        payload: value_of(&args.payload)?,
         timestamp: None,
     };
     let done = remote.client().topic_publish(&event).await?;
@@ -232,11 +232,8 @@ pub async fn mail(cx: &Context, command: MailCommand) -> Outcome {
     let client = remote.client();
     match command {
         MailCommand::Send { to, message, kind, reply_to, ttl } => {
-            let message = AgentMessage {
-                reply_to,
-                ttl,
-                ..AgentMessage::new(to, kind, value_of(&message)?)
-            };
+            let message =
+                AgentMessage { reply_to, ttl, ..AgentMessage::new(to, kind, value_of(&message)?) };
             let sent = client.message_send(&message).await?;
             show::one(&cx.out, &sent, &sent.id.to_string(), || {
                 vec![("message", cell(sent.id.to_string())), ("to", cell(sent.to.as_str()))]
@@ -253,11 +250,8 @@ pub async fn mail(cx: &Context, command: MailCommand) -> Outcome {
             letters(cx, &all)?;
         }
         MailCommand::Read { agent, limit, wait, ack } => {
-            let wish = LetterReceive {
-                agent_id: agent.clone(),
-                limit: Some(limit),
-                wait_ms: wait * 1000,
-            };
+            let wish =
+                LetterReceive { agent_id: agent.clone(), limit: Some(limit), wait_ms: wait * 1000 };
             let all = client.message_receive(&wish).await?;
             letters(cx, &all)?;
             if ack && !all.is_empty() {
@@ -408,20 +402,32 @@ pub async fn acl(cx: &Context, command: AclCommand) -> Outcome {
             changed(cx, &client.acl_put(&agent, &permissions, None).await?, &agent)?;
         }
         AclCommand::Allow(AclPattern { agent, verb, pattern }) => {
-            edit(cx, &remote, &agent, |list| {
-                if !list.contains(&pattern) {
-                    list.push(pattern.clone());
-                }
-                true
-            }, verb)
+            edit(
+                cx,
+                &remote,
+                &agent,
+                |list| {
+                    if !list.contains(&pattern) {
+                        list.push(pattern.clone());
+                    }
+                    true
+                },
+                verb,
+            )
             .await?;
         }
         AclCommand::Revoke(AclPattern { agent, verb, pattern }) => {
-            edit(cx, &remote, &agent, |list| {
-                let before = list.len();
-                list.retain(|known| *known != pattern);
-                before != list.len()
-            }, verb)
+            edit(
+                cx,
+                &remote,
+                &agent,
+                |list| {
+                    let before = list.len();
+                    list.retain(|known| *known != pattern);
+                    before != list.len()
+                },
+                verb,
+            )
             .await?;
         }
         AclCommand::Rm { agent } => changed(cx, &client.acl_delete(&agent).await?, &agent)?,

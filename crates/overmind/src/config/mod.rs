@@ -21,8 +21,8 @@ use std::time::Duration;
 use overmind_core::canary::Declared;
 use overmind_sandbox::microvm::Acceleration;
 
-use canaries::DeclaredCanary;
 use crate::app::permissions::PermissionsPlace;
+use canaries::DeclaredCanary;
 pub use data::DataDir;
 pub use env::Env;
 pub use error::ConfigError;

@@ -42,7 +42,13 @@ fn as_agent(home: &Commands, token: &str, args: &[&str]) -> Done {
 }
 
 /// A request as a client makes it that knows only HTTP.
-fn curl(home: &Commands, token: &str, method: &str, path: &str, body: Option<&str>) -> (u16, Value) {
+fn curl(
+    home: &Commands,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: Option<&str>,
+) -> (u16, Value) {
     let socket = home.0.data().join("overmind.sock");
     let mut command = Command::new("curl");
     command.args(["-s", "--max-time", "20", "--unix-socket", socket.to_str().expect("a path")]);
@@ -74,7 +80,13 @@ fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
     let (ann, bob) = (at_work(&home, "ann"), at_work(&home, "bob"));
 
     let put = |key: &str, token: &str| {
-        curl(&home, token, "PUT", &format!("/mesh/blackboard/{key}?agent_id=ann"), Some(r#"{"n":1}"#))
+        curl(
+            &home,
+            token,
+            "PUT",
+            &format!("/mesh/blackboard/{key}?agent_id=ann"),
+            Some(r#"{"n":1}"#),
+        )
     };
     let (status, entry) = put("tasks/1", &ann);
     assert_eq!((status, &entry["version"], &entry["written_by"]), (200, &json!(1), &json!("ann")));
@@ -93,16 +105,23 @@ fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
 
     as_agent(&home, &bob, &["subscribe-topic", "work.*"]).ok();
     as_agent(&home, &bob, &["subscribe-topic", "**"]).fails(6).says("cannot subscribe");
-    let done = as_agent(&home, &ann, &["publish", "work.done", "{\"a\":1}", "-o", "json"]).ok().json();
+    let done =
+        as_agent(&home, &ann, &["publish", "work.done", "{\"a\":1}", "-o", "json"]).ok().json();
     assert_eq!(done["subscribers_notified"], 1);
     let sent = as_agent(&home, &ann, &["mail", "send", "bob", "hello", "-o", "json"]).ok().json();
-    as_agent(&home, &bob, &["mail", "send", "ann", "hello"]).fails(6).says("bob cannot message ann");
+    as_agent(&home, &bob, &["mail", "send", "ann", "hello"])
+        .fails(6)
+        .says("bob cannot message ann");
 
     // Killed between publish and acknowledgement: the same letters come once more.
     let read = |home: &Commands| as_agent(home, &bob, &["mail", "read", "-o", "json"]).ok().json();
     let first = read(&home);
-    let ids: Vec<String> =
-        first.as_array().expect("a list").iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    let ids: Vec<String> = first
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["id"].as_str().expect("an id").to_owned())
+        .collect();
     assert_eq!((ids.len(), &first[1]["id"]), (2, &sent["id"]));
     home.0.kill();
     home.0.start(&["--listen", "none"], &[]);
@@ -302,7 +321,13 @@ fn the_door_is_a_runs_own_and_speaks_both_revisions() {
     let error = &denied["result"]["structuredContent"]["error"];
     assert_eq!(error["code"], "denied");
     assert!(error["message"].as_str().is_some_and(|text| text.contains("acl allow")), "{error}");
-    let (status, _) = curl(&home, &token, "POST", "/mcp", Some(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#));
+    let (status, _) = curl(
+        &home,
+        &token,
+        "POST",
+        "/mcp",
+        Some(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
+    );
     assert_eq!(status, 202);
     home.run(&["kill", "ann"]).ok();
     home.status("ann", "canceled");

@@ -20,7 +20,9 @@ use overmind_core::mesh::{BoardEntry, MeshSpawn};
 use overmind_engine::{BoardWrite, LetterDraft};
 
 use crate::cx::Cx;
-use crate::extract::{AgentPath, AnyBody, Body, KeyOfBoard, LargeBody, Query, Who, if_match, parse_bool};
+use crate::extract::{
+    AgentPath, AnyBody, Body, KeyOfBoard, LargeBody, Query, Who, if_match, parse_bool,
+};
 use crate::fault::Fault;
 use crate::mesh_stream::BoardSource;
 use crate::page::{Window, json, next_link};
@@ -280,8 +282,7 @@ pub(crate) async fn message_receive(
     let letters =
         cx.engine.letters_receive(&caller, agent_id.as_deref(), limit.unwrap_or(10), wait).await?;
     let now = cx.engine.now();
-    let letters: Vec<Letter> =
-        letters.into_iter().map(|letter| Letter::at(letter, now)).collect();
+    let letters: Vec<Letter> = letters.into_iter().map(|letter| Letter::at(letter, now)).collect();
     Ok(json(&letters))
 }
 
@@ -469,8 +470,7 @@ pub(crate) async fn agent_history(
     // The last runs are told, however old.
     let _ = query.take("days");
     query.finish()?;
-    let (agent_id, role, logs) =
-        cx.engine.mesh_history(&caller, given.as_deref(), &id).await?;
+    let (agent_id, role, logs) = cx.engine.mesh_history(&caller, given.as_deref(), &id).await?;
     Ok(json(&AgentHistory { agent_id, role, logs, memory: String::new() }))
 }
 
@@ -481,7 +481,10 @@ mod tests {
     #[test]
     fn a_key_is_a_cursor_and_back() {
         for key in ["tasks/1", "context/München", ""] {
-            assert_eq!(Hex(key.to_owned()).to_string().parse::<Hex>().map(|key| key.0), Ok(key.to_owned()));
+            assert_eq!(
+                Hex(key.to_owned()).to_string().parse::<Hex>().map(|key| key.0),
+                Ok(key.to_owned())
+            );
         }
         for bad in ["6", "zz", "ff", "６６"] {
             assert!(bad.parse::<Hex>().is_err(), "{bad}");

@@ -84,8 +84,7 @@ pub(crate) fn board_list(
     );
     // No key is empty, so all are after the empty one.
     let after = after.unwrap_or_default();
-    let with =
-        params![blob(colony.as_u128()), prefix, end, after, bounded(limit, MAX_PAGE)];
+    let with = params![blob(colony.as_u128()), prefix, end, after, bounded(limit, MAX_PAGE)];
     within(conn, &sql, with, 2, board)
 }
 

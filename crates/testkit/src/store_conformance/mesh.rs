@@ -94,7 +94,10 @@ pub(super) async fn a_page_of_large_values_ends_early(store: &dyn Store, world: 
     let to = AgentId::mint(world.ids());
     for n in 0..6 {
         store.commit(put(entry(&format!("large/{n}"), 1, large.clone()))).await.unwrap();
-        store.commit(insert(&Letter { payload: large.clone(), ..letter(world, to, n) })).await.unwrap();
+        store
+            .commit(insert(&Letter { payload: large.clone(), ..letter(world, to, n) }))
+            .await
+            .unwrap();
     }
     let page = store.board_list(COLONY, "large/".into(), None, 100).await.unwrap();
     assert!((1..6).contains(&page.len()), "{}", page.len());
@@ -123,9 +126,8 @@ pub(super) async fn of_many_writers_at_one_version_one_wins(store: &dyn Store, _
     };
     for version in 0..5_u64 {
         let before = (version > 0).then_some(version);
-        let writers = (0..8).map(|n| {
-            store.commit(guarded(before, entry("x", version + 1, json!(n))))
-        });
+        let writers =
+            (0..8).map(|n| store.commit(guarded(before, entry("x", version + 1, json!(n)))));
         let results = futures_util::future::join_all(writers).await;
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
         refused(results.into_iter().find(Result::is_err).expect("seven were refused"));
@@ -203,8 +205,9 @@ pub(super) async fn letters_are_marked_and_die(store: &dyn Store, world: &World)
     let to = AgentId::mint(world.ids());
     let sent = letter(world, to, 0);
     store.commit(insert(&sent)).await.unwrap();
-    let readable =
-        async |now| store.letter_list(to, LetterFilter::Readable(at(now)), 0, 9).await.unwrap().len();
+    let readable = async |now| {
+        store.letter_list(to, LetterFilter::Readable(at(now)), 0, 9).await.unwrap().len()
+    };
     assert_eq!(readable(0).await, 1);
     let holder = Some(EffectId::mint(world.ids()));
     let held = sent.mark.read(at(1), holder, Some(world.session_id()));

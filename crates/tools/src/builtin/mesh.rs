@@ -233,7 +233,9 @@ impl Tool for MeshTool {
                     let source = format!("shared state, written by {by}");
                     untrusted(all, &source)
                 }
-                Which::ReadMessages if has(&all, "messages") => untrusted(all, "messages of agents"),
+                Which::ReadMessages if has(&all, "messages") => {
+                    untrusted(all, "messages of agents")
+                }
                 Which::ListState if has(&all, "entries") => untrusted(all, "shared state"),
                 Which::History => untrusted(all, "another agent's runs"),
                 _ => all,
