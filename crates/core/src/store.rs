@@ -347,6 +347,9 @@ impl MemoryScope {
 /// Id, colony and collection of an item that has expired.
 pub type ExpiredMemory = (MemoryId, ColonyId, String);
 
+/// A key of the shared state that has expired, and the version at which it stood.
+pub type ExpiredKey = (ColonyId, Key, u64);
+
 /// A memory item that matches words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryMatch {
@@ -605,7 +608,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         &self,
         now: Timestamp,
         limit: u32,
-    ) -> Fut<'_, Result<Vec<(ColonyId, Key, u64)>, StoreError>>;
+    ) -> Fut<'_, Result<Vec<ExpiredKey>, StoreError>>;
     fn letter_fetch(
         &self,
         to: AgentId,

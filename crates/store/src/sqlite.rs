@@ -19,8 +19,9 @@ use overmind_core::mesh::{
 };
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
-    AuditReport, Commit, CommitListener, Committed, EventQuery, IdempotentAnswer, LogEvent,
-    MemoryMatch, MemoryScope, Page, Pruned, SessionFilter, Store, StoreError, StoreStats, StreamId,
+    AuditReport, Commit, CommitListener, Committed, EventQuery, ExpiredKey, IdempotentAnswer,
+    LogEvent, MemoryMatch, MemoryScope, Page, Pruned, SessionFilter, Store, StoreError, StoreStats,
+    StreamId,
 };
 use overmind_core::time::Timestamp;
 use serde_json::Value;
@@ -520,7 +521,7 @@ impl Store for Sqlite {
         &self,
         now: Timestamp,
         limit: u32,
-    ) -> Fut<'_, Result<Vec<(ColonyId, Key, u64)>, StoreError>> {
+    ) -> Fut<'_, Result<Vec<ExpiredKey>, StoreError>> {
         Box::pin(self.read("looking for what has expired", move |conn| {
             mesh::board_expired(conn, now, limit)
         }))

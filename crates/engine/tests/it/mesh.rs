@@ -45,7 +45,7 @@ fn all() -> Permissions {
 async fn permit(world: &World, entries: &[(&str, Permissions)]) {
     let permissions: BTreeMap<String, Permissions> =
         entries.iter().map(|(name, own)| ((*name).to_owned(), own.clone())).collect();
-    world.engine.permissions_loaded(PermissionsFile { permissions }, "test").await.unwrap();
+    world.engine.permissions_loaded(PermissionsFile { permissions }, "test").await.expect("the matrix is sound");
 }
 
 /// A named agent with a session of it that hangs in a tool, and the session's own caller.
@@ -66,7 +66,7 @@ fn value(value: Value) -> BoardWrite {
 
 async fn kinds(world: &World) -> Vec<String> {
     let query = EventQuery { stream: Some(StreamId::Mesh), after: 0, kinds: &[], limit: 10_000 };
-    let events = world.store.events(query).await.unwrap();
+    let events = world.store.events(query).await.expect("the log is read");
     events.into_iter().map(|event| event.kind.into()).collect()
 }
 

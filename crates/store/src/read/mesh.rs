@@ -5,6 +5,7 @@ use overmind_core::mesh::{
     BoardEntry, Dead, Key, Letter, LetterFilter, LetterMark, MailboxCounts, Priority, Registration,
     Subscription, TopicPattern,
 };
+use overmind_core::store::ExpiredKey;
 use overmind_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
@@ -92,7 +93,7 @@ pub(crate) fn board_expired(
     conn: &Connection,
     now: Timestamp,
     limit: u32,
-) -> Outcome<Vec<(ColonyId, Key, u64)>> {
+) -> Outcome<Vec<ExpiredKey>> {
     many(
         conn,
         "SELECT colony, key, version FROM board WHERE expires_at <= ?1
