@@ -45,7 +45,11 @@ fn all() -> Permissions {
 async fn permit(world: &World, entries: &[(&str, Permissions)]) {
     let permissions: BTreeMap<String, Permissions> =
         entries.iter().map(|(name, own)| ((*name).to_owned(), own.clone())).collect();
-    world.engine.permissions_loaded(PermissionsFile { permissions }, "test").await.expect("the matrix is sound");
+    world
+        .engine
+        .permissions_loaded(PermissionsFile { permissions }, "test")
+        .await
+        .expect("the matrix is sound");
 }
 
 /// A named agent with a session of it that hangs in a tool, and the session's own caller.
