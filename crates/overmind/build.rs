@@ -14,7 +14,8 @@ fn main() {
     let said = |name: &str| std::env::var(name).unwrap_or_default();
     // The linker that comes with Rust on this target knows it; another one may not. Nothing here
     // compares functions by their addresses.
-    let usual = said("RUSTC_LINKER").is_empty() && !said("CARGO_ENCODED_RUSTFLAGS").contains("link");
+    let usual =
+        said("RUSTC_LINKER").is_empty() && !said("CARGO_ENCODED_RUSTFLAGS").contains("link");
     if target == "x86_64-unknown-linux-gnu" && usual && said("PROFILE") == "release" {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }

@@ -27,6 +27,8 @@ pub struct Host {
     pub mcp_node: Option<String>,
     /// A directory of Python packages with `mcp`, instead of ours.
     pub mcp_python: Option<String>,
+    /// A directory of Python packages with `openai` and `anthropic`, instead of ours.
+    pub python_sdks: Option<String>,
     /// A directory with the program `claude`, instead of ours.
     pub claude_code: Option<String>,
     /// A directory with the program `codex`, instead of ours.
@@ -74,6 +76,7 @@ impl Host {
             llama: var("OVERMIND_TEST_LLAMA"),
             mcp_node: var("OVERMIND_TEST_MCP_NODE"),
             mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
+            python_sdks: var("OVERMIND_TEST_PYTHON_SDKS"),
             claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
             codex: var("OVERMIND_TEST_CODEX"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),

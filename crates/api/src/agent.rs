@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
-use crate::{AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
+use crate::{AgentBudget, AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
 
 /// Longest name of an agent, in characters.
 pub(crate) const NAME_MAX: usize = 200;
@@ -40,6 +40,9 @@ pub struct Agent {
     /// The command that is run in place of a loop of ours.
     #[serde(default)]
     pub command: Option<Command>,
+    /// How much all runs of the agent may spend together.
+    #[serde(default)]
+    pub budget: Option<AgentBudget>,
     #[schema(value_type = String)]
     pub colony: ColonyId,
     /// Only in the answer to a create or a change, and only when there are some.
@@ -68,6 +71,7 @@ impl From<core::Agent> for Agent {
             reasoning_effort: spec.reasoning_effort,
             max_output_tokens: spec.max_output_tokens,
             command: spec.command.map(Into::into),
+            budget: spec.budget.map(Into::into),
             colony: agent.colony,
             warnings: Vec::new(),
         }
@@ -174,6 +178,9 @@ pub struct AgentCreate {
     /// and its sandbox is `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
+    /// How much all runs of the agent may spend together: becomes a limit of the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<AgentBudget>,
 }
 
 impl AgentCreate {
@@ -189,6 +196,9 @@ impl AgentCreate {
         check_common(&mut errors, tools, approvals, self.limits, self.max_output_tokens);
         if let Some(command) = &self.command {
             command.check(&mut errors);
+        }
+        if let Some(budget) = &self.budget {
+            budget.check(&mut errors);
         }
         errors
     }
@@ -230,6 +240,10 @@ pub struct AgentPatch {
     /// and its sandbox is `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Command>,
+    /// How much all runs of the agent may spend together. One that bounds nothing
+    /// (`{"per": "day"}`) takes the budget away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<AgentBudget>,
 }
 
 impl AgentPatch {
@@ -249,6 +263,9 @@ impl AgentPatch {
         check_common(&mut errors, tools, approvals, self.limits, self.max_output_tokens);
         if let Some(command) = &self.command {
             command.check(&mut errors);
+        }
+        if let Some(budget) = &self.budget {
+            budget.check(&mut errors);
         }
         errors
     }

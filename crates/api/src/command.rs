@@ -70,8 +70,10 @@ pub struct Command {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Variables, and the credentials of the server that they get when it is started: those that
-    /// the server has as `OVERMIND_CRED_NAME`. Only an admin may name any. The values are stored
-    /// nowhere.
+    /// the server has as `OVERMIND_CRED_NAME` or in its vault, where they need a grant. With
+    /// `service:NAME` it is a placeholder that opens that service through this server, and the
+    /// variable of its base URL is set beside it. Only an admin may name any. The values are
+    /// stored nowhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"}))]
     pub env_from: BTreeMap<String, String>,
@@ -95,6 +97,15 @@ pub struct Command {
     /// In a sandbox: its network.
     #[serde(skip_serializing_if = "CommandNetwork::is_default")]
     pub network: CommandNetwork,
+    /// The models that its program may ask this server for: names, or beginnings that end in `*`.
+    /// Empty: all that the server has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64, example = json!(["claude-*"]))]
+    pub models: Vec<String>,
+    /// Whether its program asks this server for models, with the run's own token and no key. Left
+    /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<bool>,
 }
 
 /// The network of a command in a sandbox.
@@ -135,6 +146,8 @@ impl From<core::CommandSpec> for Command {
             read,
             write,
             network,
+            models,
+            gateway,
         } = spec;
         let texts = |paths: Vec<PathBuf>| {
             paths.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
@@ -170,6 +183,8 @@ impl From<core::CommandSpec> for Command {
                 Network::Host => CommandNetwork::Host,
                 Network::None => CommandNetwork::None,
             },
+            models,
+            gateway,
         }
     }
 }
@@ -213,6 +228,8 @@ impl From<Command> for core::CommandSpec {
                 CommandNetwork::Host => Network::Host,
                 CommandNetwork::None => Network::None,
             },
+            models: command.models,
+            gateway: command.gateway,
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
+use crate::budget::InboxRaise;
 use crate::problem::{FieldError, Problem, refuse_blank, refuse_long};
 use crate::vocabulary::{InboxKind, InboxState};
 
@@ -43,7 +44,10 @@ pub struct InboxItem {
     /// Of an approval: `prompt`, `tool_name`, `args`, `action_hash`, `sandbox`, `workspace` and,
     /// under a policy, `reason`, `risk`, `rule`, `policy`, `actions` and `files`. With
     /// `args_cut`, arguments were too long to stand here; the run's `approval.requested` event
-    /// has them whole. Of a question: `prompt`, `reason` and `step_id`.
+    /// has them whole. Of a question: `prompt`, `reason` and `step_id`. Of a raise: `limit_id`,
+    /// and `refusal` with `scope`, `period`, `unit`, `limit`, `used`, `reserved`, `asked` and
+    /// `resets_at`; of a warning that a soft limit is reached (`why` is `soft_limit`, and no run
+    /// waits) the same about that limit.
     #[schema(value_type = Object)]
     pub details: Value,
     #[schema(value_type = String, format = DateTime)]
@@ -91,9 +95,11 @@ impl From<inbox::InboxItem> for InboxItem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InboxDecision {
-    /// To an approval: it may happen, once, exactly as shown.
+    /// To an approval: it may happen, once, exactly as shown. To a raise: the limit gets more,
+    /// by the amounts in `raise`.
     Approve,
-    /// To an approval: it may not; the agent hears the `reason`.
+    /// To an approval: it may not; the agent hears the `reason`. To a raise: the run that waits
+    /// ends; a warning is put away.
     Deny,
     /// To a question: the `message`.
     Answer,
@@ -111,12 +117,17 @@ pub struct InboxAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2000)]
     pub reason: Option<String>,
+    /// By how much, when a raise is approved; nothing else has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raise: Option<InboxRaise>,
 }
 
 impl InboxAnswer {
     /// What is wrong with the values; empty when nothing is.
     pub fn check(&self) -> Vec<FieldError> {
-        checked(self.decision, self.message.as_deref(), self.reason.as_deref())
+        let mut errors = checked(self.decision, self.message.as_deref(), self.reason.as_deref());
+        check_raise(&mut errors, self.decision, self.raise.as_ref());
+        errors
     }
 }
 
@@ -137,17 +148,31 @@ pub struct InboxBatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 2000)]
     pub reason: Option<String>,
+    /// By how much, when raises are approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raise: Option<InboxRaise>,
 }
 
 impl InboxBatch {
     /// What is wrong with the values; empty when nothing is.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = checked(self.decision, self.message.as_deref(), self.reason.as_deref());
+        check_raise(&mut errors, self.decision, self.raise.as_ref());
         if self.ids.is_empty() || self.ids.len() > MAX_INBOX_BATCH {
             let message = format!("must name 1 to {MAX_INBOX_BATCH} items");
             errors.push(FieldError::new("ids", message));
         }
         errors
+    }
+}
+
+fn check_raise(errors: &mut Vec<FieldError>, decision: InboxDecision, raise: Option<&InboxRaise>) {
+    match (decision, raise) {
+        (_, None) => {}
+        (InboxDecision::Approve, Some(raise)) => raise.check(errors),
+        (InboxDecision::Deny | InboxDecision::Answer, Some(_)) => {
+            errors.push(FieldError::new("raise", "belongs to the decision approve"));
+        }
     }
 }
 

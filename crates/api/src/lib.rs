@@ -21,16 +21,19 @@
 mod admin;
 mod agent;
 mod attach;
+mod budget;
 mod command;
 mod inbox;
 mod mcp;
 mod memory;
+mod mesh;
 mod problem;
 mod query;
 mod raw;
 mod room;
 mod run;
 mod timeline;
+mod vault;
 mod vocabulary;
 
 pub use admin::{
@@ -42,6 +45,10 @@ pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
 pub use attach::{
     ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
     TerminalSize,
+};
+pub use budget::{
+    AgentBudget, Budget, BudgetAmount, BudgetLeft, BudgetPut, Cost, CostsQuery, HaltMode,
+    HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
 };
 pub use command::{
     Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,
@@ -56,6 +63,13 @@ pub use memory::{
     MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,
     MemoryStore, MemoryStored,
 };
+pub use mesh::{
+    Acl, AclChanged, AclEffective, AclEntry, AclLayer, AgentHistory, AgentMessage,
+    BlackboardChange, BlackboardEntry, BlackboardListQuery, BlackboardPutQuery, Can, CanQuery,
+    Letter, LetterDone, LetterIds, LetterListQuery, LetterReceive, MAX_LETTERS, MAX_WAIT_MS,
+    MeshAgent, MeshAgents, MeshEvent, MessageReceived, OnMessage, Permissions, Published, Register,
+    Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
+};
 pub use problem::{FieldError, Problem, ProblemKind};
 pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
 pub use raw::RawJson;
@@ -68,15 +82,19 @@ pub use run::{
     ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
+pub use vault::{
+    ApiProxyReply, ApiProxyRequest, GrantInfo, GrantPut, SecretImport, SecretInfo, SecretPut,
+    SecretRotate, SecretText, ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
+};
 pub use vocabulary::{
-    AgentStatus, EffectClass, InboxKind, InboxState, OnUnknown, Policy, Role, RunStatus,
-    SandboxLevel, StepType, Verdict,
+    AgentStatus, CostBy, EffectClass, InboxKind, InboxState, OnUnknown, Period, Policy, Role,
+    RunStatus, SandboxLevel, StepType, UnknownPrice, Verdict,
 };
 
 // The ground's ids and times stand in the rows, so a user of this crate needs no other.
 pub use overmind_core::ids::{
-    AgentId, ApiKeyId, ApprovalId, ColonyId, EffectId, HiveId, IdError, InboxId, MemoryId,
-    SessionId, StepId,
+    AgentId, ApiKeyId, ApprovalId, CallId, ColonyId, EffectId, HiveId, IdError, InboxId, LetterId,
+    LimitId, MemoryId, SessionId, StepId, SubscriptionId,
 };
 pub use overmind_core::time::{Timestamp, TimestampError};
 

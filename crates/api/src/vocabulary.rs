@@ -3,7 +3,7 @@
 //! They are separate types because core's own spelling belongs to the log: renaming a word there
 //! must be a compile error here, not a silent change of the public contract.
 
-use overmind_core::{agent, inbox, row, sandbox, tool};
+use overmind_core::{agent, budget, inbox, row, sandbox, tool};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -58,6 +58,34 @@ words! {
         Disabled = "disabled",
     }
 
+    /// By what costs are told apart.
+    CostBy = budget::CostBy {
+        Agent = "agent",
+        Model = "model",
+        Session = "session",
+        Day = "day",
+    }
+
+    /// How long a limit counts before it begins anew, by the calendar of UTC.
+    Period = budget::Period {
+        /// From midnight to midnight.
+        Day = "day",
+        /// From Monday, midnight.
+        Week = "week",
+        /// From midnight of the first.
+        Month = "month",
+        /// For ever.
+        Total = "total",
+    }
+
+    /// What becomes of calls whose price is not known, where a limit in dollars applies.
+    UnknownPrice = budget::UnknownPrice {
+        /// They are refused.
+        Deny = "deny",
+        /// They are let through, and counted as calls without a price.
+        Allow = "allow",
+    }
+
     /// What a second run of the same effect would do.
     EffectClass = tool::EffectClass {
         /// Changes nothing.
@@ -74,7 +102,7 @@ words! {
         Approval = "approval",
         /// Words.
         Question = "question",
-        /// More of a limit. Nothing asks for raises yet.
+        /// More of a limit.
         Raise = "raise",
     }
 

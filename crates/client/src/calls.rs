@@ -85,7 +85,7 @@ impl Client {
             headers: vec![],
             body: None,
             patience: Patience::Quick,
-            also_fine: Some(503),
+            also_fine: &[503],
         };
         parse(&Box::pin(self.connections.call(call)).await?)
     }
@@ -534,13 +534,16 @@ impl Client {
 
     // --- underneath
 
-    async fn page<T: DeserializeOwned>(&self, path: TargetPath) -> Result<Page<T>, ClientError> {
+    pub(crate) async fn page<T: DeserializeOwned>(
+        &self,
+        path: TargetPath,
+    ) -> Result<Page<T>, ClientError> {
         let answer = self.ask(Method::GET, path.as_str(), None, vec![], Patience::Quick).await?;
         let next = next_of(&answer.headers);
         Ok(Page { items: parse(&answer)?, next })
     }
 
-    async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
+    pub(crate) async fn get<T: DeserializeOwned>(&self, target: &str) -> Result<T, ClientError> {
         parse(&self.ask(Method::GET, target, None, vec![], Patience::Quick).await?)
     }
 
@@ -554,7 +557,7 @@ impl Client {
     }
 
     /// A request that needs no body.
-    async fn act<T: DeserializeOwned>(
+    pub(crate) async fn act<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
@@ -562,7 +565,7 @@ impl Client {
         parse(&self.ask(method, target, None, vec![], Patience::Quick).await?)
     }
 
-    async fn post<T: DeserializeOwned>(
+    pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         target: &str,
         body: &impl Serialize,
@@ -580,7 +583,7 @@ impl Client {
         self.send(Method::POST, target, body, header, Patience::Quick).await
     }
 
-    async fn send<T: DeserializeOwned>(
+    pub(crate) async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
@@ -605,7 +608,7 @@ impl Client {
         patience: Patience,
     ) -> Result<Answer, ClientError> {
         let body = body.map(Into::into);
-        let call = Call { method, target, headers, body, patience, also_fine: None };
+        let call = Call { method, target, headers, body, patience, also_fine: &[] };
         // Boxed: every method above would carry its states, and some callers nest them.
         Box::pin(self.connections.call(call)).await
     }
@@ -620,7 +623,7 @@ fn unreadable(attempt: String, why: &dyn std::fmt::Display) -> ClientError {
 }
 
 /// An empty segment would name another path.
-fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
+pub(crate) fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, ClientError> {
     if text.is_empty() { Err(ClientError::Argument { what, why: "it is empty" }) } else { Ok(text) }
 }
 
@@ -640,6 +643,6 @@ fn mcp_path(id: &str) -> Result<TargetPath, ClientError> {
     Ok(TargetPath::new("/api/settings/mcp/servers").segment(filled("the MCP server", id)?))
 }
 
-fn listed(path: TargetPath, query: &ListQuery) -> TargetPath {
+pub(crate) fn listed(path: TargetPath, query: &ListQuery) -> TargetPath {
     path.query("limit", query.limit).query("cursor", query.cursor.as_ref())
 }

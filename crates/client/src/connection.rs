@@ -69,7 +69,7 @@ pub(crate) struct Call<'a> {
     pub(crate) body: Option<Bytes>,
     pub(crate) patience: Patience,
     /// A status that is an answer here, beside the successes.
-    pub(crate) also_fine: Option<u16>,
+    pub(crate) also_fine: &'static [u16],
 }
 
 impl Call<'_> {
@@ -143,7 +143,7 @@ impl Connections {
             .map_err(|source| self.broken(&attempt, source))?
             .to_bytes();
         self.keep(sender);
-        if head.status.is_success() || call.also_fine == Some(head.status.as_u16()) {
+        if head.status.is_success() || call.also_fine.contains(&head.status.as_u16()) {
             return Ok(Answer { headers: head.headers, body, attempt });
         }
         Err(self.refusal(attempt, head.status.as_u16(), &body))

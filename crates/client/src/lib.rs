@@ -9,11 +9,13 @@
 //! repeated only if it changes nothing. Redirects are not followed and proxies not asked: the
 //! token goes to the target and nowhere else.
 
+mod budgets;
 mod calls;
 mod connection;
 mod error;
 mod inbox;
 mod log;
+mod mesh;
 mod page;
 mod replay;
 mod run_log;
@@ -22,12 +24,14 @@ mod stream;
 mod target;
 mod terminal;
 mod tls;
+mod vault;
 
 pub use calls::Client;
 pub use connection::Options;
 pub use error::ClientError;
 pub use inbox::{InboxNews, InboxWatch};
 pub use log::LogWatch;
+pub use mesh::BoardWatch;
 pub use page::Page;
 pub use replay::{Replay, ReplayItem, ReplayOptions};
 pub use run_log::{LogOptions, RunLog};

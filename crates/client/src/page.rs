@@ -20,7 +20,8 @@ pub(crate) fn next_of(headers: &HeaderMap) -> Option<String> {
                 param.eq_ignore_ascii_case("rel=\"next\"") || param.eq_ignore_ascii_case("rel=next")
             });
             // Only ever a path: a token must not follow a link to another server.
-            (next && target.starts_with("/api/")).then(|| target.to_owned())
+            (next && (target.starts_with("/api/") || target.starts_with("/mesh/")))
+                .then(|| target.to_owned())
         })
     })
 }

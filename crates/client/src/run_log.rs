@@ -66,7 +66,7 @@ impl RunLog {
                 headers: Vec::new(),
                 body: None,
                 patience: Patience::Long,
-                also_fine: None,
+                also_fine: &[],
             })
             .await?;
         let target = client.target().to_string();

@@ -224,7 +224,7 @@ impl<R: Reader> Stream<R> {
             headers,
             body: None,
             patience: Patience::Long,
-            also_fine: None,
+            also_fine: &[],
         };
         let response = self.client.connections().open(&call).await?;
         self.parser = Parser::default();

@@ -70,7 +70,7 @@ impl Terminal {
             ],
             body: None,
             patience: Patience::Quick,
-            also_fine: None,
+            also_fine: &[],
         };
         let connections = client.connections();
         let (upgraded, headers) = Box::pin(connections.upgrade(&call)).await?;

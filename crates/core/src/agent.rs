@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::budget::{Period, UnknownPrice};
 use crate::command::CommandSpec;
 use crate::ids::{AgentId, ColonyId};
 use crate::sandbox::SandboxLevel;
@@ -112,6 +113,24 @@ pub struct AgentSpec {
     /// What is run in place of a loop of our own. Such an agent has no model and no tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandSpec>,
+    /// How much all sessions of the agent may spend together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<AgentBudget>,
+}
+
+/// A limit that an agent's definition says; see [`crate::budget::Limit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentBudget {
+    #[serde(default)]
+    pub microusd: Option<u64>,
+    #[serde(default)]
+    pub tokens: Option<u64>,
+    pub per: Period,
+    #[serde(default)]
+    pub soft: bool,
+    #[serde(default)]
+    pub unknown_price: UnknownPrice,
 }
 
 /// The sandbox of an agent that names none.

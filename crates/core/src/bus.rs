@@ -41,6 +41,8 @@ pub struct Assignment {
     pub name: String,
     pub colony: ColonyId,
     pub agent: AgentId,
+    /// What grants know the agent by.
+    pub agent_name: String,
     pub tools_allowed: Arc<[String]>,
     pub sandbox: SandboxLevel,
     pub workspace: PathBuf,

@@ -75,6 +75,14 @@ pub struct CommandSpec {
     /// In a sandbox: its network.
     #[serde(default, skip_serializing_if = "Network::is_default")]
     pub network: Network,
+    /// The models that its program may ask this server for: names, or beginnings that end in `*`.
+    /// Empty: all there are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Whether its program is told to ask this server for models. `None`: Claude Code and Codex
+    /// are, where the server has what they need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<bool>,
 }
 
 /// [`RestartPolicy`] as it is written.
@@ -123,6 +131,8 @@ pub enum CommandError {
         "`codex exec` takes no input while it runs: only a task is possible, or a command line"
     )]
     NoInput,
+    #[error("`models` has at most 64 names of 1 to 200 characters")]
+    Models,
     #[error(
         "what a command is granted is named by absolute paths without `..`, and is not `/`; at \
          most {MAX_GRANTS} to read and as many to write"
@@ -149,6 +159,10 @@ impl CommandSpec {
         };
         if self.model.as_ref().is_some_and(odd) {
             return Err(CommandError::Model);
+        }
+        let odd = |model: &String| model.is_empty() || model.chars().count() > 200;
+        if self.models.len() > MAX_GRANTS || self.models.iter().any(odd) {
+            return Err(CommandError::Models);
         }
         let variables = self.env.iter().chain(&self.env_from);
         let texts = self.argv.iter().chain(variables.flat_map(|(name, text)| [name, text]));
@@ -236,6 +250,8 @@ pub struct Launch {
     pub directory: Option<PathBuf>,
     /// The top of the room's worktree: all of it is shown in a sandbox.
     pub worktree: Option<PathBuf>,
+    /// Whether it is told to ask this server for models: see [`CommandSpec::gateway`].
+    pub gateway: Option<bool>,
     /// What its sandbox shows beside that, read-only, for the worktree to be whole.
     pub borrowed: Vec<PathBuf>,
     /// What the project asks its commands to run in; the stronger of this and the agent's holds.

@@ -100,6 +100,8 @@ ids! {
     ApprovalId = "apr";
     /// A named key to the API.
     ApiKeyId = "key";
+    /// One call of a model, however it came about.
+    CallId = "call";
     /// A logical group that every resource belongs to (namespace).
     ColonyId = "col";
     /// One thing done to the world: a tool call or a model call.
@@ -108,12 +110,18 @@ ids! {
     HiveId = "hive";
     /// Something that waits for a human. That of an approval has the approval's digits.
     InboxId = "inb";
+    /// A limit of a budget: derived from what it bounds.
+    LimitId = "lim";
+    /// One message or event on its way to an agent; an event has the same for all who get it.
+    LetterId = "msg";
     /// One remembered text.
     MemoryId = "mem";
     /// One agent at work, from placement to end. Never reused.
     SessionId = "ses";
     /// One step of a session.
     StepId = "stp";
+    /// An agent's wish to get what is published to some topics.
+    SubscriptionId = "sub";
 }
 
 macro_rules! derived {

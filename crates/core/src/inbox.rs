@@ -7,8 +7,8 @@
 //! [`Waiting`] is the session's half: what it waits for, decided by the pure machine and
 //! therefore the same in every replay. Where to start: [`crate::session::Session::waiting`].
 //!
-//! A raise is a request for more of a limit (budget). Nothing asks for raises yet; the shape and
-//! the store hold them, with no session needed.
+//! A raise is a request for more of a limit (see [`crate::budget`]): by a session that the limit
+//! stops, or as a warning that a soft limit is reached, behind which no session waits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,6 +25,9 @@ const TITLE: usize = 200;
 const ARGS_WHOLE: usize = 32 << 10;
 /// What is left of a text of arguments that are too long, in characters.
 const ARG_CUT: usize = 2_000;
+
+/// The answer to a raise that refuses it: what asked ends. Every other answer lets it try again.
+pub const DENY: &str = "deny";
 
 /// What is wanted of a human.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,7 +131,14 @@ impl InboxItem {
     pub fn closed_by(self, input: &Input, now: Timestamp) -> Self {
         let late = self.expires_at.is_some_and(|at| now >= at);
         let (state, by, answer) = match input {
-            Input::Answered { message, by, .. } => (InboxState::Answered, by, Some(message)),
+            Input::Answered { message, by, .. } => {
+                let state = match self.kind {
+                    InboxKind::Approval | InboxKind::Question => InboxState::Answered,
+                    InboxKind::Raise if message.trim() == DENY => InboxState::Denied,
+                    InboxKind::Raise => InboxState::Approved,
+                };
+                (state, by, Some(message))
+            }
             Input::Decided { approve: true, by, reason, .. } => {
                 let state = if late { InboxState::Expired } else { InboxState::Approved };
                 (state, by, reason.as_ref())

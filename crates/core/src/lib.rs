@@ -7,9 +7,11 @@
 use std::future::Future;
 use std::pin::Pin;
 
+pub mod acl;
 pub mod agent;
 pub mod approval;
 pub mod attest;
+pub mod budget;
 pub mod bus;
 pub mod canary;
 pub mod command;
@@ -22,12 +24,14 @@ pub mod ids;
 pub mod inbox;
 pub mod live;
 pub mod memory;
+pub mod mesh;
 pub mod model;
 pub mod name;
 pub mod piped;
 pub mod policy;
 pub mod process;
 pub mod queue;
+pub mod relay;
 pub mod replay;
 pub mod retry;
 pub mod room;
@@ -38,6 +42,7 @@ pub mod store;
 pub mod time;
 pub mod tool;
 pub mod tool_source;
+pub mod vault;
 
 /// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.
 pub type Fut<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Fut;
+use crate::relay::Upstreams;
 
 /// One message of a conversation. The system prompt is not one: it stands in [`ModelRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,4 +219,9 @@ pub trait Models: Send + Sync + fmt::Debug {
     ///
     /// The failure that `complete` would give.
     fn check(&self, model: &str) -> Result<(), ModelFailure>;
+
+    /// The same providers for calls that others make, if they can be had so.
+    fn upstreams(&self) -> Option<&dyn Upstreams> {
+        None
+    }
 }

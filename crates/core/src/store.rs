@@ -13,19 +13,27 @@ use serde_json::Value;
 use crate::Fut;
 use crate::agent::Agent;
 use crate::attest::{Attested, Kept};
+use crate::budget::{self, BudgetChange, CallRecord, CostQuery, CostRow};
 use crate::ids::{
-    AgentId, ApiKeyId, ColonyId, EffectId, HiveId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, CallId, ColonyId, EffectId, HiveId, InboxId, LetterId, MemoryId, SessionId,
+    StepId, SubscriptionId,
 };
 use crate::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use crate::memory::{MemoryFilter, MemoryItem};
+use crate::mesh::{
+    BoardEntry, Key, Letter, LetterFilter, LetterMark, MailboxCounts, Registration, Subscription,
+};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
+use crate::vault::rows::VaultChange;
 
 /// A stream of the log: its own sequence numbers from 1, its own hash chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StreamId {
     /// Agents, keys, settings, hives, memory, retention: everything that is not one session.
     System,
+    /// The shared state, topics and letters of the mesh, and who may do what there.
+    Mesh,
     Session(SessionId),
 }
 
@@ -33,6 +41,7 @@ impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::System => f.write_str("system"),
+            Self::Mesh => f.write_str("mesh"),
             Self::Session(id) => id.fmt(f),
         }
     }
@@ -42,7 +51,11 @@ impl FromStr for StreamId {
     type Err = crate::ids::IdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "system" { Ok(Self::System) } else { text.parse().map(Self::Session) }
+        match text {
+            "system" => Ok(Self::System),
+            "mesh" => Ok(Self::Mesh),
+            other => other.parse().map(Self::Session),
+        }
     }
 }
 
@@ -116,6 +129,10 @@ pub enum Guard {
     AgentVersion { agent: AgentId, version: u32 },
     /// No session of the colony that has not ended is called so.
     NameFree { colony: ColonyId, name: String },
+    /// The key of the shared state stands at exactly this version; `None`: it is not there.
+    BoardVersion { colony: ColonyId, key: Key, version: Option<u64> },
+    /// The letter is there, was handed out so often, and is dead or not.
+    LetterAt { to: AgentId, id: LetterId, attempts: u32, dead: bool },
 }
 
 /// A change of current state.
@@ -172,6 +189,35 @@ pub enum Change {
         answer: IdempotentAnswer,
         at: Timestamp,
     },
+    /// Secrets, grants and services.
+    Vault(VaultChange),
+    Budget(Box<BudgetChange>),
+    /// Inserts or replaces a key of the shared state.
+    BoardPut(Box<BoardEntry>),
+    /// Removes a key of the shared state; one that is gone stays gone.
+    BoardDelete {
+        colony: ColonyId,
+        key: Key,
+    },
+    /// A new letter. When the agent has one with its id, this change does nothing.
+    LetterInsert(Box<Letter>),
+    /// What became of a letter. One that is gone stays gone.
+    LetterMark {
+        to: AgentId,
+        id: LetterId,
+        mark: LetterMark,
+        /// Of the letter, which this does not change.
+        expires_at: Option<Timestamp>,
+    },
+    LetterDelete {
+        to: AgentId,
+        id: LetterId,
+    },
+    /// A subscription. When the agent has one with the same pattern, it takes its place.
+    SubscriptionPut(Box<Subscription>),
+    SubscriptionDelete(SubscriptionId),
+    /// What an agent says about itself, in place of what it said before.
+    RegistrationPut(Box<Registration>),
 }
 
 /// What a first request with an Idempotency-Key made.
@@ -305,6 +351,9 @@ impl MemoryScope {
 
 /// Id, colony and collection of an item that has expired.
 pub type ExpiredMemory = (MemoryId, ColonyId, String);
+
+/// A key of the shared state that has expired, and the version at which it stood.
+pub type ExpiredKey = (ColonyId, Key, u64);
 
 /// A memory item that matches words.
 #[derive(Clone, Debug, PartialEq)]
@@ -543,6 +592,81 @@ pub trait Store: Send + Sync + fmt::Debug {
         key: String,
     ) -> Fut<'_, Result<Option<IdempotentAnswer>, StoreError>>;
 
+    /// All limits, open reservations, and of each scope and period that has a limit the newest
+    /// [`budget::KEPT_WINDOWS`] windows.
+    fn budget_snapshot(&self) -> Fut<'_, Result<budget::Snapshot, StoreError>>;
+    /// What the daily sums say about a scope since a day, which is counted from 1970-01-01. A
+    /// session has its children's, too.
+    fn budget_baseline(
+        &self,
+        scope: budget::Scope,
+        since: i32,
+    ) -> Fut<'_, Result<budget::Baseline, StoreError>>;
+    /// Costs by agent, model, session or day. Reads daily sums only.
+    fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
+    /// Calls that have ended, those that began last first; of one session where one is named.
+    fn call_list(
+        &self,
+        session: Option<SessionId>,
+        page: Page<CallId>,
+    ) -> Fut<'_, Result<Vec<CallRecord>, StoreError>>;
+    /// The entry whatever its age; the caller looks at `expires_at`.
+    fn board_fetch(
+        &self,
+        colony: ColonyId,
+        key: Key,
+    ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>>;
+    /// Entries whose keys begin with exactly `prefix` and come after `after`, by key, whatever
+    /// their age. Keys are compared byte by byte. A page whose values grow large ends early, after
+    /// one at least.
+    fn board_list(
+        &self,
+        colony: ColonyId,
+        prefix: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<BoardEntry>, StoreError>>;
+    /// Keys that have expired by `now`, with their versions, those that did first first.
+    fn board_expired(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<ExpiredKey>, StoreError>>;
+    fn letter_fetch(
+        &self,
+        to: AgentId,
+        id: LetterId,
+    ) -> Fut<'_, Result<Option<Letter>, StoreError>>;
+    /// Letters of an agent in the order in which they came, those after the place `after` only. A
+    /// page whose payloads grow large ends early, after one at least.
+    fn letter_list(
+        &self,
+        to: AgentId,
+        filter: LetterFilter,
+        after: u64,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
+    /// Letters of all agents that time has killed by `now`, see [`Letter::dies_at`].
+    fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>>;
+    /// How many letters each agent has that has any, by agent, those after `after` only.
+    fn mailbox_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<(AgentId, MailboxCounts)>, StoreError>>;
+    /// All subscriptions, oldest first, those after `after` only.
+    fn subscription_list(
+        &self,
+        after: Option<SubscriptionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Subscription>, StoreError>>;
+    /// All registrations, by agent, those after `after` only.
+    fn registration_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Registration>, StoreError>>;
+
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>>;
 
     /// Reads the whole log and checks every hash, head, number and signature.
@@ -551,8 +675,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn checkpoint(&self, now: Timestamp) -> Fut<'_, Result<Option<u64>, StoreError>>;
     /// Writes a consistent copy while others go on writing. The file must not exist.
     fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>>;
-    /// Removes ended sessions that finished before `before`, with their streams, and writes a
-    /// `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
+    /// Removes ended sessions that finished before `before`, with their streams and model calls
+    /// (daily sums of costs stay), and writes a `retention.pruned` event that explains each to `audit`. Also forgets idempotency keys
     /// older than `before`.
     fn prune(&self, before: Timestamp, now: Timestamp) -> Fut<'_, Result<Pruned, StoreError>>;
     /// Finishes what was accepted and closes. Later calls answer [`StoreError::Closed`].

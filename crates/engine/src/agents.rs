@@ -49,6 +49,7 @@ impl Engine {
             reasoning_effort: draft.reasoning_effort,
             max_output_tokens: draft.max_output_tokens,
             command: draft.command,
+            budget: draft.budget,
         };
         check(&spec)?;
         if has_credentials(&spec) {
@@ -91,6 +92,7 @@ impl Engine {
             }
             Err(err) => return Err(err.into()),
         }
+        self.cortex.budgets.follow(&agent, &by.name).await?;
         let agent = Arc::new(agent);
         self.cortex.keep_agent(&agent);
         Ok(Created { value: self.agent_view(Arc::unwrap_or_clone(agent)), replayed: false })
@@ -196,6 +198,7 @@ impl Engine {
             commit.guards.push(Guard::AgentVersion { agent: old.id, version: old.version });
             match self.cortex.store.commit(commit).await {
                 Ok(_) => {
+                    self.cortex.budgets.follow(&new, &by.name).await?;
                     let new = Arc::new(new);
                     self.cortex.keep_agent(&new);
                     return Ok(self.agent_view(Arc::unwrap_or_clone(new)));
@@ -277,6 +280,7 @@ fn apply(agent: &mut Agent, patch: AgentPatch) {
     set(&mut spec.reasoning_effort, patch.reasoning_effort.map(Some));
     set(&mut spec.max_output_tokens, patch.max_output_tokens.map(Some));
     set(&mut spec.command, patch.command.map(Some));
+    set(&mut spec.budget, patch.budget);
     set(&mut agent.status, patch.status);
 }
 

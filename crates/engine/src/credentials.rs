@@ -2,24 +2,115 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-/// Credentials by name. Never printed, stored or sent: a Hive looks them up when it starts a
-/// command.
+use overmind_core::ids::SessionId;
+use overmind_core::store::Store;
+use overmind_core::time::Clock;
+use overmind_core::vault::Use;
+use overmind_core::vault::grant::{self, GrantKind};
+use zeroize::Zeroizing;
+
+use crate::vault::Vault;
+
+/// Credentials by name: those of the vault, and behind them those of the server's own environment.
+/// Never printed, stored or sent: a Hive looks them up when it starts a command.
 #[derive(Clone, Default)]
-pub struct Credentials(BTreeMap<String, String>);
+pub struct Credentials {
+    environment: BTreeMap<String, String>,
+    vault: Option<Arc<Vault>>,
+}
 
 impl Credentials {
+    /// Those of the environment.
     pub fn new(all: impl IntoIterator<Item = (String, String)>) -> Self {
-        Self(all.into_iter().collect())
+        Self { environment: all.into_iter().collect(), vault: None }
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+    #[must_use]
+    pub fn with_vault(mut self, vault: Arc<Vault>) -> Self {
+        self.vault = Some(vault);
+        self
+    }
+
+    /// The vault, or one that holds nothing and says so.
+    pub(crate) fn vault(
+        &self,
+        store: &Arc<dyn Store>,
+        clock: &Arc<dyn Clock>,
+        token_key: [u8; 32],
+    ) -> Arc<Vault> {
+        let absent = || Vault::absent(Arc::clone(store), Arc::clone(clock), token_key);
+        self.vault.clone().unwrap_or_else(absent)
+    }
+
+    /// What a start of a command of the agent gets in place of a service's key, and where it finds
+    /// the service.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub(crate) fn placeholder(
+        &self,
+        service: &str,
+        agent: &str,
+        session: SessionId,
+        start: u32,
+    ) -> Result<(String, String), String> {
+        let Some(vault) = &self.vault else { return Err("this server has no vault".to_owned()) };
+        let found = vault.service(service).ok_or_else(|| {
+            format!("there is no service `{service}`: `overmind vault services` lists them")
+        })?;
+        if !vault.may_call(agent, service) {
+            return Err(format!(
+                "the agent `{agent}` may not call the service `{service}`; to do: {}",
+                grant::remedy(agent, GrantKind::Service, service)
+            ));
+        }
+        let url = vault.door(&found).ok_or(
+            "this server listens on no TCP address, where programs could reach services: start it \
+             with --listen 127.0.0.1:8420",
+        )?;
+        Ok((vault.placeholder(session, start, &found), url))
+    }
+
+    /// What a command of the agent gets under this name. A secret of the vault goes before one of
+    /// the environment, and needs a grant.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, and what to do.
+    pub(crate) fn take(
+        &self,
+        name: &str,
+        agent: &str,
+        session: SessionId,
+    ) -> Result<Zeroizing<String>, String> {
+        if let Some(vault) = &self.vault
+            && let Some(found) = vault.for_agent(
+                name,
+                Use {
+                    session: Some(session),
+                    agent: Some(agent.to_owned()),
+                    service: None,
+                    host: Some("environment".to_owned()),
+                },
+            )
+        {
+            return found.map(|secret| Zeroizing::new(secret.expose().to_owned()));
+        }
+        match self.environment.get(name) {
+            Some(value) => Ok(Zeroizing::new(value.clone())),
+            None => Err(format!(
+                "the credential `{name}` is not there: run `overmind vault set {name}`, or set \
+                 OVERMIND_CRED_{name} in the server's environment"
+            )),
+        }
     }
 }
 
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Credentials").field(&self.0.len()).finish()
+        f.debug_tuple("Credentials").field(&self.environment.len()).finish()
     }
 }

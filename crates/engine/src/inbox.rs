@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::Engine;
+use crate::budgets::Raise;
 use crate::caller::Caller;
 use crate::cortex::{Order, gate_request};
 use crate::error::EngineError;
@@ -61,7 +62,28 @@ impl Engine {
         self.find_item(id).await
     }
 
-    async fn find_item(&self, id: InboxId) -> Result<InboxItem, EngineError> {
+    async fn raise_answer(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        answer: InboxAnswer,
+    ) -> Result<InboxItem, EngineError> {
+        match answer {
+            InboxAnswer::Raise { raise, reason } => self.raise(by, item, raise, reason).await,
+            InboxAnswer::Approve { reason } => {
+                let nothing = Raise { microusd: 0, tokens: 0, for_good: false };
+                self.raise(by, item, nothing, reason).await
+            }
+            InboxAnswer::Deny { reason } => self.raise_deny(by, item, reason).await,
+            InboxAnswer::Words { .. } => {
+                let message = "this asks for more of a limit: the decision must be approve, with \
+                               an amount, or deny";
+                Err(EngineError::invalid("decision", message))
+            }
+        }
+    }
+
+    pub(crate) async fn find_item(&self, id: InboxId) -> Result<InboxItem, EngineError> {
         let found = self.cortex.store.inbox_fetch(id).await?;
         found
             .filter(|item| item.colony == ColonyId::DEFAULT)
@@ -86,6 +108,9 @@ impl Engine {
         let item = self.find_item(id).await?;
         if item.state != InboxState::Open {
             return Err(closed(&item));
+        }
+        if item.kind == InboxKind::Raise {
+            return self.raise_answer(by, item, answer).await;
         }
         let order = order_of(&item, answer, by)?;
         let Some(session) = item.session else {
@@ -138,7 +163,16 @@ impl Engine {
                     {
                         return Err(EngineError::conflict(format!("it is not of group {group}")));
                     }
-                    self.inbox_answer(by, id, answer).await
+                    let raise = matches!(answer, InboxAnswer::Raise { .. });
+                    match self.inbox_answer(by, id, answer).await {
+                        // One raise lets all go on that wait for the same limit, of this batch, too.
+                        Err(EngineError::Conflict { message }) if raise => {
+                            let now = self.find_item(id).await?;
+                            let done = now.state == InboxState::Approved;
+                            if done { Ok(now) } else { Err(EngineError::Conflict { message }) }
+                        }
+                        answered => answered,
+                    }
                 };
                 (id, done.await)
             }
@@ -282,12 +316,16 @@ fn order_of(item: &InboxItem, answer: InboxAnswer, by: &Caller) -> Result<Order,
             let message = "this is a question: the decision must be answer, with a message";
             Err(EngineError::invalid("decision", message))
         }
+        (InboxKind::Approval | InboxKind::Question, InboxAnswer::Raise { .. }) => {
+            let message = "only a raise is answered with an amount";
+            Err(EngineError::invalid("decision", message))
+        }
         (InboxKind::Raise, _) => Err(EngineError::conflict("nothing waits for this item")),
     }
 }
 
 /// Why an item that is not open cannot be answered.
-fn closed(item: &InboxItem) -> EngineError {
+pub(crate) fn closed(item: &InboxItem) -> EngineError {
     let at = item.answered_at.map(|at| format!(" at {at}")).unwrap_or_default();
     let by = item.answered_by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
     EngineError::conflict(match item.state {

@@ -8,6 +8,7 @@ mod admin;
 mod agents;
 mod alarms;
 mod attach;
+mod budgets;
 pub mod bus;
 pub mod caller;
 mod commands;
@@ -18,7 +19,9 @@ mod hive;
 mod inbox;
 mod keys;
 mod live;
+mod mesh;
 mod policies;
+mod relay;
 mod replays;
 pub mod request;
 mod rooms;
@@ -27,12 +30,14 @@ mod tasks;
 mod timeline;
 mod tool_servers;
 mod tools;
+mod vault;
 pub mod view;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::budget::Prices;
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
@@ -51,6 +56,7 @@ use overmind_core::tool_source::{Keeper, ToolServers};
 pub use self::admin::MemoryNew;
 use self::attach::Measured;
 pub use self::attach::{Attached, LifeUsage, Usages};
+pub use self::budgets::{BudgetError, Budgets, Halting, LimitView, NewLimit, Raise, Ticket};
 pub use self::caller::{Caller, Rights};
 use self::cortex::{Cortex, CortexParts, TOOL_SERVERS, ToolServersKeeper, keep_toolset};
 pub use self::credentials::Credentials;
@@ -59,8 +65,18 @@ use self::hive::Hive;
 use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+pub use self::mesh::{
+    AclEntry, BoardFound, BoardWrite, Effective, LetterDraft, LetterSent, MeshAgent, MeshDoor,
+    Published, Spawned,
+};
+use self::relay::Relaying;
+pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
+pub use self::vault::{
+    Bound, Origin, SecretView, ServiceCall, ServiceReply, ServiceView, Vault, VaultParts,
+    VaultStatus,
+};
 
 /// What an operator sets.
 #[derive(Clone)]
@@ -131,6 +147,8 @@ pub struct Parts {
     pub enclosures: Option<Arc<dyn Enclose>>,
     /// Makes what their sessions work in. Without it they work where they are started.
     pub rooms: Option<Arc<dyn Rooms>>,
+    /// What models cost. Without them limits in dollars refuse all that does not say otherwise.
+    pub prices: Arc<dyn Prices>,
     pub clock: Arc<dyn Clock>,
     pub ids: Arc<dyn IdSource>,
     pub config: Config,
@@ -147,9 +165,15 @@ pub struct Engine {
     measured: Arc<Measured>,
     rooms: Option<Arc<dyn Rooms>>,
     decisions: Arc<Decisions>,
+    vault: Arc<Vault>,
+    relaying: Arc<Relaying>,
+    /// Raises are answered one after the other.
+    raises: Arc<tokio::sync::Mutex<()>>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
+    /// What writes the budgets: the last to end before the store.
+    written: Tasks,
 }
 
 impl Engine {
@@ -169,6 +193,7 @@ impl Engine {
             processes,
             enclosures,
             rooms,
+            prices,
             clock,
             ids,
             config,
@@ -183,6 +208,11 @@ impl Engine {
         let toolset = Arc::new(Toolset::new(Arc::clone(&specs)));
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
+        let vault = config.credentials.vault(&store, &clock, config.token_key);
+        {
+            let vault = Arc::clone(&vault);
+            backstage.spawn(move |stop| async move { vault.audit(stop).await });
+        }
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
         let stays = rooms.clone().map(|rooms| Arc::new(Stays::new(rooms, processes.clone())));
         let hive = Arc::new(Hive {
@@ -195,7 +225,8 @@ impl Engine {
                     (config.environment.clone(), config.credentials.clone());
                 let (clock, tasks) = (Arc::clone(&clock), backstage.clone());
                 let stays = stays.clone();
-                Arc::new(Lives::new(
+                let door = relay::Door::new(&environment, &*models);
+                let lives = Lives::new(
                     processes,
                     enclosures,
                     clock,
@@ -203,14 +234,28 @@ impl Engine {
                     credentials,
                     stays,
                     tasks,
-                ))
+                );
+                Arc::new(lives.with_door(door))
             }),
             stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
         });
         backstage.spawn(move |stop| hive.run(stop));
+        let inbox = tokio::sync::watch::Sender::new(0);
+        let (budgets, waiting) = Budgets::load(budgets::Parts {
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            ids: Arc::clone(&ids),
+            prices,
+            inbox: inbox.clone(),
+        })
+        .await?;
+        let (writing, written) = (budgets.clone(), Tasks::default());
+        written.spawn(move |stop| writing.write(waiting, stop));
         let cortex = Cortex::new(CortexParts {
+            budgets,
+            inbox,
             store,
             memory,
             bus: Arc::new(cortex_bus),
@@ -224,6 +269,7 @@ impl Engine {
         });
         keeper.bind(Arc::downgrade(&cortex));
         cortex.alarms.load(&*cortex.store).await?;
+        cortex.mesh.load(&*cortex.store).await?;
         let hearing = Arc::clone(&cortex);
         backstage.spawn(move |stop| hearing.hear(stop));
         let recovered = cortex.recover().await?;
@@ -232,7 +278,7 @@ impl Engine {
         }
         let measured = Arc::default();
         let decisions = Arc::default();
-        Ok(Self {
+        let engine = Self {
             cortex,
             tools,
             tool_servers,
@@ -241,9 +287,21 @@ impl Engine {
             measured,
             rooms,
             decisions,
+            vault,
+            relaying: Arc::default(),
+            raises: Arc::default(),
             tasks,
             backstage,
-        })
+            written,
+        };
+        let postmaster = engine.clone();
+        engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
+        Ok(engine)
+    }
+
+    /// Secrets, services and who may use them.
+    pub fn vault(&self) -> &Arc<Vault> {
+        &self.vault
     }
 
     /// Stops taking work and gives tools under way `grace` to end. Sessions that run stay where
@@ -264,6 +322,9 @@ impl Engine {
         }
         if let Drained::TimedOut { left } = self.backstage.drain(wait).await {
             tracing::warn!(left, "hive tasks did not stop in time");
+        }
+        if let Drained::TimedOut { .. } = self.written.drain(wait).await {
+            tracing::warn!("the budgets were not written in time; the next start settles the rest");
         }
         if let Err(err) = self.cortex.store.close().await {
             tracing::error!(error = %err, "closing the store");

@@ -1,6 +1,6 @@
 //! What callers ask for, already parsed and not yet checked.
 
-use overmind_core::agent::{AgentLimits, AgentStatus, OnUnknown, PolicyKind};
+use overmind_core::agent::{AgentBudget, AgentLimits, AgentStatus, OnUnknown, PolicyKind};
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, InboxId, SessionId};
 use overmind_core::inbox::{InboxKind, InboxState};
@@ -25,6 +25,7 @@ pub struct AgentDraft {
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
     pub command: Option<CommandSpec>,
+    pub budget: Option<AgentBudget>,
 }
 
 /// A change of an agent. What is `None` stays as it is.
@@ -43,6 +44,8 @@ pub struct AgentPatch {
     pub reasoning_effort: Option<String>,
     pub max_output_tokens: Option<u32>,
     pub command: Option<CommandSpec>,
+    /// `Some(None)` takes it away.
+    pub budget: Option<Option<AgentBudget>>,
     /// The version that the caller read (If-Match); another one is a conflict.
     pub if_version: Option<u32>,
 }
@@ -116,6 +119,8 @@ pub enum InboxAnswer {
     Deny { reason: Option<String> },
     /// To a question.
     Words { message: String },
+    /// To a raise: by how much.
+    Raise { raise: crate::budgets::Raise, reason: Option<String> },
 }
 
 /// One answer to several items.

@@ -137,7 +137,7 @@ impl Engine {
         Ok(Stay { order, made, closed: room.closed.clone() })
     }
 
-    async fn spec_of(&self, id: SessionId) -> Result<Spec, EngineError> {
+    pub(crate) async fn spec_of(&self, id: SessionId) -> Result<Spec, EngineError> {
         let stream = Some(StreamId::Session(id));
         let query = EventQuery { stream, after: 0, kinds: &["run.queued"], limit: 1 };
         let first = self.cortex.store.events(query).await?.pop();

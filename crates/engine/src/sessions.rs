@@ -494,6 +494,13 @@ fn with_command(
     if command.env_from.is_empty() {
         command.env_from.clone_from(&own.env_from);
     }
+    if command.models.is_empty() {
+        command.models.clone_from(&own.models);
+    } else if !own.models.is_empty() && command.models.iter().any(|one| !own.models.contains(one)) {
+        let message = "a run may name fewer models than its agent, and no others";
+        return Err(EngineError::invalid("command.models", message));
+    }
+    command.gateway = command.gateway.or(own.gateway);
     // Whoever says what runs with a credential can read it.
     let same = command.env_from == own.env_from
         && (own.env_from.is_empty()

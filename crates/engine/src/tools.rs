@@ -8,16 +8,31 @@ use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
 use overmind_core::ids::{EffectId, SessionId};
+use overmind_core::mesh::{DOOR_MEMORY, DOOR_TOOLS};
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, StreamId};
 use overmind_core::tool::{ToolOutcome, ToolSpec};
 use serde_json::{Value, json};
 
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::cortex::{Called, shutting_down};
 use crate::error::EngineError;
 use crate::request::ToolCallDraft;
+
+/// The run whose door a caller stands at.
+fn door_of(by: &Caller) -> Result<SessionId, EngineError> {
+    match by.rights {
+        Rights::Session { session, .. } => Ok(session),
+        Rights::Role(_) => Err(EngineError::Forbidden {
+            message: "this door is a run's own: use the token in its OVERMIND_TOKEN".into(),
+        }),
+    }
+}
+
+fn door() -> impl Iterator<Item = &'static str> {
+    DOOR_TOOLS.into_iter().chain(DOOR_MEMORY)
+}
 
 impl Engine {
     /// Every registered tool, by name.
@@ -40,11 +55,56 @@ impl Engine {
         call: ToolCallDraft,
     ) -> Result<ToolOutcome, EngineError> {
         by.require_for(Role::Operator, id)?;
+        self.tool_call_with(by, id, call, &[]).await
+    }
+
+    /// The tools that a run's own door offers: those of the mesh and of the memory, and what its
+    /// agent's list of tools names. Only runs have a door.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`] for a caller that is no run.
+    pub async fn door_tools(&self, by: &Caller) -> Result<Vec<ToolSpec>, EngineError> {
+        let row = self.find_session(door_of(by)?).await?;
+        let agent = self.agent_at(&row).await?;
+        let offered = |spec: &&ToolSpec| {
+            !spec.internal
+                && (door().any(|name| name == spec.name)
+                    || agent.tools_allowed.contains(&spec.name))
+        };
+        Ok(self.tools.specs().iter().filter(offered).cloned().collect())
+    }
+
+    /// Calls one of them, as [`Engine::tool_call`] does.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`EngineError::Forbidden`] for a caller that is no run.
+    pub async fn door_call(
+        &self,
+        by: &Caller,
+        tool: String,
+        args: Value,
+    ) -> Result<ToolOutcome, EngineError> {
+        let id = door_of(by)?;
+        let more: Vec<&str> = door().collect();
+        self.tool_call_with(by, id, ToolCallDraft { tool, args }, &more).await
+    }
+
+    /// `more` are tools that are allowed beside those of the agent's list.
+    async fn tool_call_with(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        call: ToolCallDraft,
+        more: &[&str],
+    ) -> Result<ToolOutcome, EngineError> {
         if self.cortex.draining() {
             return Err(shutting_down());
         }
         let row = self.find_session(id).await?;
-        let agent = self.agent_at(&row).await?;
+        let mut agent = self.agent_at(&row).await?;
+        agent.tools_allowed.extend(more.iter().map(|name| (*name).to_owned()));
         let ToolCallDraft { tool, mut args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
         let refused = self.refuses(&row, &agent, &tool, &args);
@@ -57,6 +117,7 @@ impl Engine {
                 name: row.name,
                 colony: row.colony,
                 agent: row.agent,
+                agent_name: agent.name,
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
                 workspace: row.workspace.into(),

@@ -101,13 +101,13 @@ async fn attempts(
                 wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 "model call failed; trying again"
             );
-            *last = Some(fail::redact(fault.failure.clone(), &gateway.secrets));
+            *last = Some(fail::redact(fault.failure.clone(), &gateway.secrets()));
             sleep(wait).await;
         } else {
             return Err(fault.failure);
         }
         attempt += 1;
-        let why = fail::redact(fault.failure, &gateway.secrets).message;
+        let why = fail::redact(fault.failure, &gateway.secrets()).message;
         sink(ModelDelta::Restarted { attempt, why });
     }
 }

@@ -1,10 +1,14 @@
 //! Which providers there are, where they live, and what they are given.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use overmind_core::relay::Endpoint;
+use overmind_core::vault::{Secrets, Use};
 
 use crate::cassette::Cassette;
 use crate::prices::Price;
@@ -80,6 +84,8 @@ pub struct Provider {
     /// A whole URL for one format, in place of the base URL and the format's path.
     pub endpoints: BTreeMap<Format, String>,
     pub key: Option<Secret>,
+    /// Name of a secret of [`Config::secrets`]: while there is one, it is the key.
+    pub secret: Option<String>,
     /// What to set, in words, when the key is missing; `None` when no key is needed.
     pub key_hint: Option<String>,
     /// Sent with each request. Values are treated as secrets.
@@ -95,6 +101,54 @@ pub struct Provider {
     pub reasoning_effort: Option<String>,
     /// `enabled` or `disabled`: the `thinking` switch of DeepSeek; not sent when absent.
     pub thinking: Option<String>,
+    /// Calls of others that are passed on at once; `None` takes [`RelayLimits`]'.
+    pub max_concurrent: Option<usize>,
+    /// Calls of others that are passed on in a minute; `None` is unlimited.
+    pub max_per_minute: Option<u32>,
+}
+
+/// Bounds of the calls that are passed on for others; see [`overmind_core::relay`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayLimits {
+    /// Calls at once, for each provider that has no bound of its own.
+    pub max_concurrent: usize,
+    /// Calls that wait for a place, for each provider; one more is told to come again.
+    pub max_queued: usize,
+    /// How long one waits.
+    pub queue_wait: Duration,
+    /// Longest silence in a stream.
+    pub idle: Duration,
+    /// Longest wait for the head of an answer.
+    pub head: Duration,
+    /// Longest time of a call.
+    pub total: Duration,
+    /// Attempts at one provider, the first one included.
+    pub attempts: u32,
+    /// How long a model that failed is passed over where there is another choice, when it does
+    /// not say so itself.
+    pub cool_down: Duration,
+    /// The same at most.
+    pub max_cool_down: Duration,
+    /// Bytes of each request and of each answer that are kept with the record of a call; 0, as
+    /// usual, is none.
+    pub capture: usize,
+}
+
+impl Default for RelayLimits {
+    fn default() -> Self {
+        Self {
+            max_concurrent: 2048,
+            max_queued: 1024,
+            queue_wait: Duration::from_secs(30),
+            idle: Duration::from_secs(300),
+            head: Duration::from_secs(600),
+            total: Duration::from_secs(3600),
+            attempts: 2,
+            cool_down: Duration::from_secs(10),
+            max_cool_down: Duration::from_secs(300),
+            capture: 0,
+        }
+    }
 }
 
 impl Provider {
@@ -107,6 +161,7 @@ impl Provider {
             base_url: base_url.to_owned(),
             endpoints: BTreeMap::new(),
             key: None,
+            secret: None,
             key_hint: None,
             headers: Vec::new(),
             models: Vec::new(),
@@ -115,6 +170,8 @@ impl Provider {
             reasoning_idle_timeout: None,
             reasoning_effort: None,
             thinking: None,
+            max_concurrent: None,
+            max_per_minute: None,
         }
     }
 
@@ -124,7 +181,8 @@ impl Provider {
         Self {
             speaks: vec![Format::OpenAiResponses, Format::OpenAiChat],
             key,
-            key_hint: Some("set OPENAI_API_KEY".to_owned()),
+            secret: Some("openai_api_key".to_owned()),
+            key_hint: Some(hint("OPENAI_API_KEY")),
             models: patterns(&[
                 "gpt-*",
                 "o1",
@@ -143,7 +201,8 @@ impl Provider {
     pub fn anthropic(key: Option<Secret>) -> Self {
         Self {
             key,
-            key_hint: Some("set ANTHROPIC_API_KEY".to_owned()),
+            secret: Some("anthropic_api_key".to_owned()),
+            key_hint: Some(hint("ANTHROPIC_API_KEY")),
             models: patterns(&["claude-*"]),
             ..Self::new("anthropic", Format::AnthropicMessages, "https://api.anthropic.com")
         }
@@ -152,7 +211,8 @@ impl Provider {
     pub fn deepseek(key: Option<Secret>) -> Self {
         Self {
             key,
-            key_hint: Some("set DEEPSEEK_API_KEY".to_owned()),
+            secret: Some("deepseek_api_key".to_owned()),
+            key_hint: Some(hint("DEEPSEEK_API_KEY")),
             models: patterns(&["deepseek*"]),
             ..Self::new("deepseek", Format::OpenAiChat, "https://api.deepseek.com")
         }
@@ -164,6 +224,7 @@ impl Provider {
         Self {
             speaks: vec![Format::OpenAiChat, Format::OpenAiResponses, Format::AnthropicMessages],
             key,
+            secret: Some("custom_api_key".to_owned()),
             rest: Rest::TakeAll,
             ..Self::new("custom", Format::OpenAiChat, base_url)
         }
@@ -176,36 +237,43 @@ impl Provider {
     /// Says what is wrong with the configured URL. The URL itself is left out of the text when
     /// it holds a password.
     pub(crate) fn url(&self, format: Format) -> Result<reqwest::Url, String> {
-        let (text, path) = match self.endpoints.get(&format) {
-            Some(whole) => (whole, None),
-            None => (&self.base_url, Some(format)),
-        };
-        let mut url: reqwest::Url =
-            text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("its URL holds a user name or password; give a key instead".to_owned());
+        if let Some(whole) = self.endpoints.get(&format) {
+            return sound(whole);
         }
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-            return Err(format!("its URL `{url}` is not an http or https URL"));
+        match format {
+            Format::OpenAiResponses => self.below("responses"),
+            Format::OpenAiChat => self.below("chat/completions"),
+            Format::AnthropicMessages => self.below_anthropic("messages"),
         }
-        if url.query().is_some() || url.fragment().is_some() {
-            return Err("its URL has a query or a fragment".to_owned());
+    }
+
+    /// The same for what others ask.
+    ///
+    /// # Errors
+    ///
+    /// As for [`url`](Self::url).
+    pub(crate) fn endpoint_url(&self, endpoint: Endpoint) -> Result<reqwest::Url, String> {
+        match endpoint {
+            Endpoint::Chat => self.url(Format::OpenAiChat),
+            Endpoint::Responses => self.url(Format::OpenAiResponses),
+            Endpoint::Messages => self.url(Format::AnthropicMessages),
+            Endpoint::Embeddings => self.below(Endpoint::Embeddings.path()),
+            Endpoint::CountTokens => self.below_anthropic(Endpoint::CountTokens.path()),
         }
-        if let Some(format) = path {
-            let base = url.path().trim_end_matches('/').to_owned();
-            let path = match format {
-                Format::OpenAiResponses | Format::OpenAiChat => {
-                    let base = if base.is_empty() { "/v1" } else { base.as_str() };
-                    let last =
-                        if format == Format::OpenAiChat { "chat/completions" } else { "responses" };
-                    format!("{base}/{last}")
-                }
-                Format::AnthropicMessages => {
-                    format!("{}/v1/messages", base.strip_suffix("/v1").unwrap_or(&base))
-                }
-            };
-            url.set_path(&path);
-        }
+    }
+
+    fn below(&self, last: &str) -> Result<reqwest::Url, String> {
+        let mut url = sound(&self.base_url)?;
+        let base = url.path().trim_end_matches('/').to_owned();
+        let base = if base.is_empty() { "/v1" } else { base.as_str() };
+        url.set_path(&format!("{base}/{last}"));
+        Ok(url)
+    }
+
+    fn below_anthropic(&self, last: &str) -> Result<reqwest::Url, String> {
+        let mut url = sound(&self.base_url)?;
+        let base = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{}/v1/{last}", base.strip_suffix("/v1").unwrap_or(&base)));
         Ok(url)
     }
 
@@ -217,6 +285,26 @@ impl Provider {
             None => model == pattern.to_ascii_lowercase(),
         })
     }
+}
+
+fn hint(variable: &str) -> String {
+    format!("set {variable}, or `overmind vault set {}`", variable.to_ascii_lowercase())
+}
+
+/// A URL that a key may be sent to.
+fn sound(text: &str) -> Result<reqwest::Url, String> {
+    let url: reqwest::Url =
+        text.trim().parse().map_err(|err| format!("its URL is not a URL: {err}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("its URL holds a user name or password; give a key instead".to_owned());
+    }
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err(format!("its URL `{url}` is not an http or https URL"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("its URL has a query or a fragment".to_owned());
+    }
+    Ok(url)
 }
 
 fn patterns(names: &[&str]) -> Vec<String> {
@@ -238,9 +326,21 @@ pub struct Config {
     pub any_cassette_path: bool,
     /// Prices by model name, before the catalogue's.
     pub prices: BTreeMap<String, Price>,
+    /// Names of ours for models, for calls that are passed on: the models to ask, first choice
+    /// first. What stands there is no such name again.
+    pub aliases: BTreeMap<String, Vec<String>>,
+    pub relay: RelayLimits,
+    /// The tape that calls of others are written to.
+    pub record: Option<PathBuf>,
+    /// The tape that answers all calls of others; no provider is asked then.
+    pub replay: Option<PathBuf>,
+    /// Day and source of those.
+    pub prices_from: (String, String),
     pub retry: Retry,
     /// Longest wait for a TCP and TLS connection.
     pub connect_timeout: Duration,
+    /// Where keys are looked up at each call, before those of the providers themselves.
+    pub secrets: Option<Arc<dyn Secrets>>,
 }
 
 impl Default for Config {
@@ -255,8 +355,14 @@ impl Default for Config {
             cassette_dir: None,
             any_cassette_path: false,
             prices: BTreeMap::new(),
+            aliases: BTreeMap::new(),
+            relay: RelayLimits::default(),
+            record: None,
+            replay: None,
+            prices_from: (String::new(), "configuration".to_owned()),
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(10),
+            secrets: None,
         }
     }
 }
@@ -351,6 +457,45 @@ impl Config {
             cassette_dir: text("OVERMIND_CASSETTE_DIR").map(PathBuf::from),
             ..Self::default()
         })
+    }
+
+    /// The providers as they can be called now: those whose key is to be looked up have one that
+    /// only says so.
+    pub(crate) fn providers_now(&self) -> Cow<'_, [Provider]> {
+        let Some(secrets) = &self.secrets else { return Cow::Borrowed(&self.providers) };
+        let there =
+            |provider: &&Provider| provider.secret.as_ref().is_some_and(|name| secrets.has(name));
+        if !self.providers.iter().any(|provider| there(&provider)) {
+            return Cow::Borrowed(&self.providers);
+        }
+        let mut all = self.providers.clone();
+        for provider in &mut all {
+            if there(&&*provider) {
+                provider.key = Some(Secret("looked up at the call".into()));
+            }
+        }
+        Cow::Owned(all)
+    }
+
+    /// The provider with the key that holds now, and that key if it was looked up.
+    pub(crate) fn with_key_now(&self, provider: &Provider) -> (Provider, Option<Secret>) {
+        let mut provider = provider.clone();
+        let own = self.providers.iter().find(|own| own.name == provider.name);
+        provider.key = own.and_then(|own| own.key.clone());
+        let looked_up = self.secrets.as_ref().zip(provider.secret.as_deref());
+        let host = provider.url(provider.format).ok();
+        let found = looked_up.and_then(|(secrets, name)| {
+            let for_what = Use {
+                service: Some(provider.name.clone()),
+                host: host.and_then(|url| Some(url.host_str()?.to_owned())),
+                ..Use::default()
+            };
+            Secret::new(secrets.get_for(name, for_what)?.expose())
+        });
+        if found.is_some() {
+            provider.key.clone_from(&found);
+        }
+        (provider, found)
     }
 
     /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first:

@@ -1,20 +1,25 @@
 //! All configured models behind one door.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
+use overmind_core::relay::{Hop, Upstreams};
 
 use crate::config::{Config, Format, Secret};
 use crate::fail;
+use crate::relay::{Lanes, Player, Recorder};
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
-use crate::{call, cassette};
+use crate::{call, cassette, prices};
 
 /// Most pairs of provider and model whose refusals are remembered.
 const MAX_LEARNED: usize = 256;
+/// Most keys that were looked up and are kept out of texts: rotated ones too, for calls under way.
+const MAX_LOOKED_UP: usize = 64;
 
 /// Sends model calls to where their names say. Cheap to make: the HTTP client, with its TLS
 /// roots and its connections, is made by the first real call.
@@ -22,10 +27,15 @@ pub struct Gateway {
     pub(crate) config: Config,
     client: OnceLock<Result<reqwest::Client, String>>,
     /// Every key and secret header value, to keep them out of texts.
-    pub(crate) secrets: Vec<Secret>,
+    secrets: Vec<Secret>,
+    /// The same of those that were looked up, the newest last.
+    looked_up: Mutex<Vec<Secret>>,
     /// What a provider has refused for a model once; it is left out from then on.
     learned: Mutex<HashMap<(String, Format, String), BTreeSet<Omit>>>,
-    tapes: Tapes,
+    pub(crate) tapes: Tapes,
+    pub(crate) lanes: Lanes,
+    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) player: Option<Player>,
 }
 
 impl Gateway {
@@ -37,9 +47,13 @@ impl Gateway {
             .cloned()
             .collect();
         Self {
+            lanes: Lanes::new(&config.providers, config.relay),
+            recorder: config.record.as_deref().map(|path| Arc::new(Recorder::new(path))),
+            player: config.replay.as_deref().map(Player::new),
             config,
             client: OnceLock::new(),
             secrets,
+            looked_up: Mutex::default(),
             learned: Mutex::default(),
             tapes: Tapes::default(),
         }
@@ -56,13 +70,28 @@ impl Gateway {
                 .no_proxy()
                 .connect_timeout(self.config.connect_timeout)
                 .pool_idle_timeout(std::time::Duration::from_secs(60))
-                .pool_max_idle_per_host(8)
+                .pool_max_idle_per_host(256)
                 .tcp_nodelay(true)
                 .user_agent(concat!("overmind/", env!("CARGO_PKG_VERSION")))
                 .build()
                 .map_err(|err| fail::chain(&err))
         });
         made.as_ref().map_err(String::as_str)
+    }
+
+    /// What must stand in no text.
+    pub(crate) fn secrets(&self) -> Vec<Secret> {
+        let looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        [self.secrets.as_slice(), &looked_up].concat()
+    }
+
+    pub(crate) fn remember(&self, key: Secret) {
+        let mut looked_up = self.looked_up.lock().unwrap_or_else(PoisonError::into_inner);
+        if !looked_up.contains(&key) {
+            looked_up.push(key);
+            let surplus = looked_up.len().saturating_sub(MAX_LOOKED_UP);
+            looked_up.drain(..surplus);
+        }
     }
 
     pub(crate) fn learned(&self, call: &Call<'_>) -> BTreeSet<Omit> {
@@ -74,6 +103,21 @@ impl Gateway {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if learned.len() < MAX_LEARNED || learned.contains_key(&key(call)) {
             learned.entry(key(call)).or_default().insert(omit);
+        }
+    }
+
+    /// Whether a model's chat stream may be asked for its figures.
+    pub(crate) fn takes_stream_options(&self, hop: &Hop) -> bool {
+        let key = (hop.provider.clone(), Format::OpenAiChat, hop.model.clone());
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        !learned.get(&key).is_some_and(|omit| omit.contains(&Omit::StreamOptions))
+    }
+
+    pub(crate) fn never_stream_options(&self, hop: &Hop) {
+        let key = (hop.provider.clone(), Format::OpenAiChat, hop.model.clone());
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        if learned.len() < MAX_LEARNED || learned.contains_key(&key) {
+            learned.entry(key).or_default().insert(Omit::StreamOptions);
         }
     }
 }
@@ -97,13 +141,18 @@ impl Models for Gateway {
     ) -> Fut<'a, Result<ModelReply, ModelFailure>> {
         Box::pin(async move {
             let started = std::time::Instant::now();
-            let result = match route(&self.config.providers, &request.model) {
+            let providers = self.config.providers_now();
+            let result = match route(&providers, &request.model) {
                 Err(failure) => Err(failure),
                 Ok(Route::Cassette { name }) => {
                     cassette::play(&self.config, &self.tapes, name, request, sink).await
                 }
                 Ok(Route::Http { provider, format, model }) => {
-                    let call = Call::new(provider, format, model, request);
+                    let (provider, key) = self.config.with_key_now(provider);
+                    if let Some(key) = key {
+                        self.remember(key);
+                    }
+                    let call = Call::new(&provider, format, model, request);
                     call::complete(self, &call, sink).await
                 }
             };
@@ -126,17 +175,49 @@ impl Models for Gateway {
                     "model call failed"
                 ),
             }
-            result.map_err(|failure| fail::redact(failure, &self.secrets))
+            result.map_err(|failure| fail::redact(failure, &self.secrets()))
         })
     }
 
     fn check(&self, model: &str) -> Result<(), ModelFailure> {
-        match route(&self.config.providers, model) {
+        match route(&self.config.providers_now(), model) {
             Ok(Route::Http { .. }) => Ok(()),
             Ok(Route::Cassette { name }) => cassette::check(&self.config, name),
             Err(failure) => Err(failure),
         }
-        .map_err(|failure| fail::redact(failure, &self.secrets))
+        .map_err(|failure| fail::redact(failure, &self.secrets()))
+    }
+
+    fn upstreams(&self) -> Option<&dyn Upstreams> {
+        Some(self)
+    }
+}
+
+impl Prices for Gateway {
+    fn quote(&self, model: &str) -> Quote {
+        match route(&self.config.providers, model) {
+            // An answer from a file costs nothing.
+            Ok(Route::Cassette { name }) => Quote {
+                provider: "scripted".to_owned(),
+                model: name.to_owned(),
+                price: Some(Price::FREE),
+            },
+            Ok(Route::Http { provider, format: _, model }) => Quote {
+                provider: provider.name.clone(),
+                model: model.to_owned(),
+                price: prices::price(&self.config.prices, &provider.name, model),
+            },
+            // The call will fail before anything is sent; nothing is known of its price.
+            Err(_) => Quote { provider: String::new(), model: model.to_owned(), price: None },
+        }
+    }
+
+    fn price(&self, provider: &str, model: &str) -> Option<Price> {
+        prices::price(&self.config.prices, provider, model)
+    }
+
+    fn table(&self) -> Vec<PriceRow> {
+        prices::table(&self.config.prices, &self.config.prices_from)
     }
 }
 

@@ -26,15 +26,17 @@ mod conversation;
 mod fail;
 mod gateway;
 pub mod prices;
+mod relay;
 mod retry;
 mod route;
 pub mod sse;
 mod tapes;
+pub mod translate;
 mod wire;
 
 pub use cassette::{
     Cassette, CassetteError, Expect, ScriptedCall, ScriptedFailure, ScriptedUsage, Turn,
 };
-pub use config::{Config, ConfigError, Format, Provider, Rest, Secret};
+pub use config::{Config, ConfigError, Format, Provider, RelayLimits, Rest, Secret};
 pub use gateway::Gateway;
 pub use retry::Retry;

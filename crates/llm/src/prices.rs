@@ -9,56 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use overmind_core::model::Usage;
-use serde::{Deserialize, Serialize};
+pub use overmind_core::budget::Price;
+use overmind_core::budget::PriceRow;
 
 /// The day on which the catalogue was read.
 pub const AS_OF: &str = "2026-11-21";
-
-/// Prices of one model in millionths of a US dollar per million tokens: 2 dollars are 2 000 000.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Price {
-    pub input: u64,
-    /// Input that the provider had in its cache.
-    pub cached_input: u64,
-    /// Input that the provider wrote to its cache.
-    pub cache_write: u64,
-    pub output: u64,
-    /// Requests with more input tokens than this cost `long_*` percent of the prices above.
-    #[serde(default)]
-    pub long_above: Option<u64>,
-    #[serde(default = "hundred")]
-    pub long_input_percent: u64,
-    #[serde(default = "hundred")]
-    pub long_output_percent: u64,
-}
-
-fn hundred() -> u64 {
-    100
-}
-
-impl Price {
-    /// The cost of one call in millionths of a dollar, rounded to the nearest; saturates.
-    pub fn cost(&self, usage: &Usage) -> u64 {
-        let cached = usage.cached_input_tokens.min(usage.input_tokens);
-        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
-        let fresh = usage.input_tokens - cached - written;
-        let long = self.long_above.is_some_and(|above| usage.input_tokens > above);
-        let (input_percent, output_percent) =
-            if long { (self.long_input_percent, self.long_output_percent) } else { (100, 100) };
-        // Tokens × micro-dollars × percent: each product fits 128 bits only if its parts are
-        // bounded, and a provider's numbers are not to be trusted. Hence saturating.
-        let part = |tokens: u64, price: u64, percent: u64| {
-            (u128::from(tokens) * u128::from(price)).saturating_mul(u128::from(percent))
-        };
-        let sum = part(fresh, self.input, input_percent)
-            .saturating_add(part(cached, self.cached_input, input_percent))
-            .saturating_add(part(written, self.cache_write, input_percent))
-            .saturating_add(part(usage.output_tokens, self.output, output_percent));
-        u64::try_from(sum.saturating_add(50_000_000) / 100_000_000).unwrap_or(u64::MAX)
-    }
-}
 
 /// Dollars per million tokens, as price pages write them, in thousandths: 0.3 dollars are 300.
 const fn usd(input: u64, cached_input: u64, cache_write: u64, output: u64) -> Price {
@@ -142,6 +97,42 @@ pub fn price(own: &BTreeMap<String, Price>, provider: &str, model: &str) -> Opti
         .map(|(_, _, price)| *price)
 }
 
+/// The models of a provider that stand in the catalogue.
+pub(crate) fn of_provider(provider: &str) -> impl Iterator<Item = &'static str> {
+    let of = CATALOGUE.iter().filter(move |(by, _, _)| *by == provider);
+    of.map(|(_, name, _)| *name)
+}
+
+/// Where the catalogue's prices were read.
+pub const SOURCES: &[(&str, &str)] = &[
+    ("openai", "https://openai.com/api/pricing"),
+    ("anthropic", "https://www.anthropic.com/pricing"),
+    ("deepseek", "https://api-docs.deepseek.com/quick_start/pricing"),
+];
+
+/// All prices, the user's own first, each with its day and its source; `from` has those of the
+/// user's own.
+pub fn table(own: &BTreeMap<String, Price>, from: &(String, String)) -> Vec<PriceRow> {
+    let own = own.iter().map(|(model, price)| PriceRow {
+        provider: "*".to_owned(),
+        model: model.clone(),
+        price: *price,
+        as_of: from.0.clone(),
+        source: from.1.clone(),
+    });
+    let catalogued = CATALOGUE.iter().map(|(provider, model, price)| PriceRow {
+        provider: (*provider).to_owned(),
+        model: (*model).to_owned(),
+        price: *price,
+        as_of: AS_OF.to_owned(),
+        source: SOURCES
+            .iter()
+            .find(|(name, _)| name == provider)
+            .map_or_else(String::new, |(_, source)| (*source).to_owned()),
+    });
+    own.chain(catalogued).collect()
+}
+
 /// Whether `model` is `name`, or `name` followed by `-latest` or a date.
 fn is_version_of(model: &str, name: &str) -> bool {
     let Some(rest) = model.strip_prefix(name) else { return false };
@@ -155,6 +146,8 @@ fn is_version_of(model: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::model::Usage;
+
     use super::*;
 
     fn usage(input: u64, cached: u64, written: u64, output: u64) -> Usage {

@@ -93,7 +93,7 @@ fn ready(provider: &Provider) -> bool {
     provider.key.is_some() || provider.key_hint.is_none()
 }
 
-fn format_named(head: &str) -> Option<Format> {
+pub(crate) fn format_named(head: &str) -> Option<Format> {
     Some(match head {
         "openai-responses" => Format::OpenAiResponses,
         "openai-chat" => Format::OpenAiChat,

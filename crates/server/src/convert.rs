@@ -2,6 +2,7 @@
 
 use overmind_api as api;
 use overmind_core::ids::AgentId;
+use overmind_engine::Raise;
 use overmind_engine::request::{AgentDraft, AgentPatch, Decision, ForkDraft, InboxAnswer};
 use overmind_engine::view::{
     AgentView, DiffReport, DiffRow, Divergence, InboxGroup, InboxProposal, ModelCallView, NewKey,
@@ -22,6 +23,7 @@ pub(crate) fn agent_draft(body: api::AgentCreate) -> AgentDraft {
         reasoning_effort: body.reasoning_effort,
         max_output_tokens: body.max_output_tokens,
         command: body.command.map(Into::into),
+        budget: body.budget.and_then(|budget| budget.limit()),
     }
 }
 
@@ -40,6 +42,7 @@ pub(crate) fn agent_patch(body: api::AgentPatch, if_version: Option<u32>) -> Age
         reasoning_effort: body.reasoning_effort,
         max_output_tokens: body.max_output_tokens,
         command: body.command.map(Into::into),
+        budget: body.budget.map(|budget| budget.limit()),
         if_version,
     }
 }
@@ -64,7 +67,14 @@ pub(crate) fn inbox_answer(
     decision: api::InboxDecision,
     message: Option<String>,
     reason: Option<String>,
+    raise: Option<api::InboxRaise>,
 ) -> InboxAnswer {
+    if let (api::InboxDecision::Approve, Some(raise)) = (decision, raise) {
+        let api::InboxRaise { usd, tokens, for_good } = raise;
+        let microusd = usd.and_then(|usd| api::microusd_of(usd).ok()).unwrap_or(0);
+        let raise = Raise { microusd, tokens: tokens.unwrap_or(0), for_good };
+        return InboxAnswer::Raise { raise, reason };
+    }
     match decision {
         api::InboxDecision::Approve => InboxAnswer::Approve { reason },
         api::InboxDecision::Deny => InboxAnswer::Deny { reason },

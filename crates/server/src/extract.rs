@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use overmind_api::{Problem, ProblemKind};
-use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, MemoryId, SessionId};
+use overmind_core::ids::{ApiKeyId, ApprovalId, InboxId, LimitId, MemoryId, SessionId};
 use overmind_engine::Caller;
 use serde::de::DeserializeOwned;
 
@@ -66,6 +66,8 @@ path_ids! {
     ApprovalPath(ApprovalId) = "approval_id" "Approval";
     /// `{id}` of an item of the inbox.
     InboxPath(InboxId) = "id" "Inbox item";
+    /// `{id}` of a limit.
+    BudgetPath(LimitId) = "id" "Budget";
     /// `{id}` of a memory item.
     MemoryPath(MemoryId) = "id" "Memory item";
     /// `{id}` of a key.
@@ -74,6 +76,14 @@ path_ids! {
     McpPath(String) = "id" "MCP server";
     /// `{name}` of a setting.
     SettingPath(String) = "name" "Setting";
+    /// `{name}` of a secret.
+    SecretPath(String) = "name" "Secret";
+    /// `{name}` of a service.
+    ServicePath(String) = "name" "Service";
+    /// `{key}` of the shared state, slashes included. The engine looks at it.
+    KeyOfBoard(String) = "key" "Key";
+    /// `{agent}` of the permission matrix. The engine looks it up.
+    AgentOfAcl(String) = "agent" "Agent";
 }
 
 /// A JSON body of at most `max_body` bytes.
@@ -122,6 +132,20 @@ impl<T: DeserializeOwned> FromRequest<Arc<Cx>> for LargeBody<T> {
     async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
         let bytes = read(request, cx, cx.config.max_large_body).await?;
         Ok(Self(decode(&bytes)?))
+    }
+}
+
+/// A JSON body of any kind, not only an object, of at most `max_large_body` bytes.
+pub(crate) struct AnyBody(pub(crate) serde_json::Value);
+
+impl FromRequest<Arc<Cx>> for AnyBody {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, cx: &Arc<Cx>) -> Result<Self, Fault> {
+        let bytes = read(request, cx, cx.config.max_large_body).await?;
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|err| Fault::new(ProblemKind::Invalid, format!("the body is not JSON: {err}")))
     }
 }
 

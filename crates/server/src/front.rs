@@ -100,10 +100,17 @@ impl Front {
         if reads && is_health(path) {
             return Ok(routes::health::alive());
         }
+        if let Some(door) = routes::llm::Door::of(path) {
+            return Ok(
+                routes::llm::answer(cx, peer.tcp.map(|(ip, _)| ip), door, request, name).await
+            );
+        }
         if let Some((client, _)) = peer.tcp {
             cx.admit_address(client)?;
         }
-        if !(reads && path == "/readyz") {
+        // Doors find the token themselves: it stands where a client of a service puts its key.
+        let open = routes::services::is_door(path) || (reads && path == "/readyz");
+        if !open {
             let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
             *name = Some(caller.name.clone());
             if peer.tcp.is_some() {
@@ -128,7 +135,8 @@ fn is_health(path: &str) -> bool {
 fn finish(headers: &mut HeaderMap, id: &str) {
     const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
     if let Ok(id) = HeaderValue::from_str(id) {
-        headers.insert(REQUEST_ID, id);
+        // A provider's own, on an answer that was passed on, is what its users are asked for.
+        headers.entry(REQUEST_ID).or_insert(id);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // Answers are about now and about this caller.

@@ -30,6 +30,7 @@ mod host;
 mod inbox_stream;
 mod listen;
 mod log_stream;
+mod mesh_stream;
 mod metrics;
 mod openapi;
 mod page;

@@ -72,7 +72,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Response {
 }
 
 /// The same path and query with another cursor. Relative, so it is right behind any proxy.
-fn next_link(uri: &Uri, cursor: &str) -> Option<HeaderValue> {
+pub(crate) fn next_link(uri: &Uri, cursor: &str) -> Option<HeaderValue> {
     let mut target = format!("{}?", uri.path());
     for pair in uri.query().unwrap_or_default().split('&') {
         if !pair.is_empty() && pair != "cursor" && !pair.starts_with("cursor=") {

@@ -18,6 +18,7 @@
 mod attestations;
 mod audit;
 mod backup;
+mod budgets;
 mod error;
 mod files;
 mod key;
@@ -29,6 +30,7 @@ pub mod redact;
 mod schema;
 mod sqlite;
 mod sys;
+mod vault;
 mod vectors;
 mod wal;
 mod writer;

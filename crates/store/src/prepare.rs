@@ -4,9 +4,10 @@
 //! and binds. Everything that is written passes through [`prepare`]: it is the one choke point.
 
 use overmind_core::agent::Agent;
-use overmind_core::ids::{EffectId, HiveId, MemoryId};
+use overmind_core::ids::{AgentId, ColonyId, EffectId, HiveId, LetterId, MemoryId, SubscriptionId};
 use overmind_core::inbox::InboxItem;
 use overmind_core::memory::MemoryItem;
+use overmind_core::mesh::{BoardEntry, Key, Letter, LetterMark, Registration, Subscription};
 use overmind_core::row::{ApiKey, SessionRow, StepRow};
 use overmind_core::store::{
     Change, Commit, Guard, IdempotentAnswer, NewEvent, StoreError, StreamId,
@@ -15,6 +16,7 @@ use overmind_core::time::Timestamp;
 use serde_json::Value;
 
 use crate::redact::Redactor;
+use crate::vault::{self, VaultWrite};
 
 /// A commit with nothing left to do but to be written.
 #[derive(Debug)]
@@ -90,6 +92,41 @@ pub(crate) enum Write {
         scope: String,
         answer: IdempotentAnswer,
         at: Timestamp,
+    },
+    Vault(VaultWrite),
+    Budget(Box<crate::budgets::Write>),
+    /// The value is in `value`, as it is written; the entry's own is empty.
+    BoardPut {
+        entry: Box<BoardEntry>,
+        value: String,
+    },
+    BoardDelete {
+        colony: ColonyId,
+        key: Key,
+    },
+    /// The payload is in `payload`, as it is written; the letter's own is empty.
+    LetterInsert {
+        letter: Box<Letter>,
+        payload: String,
+    },
+    LetterMark {
+        to: AgentId,
+        id: LetterId,
+        mark: LetterMark,
+        expires_at: Option<Timestamp>,
+    },
+    LetterDelete {
+        to: AgentId,
+        id: LetterId,
+    },
+    SubscriptionPut {
+        subscription: Box<Subscription>,
+        line: String,
+    },
+    SubscriptionDelete(SubscriptionId),
+    RegistrationPut {
+        registration: Box<Registration>,
+        capabilities: String,
     },
 }
 
@@ -216,6 +253,44 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         Change::IdempotencyPut { scope, key, answer, at } => {
             let id = idempotency_id(&scope, &key);
             (Write::IdempotencyPut { id, scope, answer, at }, 0)
+        }
+        Change::Vault(change) => {
+            let (change, size) = vault::prepare(change, redactor);
+            (Write::Vault(change), size)
+        }
+        Change::Budget(change) => {
+            let (write, size) = crate::budgets::prepare(*change, redactor);
+            (Write::Budget(Box::new(write)), size)
+        }
+        Change::BoardPut(mut entry) => {
+            redactor.option(&mut entry.workflow);
+            let value = masked(entry.value.take());
+            let size = value.len();
+            (Write::BoardPut { entry, value }, size)
+        }
+        Change::BoardDelete { colony, key } => (Write::BoardDelete { colony, key }, 0),
+        Change::LetterInsert(mut letter) => {
+            redactor.text(&mut letter.kind);
+            redactor.option(&mut letter.workflow);
+            redactor.option(&mut letter.reply_to);
+            let payload = masked(letter.payload.take());
+            let size = payload.len();
+            (Write::LetterInsert { letter, payload }, size)
+        }
+        Change::LetterMark { to, id, mark, expires_at } => {
+            (Write::LetterMark { to, id, mark, expires_at }, 0)
+        }
+        Change::LetterDelete { to, id } => (Write::LetterDelete { to, id }, 0),
+        Change::SubscriptionPut(subscription) => {
+            let line = Value::from(subscription.line.clone()).to_string();
+            let size = line.len();
+            (Write::SubscriptionPut { subscription, line }, size)
+        }
+        Change::SubscriptionDelete(id) => (Write::SubscriptionDelete(id), 0),
+        Change::RegistrationPut(registration) => {
+            let capabilities = masked(Value::from(registration.capabilities.clone()));
+            let size = capabilities.len();
+            (Write::RegistrationPut { registration, capabilities }, size)
         }
     })
 }

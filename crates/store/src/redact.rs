@@ -177,54 +177,60 @@ impl Redactor {
     /// Knows `secrets` from the start.
     pub fn new(secrets: &[String]) -> Self {
         let this = Self::default();
-        for secret in secrets {
-            this.learn(secret);
-        }
+        this.learn_all(&secrets.iter().map(String::as_str).collect::<Vec<_>>());
         this
     }
 
     /// Masks `secret` from now on. `false` when it cannot be: it is shorter than
     /// [`MIN_SECRET_BYTES`], or part of a mask itself.
     pub fn learn(&self, secret: &str) -> bool {
-        let secret = secret.trim();
-        let in_a_mask = KINDS
-            .iter()
-            .map(|(_, kind)| kind)
-            .chain([&KNOWN])
-            .any(|kind| mask(kind).contains(secret));
-        if secret.len() < MIN_SECRET_BYTES || in_a_mask {
-            return false;
-        }
+        self.learn_all(&[secret])
+    }
+
+    /// The same of many at once: the pattern is made once. `false` when one of them cannot be
+    /// masked; the others are.
+    pub fn learn_all(&self, secrets: &[&str]) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // As it stands inside a JSON text that is itself a string.
-        let quoted = Value::from(secret).to_string();
-        let mut forms = overmind_core::encoded::forms(secret);
-        forms.push(quoted[1..quoted.len() - 1].to_owned());
-        forms.push(secret.to_owned());
-        let new: Vec<String> =
-            forms.into_iter().filter(|form| known.secrets.insert(form.clone())).collect();
-        if !new.is_empty() {
-            // The longest first, so that one that contains another hides it whole.
-            let mut longest: Vec<&String> = known.secrets.iter().collect();
-            longest.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-            let texts: Vec<String> = longest.into_iter().map(|text| regex::escape(text)).collect();
-            match regex::RegexBuilder::new(&texts.join("|")).size_limit(64 << 20).build() {
-                Ok(whole) => {
-                    let mut plain =
-                        known.pattern.as_ref().map(|old| old.plain.clone()).unwrap_or_default();
-                    plain.push(secret.to_owned());
-                    known.pattern = Some(Arc::new(Search { whole, plain }));
-                }
-                Err(err) => {
-                    for form in &new {
-                        known.secrets.remove(form);
-                    }
-                    tracing::error!(error = %err, "a secret cannot be masked: too large");
-                    return false;
-                }
+        let (mut all, mut plain, mut new) = (true, Vec::new(), Vec::new());
+        for secret in secrets.iter().map(|secret| secret.trim()) {
+            let mut kinds = KINDS.iter().map(|(_, kind)| kind).chain([&KNOWN]);
+            if secret.len() < MIN_SECRET_BYTES || kinds.any(|kind| mask(kind).contains(secret)) {
+                all = false;
+                continue;
+            }
+            // As it stands inside a JSON text that is itself a string.
+            let quoted = Value::from(secret).to_string();
+            let mut forms = overmind_core::encoded::forms(secret);
+            forms.push(quoted[1..quoted.len() - 1].to_owned());
+            forms.push(secret.to_owned());
+            let before = new.len();
+            new.extend(forms.into_iter().filter(|form| known.secrets.insert(form.clone())));
+            if new.len() > before {
+                plain.push(secret.to_owned());
             }
         }
-        true
+        if new.is_empty() {
+            return all;
+        }
+        // The longest first, so that one that contains another hides it whole.
+        let mut longest: Vec<&String> = known.secrets.iter().collect();
+        longest.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let texts: Vec<String> = longest.into_iter().map(|text| regex::escape(text)).collect();
+        match regex::RegexBuilder::new(&texts.join("|")).size_limit(64 << 20).build() {
+            Ok(whole) => {
+                let before = known.pattern.as_ref().map(|old| old.plain.clone());
+                let plain = [before.unwrap_or_default(), plain].concat();
+                known.pattern = Some(Arc::new(Search { whole, plain }));
+                all
+            }
+            Err(err) => {
+                for form in &new {
+                    known.secrets.remove(form);
+                }
+                tracing::error!(error = %err, "a secret cannot be masked: too large");
+                false
+            }
+        }
     }
 
     /// Masks in every string inside `value`; keys of objects are kept.

@@ -20,6 +20,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0006_names.sql"),
     include_str!("../migrations/0007_commands.sql"),
     include_str!("../migrations/0008_rooms.sql"),
+    include_str!("../migrations/0009_vault.sql"),
+    include_str!("../migrations/0010_budgets.sql"),
+    include_str!("../migrations/0011_mesh.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
@@ -222,7 +225,18 @@ mod tests {
     #[test]
     fn every_resource_has_its_colony_and_every_session_its_hive() {
         let (_dir, conn) = fresh();
-        for table in ["agents", "agent_versions", "sessions", "inbox", "memory_items", "api_keys"] {
+        for table in [
+            "agents",
+            "agent_versions",
+            "sessions",
+            "inbox",
+            "memory_items",
+            "api_keys",
+            "board",
+            "letters",
+            "subscriptions",
+            "registrations",
+        ] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");
         }

@@ -8,15 +8,21 @@ use std::thread::JoinHandle;
 use overmind_core::Fut;
 use overmind_core::agent::Agent;
 use overmind_core::attest::{Kept, Notary};
+use overmind_core::budget::{Baseline, CallRecord, CostQuery, CostRow, Scope, Snapshot};
 use overmind_core::ids::{
-    AgentId, ApiKeyId, ColonyId, EffectId, InboxId, MemoryId, SessionId, StepId,
+    AgentId, ApiKeyId, CallId, ColonyId, EffectId, InboxId, LetterId, MemoryId, SessionId, StepId,
+    SubscriptionId,
 };
 use overmind_core::inbox::{InboxCounts, InboxCursor, InboxFilter, InboxItem};
 use overmind_core::memory::MemoryItem;
+use overmind_core::mesh::{
+    BoardEntry, Key, Letter, LetterFilter, MailboxCounts, Registration, Subscription,
+};
 use overmind_core::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{
-    AuditReport, Commit, CommitListener, Committed, EventQuery, IdempotentAnswer, LogEvent,
-    MemoryMatch, MemoryScope, Page, Pruned, SessionFilter, Store, StoreError, StoreStats, StreamId,
+    AuditReport, Commit, CommitListener, Committed, EventQuery, ExpiredKey, IdempotentAnswer,
+    LogEvent, MemoryMatch, MemoryScope, Page, Pruned, SessionFilter, Store, StoreError, StoreStats,
+    StreamId,
 };
 use overmind_core::time::Timestamp;
 use serde_json::Value;
@@ -29,12 +35,12 @@ use crate::options::Options;
 use crate::prepare::prepare;
 use crate::read::pool::Pool;
 use crate::read::words::CommonWords;
-use crate::read::{inbox, memory, queries, words};
+use crate::read::{inbox, memory, mesh, queries, words};
 use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
-use crate::{attestations, audit, backup, schema, wal};
+use crate::{attestations, audit, backup, budgets, schema, wal};
 
 /// Commits that may be queued; further callers wait.
 const QUEUE: usize = 1_024;
@@ -168,6 +174,11 @@ impl Sqlite {
         self.redactor.learn(secret)
     }
 
+    /// The same of many at once; `false` when one of them cannot be masked.
+    pub(crate) fn learn_secrets(&self, secrets: &[&str]) -> bool {
+        self.redactor.learn_all(secrets)
+    }
+
     /// Masks secrets in a text, as [`Store::redact`] does in a value.
     pub fn redact_text(&self, text: &mut String) {
         self.redactor.text(text);
@@ -192,7 +203,7 @@ impl Sqlite {
         Notary { signer: self.key_fingerprint(), sign: Arc::new(sign) }
     }
 
-    async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         attempt: &'static str,
         read: impl FnOnce(&rusqlite::Connection) -> crate::error::Outcome<T> + Send + 'static,
@@ -486,6 +497,122 @@ impl Store for Sqlite {
         Box::pin(self.read("reading an earlier answer", move |conn| {
             queries::idempotency_fetch(conn, &scope, &key)
         }))
+    }
+
+    fn budget_snapshot(&self) -> Fut<'_, Result<Snapshot, StoreError>> {
+        Box::pin(self.read("reading the budgets", budgets::snapshot))
+    }
+
+    fn budget_baseline(&self, scope: Scope, since: i32) -> Fut<'_, Result<Baseline, StoreError>> {
+        Box::pin(self.read("adding up costs", move |conn| budgets::baseline(conn, scope, since)))
+    }
+
+    fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>> {
+        Box::pin(self.read("adding up costs", move |conn| budgets::costs(conn, query)))
+    }
+
+    fn call_list(
+        &self,
+        session: Option<SessionId>,
+        page: Page<CallId>,
+    ) -> Fut<'_, Result<Vec<CallRecord>, StoreError>> {
+        Box::pin(
+            self.read("listing model calls", move |conn| budgets::call_list(conn, session, page)),
+        )
+    }
+
+    fn board_fetch(
+        &self,
+        colony: ColonyId,
+        key: Key,
+    ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>> {
+        Box::pin(
+            self.read("reading the shared state", move |conn| {
+                mesh::board_fetch(conn, colony, &key)
+            }),
+        )
+    }
+
+    fn board_list(
+        &self,
+        colony: ColonyId,
+        prefix: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<BoardEntry>, StoreError>> {
+        Box::pin(self.read("listing the shared state", move |conn| {
+            mesh::board_list(conn, colony, &prefix, after.as_deref(), limit)
+        }))
+    }
+
+    fn board_expired(
+        &self,
+        now: Timestamp,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<ExpiredKey>, StoreError>> {
+        Box::pin(self.read("looking for what has expired", move |conn| {
+            mesh::board_expired(conn, now, limit)
+        }))
+    }
+
+    fn letter_fetch(
+        &self,
+        to: AgentId,
+        id: LetterId,
+    ) -> Fut<'_, Result<Option<Letter>, StoreError>> {
+        Box::pin(self.read("reading a letter", move |conn| mesh::letter_fetch(conn, to, id)))
+    }
+
+    fn letter_list(
+        &self,
+        to: AgentId,
+        filter: LetterFilter,
+        after: u64,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
+        Box::pin(
+            self.read("listing letters", move |conn| {
+                mesh::letter_list(conn, to, filter, after, limit)
+            }),
+        )
+    }
+
+    fn letter_due(&self, now: Timestamp, limit: u32) -> Fut<'_, Result<Vec<Letter>, StoreError>> {
+        Box::pin(
+            self.read("looking for dead letters", move |conn| mesh::letter_due(conn, now, limit)),
+        )
+    }
+
+    fn mailbox_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<(AgentId, MailboxCounts)>, StoreError>> {
+        Box::pin(self.read("counting letters", move |conn| mesh::mailbox_list(conn, after, limit)))
+    }
+
+    fn subscription_list(
+        &self,
+        after: Option<SubscriptionId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Subscription>, StoreError>> {
+        Box::pin(
+            self.read("listing subscriptions", move |conn| {
+                mesh::subscription_list(conn, after, limit)
+            }),
+        )
+    }
+
+    fn registration_list(
+        &self,
+        after: Option<AgentId>,
+        limit: u32,
+    ) -> Fut<'_, Result<Vec<Registration>, StoreError>> {
+        Box::pin(
+            self.read("listing registrations", move |conn| {
+                mesh::registration_list(conn, after, limit)
+            }),
+        )
     }
 
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>> {

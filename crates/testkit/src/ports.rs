@@ -233,13 +233,25 @@ impl Gate for FakeGate {
 pub struct FakeModels {
     replies: Mutex<VecDeque<Result<ModelReply, ModelFailure>>>,
     pub requests: Mutex<Vec<ModelRequest>>,
+    /// Says this and then nothing, for ever.
+    hangs: Option<String>,
 }
 
 impl FakeModels {
+    /// A model that says this much of each reply and never ends it.
+    pub fn hanging(text: &str) -> Arc<Self> {
+        Arc::new(Self {
+            replies: Mutex::default(),
+            requests: Mutex::default(),
+            hangs: Some(text.to_owned()),
+        })
+    }
+
     pub fn new(replies: impl IntoIterator<Item = Result<ModelReply, ModelFailure>>) -> Arc<Self> {
         Arc::new(Self {
             replies: Mutex::new(replies.into_iter().collect()),
             requests: Mutex::default(),
+            hangs: None,
         })
     }
 }
@@ -286,6 +298,10 @@ impl Models for FakeModels {
     ) -> Fut<'a, Result<ModelReply, ModelFailure>> {
         Box::pin(async move {
             self.requests.lock().expect("no test panics here").push(request.clone());
+            if let Some(text) = &self.hangs {
+                sink(ModelDelta::Text(text.clone()));
+                std::future::pending::<()>().await;
+            }
             let next = self.replies.lock().expect("no test panics here").pop_front();
             let reply = next.unwrap_or_else(|| says("done"));
             if let Ok(reply) = &reply

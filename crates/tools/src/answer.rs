@@ -36,6 +36,10 @@ impl Failure {
         Self::new("tool_error", message)
     }
 
+    pub(crate) fn code(&self) -> &str {
+        &self.0.code
+    }
+
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.0.details = Some(details);

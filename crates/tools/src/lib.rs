@@ -39,6 +39,7 @@ mod workspace;
 
 pub use answer::{Answer, Failure, untrusted};
 pub use binding::Execution;
+pub use builtin::mesh_tools;
 pub use file_labels::FileLabels;
 pub use gateway::{
     Gateway, MAX_ARGS_BYTES, MAX_ARGS_DEPTH, Parts, RegisterError, SandboxLookup, Tool,

@@ -1,4 +1,4 @@
-//! Real MCP servers: two from npm, and what a server in Python needs.
+//! Real MCP servers: two from npm, and what a server in Python needs; and SDKs in Python.
 //!
 //! Nothing runs here: the tests start the servers themselves, as the product would. The address
 //! of each is the directory that it was installed into, in the cache, at fixed versions.
@@ -19,6 +19,8 @@ const NODE: &[&str] = &[
     "@modelcontextprotocol/server-filesystem@2026.8.31",
 ];
 const PYTHON: &str = "mcp>=2,<3";
+/// The official clients of the model providers.
+const SDKS: &[&str] = &["openai==3.54.0", "anthropic==2.12.0"];
 
 /// A directory with `node_modules`.
 pub(super) fn node(host: &Host) -> Result<Started> {
@@ -35,14 +37,23 @@ pub(super) fn node(host: &Host) -> Result<Started> {
 
 /// A directory for `PYTHONPATH`.
 pub(super) fn python(host: &Host) -> Result<Started> {
+    packages(host, host.mcp_python.as_ref(), "mcp-python", &[PYTHON])
+}
+
+/// A directory for `PYTHONPATH` with the SDKs of OpenAI and Anthropic.
+pub(super) fn python_sdks(host: &Host) -> Result<Started> {
+    packages(host, host.python_sdks.as_ref(), "python-sdks", SDKS)
+}
+
+fn packages(host: &Host, brought: Option<&String>, name: &str, all: &[&str]) -> Result<Started> {
     let python = host.which("python3").context("this needs python3 and pip")?;
-    installed(host, host.mcp_python.as_ref(), "mcp-python", PYTHON.to_owned(), |dir| {
+    installed(host, brought, name, all.join(" "), |dir| {
         let mut command = Command::new(&python);
         command
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"])
             .arg("--target")
             .arg(dir)
-            .arg(PYTHON);
+            .args(all);
         command
     })
 }

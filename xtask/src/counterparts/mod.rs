@@ -5,7 +5,7 @@
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
 //! (a base URL), and as directories in which nothing runs: `OVERMIND_TEST_MCP_NODE`,
-//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_CLAUDE_CODE`, `OVERMIND_TEST_CODEX` (where their
+//! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_PYTHON_SDKS`, `OVERMIND_TEST_CLAUDE_CODE`, `OVERMIND_TEST_CODEX` (where their
 //! programs are), `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
 //! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES` and
@@ -72,11 +72,12 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 13] = [
+        let all: [(&'static str, Start); 14] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
+            ("OVERMIND_TEST_PYTHON_SDKS", mcp::python_sdks),
             ("OVERMIND_TEST_CLAUDE_CODE", agents::claude_code),
             ("OVERMIND_TEST_CODEX", agents::codex),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),

@@ -28,6 +28,7 @@ pub const EDGES: &[(&str, &[&str])] = &[
             "overmind-store",
             "overmind-supervise",
             "overmind-tools",
+            "overmind-vault",
             "overmind-workspace",
         ],
     ),
@@ -45,6 +46,7 @@ pub const EDGES: &[(&str, &[&str])] = &[
     ("overmind-supervise", &["overmind-core"]),
     ("overmind-testkit", &["overmind-core"]),
     ("overmind-tools", &["overmind-core"]),
+    ("overmind-vault", &["overmind-core"]),
     ("overmind-workspace", &["overmind-core"]),
     ("xtask", &[]),
 ];

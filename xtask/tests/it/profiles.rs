@@ -11,17 +11,17 @@ const PROFILES: &[(&str, &[&str], &[&str])] = &[
     (
         "release",
         &[
-            "opt-level=s",
+            "opt-level=z",
             "debuginfo=line-tables-only",
             "strip=symbols",
-            "lto=thin",
+            "lto=fat",
             "codegen-units=1",
         ],
         &["panic=abort"],
     ),
     (
         "release-debug",
-        &["opt-level=s", "debuginfo=line-tables-only", "lto=thin", "codegen-units=1"],
+        &["opt-level=z", "debuginfo=line-tables-only", "lto=fat", "codegen-units=1"],
         &["strip=symbols", "panic=abort"],
     ),
 ];

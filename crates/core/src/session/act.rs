@@ -13,6 +13,7 @@ use crate::agent::PolicyKind;
 use crate::approval::ApprovalEvent;
 use crate::effect::{Effect, EffectAction, Recovery, after_crash};
 use crate::ids::EffectId;
+use crate::inbox::DENY;
 use crate::policy::rules::{self, Decided};
 use crate::retry;
 use crate::row::StepKind;
@@ -421,7 +422,7 @@ impl Session {
                 self.row.task = format!("{}\n\nUser input: {}", self.row.task, message.trim());
             }
             // A word to the engine, not to the agent.
-            Question::Unknown { .. } | Question::Model => {}
+            Question::Unknown { .. } | Question::Model | Question::Budget { .. } => {}
         }
         match question {
             Question::Agent { step, mut calls } => {
@@ -454,11 +455,16 @@ impl Session {
                 self.notes.push(format!("The user says: {message}"));
                 self.advance(now, out);
             }
-            Question::Model if self.policy() == PolicyKind::Deterministic => {
+            Question::Budget { code, message: said } if message.trim() == DENY => {
+                self.fail(json!({"code": code, "message": said}), now, out);
+            }
+            Question::Model | Question::Budget { .. }
+                if self.policy() == PolicyKind::Deterministic =>
+            {
                 let task = self.row.task.clone();
                 self.decide_by_rules(&task, now, out);
             }
-            Question::Model => self.send_request(out),
+            Question::Model | Question::Budget { .. } => self.send_request(out),
         }
     }
 

@@ -432,7 +432,10 @@ impl Recorded {
             | "room.progress"
             | "input.sent"
             | "attach.began"
-            | "attach.ended" => Self::Observation,
+            | "attach.ended"
+            | "budget.settled"
+            | "budget.released"
+            | "budget.refused" => Self::Observation,
             kind if provider::EVENTS.contains(&kind) => Self::Observation,
             _ => Self::Decision,
         })

@@ -192,6 +192,7 @@ impl Session {
             argv,
             env: command.env.clone(),
             env_from: command.env_from.clone(),
+            gateway: command.gateway,
             terminal: launch::has_terminal(command),
             input: command.kind == CommandKind::Session,
             provider: command.provider,

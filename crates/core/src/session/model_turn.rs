@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::phase::{Call, Phase, Question};
 use super::supervise::{Mode, STRIKES};
 use super::{Decision, Session, Step};
+use crate::budget::Refusal;
 use crate::effect::{Effect, EffectAction};
+use crate::inbox::{DENY, InboxKind, title};
 use crate::model::{ModelCall, ModelFailure, ModelReply, ModelRequest, StopReason, ToolChoice};
 use crate::policy::prompt;
 use crate::row::StepKind;
@@ -109,11 +111,15 @@ impl Session {
         now: Timestamp,
         out: &mut Step,
     ) {
-        self.row.model_calls += 1;
+        let refused = reply.as_ref().err().filter(|failure| is_budget(failure));
+        if refused.is_none() {
+            self.row.model_calls += 1;
+        }
         // Answered: nothing is under way any more that an end would have to stop.
         self.phase = Phase::Ended;
         match reply {
             Ok(reply) => self.model_replied(reply, now, out),
+            Err(failure) if is_budget(failure) => self.ask_for_budget(failure, now, out),
             Err(failure) if failure.transient => {
                 let prompt = format!(
                     "The model could not be reached: {}. Answer anything to try again, or cancel.",
@@ -128,6 +134,35 @@ impl Session {
                 });
                 self.fail(error, now, out);
             }
+        }
+    }
+
+    /// Waits for a human to give more of a budget, to say what a model costs, or to end an
+    /// emergency stop.
+    fn ask_for_budget(&mut self, failure: &ModelFailure, now: Timestamp, out: &mut Step) {
+        let prompt = format!(
+            "{}. Answer `{DENY}` to end the run, anything else to try again.",
+            failure.message
+        );
+        let (code, message) = (failure.code.clone(), failure.message.clone());
+        self.ask(Question::Budget { code, message }, prompt, None, now, out);
+        let Some(waiting) = &mut self.waiting else { return };
+        waiting.title = title(&failure.message);
+        waiting.details["why"] = failure.code.clone().into();
+        let refusal: Option<Refusal> =
+            failure.body.as_deref().and_then(|body| serde_json::from_str(body).ok());
+        match &refusal {
+            Some(Refusal::Over { id, unit, .. }) => {
+                waiting.kind = InboxKind::Raise;
+                waiting.group = Some(format!("raise:{id}"));
+                waiting.details["limit_id"] = id.to_string().into();
+                waiting.details["unit"] = json!(unit);
+            }
+            Some(Refusal::Halted { .. }) => waiting.group = Some("halted".to_owned()),
+            Some(Refusal::UnknownPrice { .. }) | None => {}
+        }
+        if let Some(refusal) = refusal {
+            waiting.details["refusal"] = json!(refusal);
         }
     }
 
@@ -216,6 +251,11 @@ impl Session {
         self.close_step(step, json!({"ok": true, "final_answer": answer}), None, now, out);
         self.succeed(answer, now, out);
     }
+}
+
+/// Whether a budget refused the call: then no model was asked.
+fn is_budget(failure: &ModelFailure) -> bool {
+    matches!(failure.code.as_str(), "budget_exhausted" | "price_unknown" | "halted")
 }
 
 pub(super) fn message_of(args: &Value) -> &str {

@@ -57,6 +57,8 @@ pub(super) enum Question {
     Verify { calls: Vec<Call> },
     /// The model could not be reached; any answer tries again.
     Model,
+    /// A budget does not allow the call; any answer but `deny` tries again.
+    Budget { code: String, message: String },
 }
 
 impl Question {
@@ -66,6 +68,7 @@ impl Question {
             Self::Unknown { .. } => "unknown_outcome",
             Self::Verify { .. } => "verification_failed",
             Self::Model => "model_unreachable",
+            Self::Budget { .. } => "budget",
         }
     }
 }
@@ -207,7 +210,7 @@ impl Phase {
                     | Question::Verify { calls },
             } => calls,
             Self::Forked { then } => return then.forget_grants(),
-            Self::Asking { question: Question::Model }
+            Self::Asking { question: Question::Model | Question::Budget { .. } }
             | Self::Fresh
             | Self::Deciding { .. }
             | Self::Preparing { .. }
@@ -238,7 +241,7 @@ impl Phase {
                     step.into_iter().map(|step| *step).chain(open(calls)).collect()
                 }
                 Question::Unknown { calls } | Question::Verify { calls } => open(calls),
-                Question::Model => Vec::new(),
+                Question::Model | Question::Budget { .. } => Vec::new(),
             },
             Self::Forked { then } => then.into_open_steps(),
             Self::Fresh

@@ -5,6 +5,7 @@
 //! always. The other modules are tables of cases, and [`properties`] plays random schedules.
 
 mod approvals;
+mod budget;
 mod cancel;
 mod fork;
 mod limits;

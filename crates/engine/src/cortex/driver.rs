@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down};
+use crate::budgets::Held;
 use crate::error::EngineError;
 
 /// How long to wait before a commit that the disk refused is tried again.
@@ -138,6 +139,8 @@ struct Driver {
     held: Option<Session>,
     /// Of the model call under way.
     streamed: Option<streamed::Streamed>,
+    /// What is reserved for it.
+    reserved: Option<Held>,
     /// Calls of the model's last reply in which canaries were masked.
     masked: Vec<Masked>,
     /// Output of tool calls under way that waits for its lines to end.
@@ -168,12 +171,17 @@ pub(super) async fn drive(
         id,
         held: Some(session),
         streamed: None,
+        reserved: None,
         masked: Vec::new(),
         live: Vec::new(),
         stop,
     };
     let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
+    if status == SessionStatus::AwaitingInput {
+        // At rest, it can take a letter.
+        cortex.mesh.post.poke(driver.session().row().agent);
+    }
     match outcome {
         Ok(()) => {}
         Err(Stop::Fenced) => {
@@ -294,6 +302,9 @@ impl Driver {
                 if epoch == self.session().row().epoch
                     && self.session().effect_number(effect).is_some()
                 {
+                    if let Some(held) = self.reserved.as_mut().filter(|held| held.is_of(effect)) {
+                        held.heard(&delta);
+                    }
                     self.progress(effect, delta).await?;
                 }
             }
@@ -314,7 +325,11 @@ impl Driver {
                         return self.input_after(ahead, input, now).await;
                     }
                 };
+                let begun = matches!(input, LifeInput::Started { .. });
                 self.input(Input::Life(input)).await?;
+                if begun {
+                    self.cortex.mesh.post.poke(self.session().row().agent);
+                }
             }
             Mail::Room { epoch, effect, word } => {
                 let present = self.session().effect_number(effect).is_some();
@@ -414,6 +429,12 @@ impl Driver {
                 Input::ToolDone { effect: number, outcome, latency_ms }
             }
             EffectResult::Model { reply, latency_ms } => {
+                if let Some(mut held) = self.reserved.take_if(|held| held.is_of(effect)) {
+                    streamed.iter().for_each(|delta| held.heard(delta));
+                    // Queued before the reply is written: a crash in between counts it at its
+                    // worst, and never not at all.
+                    held.finish(reply.as_deref(), latency_ms);
+                }
                 Input::ModelDone { effect: number, reply, latency_ms }
             }
             EffectResult::Room(report) => Input::Room(RoomInput::of(number, report)),
@@ -502,13 +523,26 @@ impl Driver {
         let epoch = self.session().row().epoch;
         let old = before.epoch;
         for effect in aborted {
+            // What it streamed until here is counted.
+            drop(self.reserved.take_if(|held| held.is_of(effect)));
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
         }
         if self.cortex.draining() && !effects.is_empty() {
             return self.keep_back(effects, &begun).await;
         }
         let session = self.id;
-        for effect in effects {
+        let mut refused = None;
+        for mut effect in effects {
+            if let EffectAction::Model(request) = &mut effect.action {
+                let row = self.session().row().clone();
+                match Box::pin(self.cortex.budgets.hold(&row, effect.id, request)).await {
+                    Ok(held) => self.reserved = Some(held),
+                    Err(failure) => {
+                        refused = self.session().effect_number(effect.id).zip(Some(failure));
+                        continue;
+                    }
+                }
+            }
             let token = match &effect.action {
                 EffectAction::Live(launch) => Some(self.cortex.session_token(session, launch.life)),
                 EffectAction::Tool { .. }
@@ -529,6 +563,11 @@ impl Driver {
         let left = status != SessionStatus::Running && before.status == SessionStatus::Running;
         if over || (left && !self.session().is_alive()) {
             self.tell(ToHive::Release { session: self.id, epoch: old, over }).await;
+        }
+        if let Some((effect, failure)) = refused {
+            // Nothing was asked; the session hears why, as it hears everything else.
+            let reply = Err(failure);
+            return Box::pin(self.input(Input::ModelDone { effect, reply, latency_ms: 0 })).await;
         }
         Ok(())
     }
@@ -722,6 +761,7 @@ fn assignment(session: &Session) -> Assignment {
         name: row.name.clone(),
         colony: row.colony,
         agent: row.agent,
+        agent_name: session.agent().name.clone(),
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
         workspace: row.workspace.clone().into(),

@@ -43,8 +43,10 @@ pub(crate) use self::keeper::{TOOL_SERVERS, ToolServersKeeper};
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
+use crate::budgets::Budgets;
 use crate::caller::Caller;
 use crate::error::EngineError;
+use crate::mesh::MeshState;
 use crate::tasks::Tasks;
 use crate::view::Readiness;
 
@@ -74,9 +76,11 @@ pub(crate) struct Cortex {
     pub(crate) watchers: Arc<Watchers>,
     /// Counts the commits of this process that changed the inbox.
     pub(crate) inbox: tokio::sync::watch::Sender<u64>,
+    pub(crate) budgets: Budgets,
     pub(crate) started_at: Timestamp,
     pub(crate) counters: Counters,
     pub(crate) alarms: Alarms,
+    pub(crate) mesh: MeshState,
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
@@ -132,6 +136,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 
 /// What [`Cortex::new`] is made of.
 pub(crate) struct CortexParts {
+    pub(crate) budgets: Budgets,
+    pub(crate) inbox: tokio::sync::watch::Sender<u64>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) memory: Arc<dyn Memory>,
     pub(crate) bus: Arc<dyn CortexBus>,
@@ -146,8 +152,20 @@ pub(crate) struct CortexParts {
 
 impl Cortex {
     pub(crate) fn new(parts: CortexParts) -> Arc<Self> {
-        let CortexParts { store, memory, bus, gate, clock, ids, config, tasks, tools, toolset } =
-            parts;
+        let CortexParts {
+            budgets,
+            inbox,
+            store,
+            memory,
+            bus,
+            gate,
+            clock,
+            ids,
+            config,
+            tasks,
+            tools,
+            toolset,
+        } = parts;
         let watchers = Arc::new(Watchers::default());
         let listener = Arc::clone(&watchers);
         store.listen(Box::new(move |places| listener.committed(places)));
@@ -166,9 +184,11 @@ impl Cortex {
             tools,
             toolset: Mutex::new(toolset),
             watchers,
-            inbox: tokio::sync::watch::Sender::new(0),
+            inbox,
+            budgets,
             counters: Counters::default(),
             alarms: Alarms::default(),
+            mesh: MeshState::default(),
             draining: AtomicBool::new(false),
             degraded: Mutex::new(None),
             drivers: Mutex::default(),
@@ -308,7 +328,7 @@ impl Cortex {
 
     /// Starts whatever may run now.
     fn pump(self: &Arc<Self>) {
-        if self.draining() {
+        if self.draining() || self.budgets.halted().is_some() {
             return;
         }
         loop {
@@ -319,6 +339,11 @@ impl Cortex {
                 None => return,
             }
         }
+    }
+
+    /// Starts what waited for the end of an emergency stop.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        self.pump();
     }
 
     fn left(self: &Arc<Self>, session: SessionId) {

@@ -23,11 +23,13 @@ use overmind_core::process::{
 };
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Clock;
+use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
+use crate::relay::{self, Door};
 use crate::tasks::Tasks;
 
 /// How often a life is looked at, and how often one that has been silent for long and asks nothing.
@@ -76,6 +78,7 @@ pub(crate) struct Lives {
     found: watch::Sender<Option<HashMap<ProcessKey, Adopted>>>,
     /// Starts and kills under way, by session.
     busy: watch::Sender<HashMap<SessionId, usize>>,
+    door: Door,
 }
 
 /// As long as it is there, a process of the session is being started or killed.
@@ -133,7 +136,13 @@ impl Lives {
             under_way,
             found,
             busy,
+            door: Door::default(),
         }
+    }
+
+    /// How programs that ask this server for models find it.
+    pub(crate) fn with_door(self, door: Door) -> Self {
+        Self { door, ..self }
     }
 
     fn busy(self: &Arc<Self>, session: SessionId) -> Busy {
@@ -372,13 +381,22 @@ impl Lives {
             set(name, value.clone());
         }
         for (name, credential) in &launch.env_from {
-            let Some(value) = self.credentials.get(credential) else {
-                return Err(format!(
-                    "`{name}` is to be the credential `{credential}`, which this server does not \
-                     have: set OVERMIND_CRED_{credential} in its environment"
-                ));
-            };
-            set(name, value.to_owned());
+            if let Some(service) = credential.strip_prefix(SERVICE) {
+                let (agent, session) = (&assignment.agent_name, assignment.session);
+                let given = self.credentials.placeholder(service, agent, session, launch.life);
+                let (token, url) = given.map_err(|why| format!("`{name}`: {why}"))?;
+                set(name, token);
+                let variable = base_url_variable(name);
+                let own = |name: &String| launch.env.iter().any(|(known, _)| known == name);
+                if let Some(variable) = variable.filter(|variable| !own(variable)) {
+                    set(&variable, url);
+                }
+                continue;
+            }
+            let taken =
+                self.credentials.take(credential, &assignment.agent_name, assignment.session);
+            let value = taken.map_err(|why| format!("`{name}`: {why}"))?;
+            set(name, value.to_string());
         }
         if let Some(conversation) = &launch.conversation {
             set("OVERMIND_CONVERSATION", conversation.clone());
@@ -386,6 +404,12 @@ impl Lives {
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
+        let door = self.door.of(launch)?;
+        if let (Some(server), Some(token)) = (door, &token) {
+            for (name, value) in relay::variables(launch.provider, server, token) {
+                set(name, value);
+            }
+        }
         if let Some(token) = token {
             set("OVERMIND_TOKEN", token);
         }
@@ -409,7 +433,11 @@ impl Lives {
             (NoteKind::Restart, text)
         });
         let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
-        let spec = ProcessSpec::new(key, launch.argv.clone(), directory.clone());
+        let mut argv = launch.argv.clone();
+        if let Some(server) = door {
+            argv = relay::arguments(launch.provider, server, argv);
+        }
+        let spec = ProcessSpec::new(key, argv, directory.clone());
         Ok(ProcessSpec { env, io, opening, ..spec })
     }
 

@@ -1,12 +1,14 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
 mod attested;
+mod budgets;
 mod canaries;
 mod enclosed;
 mod gate;
 mod humans;
 mod inbox;
 mod live;
+mod mesh;
 mod names;
 mod orders;
 mod recovery;
@@ -14,4 +16,5 @@ mod registry;
 mod replays;
 mod rooms;
 mod runs;
+mod vault;
 mod world;

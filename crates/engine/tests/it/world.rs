@@ -1,9 +1,11 @@
 //! One engine for one test.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::attest::Notary;
+use overmind_core::budget::{NoPrices, Prices};
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
@@ -14,8 +16,9 @@ use overmind_core::room::Rooms;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::store::{EventQuery, Store, StreamId};
 use overmind_core::time::Clock;
+use overmind_core::vault::rows::VaultRows;
 use overmind_engine::request::{AgentDraft, SessionDraft};
-use overmind_engine::{Caller, Config, Engine, Parts};
+use overmind_engine::{Caller, Config, Engine, Parts, Vault, VaultParts};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
 use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock};
@@ -37,6 +40,13 @@ pub(crate) struct World {
 /// What runs commands, what puts sandboxes around them, and what makes what they work in.
 type Commands = (Option<Arc<dyn Processes>>, Option<Arc<dyn Enclose>>, Option<Arc<dyn Rooms>>);
 
+/// The time, and what models cost.
+type Money = (Arc<dyn Clock>, Arc<dyn Prices>);
+
+fn plain() -> Money {
+    (Arc::new(WallClock), Arc::new(NoPrices))
+}
+
 /// Distinct ids for every life of a store.
 static LIVES: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
 
@@ -52,7 +62,7 @@ impl World {
         models: Arc<FakeModels>,
         max_running: u32,
     ) -> Self {
-        Self::made(dir, tools, models, max_running, (None, None), (None, None, None)).await
+        Self::made(dir, tools, models, max_running, (None, None), (None, None, None), plain()).await
     }
 
     /// With a policy; approvals count for so long.
@@ -64,7 +74,7 @@ impl World {
         approval_ttl: Option<Duration>,
     ) -> Self {
         let gate = gate.map(|gate| gate as Arc<dyn Gate>);
-        Self::made(dir, tools, models, 64, (gate, approval_ttl), (None, None, None)).await
+        Self::made(dir, tools, models, 64, (gate, approval_ttl), (None, None, None), plain()).await
     }
 
     /// With commands, and perhaps with sandboxes around them.
@@ -75,7 +85,7 @@ impl World {
         let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
         let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
         let commands = (Some(processes), enclosures, None);
-        Self::made(dir, tools, models, 64, (None, None), commands).await
+        Self::made(dir, tools, models, 64, (None, None), commands, plain()).await
     }
 
     /// One that runs commands, in rooms if there are any.
@@ -86,7 +96,18 @@ impl World {
     ) -> Self {
         let commands = (Some(processes as Arc<_>), None, rooms.map(|rooms| rooms as Arc<_>));
         let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
-        Self::made(dir, tools, models, 64, (None, None), commands).await
+        Self::made(dir, tools, models, 64, (None, None), commands, plain()).await
+    }
+
+    /// Where models have prices, at a time that somebody else turns.
+    pub(crate) async fn priced(
+        dir: Arc<TempDir>,
+        models: Arc<FakeModels>,
+        clock: Arc<dyn Clock>,
+        prices: Arc<dyn Prices>,
+    ) -> Self {
+        let (commands, money) = ((None, None, None), (clock, prices));
+        Self::made(dir, FakeTools::ok(), models, 64, (None, None), commands, money).await
     }
 
     async fn made(
@@ -96,11 +117,26 @@ impl World {
         max_running: u32,
         (gate, approval_ttl): (Option<Arc<dyn Gate>>, Option<Duration>),
         (processes, enclosures, rooms): Commands,
+        (clock, prices): Money,
     ) -> Self {
         let store = Sqlite::open(Options::new(dir.path().join("overmind.db")))
             .expect("the world of a test works");
         let notary = store.notary();
-        let store: Arc<dyn Store> = Arc::new(store);
+        let sqlite = Arc::new(store);
+        let key_file = overmind_vault::Options::new(dir.path().join("vault.key"));
+        let vault = Vault::open(VaultParts {
+            store: Arc::clone(&sqlite) as Arc<dyn Store>,
+            rows: Arc::clone(&sqlite) as Arc<dyn VaultRows>,
+            sealer: Arc::new(overmind_vault::Vault::new(key_file)),
+            clock: Arc::new(WallClock),
+            services: Vec::new(),
+            environment: BTreeSet::new(),
+            outbound: None,
+            door: None,
+            token_key: [7; 32],
+        });
+        let vault = vault.await.expect("the world of a test works");
+        let store: Arc<dyn Store> = sqlite;
         let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let engine = Engine::start(Parts {
             store: Arc::clone(&store),
@@ -109,14 +145,15 @@ impl World {
             tool_servers: None,
             memory: Arc::new(NoMemory) as Arc<dyn Memory>,
             gate,
-            clock: Arc::new(WallClock) as Arc<dyn Clock>,
+            clock,
             ids: Arc::new(SeededIds::new(life)),
             processes,
             enclosures,
             rooms,
+            prices,
             config: Config {
                 environment: Vec::new(),
-                credentials: overmind_engine::Credentials::default(),
+                credentials: overmind_engine::Credentials::default().with_vault(vault),
                 max_running,
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,

@@ -6,5 +6,6 @@ mod calls;
 mod cassettes;
 mod failures;
 mod llama;
+mod relay;
 mod requests;
 mod support;

@@ -19,6 +19,8 @@ pub enum StartError {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    Prices(String),
     #[error("the configuration of models: {0}")]
     Models(#[from] overmind_llm::ConfigError),
     #[error("the configuration of memory: {0}")]
@@ -57,6 +59,7 @@ impl StartError {
                 Some("`overmind doctor` looks who holds it".into())
             }
             Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
+            Self::Prices(_) => Some("`overmind prices` checks the file without a server".into()),
             Self::Policy(_) => Some("`overmind policy show --policy FILE` checks one without a server".into()),
             Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) => Some("`overmind config show` says where it comes from".into()),
         }

@@ -11,9 +11,12 @@ mod frugal;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+pub mod permissions;
+pub mod prices;
 mod rooms;
 pub mod signals;
 mod tools;
+mod vault;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +26,8 @@ use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
+use overmind_core::mesh::Mesh;
+use overmind_core::model::Models;
 use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -30,7 +35,8 @@ use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
-use overmind_engine::{Caller, Engine};
+use overmind_core::vault::Secrets;
+use overmind_engine::{Caller, Engine, MeshDoor};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
@@ -56,6 +62,7 @@ const COLLECT_BATCH: u32 = 200;
 pub struct App {
     config: Config,
     engine: Engine,
+    door: MeshDoor,
     sandboxes: Sandboxes,
     mcp: Arc<McpServers>,
     processes: overmind_supervise::Supervisor,
@@ -103,7 +110,8 @@ impl App {
         );
         let by_level = sandboxes.clone();
         let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
-        let models = models(&config)?;
+        let vault = vault::open(&config, &store, &clock, token_key, &listeners).await?;
+        let models = Arc::new(models(&config, Some(Arc::clone(&vault) as Arc<dyn Secrets>))?);
         let parts = overmind_tools::Parts {
             sandboxes: Arc::new(move |level| Some(by_level.get(level))),
             memory: Arc::clone(&memory),
@@ -112,9 +120,11 @@ impl App {
             true => Some(Planter::new(&token_key).with(config.declared_canaries()?)),
             false => None,
         };
-        let tools = tools::gateway(&config, parts, canaries.clone())?;
+        let door = MeshDoor::default();
+        let mesh = Arc::new(door.clone()) as Arc<dyn Mesh>;
+        let tools = tools::gateway(&config, parts, canaries.clone(), &mesh)?;
         let gate = gate::open(&config.policy)?;
-        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter());
+        let mcp = tools::mcp_servers(&config, &clock, tools.specs().iter(), &vault);
         let tools = tools
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
@@ -130,7 +140,8 @@ impl App {
         let remembered = Arc::clone(&memory);
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
-            models: Arc::new(models),
+            models: Arc::clone(&models) as Arc<dyn Models>,
+            prices: models,
             tools: Arc::new(tools),
             tool_servers: Some(Arc::clone(&mcp) as Arc<dyn ToolServers>),
             memory,
@@ -150,11 +161,13 @@ impl App {
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
                 environment: environment(&config, &listeners),
-                credentials: credentials(&config),
+                credentials: credentials(&config).with_vault(vault),
                 canaries: canaries.clone(),
             },
         })
         .await?;
+        door.open(engine.clone());
+        permissions::load(&config.permissions, &engine).await?;
 
         let server_file = ServerFile {
             pid: std::process::id(),
@@ -181,6 +194,9 @@ impl App {
         let stop = housekeeping.stop.clone();
         let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
         housekeeping.tasks.spawn(watch);
+        let (file, at) = (config.permissions.clone(), Arc::new(SystemClock));
+        let (engine_of, stop) = (engine.clone(), housekeeping.stop.clone());
+        housekeeping.tasks.spawn(permissions::watch(file, engine_of, at, stop));
         if let Some(proxy) = proxy {
             housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
         }
@@ -188,6 +204,7 @@ impl App {
         Ok(Self {
             config,
             engine,
+            door,
             sandboxes,
             mcp,
             processes,
@@ -227,7 +244,14 @@ impl App {
 
     /// The providers that have what they need, in words.
     pub fn models_line(&self) -> String {
-        models_line(&self.config)
+        let mut names = providers(&self.config);
+        let vault = self.engine.vault();
+        for name in ["openai", "anthropic", "deepseek"] {
+            if !names.iter().any(|known| known == name) && vault.has(&format!("{name}_api_key")) {
+                names.push(format!("{name} (vault)"));
+            }
+        }
+        in_words(&names)
     }
 
     /// Waits until the server has ended without being asked.
@@ -242,6 +266,7 @@ impl App {
         let Self {
             config,
             engine,
+            door,
             sandboxes,
             mcp,
             processes,
@@ -281,6 +306,7 @@ impl App {
             Some(cut) => cut,
             None => engine.drain(Duration::ZERO).await,
         };
+        door.close();
         mcp.shutdown().await;
         // Lets go of them: they go on.
         processes.close().await;
@@ -305,7 +331,10 @@ fn environment(config: &Config, listeners: &[Listener]) -> Vec<(String, String)>
     let tcp = listeners.iter().find(|listener| listener.address().is_some());
     let server = socket.or_else(|| tcp.map(|listener| listener.at().to_owned()));
     let server = server.map(|server| (env::SERVER.to_owned(), server));
-    config.environment.iter().cloned().chain(server).collect()
+    // What asks for models speaks HTTP over TCP, and would not trust a certificate of ours.
+    let plain = tcp.map(Listener::at).filter(|at| at.starts_with("http://"));
+    let gateway = plain.map(|at| (overmind_engine::GATEWAY.to_owned(), at.to_owned()));
+    config.environment.iter().cloned().chain(server).chain(gateway).collect()
 }
 
 /// What agents may name for the environment of their commands.
@@ -436,7 +465,10 @@ fn memory(
 /// # Errors
 ///
 /// [`StartError::Models`] names the setting that cannot be used.
-pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
+pub fn models(
+    config: &Config,
+    secrets: Option<Arc<dyn Secrets>>,
+) -> Result<overmind_llm::Gateway, StartError> {
     use overmind_llm::{Format, Provider, Secret};
     let mut llm = overmind_llm::Config::from_vars(&|name| config.var(name))?;
     for extra in &config.providers {
@@ -448,7 +480,22 @@ pub fn models(config: &Config) -> Result<overmind_llm::Gateway, StartError> {
         let mut provider = Provider::new(&extra.name, format, &extra.base_url);
         provider.key = extra.key.as_ref().and_then(|key| Secret::new(key.expose()));
         provider.models = extra.models.clone();
+        provider.max_concurrent = extra.max_concurrent;
+        provider.max_per_minute = extra.max_per_minute;
+        provider.secret = Some(extra.secret.clone());
         llm.providers.push(provider);
+    }
+    llm.secrets = secrets;
+    llm.aliases.clone_from(&config.aliases);
+    let capture = config.layers.whole_of(settings::GATEWAY_CAPTURE).unwrap_or(0);
+    llm.record = config.text(settings::GATEWAY_RECORD).map(PathBuf::from);
+    llm.replay = config.text(settings::GATEWAY_REPLAY).map(PathBuf::from);
+    llm.relay.capture = usize::try_from(capture).unwrap_or(0);
+    if let Some(path) = &config.prices
+        && let Some(own) = prices::read(path)?
+    {
+        llm.prices = own.prices;
+        llm.prices_from = own.from;
     }
     Ok(overmind_llm::Gateway::new(llm))
 }
@@ -460,10 +507,13 @@ pub fn has_real_models(config: &Config) -> bool {
 
 /// The providers that have what they need, in words.
 pub fn models_line(config: &Config) -> String {
-    let names = providers(config);
+    in_words(&providers(config))
+}
+
+fn in_words(names: &[String]) -> String {
     if names.is_empty() {
-        "deterministic and scripted; set OPENAI_API_KEY, ANTHROPIC_API_KEY or models.base_url for \
-         real ones"
+        "deterministic and scripted; set OPENAI_API_KEY, ANTHROPIC_API_KEY or models.base_url, or \
+         `overmind vault set openai_api_key`, for real ones"
             .to_owned()
     } else {
         format!("{}, deterministic, scripted", names.join(", "))

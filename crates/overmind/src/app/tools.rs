@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use overmind_core::canary::Planter;
+use overmind_core::mesh::Mesh;
 use overmind_core::time::Clock;
 use overmind_core::tool::ToolSpec;
+use overmind_core::vault::Secrets as _;
+use overmind_engine::Vault;
 use overmind_mcp::McpServers;
 use overmind_sandbox::PipedLauncher;
 use overmind_tools::egress::Egress;
-use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts};
+use overmind_tools::{Commands, FileLabels, Gateway, Options, Parts, mesh_tools};
 
 use super::{StartError, sandbox_options};
 use crate::config::Config;
@@ -17,6 +20,7 @@ pub(super) fn gateway(
     config: &Config,
     parts: Parts,
     canaries: Option<Planter>,
+    mesh: &Arc<dyn Mesh>,
 ) -> Result<Gateway, StartError> {
     let usual = FileLabels::default();
     let options = Options {
@@ -29,7 +33,7 @@ pub(super) fn gateway(
         canaries,
         ..Options::default()
     };
-    let gateway = Gateway::with_options(parts, options, Vec::new());
+    let gateway = Gateway::with_options(parts, options, mesh_tools(mesh));
     Ok(gateway.expect("the built-in tools have names of their own and sound schemas"))
 }
 
@@ -38,11 +42,17 @@ pub(super) fn mcp_servers<'a>(
     config: &Config,
     clock: &Arc<dyn Clock>,
     built_in: impl Iterator<Item = &'a ToolSpec>,
+    vault: &Arc<Vault>,
 ) -> Arc<McpServers> {
-    let credentials = config.credentials.clone();
+    let (credentials, vault) = (config.credentials.clone(), Arc::clone(vault));
     McpServers::new(overmind_mcp::Parts {
         launcher: Arc::new(PipedLauncher::new(sandbox_options(config))),
-        secrets: Arc::new(move |name| Some(credentials.get(name)?.expose().to_owned())),
+        // Admins configure these servers, so they need no grant.
+        secrets: Arc::new(move |name| {
+            let of_vault = vault.get_for(name, super::vault::for_tool_servers());
+            let of_vault = of_vault.map(|secret| secret.expose().to_owned());
+            of_vault.or_else(|| Some(credentials.get(name)?.expose().to_owned()))
+        }),
         clock: Arc::clone(clock),
         scratch: config.data.path().join("mcp"),
         built_in: built_in.map(|spec| spec.name.clone()).collect(),

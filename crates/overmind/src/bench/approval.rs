@@ -108,7 +108,8 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
             break;
         }
     }
-    let answer = InboxAnswer { decision: InboxDecision::Approve, message: None, reason: None };
+    let decision = InboxDecision::Approve;
+    let answer = InboxAnswer { decision, message: None, reason: None, raise: None };
     let id = item.id.to_string();
     let start = Instant::now();
     let resumed = async {

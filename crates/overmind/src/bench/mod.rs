@@ -9,6 +9,7 @@
 
 mod approval;
 mod attestation;
+mod budgets;
 mod engine;
 mod floors;
 mod gateway;
@@ -17,6 +18,7 @@ mod lives;
 mod memory;
 mod policy;
 mod process;
+mod relay;
 mod rooms;
 mod sandbox;
 mod store;
@@ -159,6 +161,9 @@ impl Setting {
 ///
 /// What kept it from measuring. A goal that is not met is no error.
 pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
+    if args.serve_provider {
+        return provide(cx);
+    }
     if cfg!(debug_assertions) {
         cx.out.warn("this is a debug build: its figures say nothing about the product");
     }
@@ -187,6 +192,20 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
     show(cx, &figures, &left_out.into_inner(), home.path())
 }
 
+/// Is the provider that the figures of the relay are measured with, until it is killed.
+fn provide(cx: &Context) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
+    let served = runtime.block_on(relay::serve(|port| {
+        // Whoever started this reads it, or is gone.
+        let _ = cx.out.line(&port.to_string());
+    }));
+    served.map_err(|err| Failure::failed(format!("serving: {err}")))?;
+    Ok(Exit::Done)
+}
+
 /// A group of figures that are measured together.
 type Group = (&'static str, &'static [&'static str]);
 
@@ -203,6 +222,14 @@ const MEMORY_SPEED: &[&str] = &[
 
 const GATEWAY: &[&str] =
     &["gateway overhead p50", "gateway overhead, 100 kB", "read_file call p50"];
+const RELAY: &[&str] = &[
+    "relay latency p50",
+    "relay latency p99",
+    "relay requests",
+    "relay first byte p50",
+    "relay streams failed",
+    "relay rss",
+];
 const SANDBOX: &[&str] = &[
     "namespace call p50",
     "namespace call p50, by floor",
@@ -243,9 +270,11 @@ const GROUPS: &[Group] = &[
     ("http", &["health requests", "instant runs", "instant runs lost"]),
     ("policy", &["policy decision p50", "policy decision p99"]),
     ("gateway", GATEWAY),
+    ("relay", RELAY),
     ("sandbox", SANDBOX),
     ("lives", LIVES),
     ("rooms", &["warm room", "room given back"]),
+    ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -296,6 +325,7 @@ async fn measure(
             "http" => Box::pin(http::measure(setting)).await?,
             "policy" => policy::measure(setting)?,
             "gateway" => Box::pin(gateway::measure(setting)).await?,
+            "relay" => Box::pin(relay::measure(setting)).await?,
             "sandbox" => {
                 let config = cx.config(None)?;
                 let drivers = sandbox::Drivers {
@@ -308,6 +338,7 @@ async fn measure(
             }
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
+            "budgets" => Box::pin(budgets::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };
         figures.extend(more);

@@ -8,6 +8,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use super::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
 use super::args_mcp::McpCommand;
+use super::args_mesh::{
+    AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
+};
 use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
     MemoryCommand, SandboxCommand, ToolCommand,
@@ -283,9 +286,39 @@ Examples:
     /// Manage servers of tools (MCP)
     #[command(subcommand)]
     Mcp(McpCommand),
+    /// Read, write and watch the state that agents share
+    #[command(subcommand)]
+    Mesh(MeshCommand),
+    /// Publish an event to a topic
+    #[command(after_help = "\
+Example:
+  overmind publish build.done '{\"commit\":\"1f2e\"}'")]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics, or list subscriptions
+    #[command(after_help = "\
+Examples:
+  overmind subscribe-topic 'build.*' --agent writer
+  overmind subscribe-topic 'build.*' --agent writer --remove
+  overmind subscribe-topic                    list all")]
+    SubscribeTopic(SubscribeTopicArgs),
+    /// Send and read messages of agents
+    #[command(subcommand)]
+    Mail(MailCommand),
+    /// Tell whether an agent may do something, and by which rule
+    #[command(after_help = "\
+Examples:
+  overmind can writer message editor
+  overmind can writer write drafts/1          6 is the exit code of a denial")]
+    Can(CanArgs),
+    /// Show and change what agents may do in the mesh
+    #[command(subcommand)]
+    Acl(AclCommand),
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     Key(KeyCommand),
+    /// Manage secrets: keys that agents use and never see
+    #[command(subcommand)]
+    Vault(super::args_vault::VaultCommand),
     /// List resources by kind: runs, agents, hives, keys, tools, memory
     #[command(after_help = "\
 Examples:
@@ -317,6 +350,17 @@ The database that was there is kept beside it, under a name that ends in `.befor
         #[arg(long)]
         force: bool,
     },
+    /// Set and show what may be spent
+    #[command(subcommand, visible_alias = "budgets")]
+    Budget(super::args_budget::BudgetCommand),
+    /// Show what was spent, by agent, model, run or day
+    Costs(super::args_budget::CostsArgs),
+    /// Emergency stop: no model call begins and no queued run starts
+    Halt(super::args_budget::HaltArgs),
+    /// End an emergency stop
+    Resume,
+    /// Show what models cost, with date and source; needs no server
+    Prices(super::args_budget::PricesArgs),
     /// Check the log against tampering
     #[command(subcommand)]
     Audit(AuditCommand),

@@ -47,7 +47,8 @@ pub struct CommandFlags {
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL) as NAME
+    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL, or of its vault) as
+    /// NAME; service:SERVICE is a placeholder
     #[arg(long, value_name = "NAME=CREDENTIAL", value_parser = pair)]
     pub env_from: Vec<(String, String)>,
 }

@@ -73,6 +73,8 @@ pub struct ApproveArgs {
     /// Why; the agent and the audit log see it
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
+    #[command(flatten)]
+    pub raise: super::args_budget::RaiseArgs,
 }
 
 #[derive(Clone, Debug, Args)]

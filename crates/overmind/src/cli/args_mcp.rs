@@ -46,6 +46,14 @@ Examples:
         /// The server's own name of the tool
         tool: String,
     },
+    /// Serve a run's own tools over standard input and output, for the program that it is
+    #[command(after_help = "\
+Example, in the configuration of an agent that runs as a command:
+  {\"mcpServers\": {\"overmind\": {\"command\": \"overmind\", \"args\": [\"mcp\", \"serve\"]}}}
+
+It needs OVERMIND_TOKEN, which every run's command has in its environment. Programs that speak
+MCP over HTTP use /mcp at the server with that token.")]
+    Serve,
     /// End a server and forget it
     Rm {
         /// The server

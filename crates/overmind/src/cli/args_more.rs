@@ -371,6 +371,9 @@ pub struct BenchArgs {
         default_value = "/usr/share/man"
     )]
     pub manual: PathBuf,
+    /// Be the provider that the figures of the relay are measured with
+    #[arg(long, hide = true)]
+    pub serve_provider: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -134,6 +134,8 @@ impl CommandFlags {
             read: agent.read,
             write: agent.write,
             network: agent.network,
+            models: agent.models,
+            gateway: agent.gateway,
         })
     }
 }

@@ -6,7 +6,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use overmind_api::{
-    InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxState,
+    InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxRaise, InboxState,
     MAX_INBOX_BATCH,
 };
 
@@ -27,8 +27,9 @@ const MAX_CLOSED: u32 = 1_000;
 ///
 /// What kept one of them from being approved.
 pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
-    let ApproveArgs { ids, group, yes, reason } = args;
-    decide(cx, InboxDecision::Approve, &ids, group, yes, reason).await
+    let ApproveArgs { ids, group, yes, reason, raise } = args;
+    let words = (reason, super::budget::raise(&raise));
+    decide(cx, InboxDecision::Approve, &ids, group, yes, words).await
 }
 
 /// # Errors
@@ -36,7 +37,7 @@ pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
 /// What kept one of them from being denied.
 pub async fn deny(cx: &Context, args: DenyArgs) -> Outcome {
     let DenyArgs { ids, group, yes, reason } = args;
-    decide(cx, InboxDecision::Deny, &ids, group, yes, reason).await
+    decide(cx, InboxDecision::Deny, &ids, group, yes, (reason, None)).await
 }
 
 /// # Errors
@@ -46,11 +47,15 @@ pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let item = find_open(&remote, &args.id, InboxDecision::Answer).await?;
     let message = Some(args.text.join(" "));
-    let answer = InboxAnswer { decision: InboxDecision::Answer, message, reason: None };
+    let answer =
+        InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
     let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
     show_answered(cx, &remote, &item).await?;
     Ok(Exit::Done)
 }
+
+/// Why, and how much more of a limit.
+type Words = (Option<String>, Option<InboxRaise>);
 
 async fn decide(
     cx: &Context,
@@ -58,18 +63,23 @@ async fn decide(
     given: &[String],
     group: Option<String>,
     yes: bool,
-    reason: Option<String>,
+    (reason, raise): Words,
 ) -> Outcome {
     let remote = Remote::connect(cx)?;
     if let Some(group) = group {
-        return together(cx, &remote, decision, &group, yes, reason).await;
+        return together(cx, &remote, decision, &group, yes, (reason, raise)).await;
     }
     // Goes on after one that cannot be answered, and tells the worst of it at the end.
     let mut failed: Option<Failure> = None;
     for id in given {
         let done = async {
             let item = find_open(&remote, id, decision).await?;
-            let answer = InboxAnswer { decision, message: None, reason: reason.clone() };
+            let answer = InboxAnswer {
+                decision,
+                message: None,
+                reason: reason.clone(),
+                raise: raise.clone(),
+            };
             let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
             show_answered(cx, &remote, &item).await
         };
@@ -92,7 +102,7 @@ async fn together(
     decision: InboxDecision,
     given: &str,
     yes: bool,
-    reason: Option<String>,
+    (reason, raise): Words,
 ) -> Outcome {
     let group = find_group(remote, given, false).await?;
     let items = remote.inbox(false, None, Some(&group), MAX_OPEN).await?;
@@ -118,7 +128,8 @@ async fn together(
     let mut failed: Option<Failure> = None;
     for ids in ids.chunks(MAX_INBOX_BATCH) {
         let (ids, group) = (ids.to_vec(), Some(group.clone()));
-        let batch = InboxBatch { ids, group, decision, message: None, reason: reason.clone() };
+        let (reason, raise) = (reason.clone(), raise.clone());
+        let batch = InboxBatch { ids, group, decision, message: None, reason, raise };
         for result in remote.inbox_answer_all(&batch).await?.results {
             if let Some(item) = result.item {
                 show_answered(cx, remote, &item).await?;

@@ -37,6 +37,7 @@ pub async fn run(cx: &Context, command: McpCommand) -> Outcome {
             let server = remote.mcp_unpin(&id, &McpUnpin { tool }).await?;
             tools(cx, &[server])?;
         }
+        McpCommand::Serve => super::mcp_serve::serve(cx, &remote).await?,
         McpCommand::Rm { id } => {
             remote.mcp_remove(&id).await?;
             cx.out.note(&format!("MCP server `{id}` is gone"));

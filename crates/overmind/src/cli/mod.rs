@@ -6,12 +6,17 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_budget;
 pub mod args_command;
 pub mod args_inbox;
 pub mod args_mcp;
+pub mod args_mesh;
 pub mod args_more;
 pub mod args_room;
+pub mod args_vault;
+pub mod asked;
 pub mod attach;
+pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
@@ -24,6 +29,8 @@ pub mod live;
 pub mod logs_all;
 pub mod look;
 pub mod mcp;
+pub mod mcp_serve;
+pub mod mesh;
 pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
@@ -38,6 +45,7 @@ pub mod subscribe;
 pub mod things;
 pub mod top;
 pub mod up;
+pub mod vault;
 pub mod watch;
 
 use std::process::ExitCode;
@@ -78,6 +86,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
+        Command::Prices(args) => budget::prices(cx, &args),
         Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
@@ -131,7 +140,14 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
+        Command::Mesh(command) => Box::pin(mesh::mesh(cx, command)).await,
+        Command::Publish(args) => mesh::publish(cx, &args).await,
+        Command::SubscribeTopic(args) => mesh::subscribe_topic(cx, args).await,
+        Command::Mail(command) => Box::pin(mesh::mail(cx, command)).await,
+        Command::Can(args) => mesh::can(cx, args).await,
+        Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
+        Command::Vault(command) => Box::pin(vault::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,
         Command::Backup { file } => admin::backup(cx, &file).await,
         Command::Restore { file, force } => admin::restore(cx, &file, force).await,
@@ -139,11 +155,16 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Doctor { fix } => Box::pin(crate::doctor::run(cx, fix)).await,
         Command::Sandbox(command) => Box::pin(sandbox::run(cx, command)).await,
         Command::Demo(args) => Box::pin(crate::demo::run(cx, &args)).await,
+        Command::Budget(command) => Box::pin(budget::run(cx, command)).await,
+        Command::Costs(args) => Box::pin(budget::costs(cx, &args)).await,
+        Command::Halt(args) => budget::halt(cx, args).await,
+        Command::Resume => budget::resume(cx).await,
         Command::Up(_)
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)
         | Command::Init(_)
+        | Command::Prices(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Openapi
@@ -160,6 +181,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Listen(_)
             | StartError::Store(_)
             | StartError::Models(_)
+            | StartError::Prices(_)
             | StartError::Memory(_)
             | StartError::Hosts(_)
             | StartError::Commands(_)

@@ -203,6 +203,11 @@ impl Remote {
         Ok(self.client.run_done(id, done).await?)
     }
 
+    /// The client underneath, for what is shown as it comes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub async fn room_leaks(&self) -> Result<Leaks, Failure> {
         Ok(self.client.room_leaks().await?)
     }
@@ -397,6 +402,21 @@ impl Remote {
 
     pub async fn mcp_unpin(&self, id: &str, tool: &McpUnpin) -> Result<Value, Failure> {
         Ok(self.client.mcp_unpin(id, tool).await?.server)
+    }
+
+    pub async fn secrets(&self) -> Result<Vec<overmind_api::SecretInfo>, Failure> {
+        let all = self.client.secret_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
+    }
+
+    pub async fn services(&self) -> Result<Vec<overmind_api::ServiceInfo>, Failure> {
+        let all = self.client.service_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
+    }
+
+    pub async fn grants(&self) -> Result<Vec<overmind_api::GrantInfo>, Failure> {
+        let all = self.client.grant_list(&first(MAX_LIMIT)).await?;
+        self.rest(all, u32::MAX).await
     }
 
     pub async fn run_cancel(&self, id: &str, cascade: bool) -> Result<Run, Failure> {

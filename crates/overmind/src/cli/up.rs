@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use overmind_core::sandbox::SandboxError;
+use overmind_engine::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,7 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
             cx.out.streamed(&show::to_value(app.server_file()))?
         }
         Ready::Person => {
+            ask_passphrase(cx, &app).await;
             let checked = app.check_sandbox().await;
             ready_banner(cx, &app, &checked)?;
         }
@@ -128,6 +130,25 @@ async fn live(cx: &Context, config: Config, ready: Ready) -> Outcome {
     }
     tracing::info!("stopped");
     Ok(Exit::Done)
+}
+
+/// Asks whoever is at the terminal for the vault's passphrase, if one is missing. Once: the server is
+/// up all the same, and `overmind vault unlock` asks again.
+async fn ask_passphrase(cx: &Context, app: &App) {
+    use std::io::IsTerminal as _;
+    let by = Caller::admin();
+    let locked = app.engine().vault_status(&by).ok().and_then(|status| status.locked);
+    let needs_it = locked.is_some_and(|reason| reason.contains("needs its passphrase"));
+    if !needs_it || !std::io::stdin().is_terminal() {
+        return;
+    }
+    // A person takes seconds; the server's other threads go on meanwhile.
+    let asked = tokio::task::spawn_blocking(|| super::asked::ask("Passphrase of the vault", false));
+    let Ok(Ok(passphrase)) = asked.await else { return };
+    let Ok(passphrase) = overmind_core::vault::Secret::new(passphrase.expose()) else { return };
+    if let Err(err) = app.engine().vault_unlock(&by, Some(passphrase)).await {
+        cx.out.warn(&err.to_string());
+    }
 }
 
 /// What the person at the terminal sees when the server is ready.
@@ -154,6 +175,10 @@ fn ready_banner(
         lines.push(("sandbox", sandbox_line(sandbox)));
         lines.push(("policy", policy_line(&config.policy)));
         lines.push(("models", cell(app.models_line())));
+        let vault = app.engine().vault_status(&Caller::admin());
+        if let Some(reason) = vault.ok().and_then(|status| status.locked) {
+            lines.push(("vault", (format!("locked: {reason}"), Tone::Bad)));
+        }
         lines
     })
 }

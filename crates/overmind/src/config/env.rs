@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use overmind_core::vault::import::PREFIXES;
+
 use super::secret::Secret;
 
 /// The directory that holds everything of one Overmind.
@@ -53,6 +55,8 @@ pub const MODEL_API_KEY: &str = "OVERMIND_MODEL_API_KEY";
 pub const CASSETTES: &str = "OVERMIND_CASSETTE_DIR";
 pub const DOCKER_HOST: &str = "DOCKER_HOST";
 pub const DOCKER_IMAGE: &str = "OVERMIND_DOCKER_IMAGE";
+/// Opens the file of the vault's keys, or protects one that is made.
+pub const VAULT_PASSPHRASE: &str = "OVERMIND_VAULT_PASSPHRASE";
 pub const LOG: &str = "OVERMIND_LOG";
 pub const LOG_FORMAT: &str = "OVERMIND_LOG_FORMAT";
 /// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
@@ -107,6 +111,7 @@ pub const NAMES: &[&str] = &[
     ANTHROPIC_API_KEY,
     ANTHROPIC_URL,
     DEEPSEEK_API_KEY,
+    VAULT_PASSPHRASE,
     DEEPSEEK_CHAT_URL,
     DEEPSEEK_EFFORT,
     DEEPSEEK_THINKING,
@@ -146,7 +151,10 @@ impl Env {
         Self(
             std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-                .filter(|(name, _)| name.starts_with("OVERMIND_") || NAMES.contains(&name.as_str()))
+                .filter(|(name, _)| {
+                    let of_others = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+                    name.starts_with("OVERMIND_") || of_others || NAMES.contains(&name.as_str())
+                })
                 .collect(),
         )
     }
@@ -177,6 +185,12 @@ impl Env {
             .filter(|name| name.starts_with("OVERMIND_") && !name.starts_with("OVERMIND_TEST_"))
             .filter(|name| !NAMES.contains(name) && !name.starts_with(CREDENTIAL))
             .collect()
+    }
+
+    /// All variables that begin with one of these.
+    pub fn beginning_with(&self, prefixes: &[&str]) -> Vec<(String, Secret)> {
+        let all = self.0.iter().filter(|(name, _)| prefixes.iter().any(|p| name.starts_with(p)));
+        all.filter_map(|(name, value)| Some((name.clone(), Secret::new(value.to_str()?)))).collect()
     }
 
     /// Secrets by name: what `OVERMIND_CRED_NAME` holds is the secret `NAME`.

@@ -11,6 +11,7 @@ pub mod env;
 pub mod error;
 pub mod layers;
 pub mod secret;
+mod services;
 pub mod settings;
 
 use std::collections::BTreeMap;
@@ -19,8 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use overmind_core::canary::Declared;
+use overmind_core::vault::service::Service;
 use overmind_sandbox::microvm::Acceleration;
 
+use crate::app::permissions::PermissionsPlace;
 use canaries::DeclaredCanary;
 pub use data::DataDir;
 pub use env::Env;
@@ -54,6 +57,8 @@ pub struct Config {
     pub max_running_per_colony: u32,
     /// Model servers beyond the usual ones.
     pub providers: Vec<Provider>,
+    /// `[aliases.NAME]`: models by a name of ours, first choice first.
+    pub aliases: BTreeMap<String, Vec<String>>,
     /// Absolute directories that the namespace sandbox shows beside the system's own.
     pub sandbox_read_only: Vec<PathBuf>,
     /// User and group that commands of a server that is root run as.
@@ -76,10 +81,19 @@ pub struct Config {
     /// Those on top of what every session has.
     declared_canaries: Vec<DeclaredCanary>,
     pub policy: PolicyChoice,
+    /// What models cost, if somebody says it. The file may be missing.
+    pub prices: Option<PathBuf>,
+    pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
     pub log_level: String,
     pub log_format: LogFormat,
+    /// Where the vault's master keys are, and what opens them.
+    pub vault_key_file: PathBuf,
+    pub vault_passphrase: Option<Secret>,
+    pub vault_passphrase_file: Option<PathBuf>,
+    /// Services that the file declares.
+    pub services: Vec<Service>,
     /// Secrets by name, from `OVERMIND_CRED_…`.
     pub credentials: BTreeMap<String, Secret>,
     pub layers: Layers,
@@ -91,9 +105,14 @@ pub struct Provider {
     pub name: String,
     pub base_url: String,
     pub key: Option<Secret>,
+    /// The secret of the vault that is its key, while there is one.
+    pub secret: String,
     pub format: String,
     /// Names of its models beside those that name it (`NAME:MODEL`).
     pub models: Vec<String>,
+    /// Calls of `/llm` at once, and in a minute; `None` is as usual.
+    pub max_concurrent: Option<usize>,
+    pub max_per_minute: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +241,7 @@ impl Config {
             max_running_per_agent: count(key::MAX_PER_AGENT),
             max_running_per_colony: count(key::MAX_PER_COLONY),
             providers: providers(&layers)?,
+            aliases: aliases(&layers)?,
             sandbox_read_only: read_only(&layers)?,
             sandbox_run_as: run_as(&layers)?,
             docker_pinned: layers.text_of(key::DOCKER_PINNED) == Some("yes"),
@@ -242,6 +262,11 @@ impl Config {
             canaries: layers.text_of(key::CANARIES) != Some("off"),
             declared_canaries: canaries::declared(&layers)?,
             policy: policy(&layers),
+            prices: layers
+                .text_of(key::PRICES_FILE)
+                .filter(|text| *text != "none")
+                .map(PathBuf::from),
+            permissions: permissions(&layers),
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
@@ -249,6 +274,10 @@ impl Config {
             propose_after: count(key::PROPOSE_AFTER),
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
+            vault_key_file: path(key::VAULT_KEY_FILE).expect("the table gives it a default"),
+            vault_passphrase: text(key::VAULT_PASSPHRASE).map(Secret::new),
+            vault_passphrase_file: path(key::VAULT_PASSPHRASE_FILE),
+            services: services::declared(&layers)?,
             credentials: BTreeMap::new(),
             data,
             file,
@@ -275,6 +304,19 @@ fn policy(layers: &Layers) -> PolicyChoice {
         _ if path == "none" => PolicyChoice::Off { said: placed.source.to_string() },
         Source::Default => PolicyChoice::Usual(path.into()),
         Source::File { .. } | Source::Env(_) | Source::Flag(_) => PolicyChoice::File(path.into()),
+    }
+}
+
+fn permissions(layers: &Layers) -> PermissionsPlace {
+    let placed = layers.0.get(key::PERMISSIONS_FILE).expect("the table gives it a default");
+    let path = PathBuf::from(placed.value.to_string());
+    match &placed.source {
+        Source::Default => {
+            PermissionsPlace { files: vec![path.clone(), path.with_extension("toml")], must: false }
+        }
+        Source::File { .. } | Source::Env(_) | Source::Flag(_) => {
+            PermissionsPlace { files: vec![path], must: true }
+        }
     }
 }
 
@@ -341,15 +383,47 @@ fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
                 message: format!("[providers.{name}] has no `base_url`"),
                 hint: "for example base_url = \"http://127.0.0.1:11434/v1\"".into(),
             })?;
+            let (key, secret) = match field("api_key").map(|key| (key, key.strip_prefix("vault:")))
+            {
+                Some((_, Some(secret))) => (None, secret.to_owned()),
+                Some((key, None)) => (Some(key), format!("{name}_api_key")),
+                None => (None, format!("{name}_api_key")),
+            };
             Ok(Provider {
                 name: name.to_owned(),
                 base_url: base_url.to_owned(),
-                key: field("api_key").map(Secret::new),
+                key: key.map(Secret::new),
+                secret,
                 format: field("format").unwrap_or("openai-chat").to_owned(),
                 models: layers.list_of(&format!("providers.{name}.models")),
+                max_concurrent: whole(layers, name, "max_concurrent"),
+                max_per_minute: whole(layers, name, "max_per_minute"),
             })
         })
         .collect()
+}
+
+fn whole<N: TryFrom<u64>>(layers: &Layers, provider: &str, field: &str) -> Option<N> {
+    layers.whole_of(&format!("providers.{provider}.{field}")).and_then(|n| N::try_from(n).ok())
+}
+
+/// Names of ours for models.
+fn aliases(layers: &Layers) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
+    let names = layers
+        .0
+        .keys()
+        .filter_map(|key| key.strip_prefix("aliases.")?.split_once('.').map(|(name, _)| name));
+    let read = names.map(|name| {
+        let to = layers.list_of(&format!("aliases.{name}.to"));
+        if to.is_empty() || to.len() > 16 {
+            return Err(ConfigError::Together {
+                message: format!("[aliases.{name}] names no model, or more than 16"),
+                hint: "for example to = [\"gpt-5-mini\", \"claude-haiku-4-5\"]".into(),
+            });
+        }
+        Ok((name.to_owned(), to))
+    });
+    read.collect()
 }
 
 #[cfg(test)]

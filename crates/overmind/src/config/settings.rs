@@ -73,6 +73,9 @@ pub const OPENAI_API_KEY: &str = "models.openai_api_key";
 pub const ANTHROPIC_API_KEY: &str = "models.anthropic_api_key";
 pub const DEEPSEEK_API_KEY: &str = "models.deepseek_api_key";
 pub const CASSETTES: &str = "models.cassettes";
+pub const GATEWAY_CAPTURE: &str = "models.gateway_capture_bytes";
+pub const GATEWAY_RECORD: &str = "models.gateway_record";
+pub const GATEWAY_REPLAY: &str = "models.gateway_replay";
 pub const EMBEDDING_PROVIDER: &str = "memory.embedding_provider";
 pub const EMBEDDING_MODEL: &str = "memory.embedding_model";
 pub const EMBEDDING_DIMS: &str = "memory.embedding_dims";
@@ -94,6 +97,11 @@ pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
+pub const VAULT_KEY_FILE: &str = "vault.key_file";
+pub const VAULT_PASSPHRASE: &str = "vault.passphrase";
+pub const VAULT_PASSPHRASE_FILE: &str = "vault.passphrase_file";
+pub const PRICES_FILE: &str = "models.prices";
+pub const PERMISSIONS_FILE: &str = "permissions.file";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -286,6 +294,27 @@ pub const SETTINGS: &[Setting] = &[
         "key for that server, if it wants one",
     ),
     setting(
+        GATEWAY_CAPTURE,
+        None,
+        Kind::Whole { min: 0, max: 1 << 20 },
+        Some("0"),
+        "bytes of each request and answer of /llm that are kept with the record of the call; 0 is none",
+    ),
+    setting(
+        GATEWAY_RECORD,
+        None,
+        Kind::Path,
+        None,
+        "file that the answers to all calls of /llm are written to",
+    ),
+    setting(
+        GATEWAY_REPLAY,
+        None,
+        Kind::Path,
+        None,
+        "such a file, which answers all calls of /llm from then on; no provider is asked",
+    ),
+    setting(
         CASSETTES,
         Some(env::CASSETTES),
         Kind::Path,
@@ -426,6 +455,13 @@ pub const SETTINGS: &[Setting] = &[
         "what agents may do, read again when it changes; the built-in policy while there is no such file, and `none` switches it off",
     ),
     setting(
+        PRICES_FILE,
+        None,
+        Kind::PathOrNone,
+        Some("<data>/prices.toml"),
+        "what models cost, before the built-in table; `none` has no such file",
+    ),
+    setting(
         APPROVAL_HOURS,
         None,
         Kind::Whole { min: 0, max: 8760 },
@@ -438,6 +474,34 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 2, max: 1000 },
         Some("3"),
         "a rule is proposed for what was approved so often in one and the same form",
+    ),
+    setting(
+        VAULT_KEY_FILE,
+        None,
+        Kind::Path,
+        Some("<data>/vault.key"),
+        "file of the vault's master keys; made with the first secret",
+    ),
+    setting(
+        VAULT_PASSPHRASE,
+        Some(env::VAULT_PASSPHRASE),
+        Kind::Secret,
+        None,
+        "opens the vault's key file, or protects one that is made",
+    ),
+    setting(
+        VAULT_PASSPHRASE_FILE,
+        None,
+        Kind::Path,
+        None,
+        "file that holds the passphrase; only its owner may read it",
+    ),
+    setting(
+        PERMISSIONS_FILE,
+        None,
+        Kind::Path,
+        Some("<data>/permissions.json"),
+        "what agents may do in the mesh, read again when it changes; JSON, or TOML when it ends in .toml, where permissions.toml is looked for too",
     ),
     setting(
         LOG_LEVEL,
@@ -473,7 +537,30 @@ pub const PROVIDER_FIELDS: &[Setting] = &[
         Some(""),
         "names of its models, `*` at the end for all that begin so; NAME:MODEL works without",
     ),
+    setting(
+        "max_concurrent",
+        None,
+        Kind::Whole { min: 1, max: 100_000 },
+        Some("2048"),
+        "calls of /llm that it is given at once; more wait, and too many are told to come again",
+    ),
+    setting(
+        "max_per_minute",
+        None,
+        Kind::Whole { min: 1, max: 10_000_000 },
+        None,
+        "calls of /llm that it is given in a minute; unset is unlimited",
+    ),
 ];
+
+/// Fields of `[aliases.NAME]`, one table for each name of ours for models.
+pub const ALIAS_FIELDS: &[Setting] = &[setting(
+    "to",
+    None,
+    Kind::List,
+    None,
+    "the models that calls of /llm with this name go to: the next one where one fails",
+)];
 
 /// Fields of `[canaries.NAME]`, one table for each secret that is planted on top.
 pub const CANARY_FIELDS: &[Setting] = &[
@@ -489,9 +576,83 @@ pub const CANARY_FIELDS: &[Setting] = &[
     setting("text", None, Kind::Lines, None, "what the file says, with {canary} for the value"),
 ];
 
+/// Fields of `[services.NAME]`, one table for each place that a secret of the vault opens.
+pub const SERVICE_FIELDS: &[Setting] = &[
+    setting("base_url", None, Kind::Url, None, "base URL; paths of calls are below it"),
+    setting(
+        "auth",
+        None,
+        Kind::Text,
+        None,
+        "where the key stands: bearer, header NAME, query NAME, basic USER or none",
+    ),
+    setting("secret", None, Kind::Text, None, "the secret of the vault that is its key"),
+    setting("allow", None, Kind::List, None, "what may be called, as in `GET|POST /issues/**`"),
+    setting(
+        "key_optional",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "it may be called without a key",
+    ),
+    setting(
+        "plaintext",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "plain http to another machine is meant",
+    ),
+    setting(
+        "private",
+        None,
+        Kind::Choice(&["yes", "no"]),
+        None,
+        "its name may lead to a private address",
+    ),
+    setting(
+        "kind",
+        None,
+        Kind::Choice(&["openai", "anthropic", "gemini"]),
+        None,
+        "the format that it speaks, when it is a model server",
+    ),
+    setting(
+        "request_bytes",
+        None,
+        Kind::Whole { min: 1, max: 64 << 20 },
+        None,
+        "longest body of a call",
+    ),
+    setting(
+        "response_bytes",
+        None,
+        Kind::Whole { min: 1, max: 64 << 20 },
+        None,
+        "longest body of an answer",
+    ),
+    setting(
+        "timeout_ms",
+        None,
+        Kind::Whole { min: 100, max: 3_600_000 },
+        None,
+        "longest time of a call",
+    ),
+    setting(
+        "per_minute",
+        None,
+        Kind::Whole { min: 0, max: 1_000_000 },
+        None,
+        "calls within a minute, of all sessions together; 0 is no bound",
+    ),
+];
+
 /// Tables of which there may be many, each with a name: how their keys begin, and their fields.
-pub const FAMILIES: &[(&str, &[Setting])] =
-    &[("providers", PROVIDER_FIELDS), ("canaries", CANARY_FIELDS)];
+pub const FAMILIES: &[(&str, &[Setting])] = &[
+    ("providers", PROVIDER_FIELDS),
+    ("canaries", CANARY_FIELDS),
+    ("services", SERVICE_FIELDS),
+    ("aliases", ALIAS_FIELDS),
+];
 
 pub fn by_key(key: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.key == key)

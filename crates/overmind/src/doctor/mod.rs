@@ -343,7 +343,7 @@ async fn microvm(config: &Config) -> Option<Finding> {
 
 fn models(config: &Config) -> Finding {
     const CHECK: &str = "models";
-    match app::models(config) {
+    match app::models(config, None) {
         Err(err) => Finding::broken(
             CHECK,
             err.to_string(),

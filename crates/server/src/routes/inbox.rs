@@ -84,8 +84,8 @@ pub(crate) async fn inbox_answer(
     body: Body<InboxAnswer>,
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
-    let InboxAnswer { decision, message, reason } = body.value;
-    let answer = convert::inbox_answer(decision, message, reason);
+    let InboxAnswer { decision, message, reason, raise } = body.value;
+    let answer = convert::inbox_answer(decision, message, reason, raise);
     let engine = cx.engine.clone();
     let work = async move { engine.inbox_answer(&caller, id, answer).await };
     Ok(json(&InboxItem::from(cx.detached(work).await?)))
@@ -103,8 +103,8 @@ pub(crate) async fn inbox_answer_all(
     body: Body<InboxBatch>,
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
-    let InboxBatch { ids, group, decision, message, reason } = body.value;
-    let answer = convert::inbox_answer(decision, message, reason);
+    let InboxBatch { ids, group, decision, message, reason, raise } = body.value;
+    let answer = convert::inbox_answer(decision, message, reason, raise);
     let batch = Batch { ids, group, answer };
     let engine = cx.engine.clone();
     let done = cx.detached(async move { engine.inbox_answer_all(&caller, batch).await }).await?;

@@ -14,16 +14,23 @@ use overmind_api::ProblemKind;
 use crate::cx::Cx;
 use crate::fault::Fault;
 
+pub(crate) mod acl;
 pub(crate) mod admin;
 pub(crate) mod agents;
 pub(crate) mod attach;
+pub(crate) mod budgets;
 pub(crate) mod commands;
+pub(crate) mod door;
 pub(crate) mod health;
 pub(crate) mod inbox;
+pub(crate) mod llm;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod mesh;
 pub(crate) mod rooms;
 pub(crate) mod runs;
+pub(crate) mod services;
+pub(crate) mod vault;
 
 /// How long a handler may take until it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +140,64 @@ routes! {
     Long post "/api/backup" => admin::backup;
     Long post "/api/prune" => admin::prune;
     Quick get "/api/openapi.json" => admin::openapi;
+
+    Quick get "/api/vault" => vault::vault_status;
+    Quick post "/api/vault/unlock" => vault::vault_unlock;
+    Long post "/api/vault/rotate-master" => vault::vault_rotate_master;
+    Quick post "/api/vault/import" => vault::secret_import;
+    Quick get "/api/vault/secrets" => vault::secret_list;
+    Quick put "/api/vault/secrets/{name}" => vault::secret_put;
+    Quick delete "/api/vault/secrets/{name}" => vault::secret_remove;
+    Quick post "/api/vault/secrets/{name}/rotate" => vault::secret_rotate;
+    Quick get "/api/vault/services" => vault::service_list;
+    Quick put "/api/vault/services/{name}" => vault::service_put;
+    Quick delete "/api/vault/services/{name}" => vault::service_remove;
+    Quick get "/api/vault/grants" => vault::grant_list;
+    Quick post "/api/vault/grants" => vault::grant_put;
+    Quick post "/api/vault/grants/revoke" => vault::grant_revoke;
+    Long get "/api/services/{service}/{*path}" => services::service_get;
+    Long post "/api/services/{service}/{*path}" => services::service_post;
+    Long put "/api/services/{service}/{*path}" => services::service_call_put;
+    Long patch "/api/services/{service}/{*path}" => services::service_patch;
+    Long delete "/api/services/{service}/{*path}" => services::service_delete;
+    Long post "/mesh/api" => services::mesh_api;
+    Quick get "/api/budgets" => budgets::budget_list;
+    Quick put "/api/budgets" => budgets::budget_put;
+    Quick get "/api/budgets/{id}" => budgets::budget_fetch;
+    Quick delete "/api/budgets/{id}" => budgets::budget_remove;
+    Quick get "/api/costs" => budgets::cost_list;
+    Quick get "/api/halt" => budgets::halt_fetch;
+    Long post "/api/halt" => budgets::halt;
+    Long post "/api/resume" => budgets::resume;
+    Quick get "/mesh/blackboard" => mesh::board_list;
+    Quick get "/mesh/blackboard/{*key}" => mesh::board_get;
+    Quick put "/mesh/blackboard/{*key}" => mesh::board_put;
+    Quick delete "/mesh/blackboard/{*key}" => mesh::board_delete;
+    Quick get "/mesh/watch" => mesh::board_watch;
+    Quick post "/mesh/message" => mesh::message_send;
+    Quick get "/mesh/messages" => mesh::message_list;
+    Long post "/mesh/messages/receive" => mesh::message_receive;
+    Quick post "/mesh/messages/ack" => mesh::message_ack;
+    Quick post "/mesh/messages/requeue" => mesh::message_requeue;
+    Quick post "/mesh/publish" => mesh::topic_publish;
+    Quick post "/mesh/subscribe" => mesh::topic_subscribe;
+    Quick delete "/mesh/subscribe" => mesh::topic_unsubscribe;
+    Quick get "/mesh/subscriptions" => mesh::topic_list;
+    Quick post "/mesh/register" => mesh::register;
+    Quick get "/mesh/agents" => mesh::mesh_agent_list;
+    Quick get "/mesh/agents/{id}/history" => mesh::agent_history;
+    Quick post "/mesh/spawn" => mesh::spawn;
+    Quick get "/mesh/permissions" => acl::acl_list;
+    Quick get "/mesh/permissions/{agent}" => acl::acl_effective;
+    Quick put "/mesh/permissions/{agent}" => acl::acl_put;
+    Quick delete "/mesh/permissions/{agent}" => acl::acl_delete;
+    Quick get "/mesh/can" => acl::can;
+
+    Long post "/mcp" => door::door;
 }
 
-/// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`.
+/// Adds a route, and its alias: what is served under `/api/runs` is also under `/api/sessions`, and
+/// the list of the shared state also with a slash at its end.
 fn add(
     router: Router<Arc<Cx>>,
     path: &str,
@@ -149,6 +211,9 @@ fn add(
 }
 
 fn alias(path: &str) -> Option<String> {
+    if path == "/mesh/blackboard" {
+        return Some("/mesh/blackboard/".to_owned());
+    }
     path.strip_prefix("/api/runs").map(|rest| format!("/api/sessions{rest}"))
 }
 

@@ -39,6 +39,7 @@ async fn an_agent_is_created_with_200_and_the_exact_keys() {
             "reasoning_effort",
             "max_output_tokens",
             "command",
+            "budget",
             "colony",
         ])
     );

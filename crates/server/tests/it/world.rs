@@ -204,6 +204,7 @@ async fn engine(
         processes: Some(processes),
         enclosures: None,
         rooms: Some(rooms),
+        prices: Arc::new(overmind_core::budget::NoPrices),
         config: Config {
             environment: Vec::new(),
             credentials: overmind_engine::Credentials::default(),

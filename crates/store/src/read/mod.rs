@@ -5,6 +5,7 @@
 
 pub(crate) mod inbox;
 pub(crate) mod memory;
+pub(crate) mod mesh;
 pub(crate) mod pool;
 pub(crate) mod queries;
 pub(crate) mod rows;

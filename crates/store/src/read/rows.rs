@@ -75,7 +75,7 @@ impl<'r> Cells<'r> {
         Self { row, table }
     }
 
-    fn wrong(&self, at: usize, wanted: &str) -> Fault {
+    pub(crate) fn wrong(&self, at: usize, wanted: &str) -> Fault {
         let column = self.row.as_ref().column_name(at).unwrap_or("?").to_owned();
         damaged(&format!("{}.{column}", self.table), format!("it is not {wanted}"))
     }
@@ -89,7 +89,7 @@ impl<'r> Cells<'r> {
     }
 
     /// `None` for NULL; otherwise what `read` reads.
-    fn opt<T>(
+    pub(crate) fn opt<T>(
         &self,
         at: usize,
         read: impl FnOnce(&Self, usize) -> Outcome<T>,
@@ -134,6 +134,16 @@ impl<'r> Cells<'r> {
 
     pub(crate) fn text(&self, at: usize) -> Outcome<String> {
         Ok(self.str(at)?.to_owned())
+    }
+
+    /// What `parse` makes of a text that is to be `wanted`.
+    pub(crate) fn parsed<T>(
+        &self,
+        at: usize,
+        wanted: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Outcome<T> {
+        parse(self.str(at)?).ok_or_else(|| self.wrong(at, wanted))
     }
 
     pub(crate) fn json(&self, at: usize) -> Outcome<Value> {

@@ -6,10 +6,11 @@ use overmind_core::store::{Committed, Guard};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::log::Log;
-use super::memory;
+use super::{memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
+use crate::vault;
 
 /// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
@@ -105,6 +106,12 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 return Err(Fault::conflict(what));
             }
             Ok(())
+        }
+        Guard::BoardVersion { colony, key, version } => {
+            mesh::board_stands_at(conn, *colony, key, *version)
+        }
+        Guard::LetterAt { to, id, attempts, dead } => {
+            mesh::letter_stands_at(conn, *to, *id, *attempts, *dead)
         }
     }
 }
@@ -230,11 +237,27 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
             .map_err(|err| taken(err.into(), || format!("an answer to this key of {scope}")))?;
             Ok(())
         }
+        Write::Vault(change) => vault::apply(conn, change),
+        Write::Budget(change) => crate::budgets::apply(conn, change),
+        Write::BoardPut { entry, value } => mesh::board_put(conn, entry, value),
+        Write::BoardDelete { colony, key } => mesh::board_delete(conn, *colony, key),
+        Write::LetterInsert { letter, payload } => mesh::letter_insert(conn, letter, payload),
+        Write::LetterMark { to, id, mark, expires_at } => {
+            mesh::letter_mark(conn, *to, *id, mark, *expires_at)
+        }
+        Write::LetterDelete { to, id } => mesh::letter_delete(conn, *to, *id),
+        Write::SubscriptionPut { subscription, line } => {
+            mesh::subscription_put(conn, subscription, line)
+        }
+        Write::SubscriptionDelete(id) => mesh::subscription_delete(conn, *id),
+        Write::RegistrationPut { registration, capabilities } => {
+            mesh::registration_put(conn, registration, capabilities)
+        }
     }
 }
 
 /// Names what already exists when a uniqueness rule refused it.
-pub(super) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
+pub(crate) fn taken(fault: Fault, what: impl FnOnce() -> String) -> Fault {
     if fault.is_taken() { Fault::conflict(format!("{} exists already", what())) } else { fault }
 }
 

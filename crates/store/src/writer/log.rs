@@ -283,11 +283,20 @@ fn load_signed(conn: &Connection) -> Outcome<Signed> {
 pub(crate) fn name_of(stream: StreamId) -> Name {
     match stream {
         StreamId::System => Name { bytes: [0; 16], len: 0 },
+        StreamId::Mesh => Name { bytes: MESH, len: 1 },
         StreamId::Session(id) => Name { bytes: id.as_u128().to_be_bytes(), len: 16 },
     }
 }
 
-/// Sorts like the blob it is: the system stream first, then sessions by id.
+/// The mesh's stream has a name of one byte, which is no id.
+const MESH: [u8; 16] = {
+    let mut bytes = [0; 16];
+    bytes[0] = b'm';
+    bytes
+};
+
+/// Sorts like the blob it is: the system stream first, then sessions by id and the mesh's among
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     bytes: [u8; 16],
@@ -315,6 +324,9 @@ impl PartialOrd for Name {
 pub(crate) fn stream_of(name: &[u8]) -> Outcome<StreamId> {
     if name.is_empty() {
         return Ok(StreamId::System);
+    }
+    if name == &MESH[..1] {
+        return Ok(StreamId::Mesh);
     }
     let id = rows::u128_of(name, "streams.name")?;
     Ok(StreamId::Session(SessionId::from_u128(id)))

@@ -13,6 +13,7 @@ pub(crate) mod apply;
 pub(crate) mod checkpoint;
 pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod mesh;
 pub(crate) mod prune;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -118,6 +118,8 @@ fn remove(
         .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM inbox WHERE session = ?1")?
         .execute([blob(session.as_u128())])?;
+    conn.prepare_cached("DELETE FROM model_calls WHERE session = ?1")?
+        .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM sessions WHERE id = ?1")?
         .execute([blob(session.as_u128())])?;
     batch.pruned.sessions += 1;

@@ -15,3 +15,11 @@ async fn sqlite_does_what_the_port_says() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn sqlite_keeps_the_vaults_rows_as_the_port_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Sqlite::open(Options::new(dir.path().join("v.db"))).unwrap();
+    store_conformance::vault::all(&store, &store).await;
+    assert_eq!(store.audit().await.unwrap().findings, []);
+}

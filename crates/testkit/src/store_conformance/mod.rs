@@ -27,12 +27,15 @@ use serde_json::{Value, json};
 
 use crate::ids::SeededIds;
 
+mod budgets;
 mod inbox;
 mod log;
 mod memory;
 mod memory_life;
+mod mesh;
 mod rows;
 mod upkeep;
+pub mod vault;
 
 /// What a sandbox was measured to give.
 pub fn attestation() -> Attestation {
@@ -99,6 +102,20 @@ cases! {
     inbox::sessions_that_wait_without_an_item_are_found
     inbox::retention_takes_the_items_of_a_session_along
     inbox::secrets_never_come_to_rest_in_the_inbox
+    budgets::limits_windows_and_reservations_round_trip
+    budgets::windows_stop_at_the_cap_and_at_nothing
+    budgets::calls_are_added_up_by_day
+    budgets::retention_takes_calls_along_and_leaves_the_sums
+    budgets::secrets_never_come_to_rest_in_calls
+    mesh::entries_round_trip_and_are_replaced
+    mesh::a_prefix_is_text_and_pages_follow_each_other
+    mesh::a_page_of_large_values_ends_early
+    mesh::what_has_expired_is_found_by_the_sweep
+    mesh::of_many_writers_at_one_version_one_wins
+    mesh::letters_round_trip_once_and_in_order
+    mesh::letters_are_marked_and_die
+    mesh::subscriptions_and_registrations_round_trip
+    mesh::secrets_never_come_to_rest_in_the_mesh
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once
@@ -225,6 +242,7 @@ impl World {
                 reasoning_effort: None,
                 max_output_tokens: Some(4096),
                 command: None,
+                budget: None,
             },
             status: AgentStatus::Active,
             version: 1,

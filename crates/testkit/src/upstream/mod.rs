@@ -88,6 +88,7 @@ pub struct Script {
     then: Option<Make>,
     key: Option<String>,
     strangers: bool,
+    every_path: bool,
 }
 
 impl Script {
@@ -121,6 +122,13 @@ impl Script {
     #[must_use]
     pub fn for_strangers(mut self) -> Self {
         self.strangers = true;
+        self
+    }
+
+    /// Asks the script also for what is none of the three formats: embeddings, counts of tokens.
+    #[must_use]
+    pub fn every_path(mut self) -> Self {
+        self.every_path = true;
         self
     }
 }
@@ -315,7 +323,7 @@ async fn answer(
 }
 
 fn choose(script: &mut Script, received: &Received) -> Answer {
-    if received.wire.is_none() {
+    if received.wire.is_none() && !script.every_path {
         return Answer::status(404, "not_found_error", "no such endpoint");
     }
     if let Some(key) = &script.key {

@@ -115,7 +115,7 @@ impl Tool for HttpRequest {
                 method,
                 url: Door::target(&args.url)?,
                 headers: headers(&args.headers)?,
-                body: args.body,
+                body: args.body.map(String::into_bytes),
                 timeout: Duration::from_secs(args.timeout_s),
                 max_bytes: usize::try_from(args.max_bytes).unwrap_or(MAX_TEXT_BYTES),
             };

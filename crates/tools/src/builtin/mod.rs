@@ -14,6 +14,7 @@ mod edit_file;
 mod http_request;
 mod list_files;
 mod memory;
+mod mesh;
 mod parts;
 mod read_file;
 mod run_command;
@@ -22,6 +23,8 @@ mod talk;
 mod verify;
 mod web_fetch;
 mod write_file;
+
+pub use mesh::mesh_tools;
 
 /// Every built-in tool.
 pub(crate) fn all(parts: Parts, options: Options) -> Vec<Arc<dyn Tool>> {

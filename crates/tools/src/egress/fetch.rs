@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Option<String>,
+    pub(crate) body: Option<Vec<u8>>,
     /// For everything: look-ups, connections, redirects, the body's last byte.
     pub(crate) timeout: Duration,
     /// Most bytes of the body to keep; never more than the egress allows.
@@ -126,7 +126,7 @@ impl Door {
     async fn hops(&self, request: Request) -> Result<Fetched, Failure> {
         let Request { mut method, mut url, mut headers, mut body, max_bytes, .. } = request;
         let bound = self.egress.max_request_bytes;
-        if let Some(bytes) = body.as_ref().map(String::len).filter(|bytes| *bytes > bound) {
+        if let Some(bytes) = body.as_ref().map(Vec::len).filter(|bytes| *bytes > bound) {
             return Err(Failure::new("size_limit", "body exceeds max size")
                 .with_details(json!({"bytes": bytes, "max_bytes": bound})));
         }

@@ -21,10 +21,12 @@ mod decode;
 mod fetch;
 mod resolve;
 mod rule;
+mod services;
 
 pub use address::Address;
 pub use resolve::{Resolve, SystemResolver};
 pub use rule::{HostRule, RuleError};
+pub use services::Services;
 
 pub(crate) use decode::{charset_of, text_of};
 pub(crate) use fetch::{Door, Fetched, Request, is_text, media_type};

@@ -72,6 +72,7 @@ impl Setup {
             reasoning_effort: None,
             max_output_tokens: None,
             command: None,
+            budget: None,
         };
         let spec = Spec {
             run_id: SessionId::from_u128(0x70_0000),

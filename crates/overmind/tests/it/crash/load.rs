@@ -180,7 +180,10 @@ impl World {
                 let item = InboxId::from_u128(approval.as_u128()).to_string();
                 let decision = if approve { InboxDecision::Approve } else { InboxDecision::Deny };
                 client
-                    .inbox_answer(&item, &InboxAnswer { decision, message: None, reason })
+                    .inbox_answer(
+                        &item,
+                        &InboxAnswer { decision, message: None, reason, raise: None },
+                    )
                     .await?;
                 return self.done(run, Order::Decide { approval, approve }, "approval");
             }

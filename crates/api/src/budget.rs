@@ -1,0 +1,414 @@
+//! Budgets, costs and the emergency stop on the wire.
+
+use overmind_core::agent as core_agent;
+use overmind_core::budget;
+use overmind_core::ids::LimitId;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::problem::{FieldError, refuse_long};
+use crate::vocabulary::{CostBy, Period, UnknownPrice};
+
+/// Longest reason of an emergency stop, in characters.
+const MAX_REASON: usize = 500;
+
+/// Dollars as people write them, in millionths. Nothing finer is counted.
+///
+/// # Errors
+///
+/// What is wrong with the number.
+pub fn microusd_of(usd: f64) -> Result<u64, String> {
+    const MOST: f64 = (1_u64 << 53) as f64;
+    let micros = (usd * 1e6).round();
+    if !(0.0..=MOST).contains(&micros) {
+        return Err(format!("must be from 0 to {} dollars", MOST / 1e6));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number from 0 to 2^53"
+    )]
+    Ok(micros as u64)
+}
+
+/// Millionths of a dollar as dollars.
+pub fn usd_of(microusd: u64) -> f64 {
+    // Exact to the sixth digit: no amount is above 2^53.
+    microusd as f64 / 1e6
+}
+
+/// Dollars and tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BudgetAmount {
+    /// Millionths of a US dollar.
+    pub microusd: u64,
+    pub tokens: u64,
+}
+
+/// What is left of a limit; `null` for what it does not bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BudgetLeft {
+    pub microusd: Option<u64>,
+    pub tokens: Option<u64>,
+}
+
+/// A limit, and how its window stands now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Budget {
+    #[schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788")]
+    pub id: LimitId,
+    /// `swarm`, `colony:<id>`, `agent:<id>` or `session:<id>`.
+    #[schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")]
+    pub scope: String,
+    pub per: Period,
+    /// Warns and refuses nothing.
+    pub soft: bool,
+    /// The limit in millionths of a US dollar, with what was added for this window.
+    pub microusd: Option<u64>,
+    pub tokens: Option<u64>,
+    /// What of these a human added for this window alone.
+    pub extra: BudgetAmount,
+    pub unknown_price: UnknownPrice,
+    /// `set`, or `definition` when the agent's definition says it.
+    pub source: String,
+    pub used: BudgetAmount,
+    /// What calls under way may cost at most.
+    pub reserved: BudgetAmount,
+    pub left: BudgetLeft,
+    /// Calls in `used` whose price is not known.
+    pub unpriced_calls: u64,
+    /// `null` for one that never begins anew.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub starts_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub resets_at: Option<Timestamp>,
+    /// Who set it last.
+    pub by: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl Budget {
+    /// A limit whose window began at `start` and stands so.
+    pub fn new(
+        limit: budget::Limit,
+        window: budget::Window,
+        start: Timestamp,
+        resets_at: Option<Timestamp>,
+    ) -> Self {
+        let amount = |amount: budget::Amount| BudgetAmount {
+            microusd: amount.microusd,
+            tokens: amount.tokens,
+        };
+        let (microusd, tokens) = (limit.microusd_in(start), limit.tokens_in(start));
+        let left = |limit: Option<u64>, used: u64, reserved: u64| {
+            Some(limit?.saturating_sub(used.saturating_add(reserved)))
+        };
+        let (used, reserved) = (window.spent, window.reserved);
+        let more = |with: Option<u64>, without: Option<u64>| {
+            with.unwrap_or(0).saturating_sub(without.unwrap_or(0))
+        };
+        Self {
+            id: limit.id,
+            scope: limit.scope.to_string(),
+            per: limit.period.into(),
+            soft: limit.soft,
+            extra: BudgetAmount {
+                microusd: more(microusd, limit.microusd),
+                tokens: more(tokens, limit.tokens),
+            },
+            left: BudgetLeft {
+                microusd: left(microusd, used.microusd, reserved.microusd),
+                tokens: left(tokens, used.tokens, reserved.tokens),
+            },
+            microusd,
+            tokens,
+            unknown_price: limit.unknown_price.into(),
+            source: limit.source.as_str().to_owned(),
+            used: amount(used),
+            reserved: amount(reserved),
+            unpriced_calls: window.unpriced,
+            starts_at: resets_at.map(|_| start),
+            resets_at,
+            by: limit.by,
+            created_at: limit.created_at,
+            updated_at: limit.updated_at,
+        }
+    }
+}
+
+/// Body of `PUT /api/budgets`: sets the limit of a scope, period and kind, or replaces it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetPut {
+    /// `swarm`, `colony:default`, `agent:<id or name>` or `session:<id>`.
+    #[schema(example = "agent:coder")]
+    pub scope: String,
+    pub per: Period,
+    /// US dollars, to the sixth digit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, example = 5.0)]
+    pub usd: Option<f64>,
+    /// Input and output tokens together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Warn once in each window instead of refusing.
+    #[serde(default)]
+    pub soft: bool,
+    /// What becomes of calls whose price is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_price: Option<UnknownPrice>,
+}
+
+impl BudgetPut {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        check_amounts(&mut errors, "", self.usd, self.tokens);
+        if self.usd.is_none() && self.tokens.is_none() {
+            errors.push(FieldError::new("usd", "give usd, tokens, or both"));
+        }
+        errors
+    }
+}
+
+fn check_amounts(
+    errors: &mut Vec<FieldError>,
+    before: &str,
+    usd: Option<f64>,
+    tokens: Option<u64>,
+) {
+    if let Some(Err(why)) = usd.map(microusd_of) {
+        errors.push(FieldError::new(format!("{before}usd"), why));
+    }
+    if tokens.is_some_and(|tokens| tokens > budget::CAP) {
+        errors.push(FieldError::new(
+            format!("{before}tokens"),
+            format!("must be at most {}", budget::CAP),
+        ));
+    }
+}
+
+/// How much all runs of an agent may spend together. A limit of the agent's, as its definition
+/// says it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentBudget {
+    /// US dollars, to the sixth digit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, example = 5.0)]
+    pub usd: Option<f64>,
+    /// Input and output tokens together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    pub per: Period,
+    /// Warn once in each window instead of refusing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub soft: bool,
+    /// What becomes of calls whose price is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown_price: Option<UnknownPrice>,
+}
+
+impl AgentBudget {
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        check_amounts(errors, "budget.", self.usd, self.tokens);
+    }
+
+    /// The limit that it stands for; `None` when it bounds nothing. It was checked.
+    pub fn limit(&self) -> Option<core_agent::AgentBudget> {
+        let Self { usd, tokens, per, soft, unknown_price } = self.clone();
+        let microusd = usd.and_then(|usd| microusd_of(usd).ok());
+        if microusd.is_none() && tokens.is_none() {
+            return None;
+        }
+        let unknown_price = unknown_price.map(Into::into).unwrap_or_default();
+        let per = per.into();
+        Some(core_agent::AgentBudget { microusd, tokens, per, soft, unknown_price })
+    }
+}
+
+impl From<core_agent::AgentBudget> for AgentBudget {
+    fn from(budget: core_agent::AgentBudget) -> Self {
+        let core_agent::AgentBudget { microusd, tokens, per, soft, unknown_price } = budget;
+        let allow = unknown_price == budget::UnknownPrice::Allow;
+        Self {
+            usd: microusd.map(usd_of),
+            tokens,
+            per: per.into(),
+            soft,
+            unknown_price: allow.then(|| unknown_price.into()),
+        }
+    }
+}
+
+/// How much more a limit gets, in the answer to a raise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct InboxRaise {
+    /// US dollars on top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub usd: Option<f64>,
+    /// Tokens on top.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// For good; otherwise until the limit's window ends.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub for_good: bool,
+}
+
+impl InboxRaise {
+    pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
+        check_amounts(errors, "raise.", self.usd, self.tokens);
+    }
+}
+
+/// What one agent, model, run or day came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cost {
+    /// An agent's or a run's id, a model's name, or a date; empty for calls without one.
+    pub key: String,
+    pub calls: u64,
+    /// Millionths of a US dollar, of calls whose price is known.
+    pub microusd: u64,
+    /// Calls whose price is not known.
+    pub unpriced_calls: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// Part of `input_tokens` that came from a cache.
+    pub cached_input_tokens: u64,
+    /// Part of `input_tokens` that was written to a cache.
+    pub cache_write_tokens: u64,
+    /// Part of `output_tokens` spent on reasoning.
+    pub reasoning_tokens: u64,
+}
+
+impl From<budget::CostRow> for Cost {
+    fn from(row: budget::CostRow) -> Self {
+        let budget::CostRow { key, calls, microusd, unpriced, usage } = row;
+        Self {
+            key,
+            calls,
+            microusd,
+            unpriced_calls: unpriced,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cached_input_tokens: usage.cached_input_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+        }
+    }
+}
+
+/// Of `GET /api/costs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CostsQuery {
+    /// By what costs are told apart.
+    #[param(inline)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<CostBy>,
+    /// The first day that counts, of UTC: `2026-11-01`. Not given: the first of this month.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// The last day that counts. Not given: today.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Most rows: the dearest first, days the newest first.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// What an emergency stop does with runs that are moving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HaltMode {
+    /// They go on until they ask a model, and wait then until it is over.
+    #[default]
+    Pause,
+    /// They are cancelled.
+    Kill,
+}
+
+/// Body of `POST /api/halt`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HaltRequest {
+    /// Why; whoever is refused is told. At most 500 characters.
+    #[schema(max_length = 500)]
+    pub reason: String,
+    pub mode: HaltMode,
+}
+
+impl HaltRequest {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        refuse_long(&mut errors, "reason", &self.reason, MAX_REASON);
+        errors
+    }
+}
+
+/// Whether an emergency stop is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HaltState {
+    pub halted: bool,
+    /// Who began it.
+    pub by: Option<String>,
+    pub reason: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub since: Option<Timestamp>,
+    /// Runs that this request cancelled.
+    pub canceled_runs: u64,
+}
+
+impl HaltState {
+    pub fn new(halt: Option<budget::Halt>, canceled_runs: u64) -> Self {
+        let halted = halt.is_some();
+        let (by, reason, since) = match halt {
+            Some(halt) => (Some(halt.by), Some(halt.reason), Some(halt.since)),
+            None => (None, None, None),
+        };
+        Self { halted, by, reason, since, canceled_runs }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_are_millionths_and_back_and_nonsense_is_neither() {
+        for (usd, micros) in [(0.0, 0), (5.0, 5_000_000), (0.1, 100_000), (0.000_001, 1), (1e-9, 0)]
+        {
+            assert_eq!(microusd_of(usd), Ok(micros), "{usd}");
+        }
+        for micros in [0, 1, 999_999, 1 << 53] {
+            assert_eq!(microusd_of(usd_of(micros)), Ok(micros));
+        }
+        for bad in [-0.01, f64::NAN, f64::INFINITY, 1e30] {
+            assert!(microusd_of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_bounds_nothing_is_refused() {
+        let put = |usd, tokens| BudgetPut {
+            scope: "swarm".into(),
+            per: Period::Day,
+            usd,
+            tokens,
+            soft: false,
+            unknown_price: None,
+        };
+        assert_eq!(put(Some(5.0), None).check(), []);
+        assert_eq!(put(None, Some(0)).check(), []);
+        assert_eq!(put(None, None).check().len(), 1);
+        assert_eq!(put(Some(-1.0), Some(u64::MAX)).check().len(), 2);
+    }
+}

@@ -1,0 +1,194 @@
+//! Prices, and the port to whoever knows them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Usage;
+
+/// Prices of one model in millionths of a US dollar per million tokens: 2 dollars are 2 000 000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: u64,
+    /// Input that the provider had in its cache.
+    pub cached_input: u64,
+    /// Input that the provider wrote to its cache.
+    pub cache_write: u64,
+    pub output: u64,
+    /// Requests with more input tokens than this cost `long_*` percent of the prices above.
+    #[serde(default)]
+    pub long_above: Option<u64>,
+    #[serde(default = "hundred")]
+    pub long_input_percent: u64,
+    #[serde(default = "hundred")]
+    pub long_output_percent: u64,
+}
+
+fn hundred() -> u64 {
+    100
+}
+
+impl Price {
+    /// What costs nothing: answers from a file.
+    pub const FREE: Self = Self {
+        input: 0,
+        cached_input: 0,
+        cache_write: 0,
+        output: 0,
+        long_above: None,
+        long_input_percent: 100,
+        long_output_percent: 100,
+    };
+
+    /// The cost of one call in millionths of a dollar, rounded to the nearest; saturates.
+    pub fn cost(&self, usage: &Usage) -> u64 {
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let written = usage.cache_write_tokens.min(usage.input_tokens - cached);
+        let fresh = usage.input_tokens - cached - written;
+        let (input_percent, output_percent) = self.percents(usage.input_tokens);
+        let sum = part(fresh, self.input, input_percent)
+            .saturating_add(part(cached, self.cached_input, input_percent))
+            .saturating_add(part(written, self.cache_write, input_percent))
+            .saturating_add(part(usage.output_tokens, self.output, output_percent));
+        u64::try_from(sum.saturating_add(50_000_000) / 100_000_000).unwrap_or(u64::MAX)
+    }
+
+    /// The most that at most so many tokens may cost, rounded up: all input in the dearest of the
+    /// three tiers, and at the prices of long requests wherever those are higher.
+    pub fn worst(&self, input_tokens: u64, output_tokens: u64) -> u64 {
+        let dearest = self.input.max(self.cached_input).max(self.cache_write);
+        let (input, output) = self.percents(input_tokens);
+        // A request that stays short may be billed at the plain prices, even if long ones are
+        // cheaper.
+        let sum = part(input_tokens, dearest, input.max(100)).saturating_add(part(
+            output_tokens,
+            self.output,
+            output.max(100),
+        ));
+        u64::try_from(sum.saturating_add(99_999_999) / 100_000_000).unwrap_or(u64::MAX)
+    }
+
+    fn percents(&self, input_tokens: u64) -> (u64, u64) {
+        let long = self.long_above.is_some_and(|above| input_tokens > above);
+        if long { (self.long_input_percent, self.long_output_percent) } else { (100, 100) }
+    }
+}
+
+/// Tokens × micro-dollars × percent: each product fits 128 bits only if its parts are bounded,
+/// and a provider's numbers are not to be trusted. Hence saturating.
+fn part(tokens: u64, price: u64, percent: u64) -> u128 {
+    (u128::from(tokens) * u128::from(price)).saturating_mul(u128::from(percent))
+}
+
+/// Who would answer for a model, and at what price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quote {
+    pub provider: String,
+    /// As the provider calls it.
+    pub model: String,
+    pub price: Option<Price>,
+}
+
+/// A line of the price table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PriceRow {
+    /// `*` for a price that holds at every provider.
+    pub provider: String,
+    pub model: String,
+    pub price: Price,
+    /// The day on which it was read, `2026-11-21`.
+    pub as_of: String,
+    /// Where it was read.
+    pub source: String,
+}
+
+/// Whoever knows prices. All of it is known beforehand: no call waits or fails.
+pub trait Prices: Send + Sync + fmt::Debug {
+    /// The provider and the price of `model`, named as agents name models.
+    fn quote(&self, model: &str) -> Quote;
+
+    /// The price of `model` at `provider`, both in the provider's own words.
+    fn price(&self, provider: &str, model: &str) -> Option<Price>;
+
+    /// The whole table, by provider and model; the user's own lines first.
+    fn table(&self) -> Vec<PriceRow>;
+}
+
+/// Knows no price.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPrices;
+
+impl Prices for NoPrices {
+    fn quote(&self, model: &str) -> Quote {
+        Quote { provider: String::new(), model: model.to_owned(), price: None }
+    }
+
+    fn price(&self, _provider: &str, _model: &str) -> Option<Price> {
+        None
+    }
+
+    fn table(&self) -> Vec<PriceRow> {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prices() -> impl Strategy<Value = Price> {
+        let cents = 0_u64..100_000_000;
+        (
+            cents.clone(),
+            cents.clone(),
+            cents.clone(),
+            cents,
+            proptest::option::of(0_u64..500_000),
+            50_u64..600,
+            50_u64..600,
+        )
+            .prop_map(|(input, cached_input, cache_write, output, long_above, li, lo)| {
+                Price {
+                    input,
+                    cached_input,
+                    cache_write,
+                    output,
+                    long_above,
+                    long_input_percent: li,
+                    long_output_percent: lo,
+                }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn no_call_within_its_tokens_costs_more_than_the_worst(
+            price in prices(),
+            tokens in (0_u64..1_000_000, 0_u64..200_000),
+            parts in (0_u64..=1000, 0_u64..=1000, 0_u64..=1000, 0_u64..=1000),
+        ) {
+            let (input, output) = tokens;
+            let some = |of: u64, thousandths: u64| of * thousandths / 1000;
+            let used = some(input, parts.0);
+            let usage = Usage {
+                input_tokens: used,
+                output_tokens: some(output, parts.1),
+                cached_input_tokens: some(used, parts.2),
+                cache_write_tokens: some(used, parts.3),
+                reasoning_tokens: 0,
+            };
+            prop_assert!(price.cost(&usage) <= price.worst(input, output));
+        }
+    }
+
+    #[test]
+    fn the_worst_of_anything_saturates() {
+        let dear = Price { input: u64::MAX, output: u64::MAX, ..Price::FREE };
+        assert_eq!(dear.worst(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(Price::FREE.worst(u64::MAX, u64::MAX), 0);
+        assert_eq!(Price { output: 1, ..Price::FREE }.worst(0, 1), 1, "rounded up");
+    }
+}

@@ -1,0 +1,259 @@
+//! Why a call may not begin, and how that is said to each kind of client.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::period::Period;
+use super::scope::Scope;
+use crate::ids::LimitId;
+use crate::time::Timestamp;
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Millionths of a dollar.
+    Microusd,
+    Tokens,
+}
+
+/// Why a call may not begin. Nothing was reserved and nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Refusal {
+    /// It could pass a limit. Amounts are in `unit`.
+    Over {
+        id: LimitId,
+        scope: Scope,
+        period: Period,
+        unit: Unit,
+        limit: u64,
+        used: u64,
+        reserved: u64,
+        /// The most that the call may cost.
+        asked: u64,
+        /// When the window ends; `None` when it never does.
+        resets_at: Option<Timestamp>,
+    },
+    /// A limit in dollars applies and nobody knows what the model costs.
+    UnknownPrice { model: String, scope: Scope },
+    /// An emergency stop is in force.
+    Halted { by: String, reason: String, since: Timestamp },
+}
+
+/// The shape in which a client expects errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    OpenAi,
+    Anthropic,
+    /// RFC 9457, as all of our own errors.
+    Problem,
+}
+
+/// An answer over HTTP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wire {
+    pub status: u16,
+    /// Lower case.
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Value,
+}
+
+/// Longest wait that is told to a client, in seconds: of a month that is left nobody's timer
+/// thinks well.
+const LONGEST_WAIT: u64 = 31 * 86_400;
+
+impl Refusal {
+    /// A word for programs: `budget_exhausted`, `price_unknown` or `halted`.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Over { .. } => "budget_exhausted",
+            Self::UnknownPrice { .. } => "price_unknown",
+            Self::Halted { .. } => "halted",
+        }
+    }
+
+    /// What happened and what the reader can do.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Over { scope, period, unit, limit, used, reserved, asked, resets_at, .. } => {
+                let show = |amount: u64| amount_text(*unit, amount);
+                let every = match period {
+                    Period::Total => "in all".to_owned(),
+                    Period::Day | Period::Week | Period::Month => {
+                        format!("per {}", period.as_str())
+                    }
+                };
+                let resets = match resets_at {
+                    Some(at) => format!("it begins anew at {at}, or "),
+                    None => String::new(),
+                };
+                format!(
+                    "the budget of {scope} is exhausted: {} {every}, {} used, {} reserved, and \
+                     this call may take {}; {resets}ask a human to raise it",
+                    show(*limit),
+                    show(*used),
+                    show(*reserved),
+                    show(*asked),
+                )
+            }
+            Self::UnknownPrice { model, scope } => format!(
+                "the price of model `{model}` is not known and {scope} has a limit in dollars: \
+                 add a price for the model, or set the limit with unknown_price: allow"
+            ),
+            Self::Halted { by, reason, since } => {
+                let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
+                format!("all model calls were halted by {by} at {since}{why}; a human resumes them")
+            }
+        }
+    }
+
+    /// The HTTP status: 429, and 403 for what no waiting helps.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::Over { .. } | Self::Halted { .. } => 429,
+            Self::UnknownPrice { .. } => 403,
+        }
+    }
+
+    /// Seconds until it may be worth trying again; `None` when time alone changes nothing.
+    pub fn retry_after(&self, now: Timestamp) -> Option<u64> {
+        match self {
+            Self::Over { resets_at: Some(at), .. } => {
+                Some(at.since(now).as_secs().saturating_add(1).min(LONGEST_WAIT))
+            }
+            Self::Over { resets_at: None, .. }
+            | Self::UnknownPrice { .. }
+            | Self::Halted { .. } => None,
+        }
+    }
+
+    /// The answer that a client of `shape` understands. SDKs that try again by themselves are
+    /// told not to: within their patience nothing changes.
+    pub fn render(&self, shape: Shape, now: Timestamp) -> Wire {
+        let mut headers = vec![
+            ("content-type", "application/json".to_owned()),
+            ("x-should-retry", "false".into()),
+        ];
+        if let Some(seconds) = self.retry_after(now) {
+            headers.push(("retry-after", seconds.to_string()));
+        }
+        let (status, message) = (self.status(), self.message());
+        let body = match shape {
+            Shape::OpenAi => {
+                let kind = match self {
+                    Self::Over { .. } | Self::Halted { .. } => "insufficient_quota",
+                    Self::UnknownPrice { .. } => "invalid_request_error",
+                };
+                json!({"error": {
+                    "message": message, "type": kind, "param": null, "code": self.code(),
+                }})
+            }
+            Shape::Anthropic => {
+                let kind = match self {
+                    Self::Over { .. } | Self::Halted { .. } => "rate_limit_error",
+                    Self::UnknownPrice { .. } => "permission_error",
+                };
+                json!({"type": "error", "error": {"type": kind, "message": message}})
+            }
+            Shape::Problem => {
+                headers[0].1 = "application/problem+json".to_owned();
+                json!({
+                    "type": "about:blank", "title": self.title(), "status": status,
+                    "detail": message, "code": self.code(), "ok": false, "error": message,
+                    "refusal": self,
+                })
+            }
+        };
+        Wire { status, headers, body }
+    }
+
+    const fn title(&self) -> &'static str {
+        match self {
+            Self::Over { .. } => "Budget exhausted",
+            Self::UnknownPrice { .. } => "Price unknown",
+            Self::Halted { .. } => "Halted",
+        }
+    }
+}
+
+/// An amount for people: `$1.25`, `3000 tokens`.
+pub(super) fn amount_text(unit: Unit, amount: u64) -> String {
+    match unit {
+        Unit::Tokens => format!("{amount} tokens"),
+        Unit::Microusd => {
+            let (dollars, micros) = (amount / 1_000_000, amount % 1_000_000);
+            let digits = format!("{micros:06}");
+            // Cents always, and what is finer where there is something.
+            let kept = digits.trim_end_matches('0').len().max(2);
+            format!("${dollars}.{}", &digits[..kept])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AgentId;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn over() -> Refusal {
+        let scope = Scope::Agent(AgentId::from_u128(1));
+        Refusal::Over {
+            id: LimitId::of(scope, Period::Day, false),
+            scope,
+            period: Period::Day,
+            unit: Unit::Microusd,
+            limit: 5_000_000,
+            used: 4_999_000,
+            reserved: 0,
+            asked: 1_001,
+            resets_at: Some(at("2026-11-23T00:00:00Z")),
+        }
+    }
+
+    #[test]
+    fn every_client_gets_the_refusal_in_its_own_shape() {
+        let now = at("2026-11-22T23:59:00Z");
+        let openai = over().render(Shape::OpenAi, now);
+        assert_eq!(openai.status, 429);
+        assert!(openai.headers.contains(&("retry-after", "61".into())), "{:?}", openai.headers);
+        assert!(openai.headers.contains(&("x-should-retry", "false".into())));
+        assert_eq!(openai.body["error"]["type"], "insufficient_quota");
+        assert_eq!(openai.body["error"]["code"], "budget_exhausted");
+        let text = openai.body["error"]["message"].as_str().unwrap().to_owned();
+        assert!(text.contains("$5.00 per day, $4.999 used"), "{text}");
+        assert!(text.contains("may take $0.001001"), "{text}");
+        let anthropic = over().render(Shape::Anthropic, now);
+        assert_eq!(anthropic.body["type"], "error");
+        assert_eq!(anthropic.body["error"]["type"], "rate_limit_error");
+        assert_eq!(anthropic.body["error"]["message"], text.as_str());
+        let problem = over().render(Shape::Problem, now);
+        assert_eq!(problem.headers[0].1, "application/problem+json");
+        assert_eq!((&problem.body["status"], &problem.body["ok"]), (&429.into(), &false.into()));
+        assert_eq!(problem.body["refusal"]["why"], "over");
+    }
+
+    #[test]
+    fn where_waiting_does_not_help_no_time_is_told() {
+        let now = at("2026-11-22T23:59:00Z");
+        let unknown = Refusal::UnknownPrice { model: "qwen".into(), scope: Scope::Swarm };
+        let halted = Refusal::Halted { by: "ann".into(), reason: String::new(), since: now };
+        for (refusal, status) in [(unknown, 403), (halted, 429)] {
+            for shape in [Shape::OpenAi, Shape::Anthropic, Shape::Problem] {
+                let wire = refusal.render(shape, now);
+                assert_eq!(wire.status, status);
+                assert!(wire.headers.iter().all(|(name, _)| *name != "retry-after"), "{wire:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_read_back_from_its_json() {
+        let text = serde_json::to_string(&over()).unwrap();
+        assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), over());
+    }
+}

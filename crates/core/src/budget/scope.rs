@@ -1,0 +1,88 @@
+//! What a limit is about: the whole swarm, a colony, an agent, or one session with its children.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::ids::{AgentId, ColonyId, SessionId};
+
+/// From the widest to the narrowest. A call counts in all that it belongs to, and in each session
+/// above its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Everything that this server does.
+    Swarm,
+    Colony(ColonyId),
+    Agent(AgentId),
+    /// A session and all that it started.
+    Session(SessionId),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Swarm => f.write_str("swarm"),
+            Self::Colony(id) => write!(f, "colony:{id}"),
+            Self::Agent(id) => write!(f, "agent:{id}"),
+            Self::Session(id) => write!(f, "session:{id}"),
+        }
+    }
+}
+
+/// A text that names no scope.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a scope: swarm, colony:<id>, agent:<id> or session:<id>")]
+pub struct ScopeError(String);
+
+impl FromStr for Scope {
+    type Err = ScopeError;
+
+    fn from_str(text: &str) -> Result<Self, ScopeError> {
+        let wrong = || ScopeError(text.chars().take(64).collect());
+        if text == "swarm" {
+            return Ok(Self::Swarm);
+        }
+        let (kind, id) = text.split_once(':').ok_or_else(wrong)?;
+        match kind {
+            "colony" if id == ColonyId::DEFAULT_NAME => Ok(Self::Colony(ColonyId::DEFAULT)),
+            "colony" => id.parse().map(Self::Colony).map_err(|_| wrong()),
+            "agent" => id.parse().map(Self::Agent).map_err(|_| wrong()),
+            "session" => id.parse().map(Self::Session).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl serde::Serialize for Scope {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Scope {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_its_text_and_no_other_text_is_one() {
+        let scopes = [
+            Scope::Swarm,
+            Scope::Colony(ColonyId::DEFAULT),
+            Scope::Agent(AgentId::from_u128(7)),
+            Scope::Session(SessionId::from_u128(8)),
+        ];
+        for scope in scopes {
+            assert_eq!(scope.to_string().parse(), Ok(scope));
+        }
+        assert_eq!("colony:default".parse(), Ok(Scope::Colony(ColonyId::DEFAULT)));
+        for bad in ["", "Swarm", "agent", "agent:", "agent:bob", "session:agt_1", "fleet:x"] {
+            assert!(bad.parse::<Scope>().is_err(), "{bad}");
+        }
+    }
+}

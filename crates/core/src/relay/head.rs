@@ -1,0 +1,225 @@
+//! Which headers pass, to the provider and back.
+//!
+//! What we do not know passes as it is: providers and their programs invent headers freely. What
+//! never passes: what belongs to one connection, whoever the caller is (tokens, cookies,
+//! addresses), and the choice of a paying account, for the key is ours. `accept-encoding` becomes
+//! `identity`, since the figures of the answer are read on its way.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use super::Refusal;
+
+/// Of one connection alone, by RFC 9110 and by custom.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Of the caller, or decided here.
+const OURS: &[&str] = &[
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "openai-organization",
+    "openai-project",
+    "true-client-ip",
+    "via",
+    "x-api-key",
+    "x-goog-api-key",
+    "x-real-ip",
+];
+
+/// Beginnings of the same.
+const OUR_FAMILIES: &[&str] = &["x-forwarded-", "x-overmind-", "cf-connecting-"];
+
+/// Of an answer, beside what is of one connection.
+const NOT_BACK: &[&str] =
+    &["alt-svc", "clear-site-data", "set-cookie", "strict-transport-security", "www-authenticate"];
+
+/// What a request may hold once at most: two of them are read differently by different servers.
+const ONCE: &[HeaderName] =
+    &[header::CONTENT_TYPE, header::CONTENT_LENGTH, header::CONTENT_ENCODING, header::HOST];
+
+/// The headers of a request that are passed on.
+///
+/// # Errors
+///
+/// What is wrong with a head that servers may understand in different ways: two lengths or types,
+/// a `Connection` that names headers of the message, a body that is packed so that its model cannot
+/// be read.
+pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
+    for name in ONCE {
+        if headers.get_all(name).iter().nth(1).is_some() {
+            return Err(Refusal::bad_request(format!("the request has more than one {name}")));
+        }
+    }
+    if headers.contains_key(header::TRANSFER_ENCODING)
+        && headers.contains_key(header::CONTENT_LENGTH)
+    {
+        let text = "the request has a content-length and a transfer-encoding";
+        return Err(Refusal::bad_request(text));
+    }
+    for named in options(headers) {
+        if !matches!(named.as_str(), "close" | "keep-alive" | "te" | "upgrade") {
+            let text = format!(
+                "the Connection header names `{named}`: headers that are meant for us alone cannot \
+                 be named so"
+            );
+            return Err(Refusal::bad_request(text));
+        }
+    }
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
+        && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
+    {
+        let text = "the body is compressed, and its model cannot be read: send it as it is, without \
+                    content-encoding";
+        return Err(Refusal::bad_request(text));
+    }
+    let mut passed = HeaderMap::with_capacity(headers.len() + 2);
+    for (name, value) in headers {
+        let known = name.as_str();
+        let dropped = HOP_BY_HOP.contains(&known)
+            || OURS.contains(&known)
+            || OUR_FAMILIES.iter().any(|family| known.starts_with(family));
+        if !dropped {
+            passed.append(name.clone(), value.clone());
+        }
+    }
+    passed.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    Ok(passed)
+}
+
+/// The headers of an answer that are passed back. `as_it_is`: its body is, so its length counts.
+pub fn response(headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
+    let named: Vec<String> = options(headers).collect();
+    let mut passed = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let known = name.as_str();
+        let of_body = name == header::CONTENT_LENGTH || name == header::CONTENT_ENCODING;
+        let dropped = HOP_BY_HOP.contains(&known)
+            || NOT_BACK.contains(&known)
+            || named.iter().any(|named| named == known)
+            || (of_body && !as_it_is);
+        if !dropped {
+            passed.append(name.clone(), value.clone());
+        }
+    }
+    passed
+}
+
+/// What the `Connection` headers name, in lower case.
+fn options(headers: &HeaderMap) -> impl Iterator<Item = String> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    values.flat_map(|value| {
+        let text = String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase();
+        let names = text.split(',').map(|name| name.trim().to_owned());
+        names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        map
+    }
+
+    #[test]
+    fn what_nobody_knows_passes_and_what_is_of_the_caller_does_not() {
+        let passed = request(&map(&[
+            ("anthropic-version", "2023-06-01"),
+            ("anthropic-beta", "a,b"),
+            ("anthropic-beta", "c"),
+            ("anthropic-never-heard-of", "1"),
+            ("x-stainless-lang", "python"),
+            ("user-agent", "x"),
+            ("x-base-url", "http://evil.example"),
+            ("authorization", "Bearer ovs_1"),
+            ("x-api-key", "ovs_1"),
+            ("cookie", "a=b"),
+            ("host", "localhost"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("connection", "keep-alive"),
+            ("keep-alive", "1"),
+            ("te", "trailers"),
+            ("openai-organization", "org-other"),
+            ("accept-encoding", "gzip"),
+            ("content-length", "3"),
+        ]))
+        .unwrap();
+        let mut names: Vec<&str> = passed.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            [
+                "accept-encoding",
+                "anthropic-beta",
+                "anthropic-never-heard-of",
+                "anthropic-version",
+                "user-agent",
+                "x-base-url",
+                "x-stainless-lang"
+            ]
+        );
+        assert_eq!(passed.get_all("anthropic-beta").iter().count(), 2);
+        assert_eq!(passed["accept-encoding"], "identity");
+    }
+
+    #[test]
+    fn a_head_that_can_be_read_in_two_ways_is_refused() {
+        for (headers, says) in [
+            (&[("content-length", "3"), ("content-length", "4")][..], "content-length"),
+            (&[("content-length", "3"), ("transfer-encoding", "chunked")], "transfer-encoding"),
+            (&[("content-type", "a/b"), ("content-type", "a/c")], "content-type"),
+            (&[("connection", "close, anthropic-version")], "anthropic-version"),
+            (&[("content-encoding", "zstd")], "compressed"),
+        ] {
+            let err = request(&map(headers)).unwrap_err();
+            assert!(err.message.contains(says), "{err}");
+        }
+        request(&map(&[("connection", "Keep-Alive, Upgrade, TE"), ("upgrade", "h2c")])).unwrap();
+    }
+
+    #[test]
+    fn an_answer_keeps_what_callers_wait_for_and_no_cookies() {
+        let answered = map(&[
+            ("retry-after", "7"),
+            ("request-id", "req_1"),
+            ("x-request-id", "req_2"),
+            ("anthropic-ratelimit-requests-remaining", "3"),
+            ("content-length", "3"),
+            ("set-cookie", "a=b"),
+            ("transfer-encoding", "chunked"),
+            ("connection", "close, x-mine"),
+            ("x-mine", "1"),
+        ]);
+        let names = |as_it_is| {
+            let mut names: Vec<String> =
+                response(&answered, as_it_is).keys().map(ToString::to_string).collect();
+            names.sort_unstable();
+            names.join(" ")
+        };
+        let kept = "anthropic-ratelimit-requests-remaining content-length request-id retry-after \
+                    x-request-id";
+        assert_eq!(names(true), kept);
+        assert_eq!(names(false), kept.replace("content-length ", ""));
+    }
+}

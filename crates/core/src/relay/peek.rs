@@ -1,0 +1,394 @@
+//! The few fields of a body that decide where a call goes and what it can cost at most.
+//!
+//! The body is read once and nothing of it is kept. It is not changed either, but for two places:
+//! the model's name where it is an alias, and `stream_options` where the figures are wanted and
+//! the caller did not ask for them.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::model::Usage;
+
+/// What an image that the provider fetches can cost at most, in tokens.
+const IMAGE_TOKENS: u64 = 50_000;
+/// What a reference to something that the provider keeps can bring at most.
+const KEPT_TOKENS: u64 = 1_000_000;
+/// What providers add to each prompt: instructions for tools, and marks between messages.
+const ADDED_TOKENS: u64 = 2048;
+
+/// A body that cannot be passed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadBody(pub String);
+
+/// What was seen of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peek {
+    pub model: String,
+    /// The model's name with its quotes.
+    model_at: Range<usize>,
+    pub stream: bool,
+    /// The most tokens of output, all choices together, if the caller says so.
+    pub max_output: Option<u64>,
+    /// Of OpenAI: choices asked for.
+    pub choices: u64,
+    /// Of OpenAI chat: where `stream_options` stands, if it does.
+    stream_options: Option<Range<usize>>,
+    pub include_usage: bool,
+    /// Of OpenAI Responses: answered later, elsewhere.
+    pub background: bool,
+    /// No more input than this, in tokens.
+    pub prompt_bound: u64,
+}
+
+impl Peek {
+    /// Looks at a body.
+    ///
+    /// # Errors
+    ///
+    /// [`BadBody`]: no JSON object, no model, or a field that stands there twice or in another
+    /// case, so that two readers would see two requests.
+    pub fn of(body: &[u8]) -> Result<Self, BadBody> {
+        let text = std::str::from_utf8(body)
+            .map_err(|err| BadBody(format!("the body is not UTF-8: {err}")))?;
+        let seen: Seen<'_> = serde_json::from_str(text)
+            .map_err(|err| BadBody(format!("the body is not what it should be: {err}")))?;
+        let at = |raw: &RawValue| {
+            let start = raw.get().as_ptr().addr() - text.as_ptr().addr();
+            start..start + raw.get().len()
+        };
+        let Some(raw) = seen.model else {
+            return Err(BadBody("the body names no `model`".to_owned()));
+        };
+        let model: Cow<'_, str> = serde_json::from_str(raw.get())
+            .map_err(|_| BadBody("`model` must be a text".to_owned()))?;
+        if model.trim().is_empty() || model.len() > 256 {
+            return Err(BadBody("`model` must have 1 to 256 bytes".to_owned()));
+        }
+        let mut most: Option<u64> = None;
+        for (name, raw) in [
+            ("max_tokens", seen.max_tokens),
+            ("max_completion_tokens", seen.max_completion_tokens),
+            ("max_output_tokens", seen.max_output_tokens),
+        ] {
+            if let Some(n) = number(name, raw)? {
+                most = Some(most.map_or(n, |most| most.max(n)));
+            }
+        }
+        let choices = number("n", seen.n)?.unwrap_or(1).max(1);
+        let include_usage = match seen.stream_options {
+            None => false,
+            Some(raw) => {
+                let options: Option<StreamOptions> = serde_json::from_str(raw.get())
+                    .map_err(|_| BadBody("`stream_options` must be an object".to_owned()))?;
+                options.is_some_and(|options| options.include_usage.unwrap_or_default())
+            }
+        };
+        let kept = u64::from(is_there(seen.previous_response_id))
+            + u64::from(is_there(seen.conversation))
+            + u64::from(is_there(seen.prompt))
+            + count(text, "\"file_id\"");
+        let fetched = count(text, "\"http");
+        let len = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        Ok(Self {
+            model_at: at(raw),
+            model: model.into_owned(),
+            stream: flag("stream", seen.stream)?,
+            max_output: most.map(|most| most.saturating_mul(choices)),
+            choices,
+            stream_options: seen.stream_options.map(at),
+            include_usage,
+            background: flag("background", seen.background)?,
+            prompt_bound: len
+                .saturating_add(ADDED_TOKENS)
+                .saturating_add(kept.saturating_mul(KEPT_TOKENS))
+                .saturating_add(fetched.saturating_mul(IMAGE_TOKENS)),
+        })
+    }
+
+    /// No more than this can be billed. `most` is the output of a call that names no limit.
+    pub fn worst(&self, most: u64) -> Usage {
+        let output = self.max_output.unwrap_or_else(|| most.saturating_mul(self.choices));
+        Usage { input_tokens: self.prompt_bound, output_tokens: output, ..Usage::default() }
+    }
+
+    /// The body with another model's name: `body` itself when it is the same.
+    pub fn with_model(&self, body: &Bytes, model: &str) -> Bytes {
+        if model == self.model {
+            return body.clone();
+        }
+        let name = serde_json::Value::from(model).to_string();
+        splice(body, &self.model_at, &name)
+    }
+
+    /// The body with `include_usage` set. Before [`with_model`](Self::with_model) changes it.
+    pub fn with_usage(&self, body: &Bytes, model: &str) -> Bytes {
+        const WANTED: &str = "{\"include_usage\":true}";
+        let name = serde_json::Value::from(model).to_string();
+        // From the back, so that what was found stays where it was.
+        let (model_at, options) = (&self.model_at, self.stream_options.as_ref());
+        match options {
+            Some(at) if at.start > model_at.start => {
+                splice(&splice(body, at, WANTED), model_at, &name)
+            }
+            Some(at) => splice(&splice(body, model_at, &name), at, WANTED),
+            None => {
+                let field = format!("{name},\"stream_options\":{WANTED}");
+                splice(body, model_at, &field)
+            }
+        }
+    }
+}
+
+fn splice(body: &[u8], at: &Range<usize>, with: &str) -> Bytes {
+    let mut out = Vec::with_capacity(body.len() + with.len());
+    out.extend_from_slice(&body[..at.start]);
+    out.extend_from_slice(with.as_bytes());
+    out.extend_from_slice(&body[at.end..]);
+    out.into()
+}
+
+fn count(text: &str, what: &str) -> u64 {
+    u64::try_from(text.matches(what).count()).unwrap_or(u64::MAX)
+}
+
+fn is_there(raw: Option<&RawValue>) -> bool {
+    raw.is_some_and(|raw| raw.get() != "null")
+}
+
+fn flag(name: &str, raw: Option<&RawValue>) -> Result<bool, BadBody> {
+    match raw.map(RawValue::get) {
+        None | Some("null" | "false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(BadBody(format!("`{name}` must be true or false"))),
+    }
+}
+
+fn number(name: &str, raw: Option<&RawValue>) -> Result<Option<u64>, BadBody> {
+    match raw.map(RawValue::get) {
+        None | Some("null") => Ok(None),
+        Some(text) => match text.parse::<u64>() {
+            Ok(n) => Ok(Some(n)),
+            Err(_) => Err(BadBody(format!("`{name}` must be a whole number, 0 or more"))),
+        },
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+macro_rules! seen {
+    ($($field:ident)*) => {
+        /// The fields that are looked at, each as it is written.
+        #[derive(Default)]
+        struct Seen<'a> {
+            $($field: Option<&'a RawValue>,)*
+        }
+
+        enum Key {
+            $(#[expect(non_camel_case_types, reason = "named like the field")] $field,)*
+            Other,
+            /// One of ours in another case: some servers take it for the same.
+            Odd(String),
+        }
+
+        const NAMES: &[&str] = &[$(stringify!($field),)*];
+
+        impl Key {
+            fn of(text: &str) -> Self {
+                match text {
+                    $(stringify!($field) => Self::$field,)*
+                    _ if NAMES.iter().any(|name| name.eq_ignore_ascii_case(text)) => {
+                        Self::Odd(text.to_owned())
+                    }
+                    _ => Self::Other,
+                }
+            }
+        }
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Seen<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Seen<'de>, A::Error> {
+                use serde::de::Error;
+                let mut seen = Seen::default();
+                while let Some(key) = map.next_key()? {
+                    match key {
+                        $(Key::$field => {
+                            if seen.$field.is_some() {
+                                return Err(A::Error::duplicate_field(stringify!($field)));
+                            }
+                            seen.$field = Some(map.next_value()?);
+                        })*
+                        Key::Odd(name) => {
+                            let text = format!("`{name}` is written in another case");
+                            return Err(A::Error::custom(text));
+                        }
+                        Key::Other => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                Ok(seen)
+            }
+        }
+    };
+}
+
+seen! {
+    model stream max_tokens max_completion_tokens max_output_tokens n stream_options background
+    previous_response_id conversation prompt
+}
+
+struct Fields;
+
+impl<'de> Deserialize<'de> for Seen<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key::of(text))
+            }
+        }
+        deserializer.deserialize_identifier(Name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn peek(body: &str) -> Result<Peek, String> {
+        Peek::of(body.as_bytes()).map_err(|err| err.0)
+    }
+
+    #[test]
+    fn a_body_is_looked_at_and_changed_in_one_place_only() {
+        let text = "{ \"messages\" : [ {\"model\":\"inner\"} ],\n \"model\" : \"fa\\u0073t\" , \"x\":1.0e0 }";
+        let seen = peek(text).unwrap();
+        assert_eq!(seen.model, "fast");
+        let body = Bytes::from(text.to_owned());
+        assert_eq!(seen.with_model(&body, "fast"), body, "the same name changes nothing");
+        let changed = seen.with_model(&body, "a \"b\"");
+        assert_eq!(changed, text.replace("\"fa\\u0073t\"", "\"a \\\"b\\\"\""));
+    }
+
+    #[test]
+    fn limits_add_up_to_the_worst_case() {
+        let seen = peek(r#"{"model":"m","n":3,"max_tokens":10,"max_completion_tokens":20}"#);
+        let worst = seen.unwrap().worst(7);
+        assert_eq!(worst.output_tokens, 60);
+        assert_eq!(peek(r#"{"model":"m","n":3}"#).unwrap().worst(7).output_tokens, 21);
+        let plain = peek(r#"{"model":"m"}"#).unwrap().prompt_bound;
+        assert!(plain >= 13);
+        let kept = peek(r#"{"model":"m","previous_response_id":"r"}"#).unwrap().prompt_bound;
+        assert!(kept > plain + 900_000);
+        let image = peek(r#"{"model":"m","x":[{"url":"https://a/b"}]}"#).unwrap().prompt_bound;
+        assert!(image > plain + 40_000);
+    }
+
+    #[test]
+    fn a_body_that_two_readers_would_read_differently_is_refused() {
+        for (body, says) in [
+            (r#"{"model":"a","model":"b"}"#, "duplicate field `model`"),
+            (r#"{"model":"a","mod\u0065l":"b"}"#, "duplicate field `model`"),
+            (r#"{"model":"a","Model":"b"}"#, "another case"),
+            (r#"{"model":"a","max_tokens":1,"MAX_TOKENS":9}"#, "another case"),
+            (r#"{"model":"a"} {"model":"b"}"#, "trailing"),
+            (r#"{"messages":[]}"#, "no `model`"),
+            (r#"{"model":7}"#, "must be a text"),
+            (r#"{"model":" "}"#, "1 to 256"),
+            (r#"{"model":"a","stream":"yes"}"#, "`stream`"),
+            (r#"{"model":"a","max_tokens":-1}"#, "`max_tokens`"),
+            (r#"{"model":"a","n":"2"}"#, "`n`"),
+            (r#"["model"]"#, "a JSON object"),
+            ("", "EOF"),
+        ] {
+            let err = peek(body).unwrap_err();
+            assert!(err.contains(says), "{body}: {err}");
+        }
+        assert!(Peek::of(b"{\"model\":\"\xff\"}").unwrap_err().0.contains("UTF-8"));
+    }
+
+    #[test]
+    fn usage_is_asked_for_wherever_the_options_stand() {
+        for text in [
+            r#"{"model":"m","stream":true}"#,
+            r#"{"stream_options":{"include_usage":false},"model":"m"}"#,
+            r#"{"model":"m","stream_options":null,"z":[]}"#,
+        ] {
+            let seen = peek(text).unwrap();
+            assert!(!seen.include_usage);
+            let body = seen.with_usage(&Bytes::from(text.to_owned()), "other");
+            let value: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(value["model"], "other", "{text}");
+            assert_eq!(value["stream_options"], json!({"include_usage": true}), "{text}");
+            assert!(Peek::of(&body).unwrap().include_usage);
+        }
+        let asked = r#"{"model":"m","stream_options":{"include_usage":true}}"#;
+        assert!(peek(asked).unwrap().include_usage);
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            ".{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::vec(("(model|stream|n|x|.{0,5})", inner), 0..5)
+                    .prop_map(|all| Value::Object(all.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics_and_only_the_name_is_replaced(mut value in json(), name in ".{1,9}", new in ".{0,20}") {
+            let _ = Peek::of(value.to_string().as_bytes());
+            if let Some(map) = value.as_object_mut() {
+                map.insert("model".to_owned(), name.into());
+                let body = Bytes::from(value.to_string());
+                if let Ok(seen) = Peek::of(&body) {
+                    let changed: Value = serde_json::from_slice(&seen.with_model(&body, &new)).unwrap();
+                    value["model"] = new.into();
+                    prop_assert_eq!(changed, value);
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Peek::of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Our own refusals, in the shape that the caller's program understands.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Dialect;
+
+/// What kind of refusal it is; status and names follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// 400: the request itself is wrong.
+    BadRequest,
+    /// 401: no token, or one that is worth nothing (any more).
+    Unauthenticated,
+    /// 403: known, and not allowed to.
+    Forbidden,
+    /// 404: no such path, or no such model.
+    NotFound,
+    /// 413.
+    TooLarge,
+    /// 429: a limit of ours.
+    RateLimited,
+    /// 429: no money is left.
+    OverBudget,
+    /// 503, and 529 in Anthropic's dialect: too much at once.
+    Overloaded,
+    /// 502: the provider cannot be reached, or what it said cannot be understood.
+    Unreachable,
+    /// 504: the provider was silent for too long.
+    Silent,
+    /// 500: a fault of ours.
+    Internal,
+}
+
+/// Why a call was not passed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    /// What, where, and what to do. Holds no key.
+    pub message: String,
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after: None }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(RefusalKind::BadRequest, message)
+    }
+
+    #[must_use]
+    pub fn after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    pub fn status(&self, dialect: Dialect) -> u16 {
+        match (self.kind, dialect) {
+            (RefusalKind::BadRequest, _) => 400,
+            (RefusalKind::Unauthenticated, _) => 401,
+            (RefusalKind::Forbidden, _) => 403,
+            (RefusalKind::NotFound, _) => 404,
+            (RefusalKind::TooLarge, _) => 413,
+            (RefusalKind::RateLimited | RefusalKind::OverBudget, _) => 429,
+            (RefusalKind::Overloaded, Dialect::OpenAi) => 503,
+            (RefusalKind::Overloaded, Dialect::Anthropic) => 529,
+            (RefusalKind::Unreachable, _) => 502,
+            (RefusalKind::Silent, _) => 504,
+            (RefusalKind::Internal, _) => 500,
+        }
+    }
+
+    /// The body, as the provider of the dialect would write it.
+    pub fn body(&self, dialect: Dialect) -> String {
+        match dialect {
+            Dialect::OpenAi => {
+                let (kind, code) = openai(self.kind);
+                json!({"error": {
+                    "message": self.message, "type": kind, "param": null, "code": code,
+                }})
+            }
+            Dialect::Anthropic => json!({
+                "type": "error",
+                "error": {"type": anthropic(self.kind), "message": self.message},
+            }),
+        }
+        .to_string()
+    }
+}
+
+/// `type` and `code`.
+fn openai(kind: RefusalKind) -> (&'static str, Option<&'static str>) {
+    match kind {
+        RefusalKind::BadRequest | RefusalKind::TooLarge => ("invalid_request_error", None),
+        RefusalKind::Unauthenticated => ("invalid_request_error", Some("invalid_api_key")),
+        RefusalKind::Forbidden => ("invalid_request_error", Some("permission_denied")),
+        RefusalKind::NotFound => ("invalid_request_error", Some("model_not_found")),
+        RefusalKind::RateLimited => ("requests", Some("rate_limit_exceeded")),
+        RefusalKind::OverBudget => ("insufficient_quota", Some("insufficient_quota")),
+        RefusalKind::Overloaded => ("server_error", Some("overloaded")),
+        RefusalKind::Unreachable | RefusalKind::Silent | RefusalKind::Internal => {
+            ("server_error", None)
+        }
+    }
+}
+
+fn anthropic(kind: RefusalKind) -> &'static str {
+    match kind {
+        RefusalKind::BadRequest => "invalid_request_error",
+        RefusalKind::Unauthenticated => "authentication_error",
+        RefusalKind::Forbidden => "permission_error",
+        RefusalKind::NotFound => "not_found_error",
+        RefusalKind::TooLarge => "request_too_large",
+        RefusalKind::RateLimited | RefusalKind::OverBudget => "rate_limit_error",
+        RefusalKind::Overloaded => "overloaded_error",
+        RefusalKind::Silent => "timeout_error",
+        RefusalKind::Unreachable | RefusalKind::Internal => "api_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_in_the_shape_of_the_callers_provider() {
+        let refusal = Refusal::new(RefusalKind::Unauthenticated, "the token is not valid");
+        let openai: Value = serde_json::from_str(&refusal.body(Dialect::OpenAi)).unwrap();
+        assert_eq!(openai["error"]["code"], "invalid_api_key");
+        assert_eq!(openai["error"]["message"], "the token is not valid");
+        let anthropic: Value = serde_json::from_str(&refusal.body(Dialect::Anthropic)).unwrap();
+        assert_eq!(anthropic["type"], "error");
+        assert_eq!(anthropic["error"]["type"], "authentication_error");
+        let full = Refusal::new(RefusalKind::Overloaded, "full");
+        assert_eq!((full.status(Dialect::OpenAi), full.status(Dialect::Anthropic)), (503, 529));
+    }
+}

@@ -1,0 +1,141 @@
+//! Who may use what. Agents may use nothing that no grant names.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::glob;
+use crate::time::Timestamp;
+
+/// Most grants of one vault.
+pub const MAX_GRANTS: usize = 1000;
+/// Longest pattern, in bytes.
+pub const MAX_PATTERN: usize = 200;
+
+/// What a grant is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrantKind {
+    /// The secret itself, in the environment of a command: whoever has it can read it.
+    Secret,
+    /// Calls of a service. The key stays here.
+    Service,
+}
+
+impl GrantKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Secret => "secret",
+            Self::Service => "service",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Secret, Self::Service].into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+impl fmt::Display for GrantKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Lets agents use secrets or services.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Grant {
+    /// Names of agents; `*` stands for any characters. Case counts.
+    pub agent: String,
+    pub kind: GrantKind,
+    /// Names of secrets or services, in the same way.
+    pub object: String,
+}
+
+/// A grant at rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantRow {
+    pub grant: Grant,
+    pub created_at: Timestamp,
+    pub created_by: String,
+}
+
+impl Grant {
+    /// # Errors
+    ///
+    /// Which of the two patterns is wrong, and how.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        for (field, pattern) in [("agent", &self.agent), ("object", &self.object)] {
+            if pattern.is_empty() || pattern.len() > MAX_PATTERN {
+                return Err((field, format!("it has 1 to {MAX_PATTERN} bytes")));
+            }
+            if pattern.chars().any(char::is_control) {
+                return Err((field, "it holds a control character".to_owned()));
+            }
+        }
+        let plain = |b: u8| {
+            b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-' | b'.' | b'*')
+        };
+        if !self.object.bytes().all(plain) {
+            return Err(("object", "names have small letters, digits, `_`, `-`, `.`".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub fn covers(&self, agent: &str, kind: GrantKind, object: &str) -> bool {
+        self.kind == kind && glob::name(&self.agent, agent) && glob::name(&self.object, object)
+    }
+}
+
+/// The first of `grants` by which an agent may use something.
+pub fn by_which<'a>(
+    grants: impl IntoIterator<Item = &'a Grant>,
+    agent: &str,
+    kind: GrantKind,
+    object: &str,
+) -> Option<&'a Grant> {
+    grants.into_iter().find(|grant| grant.covers(agent, kind, object))
+}
+
+/// What to do so that it may, as a command.
+pub fn remedy(agent: &str, kind: GrantKind, object: &str) -> String {
+    let quoted = agent.replace('\'', "'\\''");
+    let flag = match kind {
+        GrantKind::Secret => "--secret",
+        GrantKind::Service => "--service",
+    };
+    format!("overmind vault grant '{quoted}' {flag} {object}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(agent: &str, kind: GrantKind, object: &str) -> Grant {
+        Grant { agent: agent.into(), kind, object: object.into() }
+    }
+
+    #[test]
+    fn nothing_is_granted_but_what_a_grant_names() {
+        let grants = [
+            grant("build-*", GrantKind::Service, "openai"),
+            grant("*", GrantKind::Secret, "public_*"),
+        ];
+        let may = |agent, kind, object| by_which(&grants, agent, kind, object).is_some();
+        assert!(may("build-1", GrantKind::Service, "openai"));
+        assert!(!may("build-1", GrantKind::Service, "anthropic"));
+        assert!(!may("rebuild-1", GrantKind::Service, "openai"));
+        assert!(!may("build-1", GrantKind::Secret, "openai"));
+        assert!(may("anyone", GrantKind::Secret, "public_key"));
+        assert!(!may("anyone", GrantKind::Secret, "private_key"));
+        assert!(by_which(&[], "build-1", GrantKind::Service, "openai").is_none());
+    }
+
+    #[test]
+    fn patterns_that_can_never_match_are_refused() {
+        assert!(grant("a", GrantKind::Secret, "ok_*").check().is_ok());
+        assert_eq!(grant("", GrantKind::Secret, "x").check().unwrap_err().0, "agent");
+        assert_eq!(grant("a\n", GrantKind::Secret, "x").check().unwrap_err().0, "agent");
+        assert_eq!(grant("a", GrantKind::Secret, "X").check().unwrap_err().0, "object");
+        assert_eq!(grant("a", GrantKind::Secret, "").check().unwrap_err().0, "object");
+    }
+}

@@ -1,0 +1,168 @@
+//! What a command gets in place of a key.
+//!
+//! It looks like a key, so that programs which look at the beginning of one take it; it opens one
+//! service for one start of one session, here and nowhere else. It holds no secret: a code over
+//! what it names, made with a key of this server. Checking it needs no table. Whether its session
+//! still lives is for the caller to look up, by the session's id.
+
+use crate::ids::SessionId;
+
+/// Digits of the code: 128 bits.
+const CODE: usize = 32;
+/// Longest placeholder, in bytes.
+pub const MAX_LEN: usize = 12 + 32 + 1 + 10 + 1 + super::MAX_NAME + 1 + CODE;
+
+/// What the name of a credential begins with where a placeholder for a service is meant.
+pub const SERVICE: &str = "service:";
+
+/// How each begins: programs of Anthropic's look for `sk-ant-`, most others for `sk-`.
+const ANTHROPIC: &str = "sk-ant-ovm-";
+const OTHERS: &str = "sk-ovm-";
+
+/// What a placeholder stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placeholder {
+    pub session: SessionId,
+    /// The start that it was made for: the life of a command, or the epoch of a session.
+    pub start: u32,
+    /// Name of the service.
+    pub service: String,
+}
+
+/// Whether a text is meant as a placeholder, genuine or not.
+pub fn looks_like_one(text: &str) -> bool {
+    text.starts_with(OTHERS) || text.starts_with(ANTHROPIC)
+}
+
+impl Placeholder {
+    /// The text, for a server with this key. `anthropic`: it is to look like a key of Anthropic's.
+    pub fn token(&self, key: &[u8; 32], anthropic: bool) -> String {
+        let prefix = if anthropic { ANTHROPIC } else { OTHERS };
+        let session = format!("{:032x}", self.session.as_u128());
+        format!("{prefix}{session}-{}-{}-{}", self.start, self.service, self.code(key, prefix))
+    }
+
+    /// What `token` stands for, if this server made it.
+    pub fn of_token(token: &str, key: &[u8; 32]) -> Option<Self> {
+        if token.len() > MAX_LEN || !token.is_ascii() {
+            return None;
+        }
+        let prefix = [ANTHROPIC, OTHERS].into_iter().find(|prefix| token.starts_with(prefix))?;
+        let rest = &token[prefix.len()..];
+        let (rest, code) = rest.split_at_checked(rest.len().checked_sub(CODE)?)?;
+        let (session, rest) = rest.strip_suffix('-')?.split_at_checked(32)?;
+        let (start, service) = rest.strip_prefix('-')?.split_once('-')?;
+        let digits =
+            |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        if !digits(session) || start.is_empty() || !start.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let this = Self {
+            session: SessionId::from_u128(u128::from_str_radix(session, 16).ok()?),
+            start: start.parse().ok()?,
+            service: service.to_owned(),
+        };
+        // What is compared is the hash of both: how long that takes tells nothing of the code.
+        let wanted = this.code(key, prefix);
+        let hash = |text: &str| blake3::keyed_hash(key, text.as_bytes());
+        (hash(&wanted) == hash(code) && this.token(key, prefix == ANTHROPIC) == token)
+            .then_some(this)
+    }
+
+    fn code(&self, key: &[u8; 32], prefix: &str) -> String {
+        let mut mac = blake3::Hasher::new_keyed(key);
+        mac.update(b"placeholder-1").update(&self.session.as_u128().to_be_bytes());
+        mac.update(&self.start.to_be_bytes());
+        mac.update(&(prefix.len() as u64).to_be_bytes()).update(prefix.as_bytes());
+        mac.update(self.service.as_bytes());
+        mac.finalize().to_hex()[..CODE].to_owned()
+    }
+}
+
+/// The variable that tells a program where the service of a key is: `OPENAI_BASE_URL` for
+/// `OPENAI_API_KEY`. `None` when the key's variable has no usual ending.
+pub fn base_url_variable(key: &str) -> Option<String> {
+    ["_API_KEY", "_AUTH_TOKEN", "_TOKEN", "_KEY"]
+        .into_iter()
+        .find_map(|ending| key.strip_suffix(ending))
+        .filter(|stem| !stem.is_empty())
+        .map(|stem| format!("{stem}_BASE_URL"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn one() -> Placeholder {
+        Placeholder {
+            session: SessionId::from_u128(0x0190_1234_5678_9abc_def0_1234_5678_9abc),
+            start: 3,
+            service: "brave_search".into(),
+        }
+    }
+
+    #[test]
+    fn it_looks_like_a_key_and_says_what_it_stands_for() {
+        for (anthropic, begins) in [(true, "sk-ant-ovm-"), (false, "sk-ovm-")] {
+            let token = one().token(&KEY, anthropic);
+            assert!(token.starts_with(begins) && token.len() <= MAX_LEN, "{token}");
+            assert!(token.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)));
+            assert_eq!(Placeholder::of_token(&token, &KEY), Some(one()));
+            assert_eq!(Placeholder::of_token(&token, &[8; 32]), None, "another server's");
+        }
+    }
+
+    #[test]
+    fn no_character_can_be_changed() {
+        let token = one().token(&KEY, false);
+        for at in 0..token.len() {
+            for other in ['0', '1', 'a', '-', '_', 'Z'] {
+                let mut changed: Vec<char> = token.chars().collect();
+                if changed[at] == other {
+                    continue;
+                }
+                changed[at] = other;
+                let changed: String = changed.into_iter().collect();
+                assert_eq!(Placeholder::of_token(&changed, &KEY), None, "{changed}");
+            }
+            assert_eq!(Placeholder::of_token(&token[..at], &KEY), None);
+        }
+        assert_eq!(Placeholder::of_token(&format!("{token}0"), &KEY), None);
+        // The same number, written in another way.
+        let other = token.replacen("-3-", "-03-", 1);
+        assert_eq!(Placeholder::of_token(&other, &KEY), None);
+    }
+
+    #[test]
+    fn variables_of_keys_have_a_variable_of_the_place_beside_them() {
+        for (key, place) in [
+            ("OPENAI_API_KEY", Some("OPENAI_BASE_URL")),
+            ("ANTHROPIC_AUTH_TOKEN", Some("ANTHROPIC_BASE_URL")),
+            ("HUNTER_KEY", Some("HUNTER_BASE_URL")),
+            ("SECRET", None),
+            ("_KEY", None),
+        ] {
+            assert_eq!(base_url_variable(key).as_deref(), place, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn texts_of_others_are_never_one(text in "(sk-ant-ovm-|sk-ovm-)?[a-z0-9_-]{0,160}") {
+            prop_assert_eq!(Placeholder::of_token(&text, &KEY), None);
+        }
+
+        #[test]
+        fn every_placeholder_comes_back(
+            session: u128, start: u32, service in "[a-z0-9][a-z0-9_-]{0,63}", anthropic: bool,
+        ) {
+            let one = Placeholder { session: SessionId::from_u128(session), start, service };
+            let token = one.token(&KEY, anthropic);
+            prop_assert_eq!(Placeholder::of_token(&token, &KEY), Some(one));
+        }
+    }
+}

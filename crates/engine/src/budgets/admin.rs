@@ -1,0 +1,565 @@
+//! Limits, costs and the emergency stop, as people see and change them.
+
+use overmind_core::agent::Agent;
+use overmind_core::budget::{
+    BudgetChange, CallRecord, CostQuery, CostRow, Halt, Limit, Period, Scope, Source, Unit,
+    UnknownPrice, Window,
+};
+use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, SessionId};
+use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxState};
+use overmind_core::row::{Role, SessionStatus};
+use overmind_core::store::{Change, Commit, NewEvent, Page, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::writer::{Op, Then};
+use super::{Budgets, HALT, ended};
+use crate::Engine;
+use crate::caller::Caller;
+use crate::cortex::Order;
+use crate::error::EngineError;
+
+/// Items of the inbox that are looked at when a limit was raised.
+const LOOKED_AT: u32 = 1000;
+/// Longest reason of an emergency stop, in bytes.
+const REASON_BYTES: usize = 2_000;
+/// Sessions read at a time when all are ended.
+const SCAN: u32 = 500;
+
+/// Items of the inbox that wait for the same limit have the same group.
+pub(super) fn group_of(limit: LimitId) -> String {
+    format!("raise:{limit}")
+}
+
+/// The group of sessions that wait for the end of an emergency stop.
+const HALTED: &str = "halted";
+
+/// A limit that somebody wants. What stood there before is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLimit {
+    pub scope: Scope,
+    pub period: Period,
+    pub soft: bool,
+    pub microusd: Option<u64>,
+    pub tokens: Option<u64>,
+    pub unknown_price: UnknownPrice,
+}
+
+/// A limit and how its window stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitView {
+    pub limit: Limit,
+    pub window: Window,
+    /// When the window began.
+    pub start: Timestamp,
+    /// When it ends; `None` when it never does.
+    pub resets_at: Option<Timestamp>,
+}
+
+/// How much more a limit gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Raise {
+    pub microusd: u64,
+    pub tokens: u64,
+    /// For good; otherwise until the window ends.
+    pub for_good: bool,
+}
+
+/// What an emergency stop does with sessions that are moving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Halting {
+    /// They go on until they ask a model, wait then, and go on when it is over.
+    Pause,
+    /// They are cancelled.
+    Kill,
+}
+
+impl Budgets {
+    fn view(&self, limit: &Limit, now: Timestamp) -> LimitView {
+        let start = limit.period.start(now);
+        LimitView {
+            window: self.ledger().window(limit.scope, limit.period, now),
+            start,
+            resets_at: limit.period.end(start),
+            limit: limit.clone(),
+        }
+    }
+
+    /// Puts a limit: in force when this answers, and on disk.
+    async fn put_limit(
+        &self,
+        limit: Limit,
+        kind: &'static str,
+        by: &str,
+        also: Vec<Change>,
+    ) -> Result<(), EngineError> {
+        let _turn = self.0.limits.lock().await;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut ledger = self.ledger();
+            let before = ledger.find(limit.scope, limit.period, limit.soft).cloned();
+            let event = NewEvent {
+                stream: StreamId::System,
+                kind,
+                ts: limit.updated_at,
+                payload: json!({"by": by, "limit": limit, "before": before}),
+            };
+            let (moved, fresh) = ledger.put(limit.clone(), limit.updated_at);
+            let (limit, before) = (Box::new(limit), before.map(Box::new));
+            let op = Op::Put { limit, before, moved, fresh, event, also, reply };
+            // Refused only when nobody writes any more; then the answer never comes.
+            let _ = self.0.queue.send(op);
+        }
+        done(answer).await
+    }
+
+    async fn alone(&self, commit: Commit, then: Then) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.0.queue.send(Op::Alone { commit, then, reply });
+        done(answer).await
+    }
+
+    async fn remove_limit(&self, id: LimitId, by: &str) -> Result<Limit, EngineError> {
+        let _turn = self.0.limits.lock().await;
+        let (limit, last) = {
+            let ledger = self.ledger();
+            let limit = ledger.limit(id).cloned();
+            let limit = limit.ok_or_else(|| EngineError::not_found("Budget"))?;
+            let other = ledger.find(limit.scope, limit.period, !limit.soft).is_some();
+            (limit, !other)
+        };
+        let (scope, period) = (limit.scope, limit.period);
+        let mut changes = vec![BudgetChange::LimitDelete(id)];
+        if last {
+            changes.push(BudgetChange::WindowsDelete { scope, period });
+        }
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "budget.limit_removed",
+            ts: self.0.clock.now(),
+            payload: json!({"by": by, "limit": limit}),
+        };
+        let changes = changes.into_iter().map(|change| Change::Budget(Box::new(change))).collect();
+        let commit = Commit { guards: Vec::new(), events: vec![event], changes };
+        self.alone(commit, Then::Remove(id)).await?;
+        Ok(limit)
+    }
+
+    /// Makes the limit of an agent what its definition says.
+    pub(crate) async fn follow(&self, agent: &Agent, by: &str) -> Result<(), EngineError> {
+        let scope = Scope::Agent(agent.id);
+        let wanted = agent.spec.budget.as_ref();
+        let now = self.0.clock.now();
+        let declared: Vec<Limit> = {
+            let ledger = self.ledger();
+            let of_agent =
+                |limit: &&Limit| limit.scope == scope && limit.source == Source::Definition;
+            ledger.limits().filter(of_agent).cloned().collect()
+        };
+        for old in &declared {
+            let stays = wanted.is_some_and(|new| (new.per, new.soft) == (old.period, old.soft));
+            if !stays {
+                self.remove_limit(old.id, by).await?;
+            }
+        }
+        let Some(wanted) = wanted else { return Ok(()) };
+        let id = LimitId::of(scope, wanted.per, wanted.soft);
+        let known = declared.into_iter().find(|limit| limit.id == id);
+        let same = known.as_ref().is_some_and(|known| {
+            (known.microusd, known.tokens, known.unknown_price)
+                == (wanted.microusd, wanted.tokens, wanted.unknown_price)
+        });
+        if same {
+            return Ok(());
+        }
+        let limit = Limit {
+            id,
+            scope,
+            period: wanted.per,
+            soft: wanted.soft,
+            microusd: wanted.microusd,
+            tokens: wanted.tokens,
+            unknown_price: wanted.unknown_price,
+            source: Source::Definition,
+            extra: known.as_ref().and_then(|known| known.extra),
+            by: by.to_owned(),
+            created_at: known.map_or(now, |known| known.created_at),
+            updated_at: now,
+        };
+        self.put_limit(limit, "budget.limit_set", by, Vec::new()).await
+    }
+
+    pub(crate) fn halted(&self) -> Option<Halt> {
+        self.ledger().halt().cloned()
+    }
+}
+
+async fn done(
+    answer: oneshot::Receiver<Result<(), overmind_core::store::StoreError>>,
+) -> Result<(), EngineError> {
+    answer.await.unwrap_or_else(|_| Err(ended())).map_err(EngineError::from)
+}
+
+impl Engine {
+    /// The budgets: what reserves and settles calls.
+    pub fn budgets(&self) -> &Budgets {
+        &self.cortex.budgets
+    }
+
+    /// The time as the engine sees it.
+    pub fn now(&self) -> Timestamp {
+        self.cortex.clock.now()
+    }
+
+    /// All limits, the widest scope first, with how their windows stand.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn budget_list(&self, by: &Caller) -> Result<Vec<LimitView>, EngineError> {
+        by.require(Role::Viewer)?;
+        let mut limits: Vec<Limit> = self.budgets().ledger().limits().cloned().collect();
+        limits.sort_by_key(|limit| (limit.scope, limit.period, limit.soft));
+        let now = self.cortex.clock.now();
+        Ok(limits.iter().map(|limit| self.budgets().view(limit, now)).collect())
+    }
+
+    /// One limit.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub fn budget_fetch(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
+        by.require(Role::Viewer)?;
+        let limit = self.budgets().ledger().limit(id).cloned();
+        let limit = limit.ok_or_else(|| EngineError::not_found("Budget"))?;
+        Ok(self.budgets().view(&limit, self.cortex.clock.now()))
+    }
+
+    /// The scope that a text names: as [`Scope`] does, or `agent:` and an agent's name, or
+    /// `session:` and a run's name.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] for no scope, [`EngineError::NotFound`] for something that is not
+    /// there.
+    pub async fn budget_scope(&self, by: &Caller, text: &str) -> Result<Scope, EngineError> {
+        by.require(Role::Viewer)?;
+        if let Some(agent) = text.strip_prefix("agent:") {
+            return Ok(Scope::Agent(self.find_agent(agent).await?.id));
+        }
+        let scope: Scope =
+            text.parse().map_err(|err| EngineError::invalid("scope", format!("{err}")))?;
+        match scope {
+            Scope::Session(id) => {
+                let found = self.cortex.store.session_fetch(id).await?;
+                found.map(|_| scope).ok_or_else(|| EngineError::not_found("Run"))
+            }
+            Scope::Colony(id) if id != ColonyId::DEFAULT => Err(EngineError::not_found("Colony")),
+            Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) => Ok(scope),
+        }
+    }
+
+    /// Sets a limit, or replaces it. What was spent in its window before counts. Sessions that
+    /// wait for it try again.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when it bounds nothing or too much.
+    pub async fn budget_put(&self, by: &Caller, new: NewLimit) -> Result<LimitView, EngineError> {
+        by.require(Role::Admin)?;
+        let now = self.cortex.clock.now();
+        let id = LimitId::of(new.scope, new.period, new.soft);
+        let before = self.budgets().ledger().limit(id).cloned();
+        let limit = Limit {
+            id,
+            scope: new.scope,
+            period: new.period,
+            soft: new.soft,
+            microusd: new.microusd,
+            tokens: new.tokens,
+            unknown_price: new.unknown_price,
+            source: Source::Set,
+            extra: None,
+            by: by.name.clone(),
+            created_at: before.map_or(now, |before| before.created_at),
+            updated_at: now,
+        };
+        limit.check().map_err(|err| EngineError::invalid("", err.to_string()))?;
+        self.budgets().put_limit(limit, "budget.limit_set", &by.name, Vec::new()).await?;
+        self.wake(&group_of(id), "the limit was changed", by).await;
+        self.budget_fetch(&Caller::admin(), id)
+    }
+
+    /// Removes a limit. What was spent stays in the costs. Sessions that wait for it go on.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`].
+    pub async fn budget_remove(&self, by: &Caller, id: LimitId) -> Result<LimitView, EngineError> {
+        by.require(Role::Admin)?;
+        let view = self.budget_fetch(by, id)?;
+        self.budgets().remove_limit(id, &by.name).await?;
+        self.wake(&group_of(id), "the limit was removed", by).await;
+        Ok(view)
+    }
+
+    /// Costs by agent, model, session or day, from daily sums.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn costs(&self, by: &Caller, query: CostQuery) -> Result<Vec<CostRow>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.cortex.store.costs(query).await?)
+    }
+
+    /// Model calls that have ended, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub async fn call_list(
+        &self,
+        by: &Caller,
+        session: Option<SessionId>,
+        page: Page<CallId>,
+    ) -> Result<Vec<CallRecord>, EngineError> {
+        match session {
+            Some(session) => by.require_for(Role::Viewer, session)?,
+            None => by.require(Role::Viewer)?,
+        }
+        Ok(self.cortex.store.call_list(session, page).await?)
+    }
+
+    // --- the emergency stop
+
+    /// The emergency stop that is in force.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn halt_fetch(&self, by: &Caller) -> Result<Option<Halt>, EngineError> {
+        by.require(Role::Viewer)?;
+        Ok(self.budgets().halted())
+    }
+
+    /// Stops every model call that has not begun, at once and over restarts, until
+    /// [`Engine::resume`]. Nothing that waits in the queue starts meanwhile. Answers how many
+    /// sessions were cancelled.
+    ///
+    /// # Errors
+    ///
+    /// The store's; calls are refused all the same then, until this process ends.
+    pub async fn halt(
+        &self,
+        by: &Caller,
+        reason: String,
+        how: Halting,
+    ) -> Result<(Halt, u64), EngineError> {
+        by.require(Role::Operator)?;
+        if reason.len() > REASON_BYTES {
+            let text = format!("reason must have at most {REASON_BYTES} bytes");
+            return Err(EngineError::invalid("reason", text));
+        }
+        let since = self.cortex.clock.now();
+        let halt = match self.budgets().halted() {
+            // The first one stands; a second may still end what moves.
+            Some(known) => known,
+            None => {
+                let halt = Halt { by: by.name.clone(), reason, since };
+                self.budgets().ledger().set_halt(Some(halt.clone()));
+                let event = NewEvent {
+                    stream: StreamId::System,
+                    kind: "budget.halted",
+                    ts: since,
+                    payload: json!({
+                        "by": halt.by, "reason": halt.reason, "kill": how == Halting::Kill,
+                    }),
+                };
+                let value = serde_json::to_value(&halt).unwrap_or_default();
+                let change = Change::SettingPut { key: HALT.to_owned(), value, at: since };
+                let commit =
+                    Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
+                self.budgets().alone(commit, Then::Nothing).await?;
+                halt
+            }
+        };
+        let ended = match how {
+            Halting::Pause => 0,
+            Halting::Kill => self.cancel_all(by).await?,
+        };
+        Ok((halt, ended))
+    }
+
+    async fn cancel_all(&self, by: &Caller) -> Result<u64, EngineError> {
+        let mut ended = 0;
+        for status in SessionStatus::ALL.into_iter().filter(|status| !status.is_terminal()) {
+            let mut after = None;
+            loop {
+                let page = self.cortex.store.session_scan(status, after, SCAN).await?;
+                let Some(last) = page.last() else { break };
+                after = Some(last.id);
+                let all = page
+                    .iter()
+                    .map(|row| self.cortex.order(row.id, Order::Cancel { by: by.name.clone() }));
+                let done = futures_util::future::join_all(all).await;
+                ended += done.into_iter().filter(Result::is_ok).count() as u64;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends an emergency stop. Sessions that wait for it go on.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when there is none.
+    pub async fn resume(&self, by: &Caller) -> Result<Halt, EngineError> {
+        by.require(Role::Operator)?;
+        let none = || EngineError::conflict("nothing is halted");
+        let halt = self.budgets().halted().ok_or_else(none)?;
+        let at = self.cortex.clock.now();
+        let event = NewEvent {
+            stream: StreamId::System,
+            kind: "budget.resumed",
+            ts: at,
+            payload: json!({"by": by.name, "since": halt.since}),
+        };
+        let change = Change::SettingDelete { key: HALT.to_owned() };
+        let commit = Commit { guards: Vec::new(), events: vec![event], changes: vec![change] };
+        self.budgets().alone(commit, Then::Resume).await?;
+        self.cortex.go_on();
+        self.wake(HALTED, "resumed", by).await;
+        Ok(halt)
+    }
+
+    // --- raises
+
+    /// Answers an item that asks for more of a limit.
+    pub(crate) async fn raise(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        raise: Raise,
+        reason: Option<String>,
+    ) -> Result<InboxItem, EngineError> {
+        // One at a time: an item that is answered while this waits is not raised for.
+        let _turn = self.raises.lock().await;
+        let item = self.find_item(item.id).await?;
+        if item.state != InboxState::Open {
+            return Err(crate::inbox::closed(&item));
+        }
+        let id = item.detail("limit_id").and_then(|id| id.parse::<LimitId>().ok());
+        let id = id.ok_or_else(|| EngineError::conflict("it names no limit"))?;
+        let known = self.budgets().ledger().limit(id).cloned();
+        let Some(limit) = known else {
+            return Err(EngineError::conflict("the limit is not there any more; deny this"));
+        };
+        let bounded = (limit.microusd.is_some() && raise.microusd > 0)
+            || (limit.tokens.is_some() && raise.tokens > 0);
+        if !bounded {
+            let unit = item
+                .details
+                .get("unit")
+                .and_then(|unit| serde_json::from_value::<Unit>(unit.clone()).ok());
+            let (field, what) = match unit {
+                Some(Unit::Tokens) => ("tokens", "tokens"),
+                Some(Unit::Microusd) | None => ("microusd", "microusd or tokens"),
+            };
+            let text = format!("say by how much the limit is raised: {what}");
+            return Err(EngineError::invalid(field, text));
+        }
+        let now = self.cortex.clock.now();
+        let raised = limit.raised(raise.microusd, raise.tokens, raise.for_good, &by.name, now);
+        let mut also = Vec::new();
+        if item.session.is_none() {
+            also.push(closing(item.clone(), InboxState::Approved, by, reason.clone(), now));
+        }
+        self.budgets().put_limit(raised, "budget.raised", &by.name, also).await?;
+        self.cortex.inbox_moved();
+        let words = reason.unwrap_or_else(|| "raised".to_owned());
+        self.wake(&group_of(id), &words, by).await;
+        self.find_item(item.id).await
+    }
+
+    /// Denies a raise: the session that waits ends; a warning is put away.
+    pub(crate) async fn raise_deny(
+        &self,
+        by: &Caller,
+        item: InboxItem,
+        reason: Option<String>,
+    ) -> Result<InboxItem, EngineError> {
+        let _turn = self.raises.lock().await;
+        let item = self.find_item(item.id).await?;
+        if item.state != InboxState::Open {
+            return Err(crate::inbox::closed(&item));
+        }
+        let id = item.id;
+        match item.session {
+            Some(session) => {
+                let message = overmind_core::inbox::DENY.to_owned();
+                let order = Order::Answer { item: Some(id), message, by: by.name.clone() };
+                self.cortex.order(session, order).await?;
+            }
+            None => {
+                let now = self.cortex.clock.now();
+                let event = NewEvent {
+                    stream: StreamId::System,
+                    kind: "inbox.answered",
+                    ts: now,
+                    payload: json!({
+                        "inbox_id": id, "by": by.name, "approve": false, "reason": reason,
+                    }),
+                };
+                let changes = vec![closing(item, InboxState::Denied, by, reason, now)];
+                let commit = Commit { guards: Vec::new(), events: vec![event], changes };
+                self.budgets().alone(commit, Then::Nothing).await?;
+                self.cortex.inbox_moved();
+            }
+        }
+        self.find_item(id).await
+    }
+
+    /// Lets sessions go on that wait for the same thing.
+    async fn wake(&self, group: &str, words: &str, by: &Caller) {
+        let filter = InboxFilter {
+            state: Some(InboxState::Open),
+            group: Some(group.to_owned()),
+            ..InboxFilter::default()
+        };
+        let mut after: Option<InboxCursor> = None;
+        loop {
+            let page = Page { limit: LOOKED_AT, after };
+            let items = match self.cortex.store.inbox_list(filter.clone(), page).await {
+                Ok(items) => items,
+                Err(err) => {
+                    tracing::error!(error = %err, group, "sessions that wait are not found");
+                    return;
+                }
+            };
+            let Some(last) = items.last() else { return };
+            after = Some(last.cursor());
+            let waiting = items.iter().filter_map(|item| Some((item.session?, item.id)));
+            let all = waiting.map(|(session, item): (SessionId, InboxId)| {
+                let (message, by) = (words.to_owned(), by.name.clone());
+                self.cortex.order(session, Order::Answer { item: Some(item), message, by })
+            });
+            // One that was answered a moment ago is no loss.
+            let _ = futures_util::future::join_all(all).await;
+        }
+    }
+}
+
+/// A warning, closed.
+fn closing(
+    item: InboxItem,
+    state: InboxState,
+    by: &Caller,
+    answer: Option<String>,
+    now: Timestamp,
+) -> Change {
+    let (answered_at, answered_by) = (Some(now), Some(by.name.clone()));
+    Change::InboxPut(Box::new(InboxItem { state, answered_at, answered_by, answer, ..item }))
+}

@@ -1,0 +1,499 @@
+//! Budgets at work: reserve before a call, settle after it, and nothing in between can leak.
+//!
+//! The ledger stands in memory and decides under a lock; what it decided goes, in that order, to
+//! one task that makes it durable in groups ([`writer`]). A reservation is on disk before its
+//! [`Ticket`] is handed out. A ticket that is dropped is settled at its worst; so are those that
+//! a crash left, at the next start. What the disk refuses is taken back.
+
+mod admin;
+mod native;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use overmind_core::budget::{
+    Ask, CallRecord, Ended, Halt, Ledger, Moved, Prices, Reached, Refusal, Reservation, Scope,
+    Settled, Spend,
+};
+use overmind_core::ids::{CallId, IdSource, SessionId};
+use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
+use overmind_core::time::{Clock, Timestamp};
+use serde_json::json;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+pub use self::admin::{Halting, LimitView, NewLimit, Raise};
+pub(crate) use self::native::Held;
+use self::writer::Op;
+
+/// Sessions whose ancestors are remembered.
+const KEPT_LINEAGES: usize = 10_000;
+/// Generations of sessions that a call counts in.
+const GENERATIONS: usize = 32;
+/// A refusal that repeats is written down once in this time.
+const REFUSALS: Duration = Duration::from_secs(60);
+/// Different refusals that are remembered for that.
+const KEPT_REFUSALS: usize = 1_000;
+/// The setting that an emergency stop stands in.
+const HALT: &str = "budget/halt";
+
+/// Why there is no ticket, or why a settlement is not on disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BudgetError {
+    /// A limit, an unknown price or an emergency stop is in the way. Nothing was reserved.
+    #[error("{}", .0.message())]
+    Refused(Refusal),
+    /// A call of this id is under way.
+    #[error("call {0} is under way already")]
+    Twice(CallId),
+    /// The reservation could not be made durable, and was taken back; or a settlement was not
+    /// written: then the next start settles the call at its worst.
+    #[error("the budget could not be written down")]
+    Store(#[source] StoreError),
+}
+
+/// A reservation that is on disk. To be given back to [`Budgets::settle`] or
+/// [`Budgets::release`]; dropped without, it counts at its worst.
+#[derive(Debug)]
+#[must_use = "a ticket that is dropped counts at its worst"]
+pub struct Ticket {
+    ask: Ask,
+    budgets: Budgets,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// On its way to whoever asked: nothing can have been sent yet.
+    Fresh,
+    /// In hand.
+    Open,
+    Done,
+}
+
+impl Ticket {
+    pub fn call(&self) -> CallId {
+        self.ask.call
+    }
+
+    /// What it was given for.
+    pub fn ask(&self) -> &Ask {
+        &self.ask
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Done => {}
+            Stage::Fresh => {
+                let record = CallRecord::of(&self.ask, Ended::Cancelled);
+                let _ = self.budgets.end(self.ask.call, Outcome::Nothing, record, false);
+            }
+            Stage::Open => {
+                let record = CallRecord::of(&self.ask, Ended::Unknown);
+                let _ = self.budgets.end(self.ask.call, Outcome::Worst, record, false);
+            }
+        }
+    }
+}
+
+/// A reservation that was made.
+enum Decided {
+    Now(Ticket),
+    /// Once it is on disk.
+    Later(oneshot::Receiver<Result<Ticket, StoreError>>),
+}
+
+/// What a call came to.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Spent(Spend),
+    Worst,
+    Nothing,
+}
+
+/// The budgets of one engine; clones share them.
+#[derive(Clone, Debug)]
+pub struct Budgets(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    ids: Arc<dyn IdSource>,
+    prices: Arc<dyn Prices>,
+    ledger: Mutex<Ledger>,
+    /// Unbounded, for whoever sends waits for an answer or holds a ticket, of which each sends
+    /// once more. Sent to under the ledger's lock, so that its order is that of the decisions.
+    queue: mpsc::UnboundedSender<Op>,
+    /// What was spent before a new limit was looked up.
+    ready: Notify,
+    lineages: Mutex<HashMap<SessionId, Arc<[SessionId]>>>,
+    refused: Mutex<HashMap<Repeat, Repeated>>,
+    /// Limits change one after the other.
+    limits: tokio::sync::Mutex<()>,
+    /// Counts changes of the inbox; see `Cortex::inbox`.
+    inbox: watch::Sender<u64>,
+}
+
+/// Refusals that are one and the same to a reader.
+type Repeat = (Option<SessionId>, &'static str, Option<Scope>);
+
+#[derive(Debug)]
+struct Repeated {
+    told: Timestamp,
+    since: u64,
+}
+
+/// What waits to be made durable, until [`Budgets::write`] runs.
+pub(crate) struct Waiting(mpsc::UnboundedReceiver<Op>);
+
+/// What [`Budgets::load`] is made of.
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) ids: Arc<dyn IdSource>,
+    pub(crate) prices: Arc<dyn Prices>,
+    pub(crate) inbox: watch::Sender<u64>,
+}
+
+impl Budgets {
+    /// Reads limits, windows and what a crash left. Calls that were under way then are settled at
+    /// their worst: they stand in the queue before anything else.
+    pub(crate) async fn load(parts: Parts) -> Result<(Self, Waiting), StoreError> {
+        let Parts { store, clock, ids, prices, inbox } = parts;
+        let snapshot = store.budget_snapshot().await?;
+        let halt = store.setting_fetch(HALT.to_owned()).await?;
+        let left: Vec<Ask> = snapshot.open.iter().map(|open| open.ask.clone()).collect();
+        let mut ledger = Ledger::load(snapshot);
+        ledger.set_halt(halt.and_then(|halt| serde_json::from_value::<Halt>(halt).ok()));
+        let (queue, waiting) = mpsc::unbounded_channel();
+        let budgets = Self(Arc::new(Inner {
+            store,
+            clock,
+            ids,
+            prices,
+            ledger: Mutex::new(ledger),
+            queue,
+            ready: Notify::new(),
+            lineages: Mutex::default(),
+            refused: Mutex::default(),
+            limits: tokio::sync::Mutex::default(),
+            inbox,
+        }));
+        if !left.is_empty() {
+            tracing::warn!(
+                calls = left.len(),
+                "model calls of the last run are settled at their worst"
+            );
+        }
+        for ask in left {
+            let record = CallRecord::of(&ask, Ended::Unknown);
+            let _ = budgets.end(ask.call, Outcome::Worst, record, true);
+        }
+        Ok((budgets, Waiting(waiting)))
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // Each change of the ledger is one step that cannot stop halfway.
+        self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Prices, as they are known here.
+    pub fn prices(&self) -> &Arc<dyn Prices> {
+        &self.0.prices
+    }
+
+    /// A new id for a call.
+    pub fn call_id(&self) -> CallId {
+        CallId::mint(&*self.0.ids)
+    }
+
+    /// All that a call of `ask` counts in.
+    async fn scopes(&self, ask: &Ask) -> Result<Vec<Scope>, StoreError> {
+        let mut scopes = vec![Scope::Swarm, Scope::Colony(ask.colony)];
+        scopes.extend(ask.agent.map(Scope::Agent));
+        if let Some(session) = ask.session {
+            let lineage = self.lineage(session).await?;
+            scopes.extend(lineage.iter().copied().map(Scope::Session));
+        }
+        Ok(scopes)
+    }
+
+    /// A session and those above it, itself last. They never change.
+    async fn lineage(&self, session: SessionId) -> Result<Arc<[SessionId]>, StoreError> {
+        let kept = || self.0.lineages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept().get(&session) {
+            return Ok(Arc::clone(known));
+        }
+        let mut line = vec![session];
+        let mut at = self.0.store.session_fetch(session).await?;
+        let exists = at.is_some();
+        while let Some(parent) = at.as_ref().and_then(|row| row.parent)
+            && line.len() < GENERATIONS
+            && !line.contains(&parent)
+        {
+            line.push(parent);
+            at = self.0.store.session_fetch(parent).await?;
+        }
+        line.reverse();
+        let line: Arc<[SessionId]> = line.into();
+        if exists {
+            let mut kept = kept();
+            if kept.len() >= KEPT_LINEAGES {
+                kept.clear();
+            }
+            kept.insert(session, Arc::clone(&line));
+        }
+        Ok(line)
+    }
+
+    /// Whether a hard limit applies to calls of a session.
+    pub async fn is_bounded(&self, ask: &Ask) -> Result<bool, BudgetError> {
+        let scopes = self.scopes(ask).await.map_err(BudgetError::Store)?;
+        Ok(self.ledger().is_bounded(&scopes))
+    }
+
+    /// Reserves the most that a call may cost. When this answers with a ticket, the reservation
+    /// is on disk: nothing may be sent before.
+    ///
+    /// # Errors
+    ///
+    /// [`BudgetError`]; nothing is reserved then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the reservation back.
+    pub async fn reserve(&self, ask: Ask) -> Result<Ticket, BudgetError> {
+        let scopes = self.scopes(&ask).await.map_err(BudgetError::Store)?;
+        let answer = loop {
+            let ready = self.0.ready.notified();
+            tokio::pin!(ready);
+            // Before looking: what is said in between is heard.
+            ready.as_mut().enable();
+            match self.decide(&ask, &scopes)? {
+                Some(Decided::Now(ticket)) => return Ok(ticket),
+                Some(Decided::Later(answer)) => break answer,
+                None => ready.await,
+            }
+        };
+        match answer.await {
+            Ok(Ok(mut ticket)) => {
+                ticket.stage = Stage::Open;
+                Ok(ticket)
+            }
+            Ok(Err(err)) => Err(BudgetError::Store(err)),
+            Err(_) => Err(BudgetError::Store(ended())),
+        }
+    }
+
+    /// `None` when something has to be looked up first.
+    fn decide(&self, ask: &Ask, scopes: &[Scope]) -> Result<Option<Decided>, BudgetError> {
+        let mut ledger = self.ledger();
+        if ledger.is_open(ask.call) {
+            return Err(BudgetError::Twice(ask.call));
+        }
+        if !ledger.is_ready(scopes) {
+            return Ok(None);
+        }
+        let moved = match ledger.reserve(ask, scopes) {
+            Ok(moved) => moved,
+            Err(refusal) => {
+                drop(ledger);
+                self.note(ask, &refusal);
+                return Err(BudgetError::Refused(refusal));
+            }
+        };
+        if moved.is_empty() && ask.worst.microusd == Some(0) {
+            // It costs nothing and counts nowhere: a crash may forget it.
+            let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Open };
+            return Ok(Some(Decided::Now(ticket)));
+        }
+        let (reply, answer) = oneshot::channel();
+        let reservation = Reservation { ask: ask.clone(), scopes: scopes.to_vec() };
+        let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
+        let op = Op::Reserve { reservation: Box::new(reservation), moved, ticket, reply };
+        if let Err(mpsc::error::SendError(op)) = self.0.queue.send(op) {
+            ledger.release(ask.call);
+            drop(ledger);
+            op.defuse();
+            return Err(BudgetError::Store(ended()));
+        }
+        Ok(Some(Decided::Later(answer)))
+    }
+
+    /// Ends a call that cost `spend`, and keeps its record; both in one commit. More than was
+    /// reserved is counted, and said. Where `spend` has no price, the reserved one counts.
+    ///
+    /// # Errors
+    ///
+    /// [`BudgetError::Store`] when the store is closed or damaged: the next start settles the
+    /// call at its worst. A full disk is waited for.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing: the call is settled.
+    pub async fn settle(
+        &self,
+        mut ticket: Ticket,
+        spend: Spend,
+        record: CallRecord,
+    ) -> Result<(), BudgetError> {
+        ticket.stage = Stage::Done;
+        let answer = self.end(ticket.ask.call, Outcome::Spent(spend), record, false);
+        written(answer).await
+    }
+
+    /// Ends a call of which nothing was billed, and keeps its record.
+    ///
+    /// # Errors
+    ///
+    /// As [`Budgets::settle`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing: the call is released.
+    pub async fn release(&self, mut ticket: Ticket, record: CallRecord) -> Result<(), BudgetError> {
+        ticket.stage = Stage::Done;
+        let answer = self.end(ticket.ask.call, Outcome::Nothing, record, false);
+        written(answer).await
+    }
+
+    /// Decides how a call ends, and queues that. `None` when it is not open.
+    fn end(
+        &self,
+        call: CallId,
+        outcome: Outcome,
+        mut record: CallRecord,
+        recovered: bool,
+    ) -> Option<oneshot::Receiver<Result<(), StoreError>>> {
+        let mut ledger = self.ledger();
+        let (reservation, moved, spend, above, reached): (_, Moved, Spend, bool, Vec<Reached>) =
+            match outcome {
+                Outcome::Nothing => {
+                    let (reservation, moved) = ledger.release(call)?;
+                    (reservation, moved, Spend::NONE, false, Vec::new())
+                }
+                Outcome::Spent(_) | Outcome::Worst => {
+                    let settled = match outcome {
+                        Outcome::Spent(spend) => ledger.settle(call, spend),
+                        Outcome::Worst | Outcome::Nothing => ledger.settle_at_worst(call),
+                    };
+                    let Settled { reservation, spend, moved, above, reached } = settled?;
+                    (reservation, moved, spend, above, reached)
+                }
+            };
+        // The sums of days and those of windows tell the same story.
+        record.started_at = reservation.ask.at;
+        record.microusd = spend.microusd;
+        let told = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
+        if told == 0 {
+            record.usage.input_tokens = spend.tokens;
+        }
+        let released = matches!(outcome, Outcome::Nothing);
+        let now = self.0.clock.now();
+        let event = ended_event(&reservation, &record, spend, (released, above, recovered), now);
+        let (reply, answer) = oneshot::channel();
+        let op = Op::End { record: Box::new(record), moved, event, reached, reply };
+        // A closed queue drops the reply, which whoever waits hears.
+        let _ = self.0.queue.send(op);
+        Some(answer)
+    }
+
+    /// Writes a refusal down, unless the same was written a moment ago.
+    fn note(&self, ask: &Ask, refusal: &Refusal) {
+        let scope = match refusal {
+            Refusal::Over { scope, .. } | Refusal::UnknownPrice { scope, .. } => Some(*scope),
+            Refusal::Halted { .. } => None,
+        };
+        let key: Repeat = (ask.session, refusal.code(), scope);
+        let now = self.0.clock.now();
+        let times = {
+            let mut refused = self.0.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            if refused.len() >= KEPT_REFUSALS && !refused.contains_key(&key) {
+                refused.clear();
+            }
+            match refused.get_mut(&key) {
+                // A clock that went back makes it tell again, which is no harm.
+                Some(known) if known.told <= now && now.since(known.told) < REFUSALS => {
+                    known.since += 1;
+                    return;
+                }
+                Some(known) => {
+                    known.told = now;
+                    std::mem::take(&mut known.since) + 1
+                }
+                None => {
+                    refused.insert(key, Repeated { told: now, since: 0 });
+                    1
+                }
+            }
+        };
+        let event = NewEvent {
+            stream: ask.session.map_or(StreamId::System, StreamId::Session),
+            kind: "budget.refused",
+            ts: now,
+            payload: json!({
+                "call_id": ask.call, "run_id": ask.session, "agent_id": ask.agent,
+                "caller": ask.caller, "provider": ask.provider, "model": ask.model,
+                "worst": ask.worst, "times": times, "refusal": refusal,
+            }),
+        };
+        let _ = self.0.queue.send(Op::Note { event });
+    }
+}
+
+async fn written(
+    answer: Option<oneshot::Receiver<Result<(), StoreError>>>,
+) -> Result<(), BudgetError> {
+    let Some(answer) = answer else { return Ok(()) };
+    match answer.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(err)) => Err(BudgetError::Store(err)),
+        Err(_) => Err(BudgetError::Store(ended())),
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::Closed { detail: "the budgets are no longer kept".into() }
+}
+
+/// The event of a call's end, in its session's stream.
+fn ended_event(
+    reservation: &Reservation,
+    record: &CallRecord,
+    spend: Spend,
+    (released, above, recovered): (bool, bool, bool),
+    now: Timestamp,
+) -> NewEvent {
+    let ask = &reservation.ask;
+    let mut payload = json!({
+        "call_id": ask.call, "run_id": ask.session, "agent_id": ask.agent, "caller": ask.caller,
+        "provider": record.provider, "model": record.model, "format": record.format,
+        "reserved": ask.worst, "spent": spend, "usage": record.usage, "ended": record.ended,
+        "status": record.status, "first_byte_ms": record.first_byte_ms,
+        "total_ms": record.total_ms,
+    });
+    if above {
+        payload["above_reservation"] = true.into();
+    }
+    if recovered {
+        payload["recovered"] = true.into();
+    }
+    for (name, content) in [("request", &record.request), ("response", &record.response)] {
+        if let Some(content) = content {
+            payload[name] = content.digest.clone().into();
+        }
+    }
+    // Of the engine's own calls their session's log has told already.
+    let own = ask.caller == native::ENGINE;
+    let session = ask.session.filter(|_| !own);
+    NewEvent {
+        stream: session.map_or(StreamId::System, StreamId::Session),
+        kind: if released { "budget.released" } else { "budget.settled" },
+        ts: now,
+        payload,
+    }
+}

@@ -1,0 +1,206 @@
+//! Calls of the engine's own loop: reserved before the Hive hears of them, settled when it
+//! reports.
+//!
+//! A refusal becomes the failed reply of a model, which the session hears, records and waits
+//! over: a replay finds it in the log like any other reply.
+
+use overmind_core::budget::{Ask, CallRecord, Ended, Price, Refusal, Spend, estimate};
+use overmind_core::ids::EffectId;
+use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Usage};
+use overmind_core::row::SessionRow;
+
+use super::{BudgetError, Budgets, Outcome, Stage, Ticket};
+
+/// Who asks, where the engine does. What such calls say stands in their session's log already.
+pub(super) const ENGINE: &str = "engine";
+
+/// Failures that a provider bills nothing for, when nothing was streamed: it refused, was not
+/// reached, or was never asked.
+const UNBILLED: [&str; 9] = [
+    "model_unconfigured",
+    "model_unknown",
+    "auth",
+    "rate_limited",
+    "overloaded",
+    "network_error",
+    "bad_request",
+    "context_length",
+    "cassette",
+];
+
+/// A model call under way. When it is dropped, what was streamed is counted.
+#[derive(Debug)]
+pub(crate) struct Held {
+    effect: EffectId,
+    ticket: Ticket,
+    price: Option<Price>,
+    /// The most input tokens that the request can have.
+    input: u64,
+    /// The most output tokens that one attempt can have.
+    output: u64,
+    /// Bytes streamed in this attempt, and in those before it.
+    streamed: u64,
+    lost: u64,
+    /// Attempts that broke off after something had been streamed.
+    broken: u64,
+}
+
+impl Budgets {
+    /// Reserves for a request of a session. Where a hard limit applies, a request without a bound
+    /// on its output gets one.
+    ///
+    /// # Errors
+    ///
+    /// What the session hears in place of a reply.
+    pub(crate) async fn hold(
+        &self,
+        row: &SessionRow,
+        effect: EffectId,
+        request: &mut ModelRequest,
+    ) -> Result<Held, ModelFailure> {
+        let quote = self.0.prices.quote(&request.model);
+        let input = estimate::of_request(request);
+        let mut ask = Ask {
+            call: self.call_id(),
+            session: Some(row.id),
+            agent: Some(row.agent),
+            colony: row.colony,
+            caller: ENGINE.to_owned(),
+            provider: quote.provider,
+            model: quote.model,
+            worst: Spend::NONE,
+            at: self.0.clock.now(),
+        };
+        if request.max_output_tokens.is_none() && self.is_bounded(&ask).await.map_err(said)? {
+            request.max_output_tokens = Some(estimate::OUTPUT);
+        }
+        let output = u64::from(request.max_output_tokens.unwrap_or(estimate::OUTPUT));
+        ask.worst = Spend {
+            microusd: quote.price.map(|price| price.worst(input, output)),
+            tokens: input.saturating_add(output),
+        };
+        let ticket = self.reserve(ask).await.map_err(said)?;
+        let price = quote.price;
+        Ok(Held { effect, ticket, price, input, output, streamed: 0, lost: 0, broken: 0 })
+    }
+}
+
+/// A refusal as a session hears it.
+fn said(err: BudgetError) -> ModelFailure {
+    match err {
+        BudgetError::Refused(refusal) => refused(&refusal),
+        err @ (BudgetError::Twice(_) | BudgetError::Store(_)) => ModelFailure {
+            code: "budget_unavailable".into(),
+            message: match &err {
+                BudgetError::Store(why) => format!("{err}: {why}"),
+                BudgetError::Twice(_) | BudgetError::Refused(_) => err.to_string(),
+            },
+            status: None,
+            body: None,
+            transient: true,
+        },
+    }
+}
+
+fn refused(refusal: &Refusal) -> ModelFailure {
+    ModelFailure {
+        code: refusal.code().to_owned(),
+        message: refusal.message(),
+        status: Some(refusal.status()),
+        // Read back by the session: what is to be raised.
+        body: serde_json::to_string(refusal).ok(),
+        transient: true,
+    }
+}
+
+impl Held {
+    pub(crate) fn is_of(&self, effect: EffectId) -> bool {
+        self.effect == effect
+    }
+
+    /// Counts a piece of the reply.
+    pub(crate) fn heard(&mut self, delta: &ModelDelta) {
+        let bytes = |text: &str| text.len() as u64;
+        match delta {
+            ModelDelta::Text(text) | ModelDelta::Reasoning(text) => self.streamed += bytes(text),
+            ModelDelta::ToolArgs { name, text } => self.streamed += bytes(name) + bytes(text),
+            ModelDelta::Restarted { .. } => {
+                self.broken += u64::from(self.streamed > 0);
+                self.lost += std::mem::take(&mut self.streamed);
+            }
+        }
+    }
+
+    /// Ends the call with what came of it.
+    pub(crate) fn finish(mut self, reply: Result<&ModelReply, &ModelFailure>, latency_ms: u64) {
+        let failed = reply.is_err();
+        let mut record = CallRecord::of(self.ticket.ask(), Ended::Completed);
+        record.total_ms = latency_ms;
+        match reply {
+            Ok(reply) => {
+                let (provider, format) =
+                    reply.provider.split_once('/').unwrap_or((&reply.provider, ""));
+                provider.clone_into(&mut record.provider);
+                format.clone_into(&mut record.format);
+                record.model.clone_from(&reply.model);
+                record.status = 200;
+                record.usage = reply.usage;
+                // Attempts that broke off were billed, too.
+                let lost = Usage {
+                    input_tokens: self.input.saturating_mul(self.broken),
+                    output_tokens: estimate::streamed_tokens(self.lost),
+                    ..Usage::default()
+                };
+                record.usage.add(lost);
+                let known = reply.cost_microusd;
+                let known = known.or_else(|| Some(self.price?.cost(&reply.usage)));
+                let extra = self.price.map_or(0, |price| price.cost(&lost));
+                let microusd = known.map(|known| known.saturating_add(extra));
+                self.end(record, microusd);
+            }
+            Err(failure) => {
+                record.status = failure.status.unwrap_or(0);
+                record.ended = Ended::Failed;
+                let silent = self.streamed + self.lost == 0;
+                if silent && UNBILLED.contains(&failure.code.as_str()) {
+                    self.ticket.stage = Stage::Done;
+                    let call = self.ticket.call();
+                    let _ = self.ticket.budgets.end(call, Outcome::Nothing, record, false);
+                } else {
+                    record.ended = if silent { Ended::Failed } else { Ended::Cut };
+                    self.end_as_streamed(record);
+                }
+            }
+        }
+        tracing::trace!(failed, "model call settled");
+    }
+
+    fn end(&mut self, record: CallRecord, microusd: Option<u64>) {
+        self.ticket.stage = Stage::Done;
+        let tokens = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
+        let outcome = Outcome::Spent(Spend { microusd, tokens });
+        // Its place in the queue is what counts: whoever waits for nothing loses nothing.
+        let _ = self.ticket.budgets.end(self.ticket.call(), outcome, record, false);
+    }
+
+    /// What was sent, and what had come back when it ended: both as much as they can have been.
+    fn end_as_streamed(&mut self, mut record: CallRecord) {
+        let now = estimate::streamed_tokens(self.streamed).min(self.output);
+        record.usage = Usage {
+            input_tokens: self.input.saturating_mul(self.broken + 1),
+            output_tokens: now.saturating_add(estimate::streamed_tokens(self.lost)),
+            ..Usage::default()
+        };
+        let microusd = self.price.map(|price| price.cost(&record.usage));
+        self.end(record, microusd);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.ticket.stage == Stage::Open {
+            let record = CallRecord::of(self.ticket.ask(), Ended::Cancelled);
+            self.end_as_streamed(record);
+        }
+    }
+}

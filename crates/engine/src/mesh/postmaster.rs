@@ -1,0 +1,347 @@
+//! The postmaster: brings letters to agents that do not ask for them.
+//!
+//! One lane for each agent: its letters are brought one after the other, at most a few before
+//! another agent has its turn, and so many lanes at once. What cannot be brought now waits: a
+//! session that comes to rest, a letter that comes, or time wakes the lane again.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use overmind_core::acl::OnMessage;
+use overmind_core::ids::AgentId;
+use overmind_core::mesh::{Letter, LetterFilter};
+use overmind_core::process::prompt::Provider;
+use overmind_core::process::provider::launch;
+use overmind_core::process::{NoteKind, ProcessKey};
+use overmind_core::room::stay::RoomPhase;
+use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::store::{Change, Guard, NewEvent, Page, SessionFilter, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::{event, explained};
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::cortex::{Order, lock};
+use crate::error::EngineError;
+use crate::request::SessionDraft;
+
+/// Lanes that work at once.
+const LANES: usize = 16;
+/// Letters that a lane brings before another agent has its turn.
+const TURN: u32 = 8;
+/// Sessions of an agent that are looked at.
+const LOOKED_AT: u32 = 50;
+/// How long a command may take to read a line.
+const TYPING: Duration = Duration::from_secs(10);
+/// Between two sweeps for what time has changed.
+const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_BATCH: u32 = 200;
+
+/// Agents whose letters may be brought now, in turn. Bounded by how many agents there are.
+#[derive(Debug, Default)]
+pub(crate) struct Post {
+    line: Mutex<Turns>,
+    bell: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Turns {
+    queue: VecDeque<AgentId>,
+    queued: HashSet<AgentId>,
+    busy: HashSet<AgentId>,
+    /// Retries.
+    later: BTreeSet<(Timestamp, AgentId)>,
+}
+
+impl Post {
+    /// There may be something to bring to this agent.
+    pub(crate) fn poke(&self, agent: AgentId) {
+        let mut turns = lock(&self.line);
+        if turns.queued.insert(agent) {
+            turns.queue.push_back(agent);
+        }
+        drop(turns);
+        self.bell.notify_one();
+    }
+
+    fn poke_at(&self, at: Timestamp, agent: AgentId) {
+        lock(&self.line).later.insert((at, agent));
+        self.bell.notify_one();
+    }
+
+    /// The next agent whose lane is free; it is busy then.
+    fn next(&self, now: Timestamp) -> Option<AgentId> {
+        let mut turns = lock(&self.line);
+        while let Some((at, agent)) = turns.later.first().copied().filter(|(at, _)| *at <= now) {
+            turns.later.remove(&(at, agent));
+            if turns.queued.insert(agent) {
+                turns.queue.push_back(agent);
+            }
+        }
+        let free = turns.queue.iter().position(|agent| !turns.busy.contains(agent))?;
+        let agent = turns.queue.remove(free)?;
+        turns.queued.remove(&agent);
+        turns.busy.insert(agent);
+        Some(agent)
+    }
+
+    fn done(&self, agent: AgentId) {
+        lock(&self.line).busy.remove(&agent);
+        self.bell.notify_one();
+    }
+
+    fn wakes_at(&self) -> Option<Timestamp> {
+        lock(&self.line).later.first().map(|(at, _)| *at)
+    }
+}
+
+/// What became of one letter.
+enum Brought {
+    Yes,
+    /// Nobody is there who could take it: it waits for a session to come to rest.
+    Nobody,
+    /// It may work later.
+    Failed(EngineError),
+}
+
+impl Engine {
+    /// Works until `stop`.
+    pub(crate) async fn bring_letters(self, stop: CancellationToken) {
+        let lanes = Arc::new(Semaphore::new(LANES));
+        let mut sweep = self.cortex.clock.now().after(SWEEP);
+        loop {
+            let now = self.cortex.clock.now();
+            if now >= sweep {
+                if let Err(err) = self.sweep_all().await {
+                    tracing::warn!(error = %err, "the mesh could not be swept");
+                }
+                sweep = self.cortex.clock.now().after(SWEEP);
+            }
+            let post = &self.cortex.mesh.post;
+            let lane = match Arc::clone(&lanes).try_acquire_owned() {
+                Ok(lane) => post.next(now).map(|agent| (agent, lane)),
+                Err(_) => None,
+            };
+            if let Some((agent, lane)) = lane {
+                let engine = self.clone();
+                self.tasks.spawn(move |_| async move {
+                    engine.bring(agent).await;
+                    drop(lane);
+                    engine.cortex.mesh.post.done(agent);
+                });
+                continue;
+            }
+            let wake = post.wakes_at().map_or(sweep, |at| at.min(sweep));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = post.bell.notified() => {}
+                () = self.cortex.clock.sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// In batches, and only some: other commits go on between them.
+    async fn sweep_all(&self) -> Result<(), EngineError> {
+        for _ in 0..5 {
+            if !self.mesh_sweep(SWEEP_BATCH).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One turn of an agent's lane.
+    async fn bring(&self, agent: AgentId) {
+        match self.bring_some(agent).await {
+            // More may wait: at the end of the line.
+            Ok(true) => self.cortex.mesh.post.poke(agent),
+            Ok(false) => {}
+            Err(err) => {
+                tracing::warn!(agent.id = %agent, error = %err, "letters are not brought");
+                let later = self.cortex.clock.now().after(Duration::from_secs(5));
+                self.cortex.mesh.post.poke_at(later, agent);
+            }
+        }
+    }
+
+    /// Answers whether there may be more to bring at once.
+    async fn bring_some(&self, id: AgentId) -> Result<bool, EngineError> {
+        let mailbox = self.cortex.mesh.mail.of(id);
+        use std::sync::atomic::Ordering::Acquire;
+        // Whoever waits for a letter gets it that way.
+        if mailbox.waiting.load(Acquire) == 0 || mailbox.readers.load(Acquire) > 0 {
+            return Ok(false);
+        }
+        let Some(agent) = self.cortex.agent(id).await? else { return Ok(false) };
+        let policy = self.permissions().layer(&agent.spec.name).permissions.on_message;
+        if policy == OnMessage::Queue || self.cortex.draining() {
+            return Ok(false);
+        }
+        let _turn = mailbox.turn.lock().await;
+        let now = self.cortex.clock.now();
+        let readable = LetterFilter::Readable(now);
+        let letters = self.cortex.store.letter_list(id, readable, 0, TURN).await?;
+        let more = letters.len() == TURN as usize;
+        for letter in letters.into_iter().filter(|letter| letter.fate(now).is_none()) {
+            match self.bring_one(&agent.spec.name, policy, &letter).await {
+                Brought::Yes => {
+                    self.acknowledge(&mailbox, id, "postmaster", vec![letter.id]).await?;
+                }
+                Brought::Nobody => return Ok(false),
+                Brought::Failed(err) => {
+                    tracing::debug!(letter.id = %letter.id, error = %err, "a letter came back");
+                    let now = self.cortex.clock.now();
+                    let mark = letter.mark.read(now, None, None);
+                    let payload = json!({
+                        "agent_id": id, "by": "postmaster", "ids": [letter.id],
+                        "attempts": [mark.attempts], "error": err.to_string(),
+                    });
+                    let (to, id, attempts) = (letter.to, letter.id, letter.mark.attempts);
+                    let guard = Guard::LetterAt { to, id, attempts, dead: false };
+                    let expires_at = letter.expires_at;
+                    let change = Change::LetterMark { to, id, mark, expires_at };
+                    let told = event("mail.delivered", now, payload);
+                    self.cortex.store.commit(explained(told, vec![guard], vec![change])).await?;
+                    self.cortex.mesh.post.poke_at(mark.visible_at, to);
+                }
+            }
+        }
+        Ok(more)
+    }
+
+    async fn bring_one(&self, agent: &str, policy: OnMessage, letter: &Letter) -> Brought {
+        let rows = match self.live_sessions(letter.to).await {
+            Ok(rows) => rows,
+            Err(err) => return Brought::Failed(err),
+        };
+        for row in &rows {
+            let taken = match (&row.command, row.status) {
+                (Some(command), _) if command.pid.is_some() => {
+                    self.type_letter(row, command.life, letter).await
+                }
+                (None, SessionStatus::AwaitingInput) => {
+                    let by = format!("agent:{}", letter.from);
+                    let message = shown(letter);
+                    self.cortex
+                        .order(row.id, Order::Answer { item: None, message, by })
+                        .await
+                        .map(drop)
+                }
+                _ => continue,
+            };
+            match taken {
+                Ok(()) => return Brought::Yes,
+                // It has moved on meanwhile.
+                Err(EngineError::Conflict { .. }) => {}
+                Err(err) => return Brought::Failed(err),
+            }
+        }
+        if policy != OnMessage::Start || !rows.is_empty() {
+            return Brought::Nobody;
+        }
+        let starter = Caller { name: "postmaster".into(), rights: Rights::Role(Role::Operator) };
+        let draft = SessionDraft {
+            agent: letter.to.to_string(),
+            task: shown(letter),
+            name: None,
+            parent: None,
+            command: None,
+            sandbox: None,
+            room: None,
+            step_limit: None,
+            workspace: None,
+            idempotency: Some((letter.id.to_string(), [0; 32])),
+        };
+        match Box::pin(self.session_create(&starter, draft)).await {
+            Ok(_) => Brought::Yes,
+            Err(err) => {
+                tracing::debug!(agent, error = %err, "no session was started for a letter");
+                Brought::Failed(err)
+            }
+        }
+    }
+
+    /// Sessions of an agent that have not ended, those that wait for input first, newer before
+    /// older.
+    async fn live_sessions(&self, agent: AgentId) -> Result<Vec<SessionRow>, EngineError> {
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Queued, Running};
+        let filter = SessionFilter {
+            agent: Some(agent),
+            statuses: vec![AwaitingInput, Running, AwaitingApproval, Queued],
+            ..SessionFilter::default()
+        };
+        let page = Page { limit: LOOKED_AT, after: None };
+        let mut rows = self.cortex.store.session_list(filter, page).await?;
+        rows.retain(|row| row.room.as_ref().is_none_or(|room| room.phase != RoomPhase::Closing));
+        rows.sort_by_key(|row| row.status != AwaitingInput);
+        Ok(rows)
+    }
+
+    /// Types a letter into a command, as a person's word is.
+    async fn type_letter(
+        &self,
+        row: &SessionRow,
+        life: u32,
+        letter: &Letter,
+    ) -> Result<(), EngineError> {
+        let processes = self.processes()?;
+        let speaks = self.cortex.speaks(row.id).await?;
+        let text = match speaks {
+            Provider::Claude => shown(letter),
+            // One line, whatever the payload holds.
+            Provider::Raw | Provider::Codex | Provider::Lines => {
+                json!({"message": told(letter)}).to_string()
+            }
+        };
+        let key = ProcessKey { session: row.id, epoch: life };
+        processes.note(row.id, NoteKind::Human, text.clone()).await?;
+        let bytes = launch::input(speaks, &text).into_bytes();
+        let size = bytes.len();
+        processes.write(key, bytes, TYPING).await?;
+        let told = NewEvent {
+            stream: StreamId::Session(row.id),
+            kind: "input.sent",
+            ts: self.cortex.clock.now(),
+            payload: json!({
+                "run_id": row.id, "life": life, "by": format!("agent:{}", letter.from),
+                "text": text, "bytes": size, "letter_id": letter.id,
+            }),
+        };
+        let guards = vec![Guard::SessionExists { session: row.id }];
+        self.cortex.store.commit(explained(told, guards, vec![])).await?;
+        Ok(())
+    }
+
+    /// For tests and status: how many letters wait for an agent.
+    pub fn letters_waiting(&self, agent: AgentId) -> u32 {
+        self.cortex.mesh.mail.of(agent).waiting.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+/// A letter for a program.
+pub(super) fn told(letter: &Letter) -> Value {
+    json!({
+        "id": letter.id, "from": letter.from, "type": letter.kind, "topic": letter.topic,
+        "payload": letter.payload, "workflow_id": letter.workflow, "reply_to": letter.reply_to,
+        "priority": letter.priority.as_str(), "timestamp": letter.sent_at,
+        "attempt": letter.mark.attempts,
+    })
+}
+
+/// A letter for a model.
+fn shown(letter: &Letter) -> String {
+    let text = match (&letter.payload, letter.payload.get("text").and_then(Value::as_str)) {
+        (Value::String(text), _) => text.clone(),
+        (Value::Object(fields), Some(text)) if fields.len() == 1 => text.to_owned(),
+        (other, _) => other.to_string(),
+    };
+    let what = match &letter.topic {
+        Some(topic) => format!("Event {} on `{topic}`", letter.id),
+        None => format!("Message {} ({})", letter.id, letter.kind),
+    };
+    format!("{what} from the agent `{}`, not from a person:\n{text}", letter.from)
+}

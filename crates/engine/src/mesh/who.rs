@@ -1,0 +1,192 @@
+//! Who asks, and whether the matrix lets them.
+//!
+//! An agent is known by its session's token and by nothing else. Earlier clients say an
+//! `agent_id` besides: one that is true is let pass, any other is refused.
+
+use std::sync::Arc;
+
+use overmind_core::acl::{Verb, Verdict};
+use overmind_core::ids::{AgentId, SessionId};
+use overmind_core::row::Role;
+use serde_json::json;
+
+use super::{KEPT_LINES, Line, denied, event, explained};
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::cortex::lock;
+use crate::error::EngineError;
+
+/// Most sessions above one another.
+const DEEPEST: usize = 64;
+
+/// An identity in the mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct Who {
+    /// The agent's name, or the key's.
+    pub(crate) name: String,
+    pub(crate) agent: Option<AgentId>,
+    pub(crate) session: Option<SessionId>,
+    /// Names of the agents whose permissions count. Empty for a key.
+    pub(crate) line: Vec<String>,
+    role: Option<Role>,
+}
+
+impl Who {
+    /// Refuses callers that are no agent.
+    pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
+        self.agent.ok_or_else(|| {
+            let message = format!(
+                "`{}` is no agent and has no letters or subscriptions of its own; name an agent",
+                self.name
+            );
+            EngineError::invalid("agent_id", message)
+        })
+    }
+}
+
+impl Engine {
+    /// Finds out who a caller is in the mesh. `given` is what the request says about that.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`] when it says something else.
+    pub(crate) async fn who(&self, by: &Caller, given: Option<&str>) -> Result<Who, EngineError> {
+        let who = match &by.rights {
+            Rights::Role(role) => Who {
+                name: by.name.clone(),
+                agent: None,
+                session: None,
+                line: Vec::new(),
+                role: Some(*role),
+            },
+            Rights::Session { session, .. } => self.who_session(*session).await?,
+        };
+        let Some(given) = given else { return Ok(who) };
+        let own = given == who.name
+            || who.agent.is_some_and(|id| id.to_string() == given)
+            || who.session.is_some_and(|id| id.to_string() == given);
+        if own {
+            return Ok(who);
+        }
+        let given: String = given.chars().take(100).collect();
+        let message = format!(
+            "the token is `{}`'s and the request says it comes from `{given}`: identity is the \
+             token's alone; leave it out",
+            who.name
+        );
+        Err(EngineError::Forbidden { message })
+    }
+
+    /// The identity of a session.
+    pub(crate) async fn who_session(&self, session: SessionId) -> Result<Who, EngineError> {
+        let line = self.line(session).await?;
+        let mut names = Vec::with_capacity(line.len());
+        for agent in line.iter() {
+            let agent = self.cortex.agent(*agent).await?;
+            let agent = agent.ok_or_else(|| EngineError::not_found("Agent"))?;
+            names.push(agent.spec.name.clone());
+        }
+        let name = names.first().cloned().unwrap_or_default();
+        let agent = line.first().copied();
+        Ok(Who { name, agent, session: Some(session), line: names, role: None })
+    }
+
+    async fn line(&self, session: SessionId) -> Result<Line, EngineError> {
+        let lines = &self.cortex.mesh.lines;
+        if let Some(line) = lock(lines).get(&session) {
+            return Ok(Arc::clone(line));
+        }
+        let (mut agents, mut next) = (Vec::new(), Some(session));
+        while let Some(id) = next {
+            if agents.len() == DEEPEST {
+                // Rather nothing than what a parent may not.
+                let message = format!("more than {DEEPEST} runs stand above this one");
+                return Err(EngineError::Forbidden { message });
+            }
+            let row = self.find_session(id).await?;
+            agents.push(row.agent);
+            next = row.parent;
+        }
+        let line: Line = agents.into();
+        let mut lines = lock(lines);
+        if lines.len() >= KEPT_LINES {
+            lines.clear();
+        }
+        lines.insert(session, Arc::clone(&line));
+        Ok(line)
+    }
+
+    /// Lets through what the matrix allows, for agents, or the role, for keys. `what` says in
+    /// words what is denied.
+    pub(crate) async fn permit(
+        &self,
+        who: &Who,
+        verb: Verb,
+        object: &str,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), EngineError> {
+        let verdict = self.cortex.mesh.acl.matrix().may_in_line(&who.line, verb, object);
+        self.permitted(who, verb, object, verdict, what).await
+    }
+
+    /// As [`Engine::permit`], with the matrix's verdict.
+    pub(crate) async fn permitted(
+        &self,
+        who: &Who,
+        verb: Verb,
+        object: &str,
+        verdict: Verdict,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), EngineError> {
+        if let Some(role) = who.role {
+            let least = match verb {
+                Verb::Read => Role::Viewer,
+                Verb::Message
+                | Verb::Publish
+                | Verb::Subscribe
+                | Verb::Write
+                | Verb::Api
+                | Verb::Model
+                | Verb::Spawn => Role::Operator,
+            };
+            return Caller { name: who.name.clone(), rights: Rights::Role(role) }.require(least);
+        }
+        if verdict.allowed {
+            return Ok(());
+        }
+        let now = self.cortex.clock.now();
+        let payload = json!({
+            "agent": who.name, "run_id": who.session, "verb": verb, "object": object,
+            "rule": verdict.rule, "ask_for": verdict.ask_for,
+        });
+        let told = explained(event("acl.denied", now, payload), vec![], vec![]);
+        if let Err(err) = self.cortex.store.commit(told).await {
+            tracing::warn!(error = %err, "a denial is not in the log");
+        }
+        Err(denied(what(), &verdict))
+    }
+
+    /// An agent that a caller may look at: its own, or with a role any.
+    pub(crate) async fn mailbox_of(
+        &self,
+        by: &Caller,
+        agent: Option<&str>,
+        least: Role,
+    ) -> Result<(Who, AgentId), EngineError> {
+        match &by.rights {
+            Rights::Session { .. } => {
+                let who = self.who(by, agent).await?;
+                let agent = who.agent()?;
+                Ok((who, agent))
+            }
+            Rights::Role(_) => {
+                by.require(least)?;
+                let who = self.who(by, None).await?;
+                let Some(agent) = agent else {
+                    return Err(EngineError::invalid("agent_id", "agent_id must name an agent"));
+                };
+                Ok((who, self.find_agent(agent).await?.id))
+            }
+        }
+    }
+}

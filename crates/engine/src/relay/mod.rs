@@ -1,0 +1,374 @@
+//! Model calls of others, passed on: who asks, may they, what may it cost, what did it cost.
+//!
+//! ```text
+//! Caller (proved) ─▶ may it name this model ─▶ plan ─▶ reserve ─▶ open ─▶ bytes ─▶ settle
+//! ```
+//!
+//! Where a limit applies, nothing is sent before the most that it can cost is reserved on disk; where
+//! none does, the reservation is on its way there. However a call ends, it is settled once: by its
+//! figures, by what was streamed when it broke off or nobody wanted the rest, and by nothing when
+//! the provider refused it.
+
+mod tab;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use overmind_core::acl::Verb;
+use overmind_core::budget::{self, Ask, Spend};
+use overmind_core::command::Launch;
+use overmind_core::enclosure::Network;
+use overmind_core::ids::{AgentId, ColonyId, SessionId};
+use overmind_core::model::Models;
+use overmind_core::process::prompt::Provider;
+use overmind_core::relay::{
+    Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
+};
+use overmind_core::row::Role;
+use overmind_core::vault::placeholder::looks_like_one;
+
+use self::tab::{Hold, Seen, Tab};
+pub use self::tab::{Relayed, RelayedBody};
+use crate::caller::{Caller, Rights};
+use crate::error::EngineError;
+use crate::{BudgetError, Engine};
+
+/// The output of a call that names no limit of its own, in tokens: more than models give.
+const MOST_OUTPUT: u64 = 128_000;
+/// Sessions whose agents are remembered.
+const MAX_KNOWN: usize = 10_000;
+
+/// The variable that says where commands reach this server by HTTP.
+pub const GATEWAY: &str = "OVERMIND_GATEWAY";
+
+/// Why a call was not passed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A limit, an unknown price or an emergency stop is in the way.
+    #[error("{}", .0.message())]
+    Budget(budget::Refusal),
+}
+
+/// On whose behalf a call is made. Never changes for a session.
+#[derive(Clone, Debug)]
+struct Party {
+    session: Option<SessionId>,
+    agent: Option<AgentId>,
+    colony: ColonyId,
+    /// The models that it may name; `None`: all there are.
+    models: Option<Arc<[String]>>,
+}
+
+/// What is remembered between calls.
+#[derive(Debug, Default)]
+pub(crate) struct Relaying {
+    parties: Mutex<HashMap<SessionId, Party>>,
+}
+
+impl Engine {
+    /// Who makes a call with this token. With a placeholder of the vault also the provider that it
+    /// leads to, and no other.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`].
+    pub async fn relay_caller(&self, token: &str) -> Result<(Caller, Option<String>), EngineError> {
+        if !looks_like_one(token) {
+            return Ok((self.authenticate(token).await?, None));
+        }
+        let bound = self.vault().resolve_placeholder(token).await.ok_or_else(|| {
+            EngineError::Unauthenticated { message: "the token is not valid".into() }
+        })?;
+        let rights = Rights::Session { session: bound.session, epoch: bound.start };
+        let caller = Caller { name: bound.session.to_string(), rights };
+        Ok((caller, Some(bound.service.name.clone())))
+    }
+
+    /// Passes a call on, with `only` to no other provider. When this answers, the provider has
+    /// begun to.
+    ///
+    /// # Errors
+    ///
+    /// [`RelayError`]; nothing was sent then, or nothing was billed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection to the provider; what was reserved is settled at
+    /// its worst if something had been sent.
+    pub async fn relay(
+        &self,
+        by: &Caller,
+        only: Option<&str>,
+        call: Call,
+    ) -> Result<Relayed, RelayError> {
+        let upstreams = self.upstreams()?;
+        if call.peek.background {
+            let text = "`background` is not passed on: nobody would see what such a call costs";
+            return Err(Refusal::bad_request(text).into());
+        }
+        let party = self.party(by).await?;
+        let hops = upstreams.plan(call.endpoint, &call.peek.model)?;
+        permitted(&party, &call.peek.model, &hops)?;
+        if let Some(only) = only
+            && let Some(hop) = hops.iter().find(|hop| hop.provider != only)
+        {
+            let text = format!(
+                "this placeholder is for `{only}` alone, and model `{}` is of `{}`",
+                call.peek.model.trim(),
+                hop.provider
+            );
+            return Err(Refusal::new(RefusalKind::Forbidden, text).into());
+        }
+        self.matrix_permits(&party, call.peek.model.trim()).await?;
+        let seen = Seen::of(&call, upstreams.capture());
+        let ask = self.ask(by, &party, upstreams, &call, &hops);
+        let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
+        let tab = Tab::new(self, ask, hold, seen);
+        match upstreams.open(&call, &hops).await {
+            Ok(answer) => Ok(tab.opened(answer, &hops)),
+            Err(refusal) => {
+                tab.failed(&refusal, call.endpoint.dialect());
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// The models that a caller may name.
+    ///
+    /// # Errors
+    ///
+    /// [`RelayError`].
+    pub async fn relay_models(
+        &self,
+        by: &Caller,
+        dialect: Dialect,
+    ) -> Result<Vec<Offered>, RelayError> {
+        let upstreams = self.upstreams()?;
+        let party = self.party(by).await?;
+        let mut offered = upstreams.offered(dialect);
+        if let Some(models) = &party.models {
+            offered.retain(|one| may_use(models, &one.name));
+            // What it may name is there, even if only its provider knows that.
+            for name in models.iter().filter(|name| !name.ends_with('*')) {
+                if !offered.iter().any(|one| one.name == *name) {
+                    offered.push(Offered { name: name.clone(), provider: "overmind".into() });
+                }
+            }
+        }
+        Ok(offered)
+    }
+
+    /// Asks the permission matrix, once somebody has said anything in it.
+    async fn matrix_permits(&self, party: &Party, model: &str) -> Result<(), Refusal> {
+        let Some(session) = party.session.filter(|_| !self.permissions().is_empty()) else {
+            return Ok(());
+        };
+        let denied = |err: EngineError| Refusal::new(RefusalKind::Forbidden, err.to_string());
+        let who = self.who_session(session).await.map_err(denied)?;
+        let what = || format!("Agent {} cannot use model {model}", who.name);
+        self.permit(&who, Verb::Model, model, what).await.map_err(denied)
+    }
+
+    fn upstreams(&self) -> Result<&dyn Upstreams, Refusal> {
+        self.models.upstreams().ok_or_else(|| {
+            Refusal::new(RefusalKind::NotFound, "this server passes no model calls on")
+        })
+    }
+
+    async fn party(&self, by: &Caller) -> Result<Party, Refusal> {
+        let session = match &by.rights {
+            Rights::Role(_) => {
+                by.require(Role::Operator)
+                    .map_err(|err| Refusal::new(RefusalKind::Forbidden, err.to_string()))?;
+                return Ok(Party {
+                    session: None,
+                    agent: None,
+                    colony: ColonyId::DEFAULT,
+                    models: None,
+                });
+            }
+            Rights::Session { session, .. } => *session,
+        };
+        let known = || self.relaying.parties.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(party) = known().get(&session) {
+            return Ok(party.clone());
+        }
+        let party = self.party_of(session).await.map_err(|err| {
+            tracing::error!(%session, error = %err, "looking up who makes a model call");
+            Refusal::new(RefusalKind::Internal, "the session's agent could not be looked up")
+        })?;
+        let mut known = known();
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(session, party.clone());
+        Ok(party)
+    }
+
+    async fn party_of(&self, session: SessionId) -> Result<Party, EngineError> {
+        let row = self.find_session(session).await?;
+        let agent = self.spec_of(session).await?.agent;
+        let models = match agent.command {
+            Some(command) if command.models.is_empty() => None,
+            Some(command) => Some(command.models.into()),
+            // A session of our own loop has its one model.
+            None => Some([agent.model].into()),
+        };
+        Ok(Party { session: Some(session), agent: Some(row.agent), colony: row.colony, models })
+    }
+
+    /// What a call may cost at most, wherever it goes.
+    fn ask(
+        &self,
+        by: &Caller,
+        party: &Party,
+        upstreams: &dyn Upstreams,
+        call: &Call,
+        hops: &[Hop],
+    ) -> Ask {
+        let most = match call.endpoint {
+            Endpoint::Embeddings => 0,
+            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::CountTokens => {
+                MOST_OUTPUT
+            }
+        };
+        let usage = call.peek.worst(most);
+        let worst = if call.endpoint.is_billed() {
+            let costs = hops.iter().map(|hop| match upstreams.worst(hop, &usage) {
+                Worst::Costs(microusd) => Some(microusd),
+                Worst::Unknown => None,
+            });
+            let microusd = costs.collect::<Option<Vec<u64>>>();
+            Spend {
+                microusd: microusd.and_then(|costs| costs.into_iter().max()),
+                tokens: usage.input_tokens.saturating_add(usage.output_tokens),
+            }
+        } else {
+            Spend::NONE
+        };
+        let first = hops.first();
+        Ask {
+            call: self.budgets().call_id(),
+            session: party.session,
+            agent: party.agent,
+            colony: party.colony,
+            caller: by.name.clone(),
+            provider: first.map(|hop| hop.provider.clone()).unwrap_or_default(),
+            model: first.map(|hop| hop.model.clone()).unwrap_or_default(),
+            worst,
+            at: self.cortex.clock.now(),
+        }
+    }
+}
+
+/// Whether a party may name a model: by the name that it gave, or by where that leads.
+fn permitted(party: &Party, model: &str, hops: &[Hop]) -> Result<(), Refusal> {
+    let Some(models) = &party.models else { return Ok(()) };
+    if may_use(models, model.trim()) || hops.iter().all(|hop| may_use(models, &hop.model)) {
+        return Ok(());
+    }
+    let text = format!(
+        "this session's agent may not use model `{model}`; it may use {}. An operator can add it to \
+         `models` of the agent's command",
+        models.join(", ")
+    );
+    Err(Refusal::new(RefusalKind::Forbidden, text))
+}
+
+fn refused(err: BudgetError) -> RelayError {
+    match err {
+        BudgetError::Refused(refusal) => RelayError::Budget(refusal),
+        err @ (BudgetError::Twice(_) | BudgetError::Store(_)) => {
+            tracing::error!(error = %err, "a model call could not be reserved for");
+            let text = "the budget could not be written down, so the call was not made";
+            Refusal::new(RefusalKind::Overloaded, text).into()
+        }
+    }
+}
+
+/// What agents' programs need to know to ask this server for models.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Door {
+    /// Without a slash at its end; `None` where no program could reach it.
+    server: Option<String>,
+    openai: bool,
+    anthropic: bool,
+}
+
+impl Door {
+    /// `environment`: what all commands have.
+    pub(crate) fn new(environment: &[(String, String)], models: &dyn Models) -> Self {
+        let server = environment.iter().find(|(name, _)| name == GATEWAY);
+        let ready = |dialect| models.upstreams().is_some_and(|all| all.is_ready(dialect));
+        Self {
+            server: server.map(|(_, at)| at.trim_end_matches('/').to_owned()),
+            openai: ready(Dialect::OpenAi),
+            anthropic: ready(Dialect::Anthropic),
+        }
+    }
+
+    /// Where a life's program is to ask, if it is to.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot, though its agent wants it.
+    pub(crate) fn of(&self, launch: &Launch) -> Result<Option<&str>, String> {
+        let own = launch.env.iter().chain(&launch.env_from).any(|(name, _)| {
+            ["ANTHROPIC_", "OPENAI_", "CODEX_"].iter().any(|start| name.starts_with(start))
+        });
+        let reaches = launch.network == Network::Host;
+        let wanted = match (launch.gateway, launch.provider) {
+            (Some(wanted), _) => wanted,
+            (None, Provider::Claude) => self.anthropic && !own && reaches,
+            (None, Provider::Codex) => self.openai && !own && reaches,
+            (None, Provider::Raw | Provider::Lines) => false,
+        };
+        match (&self.server, wanted) {
+            (_, false) => Ok(None),
+            (Some(server), true) => Ok(Some(server)),
+            (None, true) if launch.gateway.is_none() => Ok(None),
+            (None, true) => Err("its program is to ask this server for models, and this server \
+                                 listens at no TCP address without TLS: set `listen`"
+                .to_owned()),
+        }
+    }
+}
+
+/// The variables that point a program at this server.
+pub(crate) fn variables(
+    provider: Provider,
+    server: &str,
+    token: &str,
+) -> Vec<(&'static str, String)> {
+    let anthropic = ("ANTHROPIC_BASE_URL", format!("{server}/llm/anthropic"));
+    let openai = ("OPENAI_BASE_URL", format!("{server}/llm/openai/v1"));
+    let token = || token.to_owned();
+    match provider {
+        Provider::Claude => vec![anthropic, ("ANTHROPIC_AUTH_TOKEN", token())],
+        Provider::Codex => vec![openai, ("OPENAI_API_KEY", token())],
+        Provider::Raw | Provider::Lines => {
+            vec![anthropic, ("ANTHROPIC_API_KEY", token()), openai, ("OPENAI_API_KEY", token())]
+        }
+    }
+}
+
+/// The command line that does the same for a program that does not go by variables: Codex.
+pub(crate) fn arguments(provider: Provider, server: &str, argv: Vec<String>) -> Vec<String> {
+    let is_codex = provider == Provider::Codex
+        && matches!(argv.as_slice(), [program, exec, ..] if program == "codex" && exec == "exec");
+    if !is_codex {
+        return argv;
+    }
+    let settings = [
+        "model_provider=\"overmind\"".to_owned(),
+        "model_providers.overmind.name=\"Overmind\"".to_owned(),
+        format!("model_providers.overmind.base_url=\"{server}/llm/openai/v1\""),
+        "model_providers.overmind.env_key=\"OPENAI_API_KEY\"".to_owned(),
+        "model_providers.overmind.wire_api=\"responses\"".to_owned(),
+    ];
+    let (before, after) = argv.split_at(2);
+    let set = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+    before.iter().cloned().chain(set).chain(after.iter().cloned()).collect()
+}

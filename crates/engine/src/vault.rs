@@ -1,0 +1,479 @@
+//! Secrets, services and grants: in memory for who looks them up, at rest in commits.
+//!
+//! [`Vault::open`] reads all rows once and decrypts what it can. A vault that cannot be opened is
+//! no reason not to start: it says what is locked, and [`crate::Engine::vault_unlock`] tries again.
+//! Looking up is a read lock and a map; changes go one at a time through a commit and then into
+//! memory, so that a rotation holds from the next call on. `uses` writes down who used what.
+
+mod absent;
+mod calls;
+mod change;
+mod services;
+mod uses;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use overmind_core::ids::SessionId;
+use overmind_core::row::Role;
+use overmind_core::store::{Store, StoreError};
+use overmind_core::time::{Clock, Timestamp};
+use overmind_core::vault::grant::{self, Grant, GrantKind, GrantRow};
+use overmind_core::vault::outbound::Outbound;
+use overmind_core::vault::placeholder::Placeholder;
+use overmind_core::vault::rows::VaultRows;
+use overmind_core::vault::service::{LlmFormat, Service};
+use overmind_core::vault::{
+    Protection, SealError, Sealer, Secret, SecretName, SecretRow, SecretUses, Secrets, Use,
+};
+
+pub use self::calls::{ServiceCall, ServiceReply};
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+use uses::Pending;
+
+/// What a vault is made of.
+#[derive(Debug)]
+pub struct VaultParts {
+    pub store: Arc<dyn Store>,
+    pub rows: Arc<dyn VaultRows>,
+    pub sealer: Arc<dyn Sealer>,
+    pub clock: Arc<dyn Clock>,
+    /// Services that the operator's file declares. They go before those of the API, and both before
+    /// the built-in ones of the same name.
+    pub services: Vec<Service>,
+    /// Names of credentials that the server's environment has, too.
+    pub environment: BTreeSet<String>,
+    /// Through which calls of services leave; without it there are none.
+    pub outbound: Option<Arc<dyn Outbound>>,
+    /// Where commands reach this server by HTTP, if anywhere: `http://127.0.0.1:8420`.
+    pub door: Option<String>,
+    /// Makes and checks placeholders: 32 random bytes that outlive a restart.
+    pub token_key: [u8; 32],
+}
+
+/// All of it. [`Secrets`] for whoever needs a key.
+pub struct Vault {
+    parts: VaultParts,
+    state: RwLock<State>,
+    /// One change at a time: what is decided on is what stands when it is committed.
+    change: tokio::sync::Mutex<()>,
+    pending: Pending,
+    /// Calls of services within a minute.
+    rates: calls::Rates,
+}
+
+#[derive(Default)]
+struct State {
+    secrets: BTreeMap<SecretName, Held>,
+    grants: BTreeMap<Grant, GrantRow>,
+    services: BTreeMap<String, (Arc<Service>, Origin)>,
+    uses: HashMap<SecretName, SecretUses>,
+    /// Why the vault as a whole does not open.
+    locked: Option<String>,
+}
+
+/// A secret.
+struct Held {
+    /// Its versions, the newest last. Never empty.
+    versions: Vec<SecretRow>,
+    current: Result<Secret, SealError>,
+}
+
+impl Held {
+    fn newest(&self) -> &SecretRow {
+        self.versions.last().expect("a secret has a version")
+    }
+}
+
+/// Who declared a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    BuiltIn,
+    /// By the API.
+    Declared,
+    /// In the operator's file.
+    File,
+}
+
+impl Origin {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BuiltIn => "built_in",
+            Self::Declared => "declared",
+            Self::File => "file",
+        }
+    }
+}
+
+/// A secret without its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretView {
+    pub name: SecretName,
+    pub version: u32,
+    /// All versions that are kept, the newest first.
+    pub versions: Vec<u32>,
+    pub created_at: Timestamp,
+    pub created_by: String,
+    pub uses: u64,
+    pub last_used_at: Option<Timestamp>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+    /// The environment has one of this name, too; this one goes before it.
+    pub shadows_environment: bool,
+}
+
+/// A service, and whether it can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceView {
+    pub service: Arc<Service>,
+    pub origin: Origin,
+    /// There is a key for it, or it needs none.
+    pub ready: bool,
+}
+
+/// The whole in a few words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VaultStatus {
+    pub locked: Option<String>,
+    /// `None` while there is no key, or it is locked.
+    pub protection: Option<Protection>,
+    pub secrets: usize,
+    /// Secrets that do not open, though the vault does.
+    pub damaged: usize,
+}
+
+/// What a placeholder that holds opens.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    pub session: SessionId,
+    /// The start that it was made for.
+    pub start: u32,
+    pub colony: overmind_core::ids::ColonyId,
+    pub agent: overmind_core::ids::AgentId,
+    pub agent_name: String,
+    pub service: Arc<Service>,
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vault")
+            .field("secrets", &self.state().secrets.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Vault {
+    /// Reads everything. What cannot be decrypted is said in the log and by
+    /// [`crate::Engine::vault_status`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when the rows cannot be read.
+    pub async fn open(parts: VaultParts) -> Result<Arc<Self>, StoreError> {
+        let this = Arc::new(Self {
+            state: RwLock::new(State {
+                services: services::before(&parts.services),
+                ..State::default()
+            }),
+            parts,
+            change: tokio::sync::Mutex::new(()),
+            pending: Pending::default(),
+            rates: calls::Rates::default(),
+        });
+        let mut secrets: BTreeMap<SecretName, Vec<SecretRow>> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = this.parts.rows.secrets(after.take(), 1000).await?;
+            let Some(last) = page.last() else { break };
+            after = Some((last.name.clone(), last.version));
+            for row in page {
+                secrets.entry(row.name.clone()).or_default().push(row);
+            }
+        }
+        let grants = this.parts.rows.grants().await?;
+        let declared = this.parts.rows.services().await?;
+        let uses = this.parts.rows.uses().await?;
+        {
+            let mut state = this.state_mut();
+            for (name, value) in declared {
+                services::declared(&mut state.services, &name, value);
+            }
+            state.grants = grants.into_iter().map(|row| (row.grant.clone(), row)).collect();
+            state.uses = uses.into_iter().map(|uses| (uses.name.clone(), uses)).collect();
+            let locked = || SealError::Locked { reason: "it was not opened yet".to_owned() };
+            state.secrets = secrets
+                .into_iter()
+                .map(|(name, versions)| (name, Held { versions, current: Err(locked()) }))
+                .collect();
+        }
+        if let Err(err) = this.unlock(None).await {
+            tracing::warn!(error = %err, "secrets are not to be had");
+        }
+        Ok(this)
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the master key, and decrypts all secrets with it.
+    async fn unlock(self: &Arc<Self>, passphrase: Option<Secret>) -> Result<(), SealError> {
+        let needed: BTreeSet<String> = {
+            let state = self.state();
+            let rows = state.secrets.values().flat_map(|held| &held.versions);
+            rows.map(|row| row.sealed.master.clone()).collect()
+        };
+        let this = Arc::clone(self);
+        // A passphrase is slow on purpose.
+        let opened = tokio::task::spawn_blocking(move || {
+            let needed: Vec<String> = needed.into_iter().collect();
+            let opened = this.parts.sealer.unlock(&needed, passphrase.as_ref());
+            this.decrypt();
+            opened
+        });
+        let opened = opened.await.unwrap_or_else(|err| {
+            let reason = format!("opening it failed: {err}");
+            Err(SealError::Locked { reason })
+        });
+        let mut state = self.state_mut();
+        state.locked = match (&opened, self.parts.sealer.protection()) {
+            (Err(SealError::Locked { reason }), None) => Some(reason.clone()),
+            (Err(err), None) => Some(err.to_string()),
+            (Ok(()), _) | (Err(_), Some(_)) => None,
+        };
+        opened
+    }
+
+    /// Decrypts every version of every secret: the old ones too must be masked where they appear.
+    fn decrypt(&self) {
+        let mut state = self.state_mut();
+        let mut plain = Vec::new();
+        for (name, held) in &mut state.secrets {
+            let newest = held.newest().version;
+            for row in &held.versions {
+                let opened = self.parts.sealer.open(name, row.version, &row.sealed);
+                if let Ok(secret) = &opened {
+                    plain.push(secret.clone());
+                }
+                if row.version == newest {
+                    if let Err(err @ SealError::Damaged { .. }) = &opened {
+                        tracing::error!(error = %err, "a secret cannot be used");
+                    }
+                    held.current = opened;
+                }
+            }
+        }
+        let texts: Vec<&str> = plain.iter().map(Secret::expose).collect();
+        if !self.parts.rows.learn(&texts) {
+            tracing::error!("a secret of the vault cannot be masked in what is written");
+        }
+    }
+
+    /// A secret for an agent; `None` when there is none of that name.
+    ///
+    /// # Errors
+    ///
+    /// Inside: why the agent does not get it, and what to do.
+    pub(crate) fn for_agent(&self, name: &str, for_what: Use) -> Option<Result<Secret, String>> {
+        let name: SecretName = name.parse().ok()?;
+        let agent = for_what.agent.clone().unwrap_or_default();
+        let found = {
+            let state = self.state();
+            let held = state.secrets.get(&name)?;
+            let grants = state.grants.keys();
+            if grant::by_which(grants, &agent, GrantKind::Secret, name.as_str()).is_none() {
+                return Some(Err(format!(
+                    "the agent `{agent}` may not use the secret `{name}`; to do: {}",
+                    grant::remedy(&agent, GrantKind::Secret, name.as_str())
+                )));
+            }
+            held.current.clone()
+        };
+        if found.is_ok() {
+            self.pending.note(name, for_what, self.parts.clock.now());
+        }
+        Some(found.map_err(|err| err.to_string()))
+    }
+
+    /// Whether the agent may call the service.
+    pub fn may_call(&self, agent: &str, service: &str) -> bool {
+        let state = self.state();
+        grant::by_which(state.grants.keys(), agent, GrantKind::Service, service).is_some()
+    }
+
+    /// The service of this name as it stands now.
+    pub fn service(&self, name: &str) -> Option<Arc<Service>> {
+        self.state().services.get(name).map(|(service, _)| Arc::clone(service))
+    }
+
+    /// Where commands find the service: here, in the form that its clients expect.
+    pub(crate) fn door(&self, service: &Service) -> Option<String> {
+        let door = self.parts.door.as_ref()?.trim_end_matches('/');
+        Some(match service.kind {
+            Some(LlmFormat::Openai) => format!("{door}/llm/openai/v1"),
+            Some(LlmFormat::Anthropic) => format!("{door}/llm/anthropic"),
+            Some(LlmFormat::Gemini) | None => format!("{door}/api/services/{}", service.name),
+        })
+    }
+
+    /// What a start of a session gets in place of the service's key.
+    pub fn placeholder(&self, session: SessionId, start: u32, service: &Service) -> String {
+        let anthropic = service.kind == Some(LlmFormat::Anthropic);
+        let service = service.name.clone();
+        Placeholder { session, start, service }.token(&self.parts.token_key, anthropic)
+    }
+
+    /// What `token` opens: it was made here, its session lives in the start that it was made for,
+    /// its service is there, and the agent may still call it. One look-up of a row by its id.
+    pub async fn resolve_placeholder(&self, token: &str) -> Option<Bound> {
+        let placeholder = Placeholder::of_token(token, &self.parts.token_key)?;
+        let Placeholder { session, start, service } = placeholder;
+        let row = self.parts.store.session_fetch(session).await.ok()??;
+        let current = row.command.as_ref().map_or(row.epoch, |command| command.life);
+        if current != start || row.status.is_terminal() {
+            return None;
+        }
+        let agent = self.parts.store.agent_fetch(row.agent).await.ok()??;
+        let service = self.service(&service)?;
+        if !self.may_call(&agent.spec.name, &service.name) {
+            return None;
+        }
+        Some(Bound {
+            session,
+            start,
+            colony: row.colony,
+            agent: row.agent,
+            agent_name: agent.spec.name,
+            service,
+        })
+    }
+}
+
+impl Secrets for Vault {
+    fn get(&self, name: &str) -> Option<Secret> {
+        self.get_for(name, Use::default())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let Ok(name) = name.parse::<SecretName>() else { return false };
+        self.state().secrets.get(&name).is_some_and(|held| held.current.is_ok())
+    }
+
+    fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
+        let name: SecretName = name.parse().ok()?;
+        let secret = self.state().secrets.get(&name)?.current.clone().ok()?;
+        self.pending.note(name, for_what, self.parts.clock.now());
+        Some(secret)
+    }
+}
+
+impl Engine {
+    /// The whole in a few words.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn vault_status(&self, by: &Caller) -> Result<VaultStatus, EngineError> {
+        by.require(Role::Viewer)?;
+        let state = self.vault.state();
+        let damaged = |held: &&Held| matches!(held.current, Err(SealError::Damaged { .. }));
+        Ok(VaultStatus {
+            locked: state.locked.clone(),
+            protection: self.vault.parts.sealer.protection(),
+            secrets: state.secrets.len(),
+            damaged: state.secrets.values().filter(damaged).count(),
+        })
+    }
+
+    /// Secrets by name, those after `after` only, at most `limit`. Never their values.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`] for all but admins: names tell much.
+    pub fn secret_list(
+        &self,
+        by: &Caller,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<SecretView>, EngineError> {
+        by.require(Role::Admin)?;
+        let state = self.vault.state();
+        let all = state.secrets.iter().filter(|(name, _)| after.is_none_or(|a| name.as_str() > a));
+        Ok(all
+            .take(limit as usize)
+            .map(|(name, held)| self.vault.view(&state, name, held))
+            .collect())
+    }
+
+    /// Grants in their order, those after `after` only, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn grant_list(
+        &self,
+        by: &Caller,
+        after: Option<&Grant>,
+        limit: u32,
+    ) -> Result<Vec<GrantRow>, EngineError> {
+        by.require(Role::Viewer)?;
+        let state = self.vault.state();
+        let all = state.grants.values().filter(|row| after.is_none_or(|after| row.grant > *after));
+        Ok(all.take(limit as usize).cloned().collect())
+    }
+
+    /// Services by name, those after `after` only, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn service_list(
+        &self,
+        by: &Caller,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<ServiceView>, EngineError> {
+        by.require(Role::Viewer)?;
+        let state = self.vault.state();
+        let all = state.services.iter().filter(|(name, _)| after.is_none_or(|a| name.as_str() > a));
+        let view = |(_, (service, origin)): (&String, &(Arc<Service>, Origin))| {
+            let held = state.secrets.get(&service.secret);
+            ServiceView {
+                service: Arc::clone(service),
+                origin: *origin,
+                ready: service.key_optional || held.is_some_and(|held| held.current.is_ok()),
+            }
+        };
+        Ok(all.take(limit as usize).map(view).collect())
+    }
+}
+
+impl Vault {
+    fn view(&self, state: &State, name: &SecretName, held: &Held) -> SecretView {
+        let newest = held.newest();
+        let uses = state.uses.get(name);
+        let pending = self.pending.of(name);
+        SecretView {
+            name: name.clone(),
+            version: newest.version,
+            versions: held.versions.iter().rev().map(|row| row.version).collect(),
+            created_at: newest.created_at,
+            created_by: newest.created_by.clone(),
+            uses: uses.map_or(0, |uses| uses.uses) + pending.map_or(0, |(uses, _)| uses),
+            last_used_at: pending.map(|(_, at)| at).or(uses.map(|uses| uses.last_used_at)),
+            problem: held.current.as_ref().err().map(ToString::to_string),
+            shadows_environment: self
+                .parts
+                .environment
+                .iter()
+                .any(|other| other.parse::<SecretName>().is_ok_and(|other| other == *name)),
+        }
+    }
+}

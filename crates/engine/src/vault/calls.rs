@@ -1,0 +1,349 @@
+//! Calls of services in the name of a session: the key is placed here, and what comes back is
+//! looked through for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use overmind_core::acl::Verb;
+use overmind_core::encoded;
+use overmind_core::ids::SessionId;
+use overmind_core::row::Role;
+use overmind_core::store::{Change, Commit, NewEvent, StreamId};
+use overmind_core::time::Timestamp;
+use overmind_core::vault::outbound::{OutboundCall, OutboundError, SecretHeader};
+use overmind_core::vault::placeholder::looks_like_one;
+use overmind_core::vault::resolve::{HeaderFate, Placed};
+use overmind_core::vault::rows::minute;
+use overmind_core::vault::service::{Method, Service};
+use overmind_core::vault::{Secret, Secrets as _, Use};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::Vault;
+use crate::Engine;
+use crate::caller::Rights;
+use crate::error::EngineError;
+
+/// What stands in an answer where the key stood.
+const MASK: &str = "[redacted:secret]";
+
+/// Headers of an answer that are about the connection, or would set something here.
+const NOT_HANDED_ON: [&str; 11] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "keep-alive",
+    "proxy-authenticate",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "www-authenticate",
+];
+
+/// A call as somebody makes it. Nothing in it says where it goes.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceCall {
+    pub service: String,
+    /// In capitals.
+    pub method: String,
+    /// Below the service's URL, as it was written.
+    pub path: String,
+    pub query: Option<String>,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub body: Vec<u8>,
+}
+
+/// What the service said, without the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceReply {
+    pub status: u16,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub body: Vec<u8>,
+    /// The body was longer than the service's limit.
+    pub truncated: bool,
+}
+
+/// Calls of each service in the minute under way.
+#[derive(Debug, Default)]
+pub(super) struct Rates(Mutex<HashMap<String, (i64, u32)>>);
+
+impl Rates {
+    /// Counts one more, if there may be one more.
+    fn admits(&self, service: &Service, now: Timestamp) -> bool {
+        let most = service.limits.per_minute;
+        if most == 0 {
+            return true;
+        }
+        let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = minute(now);
+        rates.retain(|_, (at, _)| *at == now);
+        let (_, count) = rates.entry(service.name.clone()).or_insert((now, 0));
+        *count += 1;
+        *count <= most
+    }
+}
+
+/// In whose name a call is made.
+struct For {
+    session: Option<SessionId>,
+    agent: Option<String>,
+}
+
+impl Engine {
+    /// Calls a service with its key placed. `token`: a placeholder for this very service, a
+    /// session's own token, or an admin's.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] without a grant;
+    /// [`EngineError::Invalid`] for what may not be called; [`EngineError::Busy`] beyond the
+    /// service's rate; [`EngineError::Unavailable`] without a key, or when the service does not
+    /// answer.
+    pub async fn service_call(
+        &self,
+        token: &str,
+        call: ServiceCall,
+    ) -> Result<ServiceReply, EngineError> {
+        let vault = Arc::clone(&self.vault);
+        let who = self.called_by(token, &call.service).await?;
+        let found = vault.service(&call.service);
+        let service = found.ok_or_else(|| EngineError::not_found("Service"))?;
+        let method = Method::parse(&call.method).ok_or_else(|| {
+            EngineError::invalid("method", format!("no service is called by {}", call.method))
+        })?;
+        let resolved = service
+            .resolve(method, &call.path, call.query.as_deref())
+            .map_err(|refused| EngineError::invalid("path", refused.to_string()))?;
+        let limits = service.limits;
+        if call.body.len() as u64 > limits.request_bytes {
+            let text =
+                format!("a call of `{}` has at most {} bytes", service.name, limits.request_bytes);
+            return Err(EngineError::invalid("body", text));
+        }
+        let Some(outbound) = vault.parts.outbound.clone() else {
+            let message = "this server calls no services".to_owned();
+            return Err(EngineError::Unavailable { message });
+        };
+        if !vault.rates.admits(&service, vault.parts.clock.now()) {
+            let message = format!(
+                "`{}` may be called {} times a minute: wait for the next",
+                service.name, limits.per_minute
+            );
+            return Err(EngineError::Busy { message });
+        }
+        let for_what = Use {
+            session: who.session,
+            agent: who.agent.clone(),
+            service: Some(service.name.clone()),
+            host: Some(resolved.host.clone()),
+        };
+        let key = vault.get_for(service.secret.as_str(), for_what);
+        if key.is_none() && !service.key_optional {
+            let message =
+                format!("`{}` has no key: `overmind vault set {}`", service.name, service.secret);
+            return Err(EngineError::Unavailable { message });
+        }
+        let mut headers = forwarded(&service, call.headers)?;
+        let mut url = Zeroizing::new(resolved.url.clone());
+        match key.as_ref().map(|key| service.place(&resolved, key)) {
+            Some(Placed::Header { name, value }) => {
+                headers.push((name, Zeroizing::new(value.as_bytes().to_vec())));
+            }
+            Some(Placed::Url(placed)) => url = placed,
+            Some(Placed::Nothing) | None => {}
+        }
+        for (name, value) in &service.headers {
+            headers.push((name.to_ascii_lowercase(), Zeroizing::new(value.as_bytes().to_vec())));
+        }
+        let sent = outbound.send(OutboundCall {
+            method,
+            url,
+            headers,
+            body: call.body,
+            timeout: Duration::from_millis(u64::from(limits.timeout_ms)),
+            max_response: usize::try_from(limits.response_bytes).unwrap_or(usize::MAX),
+            private: service.may_be_private(),
+        });
+        let reply = sent.await.map_err(|err| failed(&service, &err))?;
+        let mut handed_on = ServiceReply {
+            status: reply.status,
+            headers: reply
+                .headers
+                .into_iter()
+                .filter(|(name, _)| !NOT_HANDED_ON.contains(&name.as_str()))
+                .collect(),
+            body: reply.body,
+            truncated: reply.truncated,
+        };
+        if let Some(key) = key
+            && masked(&mut handed_on, &key)
+        {
+            self.alarmed(&service, &who).await?;
+        }
+        Ok(handed_on)
+    }
+
+    /// Who calls, if they may.
+    async fn called_by(&self, token: &str, service: &str) -> Result<For, EngineError> {
+        if looks_like_one(token) {
+            let wrong =
+                || EngineError::Unauthenticated { message: "the token is not valid".into() };
+            let bound = self.vault.resolve_placeholder(token).await.ok_or_else(wrong)?;
+            if bound.service.name != service {
+                let message = format!("this placeholder is for `{}` alone", bound.service.name);
+                return Err(EngineError::Forbidden { message });
+            }
+            self.matrix_permits_api(bound.session, service).await?;
+            return Ok(For { session: Some(bound.session), agent: Some(bound.agent_name) });
+        }
+        let caller = self.authenticate(token).await?;
+        match caller.rights {
+            Rights::Session { session, .. } => {
+                let row = self.cortex.store.session_fetch(session).await?;
+                let row = row.ok_or_else(|| EngineError::not_found("Run"))?;
+                let agent = self.cortex.store.agent_fetch(row.agent).await?;
+                let agent = agent.ok_or_else(|| EngineError::not_found("Agent"))?.spec.name;
+                if !self.vault.may_call(&agent, service) {
+                    use overmind_core::vault::grant::{GrantKind, remedy};
+                    let message = format!(
+                        "the agent `{agent}` may not call the service `{service}`; to do: {}",
+                        remedy(&agent, GrantKind::Service, service)
+                    );
+                    return Err(EngineError::Forbidden { message });
+                }
+                self.matrix_permits_api(session, service).await?;
+                Ok(For { session: Some(session), agent: Some(agent) })
+            }
+            Rights::Role(_) => {
+                caller.require(Role::Admin)?;
+                Ok(For { session: None, agent: None })
+            }
+        }
+    }
+
+    /// Asks the permission matrix, once somebody has said anything in it.
+    async fn matrix_permits_api(
+        &self,
+        session: SessionId,
+        service: &str,
+    ) -> Result<(), EngineError> {
+        if self.permissions().is_empty() {
+            return Ok(());
+        }
+        let who = self.who_session(session).await?;
+        let what = || format!("Agent {} cannot access {service}", who.name);
+        self.permit(&who, Verb::Api, service, what).await
+    }
+
+    /// A service gave its own key away.
+    async fn alarmed(&self, service: &Service, who: &For) -> Result<(), EngineError> {
+        let ts = self.vault.parts.clock.now();
+        tracing::warn!(service = service.name, "an answer of a service repeated its key");
+        let payload = json!({
+            "alarm": "key_in_answer", "service": service.name, "secret": service.secret,
+            "session": who.session, "agent": who.agent,
+        });
+        let event = NewEvent { stream: StreamId::System, kind: "vault.leaked", ts, payload };
+        let changes: Vec<Change> =
+            who.session.map(|session| self.cortex.alarms.raise(session, ts)).into_iter().collect();
+        let commit = Commit { guards: Vec::new(), events: vec![event], changes };
+        self.cortex.store.commit(commit).await?;
+        Ok(())
+    }
+}
+
+fn forwarded(
+    service: &Service,
+    headers: Vec<(String, Vec<u8>)>,
+) -> Result<Vec<SecretHeader>, EngineError> {
+    let mut all = Vec::new();
+    for (name, value) in headers {
+        match service.header_fate(&name, &value) {
+            HeaderFate::Forward => all.push((name.to_ascii_lowercase(), Zeroizing::new(value))),
+            HeaderFate::Drop => {}
+            HeaderFate::Refuse => {
+                return Err(EngineError::invalid("headers", "a header holds a line end"));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn failed(service: &Service, err: &OutboundError) -> EngineError {
+    EngineError::Unavailable { message: format!("calling `{}`: {err}", service.name) }
+}
+
+/// Masks the key, as it is and encoded, in what came back; whether there was any.
+fn masked(reply: &mut ServiceReply, key: &Secret) -> bool {
+    let mut forms = encoded::forms(key.expose());
+    forms.push(key.expose().to_owned());
+    forms.sort_by_key(|form| std::cmp::Reverse(form.len()));
+    let mut found = false;
+    for form in &forms {
+        found |= replaced(&mut reply.body, form);
+        for (_, value) in &mut reply.headers {
+            found |= replaced(value, form);
+        }
+    }
+    found
+}
+
+fn replaced(bytes: &mut Vec<u8>, form: &str) -> bool {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        if !text.contains(form) {
+            return false;
+        }
+        *bytes = text.replace(form, MASK).into_bytes();
+        return true;
+    }
+    let mut found = false;
+    while let Some(at) = bytes.windows(form.len()).position(|part| part == form.as_bytes()) {
+        bytes.splice(at..at + form.len(), MASK.bytes());
+        found = true;
+    }
+    found
+}
+
+impl Vault {
+    /// The action of a service by its name: method and path.
+    pub fn action(
+        &self,
+        service: &str,
+        action: &str,
+    ) -> Option<overmind_core::vault::service::Action> {
+        self.service(service)?.action(action).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_masked_wherever_it_stands_in_an_answer() {
+        let key = Secret::new("the-real-key-4711").unwrap();
+        let base64 = encoded::forms(key.expose()).into_iter().max_by_key(String::len).unwrap();
+        let reply = |body: &[u8]| ServiceReply {
+            status: 200,
+            headers: vec![("x-echo".into(), b"a the-real-key-4711 b".to_vec())],
+            body: body.to_vec(),
+            truncated: false,
+        };
+        let mut odd = b"\xff\xfe the-real-key-4711 \xff".to_vec();
+        odd.extend_from_slice(base64.as_bytes());
+        for body in [b"x the-real-key-4711 y".as_slice(), base64.as_bytes(), &odd] {
+            let mut reply = reply(body);
+            assert!(masked(&mut reply, &key));
+            let all = [reply.body.as_slice(), &reply.headers[0].1].concat();
+            let shown = String::from_utf8_lossy(&all).into_owned();
+            assert!(shown.contains(MASK) && !shown.contains("4711"), "{shown}");
+            assert!(!shown.contains(&base64), "{shown}");
+        }
+        let mut clean = ServiceReply { headers: Vec::new(), ..reply(b"nothing in it") };
+        assert!(!masked(&mut clean, &key));
+        assert_eq!(clean.body, b"nothing in it");
+    }
+}

@@ -1,0 +1,590 @@
+//! Calls of others, passed on: [`overmind_core::relay::Upstreams`] over the same providers, keys and
+//! connections as our own calls.
+//!
+//! Start at [`Gateway::open`](Upstreams::open): it asks one hop after the other, with the retries that
+//! can help, until one has answered. From then on the caller has its bytes as they come.
+
+mod body;
+mod lanes;
+mod scan;
+mod scripted;
+mod tape;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use memchr::memmem;
+use overmind_core::Fut;
+use overmind_core::model::Usage;
+use overmind_core::relay::{
+    Answer, Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, head,
+};
+use serde_json::Value;
+
+use self::body::{Body, Shape, Swallow};
+pub(crate) use self::lanes::Lanes;
+use self::scan::Meter;
+pub(crate) use self::tape::{Player, Recorder};
+use crate::config::{Format, Provider, Rest, Secret};
+use crate::gateway::Gateway;
+use crate::route::{Route, format_named, route};
+use crate::translate::{self, Stream};
+use crate::wire::anthropic;
+use crate::{fail, prices, retry, sse};
+
+/// The provider of a hop that is a cassette.
+const SCRIPTED: &str = "scripted";
+/// The provider of every hop while a tape is played.
+const TAPE: &str = "tape";
+/// Most bytes of an error that are read before it is passed on.
+const MAX_ERROR: usize = 1 << 20;
+/// Most bytes of an answer that is translated whole.
+const MAX_TRANSLATED: usize = 64 << 20;
+/// Waits that are asked for and longer than this are the caller's.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// Why one attempt has no answer to pass on.
+enum Miss {
+    /// We are not to ask, or nobody answered.
+    Refused { refusal: Refusal, again: bool },
+    /// It answered with an error that another attempt or hop may not have.
+    Failed { answer: Answer, again: bool, wait: Option<Duration> },
+}
+
+impl Upstreams for Gateway {
+    fn plan(&self, endpoint: Endpoint, model: &str) -> Result<Vec<Hop>, Refusal> {
+        let name = model.trim();
+        if self.player.is_some() {
+            return Ok(vec![Hop { provider: TAPE.to_owned(), endpoint, model: name.to_owned() }]);
+        }
+        let Some(chain) = self.config.aliases.get(name) else {
+            return Ok(vec![self.hop(endpoint, name)?]);
+        };
+        let mut hops = Vec::with_capacity(chain.len());
+        let mut first = None;
+        for name in chain {
+            match self.hop(endpoint, name) {
+                Ok(hop) => hops.push(hop),
+                Err(refusal) => drop(first.get_or_insert(refusal)),
+            }
+        }
+        match first {
+            Some(refusal) if hops.is_empty() => Err(refusal),
+            _ if hops.is_empty() => {
+                let text = format!("`{name}` stands for no model: [aliases.{name}] is empty");
+                Err(Refusal::new(RefusalKind::NotFound, text))
+            }
+            _ => Ok(hops),
+        }
+    }
+
+    fn cost(&self, hop: &Hop, usage: &Usage) -> Option<u64> {
+        if matches!(hop.provider.as_str(), SCRIPTED | TAPE) {
+            return Some(0);
+        }
+        let price = prices::price(&self.config.prices, &hop.provider, &hop.model)?;
+        Some(price.cost(usage))
+    }
+
+    fn worst(&self, hop: &Hop, usage: &Usage) -> Worst {
+        if matches!(hop.provider.as_str(), SCRIPTED | TAPE) {
+            return Worst::Costs(0);
+        }
+        match prices::price(&self.config.prices, &hop.provider, &hop.model) {
+            None => Worst::Unknown,
+            Some(price) => Worst::Costs(price.worst(usage.input_tokens, usage.output_tokens)),
+        }
+    }
+
+    fn open<'a>(&'a self, call: &'a Call, hops: &'a [Hop]) -> Fut<'a, Result<Answer, Refusal>> {
+        Box::pin(async move {
+            let answer = match &self.player {
+                Some(player) => played(player, call)?,
+                None => self.ask(call, hops).await?,
+            };
+            Ok(match &self.recorder {
+                Some(recorder) => recorder.listen(call, answer),
+                None => answer,
+            })
+        })
+    }
+
+    fn offered(&self, dialect: Dialect) -> Vec<Offered> {
+        let aliases = self
+            .config
+            .aliases
+            .keys()
+            .map(|name| Offered { name: name.clone(), provider: "overmind".to_owned() });
+        let speaks = |provider: &&Provider| {
+            ready(provider)
+                && (dialect == Dialect::OpenAi
+                    || provider.speaks.contains(&Format::AnthropicMessages)
+                    || provider.speaks.contains(&Format::OpenAiChat))
+        };
+        let providers = self.config.providers_now();
+        let listed = providers.iter().filter(speaks).flat_map(|provider| {
+            let whole = provider.models.iter().filter(|name| !name.ends_with('*'));
+            let priced = prices::of_provider(&provider.name).map(str::to_owned);
+            whole
+                .cloned()
+                .chain(priced)
+                .map(|name| Offered { name, provider: provider.name.clone() })
+        });
+        let cassettes = self.config.cassettes.keys().map(|name| Offered {
+            name: format!("{SCRIPTED}:{name}"),
+            provider: SCRIPTED.to_owned(),
+        });
+        aliases.chain(listed).chain(cassettes).collect()
+    }
+
+    fn is_ready(&self, dialect: Dialect) -> bool {
+        if self.player.is_some() {
+            return true;
+        }
+        let of_dialect = |provider: &&Provider| match dialect {
+            Dialect::OpenAi => {
+                provider.name == "openai"
+                    || (provider.rest == Rest::TakeAll
+                        && provider.speaks.contains(&Format::OpenAiChat))
+            }
+            Dialect::Anthropic => {
+                provider.name == "anthropic"
+                    || (provider.rest == Rest::TakeAll
+                        && provider.speaks.contains(&Format::AnthropicMessages))
+            }
+        };
+        self.config.providers_now().iter().filter(of_dialect).any(ready)
+    }
+
+    fn capture(&self) -> usize {
+        self.config.relay.capture
+    }
+}
+
+/// An answer of a tape.
+fn played(player: &Player, call: &Call) -> Result<Answer, Refusal> {
+    let (status, headers, bytes, meter) = player.play(call)?;
+    let body = Body {
+        response: None,
+        ready: VecDeque::from([bytes]),
+        shape: Shape::AsItIs,
+        meter,
+        idle: Duration::ZERO,
+        until: Instant::now(),
+        provider: TAPE.to_owned(),
+        _place: None,
+    };
+    Ok(Answer { hop: 0, status, headers, body: Box::new(body) })
+}
+
+fn ready(provider: &Provider) -> bool {
+    provider.key.is_some() || provider.key_hint.is_none()
+}
+
+/// What is asked of a provider that speaks `format`.
+fn endpoint_of(format: Format) -> Endpoint {
+    match format {
+        Format::OpenAiResponses => Endpoint::Responses,
+        Format::OpenAiChat => Endpoint::Chat,
+        Format::AnthropicMessages => Endpoint::Messages,
+    }
+}
+
+impl Gateway {
+    /// Where a name that is no alias leads.
+    fn hop(&self, endpoint: Endpoint, name: &str) -> Result<Hop, Refusal> {
+        let providers = self.config.providers_now();
+        let routed = route(&providers, name).map_err(|failure| {
+            Refusal::new(RefusalKind::NotFound, fail::redact(failure, &self.secrets()).message)
+        })?;
+        let (provider, model) = match routed {
+            Route::Cassette { .. } => {
+                return Ok(Hop { provider: SCRIPTED.to_owned(), endpoint, model: name.to_owned() });
+            }
+            Route::Http { provider, model, .. } => (provider, model),
+        };
+        let speaks = |format| provider.speaks.contains(&format);
+        let forced = name.split_once(':').and_then(|(head, _)| format_named(head));
+        let as_asked = match endpoint {
+            Endpoint::Chat => speaks(Format::OpenAiChat),
+            Endpoint::Responses => speaks(Format::OpenAiResponses),
+            Endpoint::Messages | Endpoint::CountTokens => speaks(Format::AnthropicMessages),
+            Endpoint::Embeddings => speaks(Format::OpenAiChat) || speaks(Format::OpenAiResponses),
+        };
+        let there = match (forced, endpoint) {
+            (Some(format), Endpoint::Chat | Endpoint::Responses | Endpoint::Messages) => {
+                Some(endpoint_of(format))
+            }
+            _ if as_asked => Some(endpoint),
+            (_, Endpoint::Embeddings | Endpoint::CountTokens) => None,
+            _ if speaks(Format::OpenAiChat) => Some(Endpoint::Chat),
+            _ if speaks(Format::AnthropicMessages) => Some(Endpoint::Messages),
+            _ => None,
+        };
+        let there = there.filter(|there| translate::is_known(endpoint, *there));
+        let Some(there) = there else {
+            let text = format!(
+                "provider {} does not have {} for model `{model}`, and it cannot be put into what it \
+                 has",
+                provider.name,
+                endpoint.path()
+            );
+            return Err(Refusal::new(RefusalKind::NotFound, text));
+        };
+        Ok(Hop { provider: provider.name.clone(), endpoint: there, model: model.to_owned() })
+    }
+
+    async fn ask(&self, call: &Call, hops: &[Hop]) -> Result<Answer, Refusal> {
+        let until = Instant::now() + self.config.relay.total;
+        let awake = |hop: &&(usize, &Hop)| !self.lanes.is_resting(&hop.1.provider, &hop.1.model);
+        let all: Vec<(usize, &Hop)> = hops.iter().enumerate().collect();
+        let mut order: Vec<(usize, &Hop)> = all.iter().filter(awake).copied().collect();
+        if order.is_empty() {
+            // All of them rest: whoever has one choice only, or none better, asks all the same.
+            order = all;
+        }
+        let mut last: Option<Result<Answer, Refusal>> = None;
+        for (place, (at, hop)) in order.iter().enumerate() {
+            let others = place + 1 < order.len();
+            let mut attempt = 1;
+            loop {
+                match Box::pin(self.once(call, *at, hop, until)).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(miss) => {
+                        let (result, again, wait) = match miss {
+                            Miss::Refused { refusal, again } => (Err(refusal), again, None),
+                            Miss::Failed { answer, again, wait } => (Ok(answer), again, wait),
+                        };
+                        let more = again && !others && attempt < self.config.relay.attempts;
+                        let pause = wait.unwrap_or_else(|| {
+                            let seed = u64::try_from(call.body.len()).unwrap_or(0);
+                            self.config.retry.backoff(attempt, seed).min(MAX_WAIT)
+                        });
+                        if more && pause <= MAX_WAIT {
+                            attempt += 1;
+                            crate::call::sleep(pause).await;
+                            continue;
+                        }
+                        if hops.len() > 1 {
+                            self.lanes.rest(&hop.provider, &hop.model, wait);
+                        }
+                        let why = match &result {
+                            Ok(answer) => answer.status.to_string(),
+                            Err(refusal) => refusal.message.clone(),
+                        };
+                        tracing::info!(
+                            provider = hop.provider,
+                            model = hop.model,
+                            why,
+                            others,
+                            "a call could not be passed on"
+                        );
+                        // An answer says more than our own words about another hop.
+                        if result.is_ok() || !matches!(last, Some(Ok(_))) {
+                            last = Some(result);
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        last.unwrap_or_else(|| {
+            Err(Refusal::new(RefusalKind::Internal, "the call had nowhere to go"))
+        })
+    }
+
+    /// One attempt at one hop.
+    async fn once(
+        &self,
+        call: &Call,
+        at: usize,
+        hop: &Hop,
+        until: Instant,
+    ) -> Result<Answer, Miss> {
+        if hop.provider == SCRIPTED {
+            return scripted::answer(self, call, at, hop)
+                .await
+                .map_err(|refusal| Miss::Refused { refusal, again: false });
+        }
+        let never = |refusal| Miss::Refused { refusal, again: false };
+        let provider = self.config.providers.iter().find(|p| p.name == hop.provider);
+        let provider = provider.ok_or_else(|| {
+            never(Refusal::new(RefusalKind::Internal, "the call's provider is not there"))
+        })?;
+        let (provider, looked_up) = self.config.with_key_now(provider);
+        if let Some(key) = looked_up {
+            self.remember(key);
+        }
+        let place = self.lanes.enter(&hop.provider).await.map_err(never)?;
+        let client = self
+            .client()
+            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why.to_owned())))?;
+        let mut url = provider
+            .endpoint_url(hop.endpoint)
+            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
+        let translated = hop.endpoint != call.endpoint;
+        if !translated {
+            url.set_query(call.query.as_deref().filter(|query| !query.is_empty()));
+        }
+        let mut injected = false;
+        let body = if translated {
+            translate::request(call.endpoint, hop.endpoint, &call.body, &hop.model)
+                .map_err(|why| never(Refusal::bad_request(why.to_string())))?
+        } else if hop.endpoint == Endpoint::Chat && call.peek.stream && !call.peek.include_usage {
+            injected = self.takes_stream_options(hop);
+            match injected {
+                true => call.peek.with_usage(&call.body, &hop.model),
+                false => call.peek.with_model(&call.body, &hop.model),
+            }
+        } else {
+            call.peek.with_model(&call.body, &hop.model)
+        };
+        let headers = headers(call, hop, &provider, translated)
+            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
+        let sending = client.post(url).headers(headers).body(body).send();
+        let left = until.saturating_duration_since(Instant::now());
+        let response = match tokio::time::timeout(self.config.relay.head.min(left), sending).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(err)) => {
+                // A connection that broke later than this: nothing was said, but something may have
+                // been done and billed. Only what never arrived is sent again.
+                let again = err.is_connect();
+                let why = fail::chain(&err.without_url());
+                let text = format!("provider {} could not be asked: {why}", hop.provider);
+                let refusal = Refusal::new(RefusalKind::Unreachable, text);
+                return Err(Miss::Refused { refusal, again });
+            }
+            Err(_) => {
+                let text = format!("provider {} did not answer in time", hop.provider);
+                return Err(never(Refusal::new(RefusalKind::Silent, text)));
+            }
+        };
+        let status = response.status().as_u16();
+        if (300..400).contains(&status) {
+            let text = format!(
+                "provider {} answered with a redirection ({status}), which is not followed, lest the \
+                 key goes elsewhere",
+                hop.provider
+            );
+            return Err(never(Refusal::new(RefusalKind::Unreachable, text)));
+        }
+        let idle = provider.idle_timeout.unwrap_or(self.config.relay.idle);
+        let body = Body {
+            response: None,
+            ready: VecDeque::new(),
+            shape: Shape::AsItIs,
+            meter: Meter::Blind,
+            idle,
+            until,
+            provider: hop.provider.clone(),
+            _place: place,
+        };
+        if status >= 400 {
+            return self.failed(call, at, hop, response, body, injected).await;
+        }
+        self.passed(call, at, hop, response, body, injected).await
+    }
+
+    /// An answer that is none of the errors.
+    async fn passed(
+        &self,
+        call: &Call,
+        at: usize,
+        hop: &Hop,
+        response: reqwest::Response,
+        mut body: Body,
+        injected: bool,
+    ) -> Result<Answer, Miss> {
+        let translated = hop.endpoint != call.endpoint;
+        let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let is_stream =
+            kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"));
+        let packed = response.headers().get(http::header::CONTENT_ENCODING);
+        let packed = packed.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
+        let mut headers =
+            head::response(response.headers(), !(translated || (injected && is_stream)));
+        let status = response.status().as_u16();
+        if packed {
+            if translated {
+                let text = format!("provider {} packed its answer, unasked", hop.provider);
+                let refusal = Refusal::new(RefusalKind::Unreachable, text);
+                return Err(Miss::Refused { refusal, again: false });
+            }
+        } else {
+            body.meter = Meter::new(hop.endpoint, is_stream);
+        }
+        if !translated {
+            if injected && is_stream {
+                body.shape = Shape::Swallow(Swallow::default());
+            }
+            body.response = Some(response);
+            return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
+        }
+        if is_stream {
+            let include = call.peek.include_usage;
+            let stream = Stream::new(call.endpoint, hop.endpoint, &call.peek.model, include);
+            body.shape =
+                Shape::Translated { parser: sse::Parser::default(), stream: Box::new(stream) };
+            body.response = Some(response);
+            return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
+        }
+        let no = |why: String| {
+            let text = format!("provider {}: {why}", hop.provider);
+            Miss::Refused { refusal: Refusal::new(RefusalKind::Unreachable, text), again: false }
+        };
+        let bytes = collect(response, body.idle, MAX_TRANSLATED).await.map_err(no)?;
+        body.meter.feed(&bytes);
+        let whole: Value = serde_json::from_slice(&bytes)
+            .map_err(|err| no(format!("its answer is no JSON: {err}")))?;
+        let text = translate::reply(call.endpoint, hop.endpoint, &whole).map_err(no)?;
+        body.ready.push_back(text.into());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(Answer { hop: at, status, headers, body: Box::new(body) })
+    }
+
+    /// An error of a provider: small, and read whole, since keys are looked for in it.
+    async fn failed(
+        &self,
+        call: &Call,
+        at: usize,
+        hop: &Hop,
+        response: reqwest::Response,
+        mut body: Body,
+        injected: bool,
+    ) -> Result<Answer, Miss> {
+        let status = response.status().as_u16();
+        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+        let wait = retry::asked_wait(header);
+        let may_again = header("x-should-retry").is_none_or(|text| text != "false");
+        let mut headers = head::response(response.headers(), false);
+        let bytes = match collect(response, body.idle, MAX_ERROR).await {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                let text = format!("provider {} answered {status}, and {why}", hop.provider);
+                let refusal = Refusal::new(RefusalKind::Unreachable, text);
+                return Err(Miss::Refused { refusal, again: false });
+            }
+        };
+        if injected
+            && matches!(status, 400 | 422)
+            && memmem::find(&bytes, b"stream_options").is_some()
+        {
+            self.never_stream_options(hop);
+            let refusal = Refusal::new(RefusalKind::Unreachable, "it takes no stream_options");
+            return Err(Miss::Refused { refusal, again: true });
+        }
+        let mut bytes = without_keys(bytes, &self.secrets());
+        if hop.endpoint.dialect() != call.endpoint.dialect() {
+            bytes = translate::error(call.endpoint.dialect(), status, &bytes).into();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        body.ready.push_back(bytes);
+        let again = matches!(status, 408 | 500 | 502..=504 | 529) && may_again;
+        let answer = Answer { hop: at, status, headers, body: Box::new(body) };
+        // What is wrong with the request is wrong everywhere.
+        let elsewhere = matches!(status, 401..=403 | 408 | 409 | 425 | 429 | 500..);
+        if elsewhere { Err(Miss::Failed { answer, again, wait }) } else { Ok(answer) }
+    }
+}
+
+/// All of a body.
+async fn collect(
+    mut response: reqwest::Response,
+    idle: Duration,
+    most: usize,
+) -> Result<Bytes, String> {
+    let mut all: Vec<u8> = Vec::new();
+    loop {
+        match tokio::time::timeout(idle, response.chunk()).await {
+            Err(_) => return Err(format!("it sent nothing for {} s", idle.as_secs_f64())),
+            Ok(Err(err)) => {
+                return Err(format!(
+                    "the connection was lost: {}",
+                    fail::chain(&err.without_url())
+                ));
+            }
+            Ok(Ok(None)) => return Ok(all.into()),
+            Ok(Ok(Some(bytes))) => {
+                if all.len() + bytes.len() > most {
+                    return Err(format!("its answer has more than {most} bytes"));
+                }
+                all.extend_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+/// Some providers quote the key that they refuse.
+fn without_keys(bytes: Bytes, secrets: &[Secret]) -> Bytes {
+    let mut out = bytes;
+    for secret in secrets {
+        let key = secret.expose().as_bytes();
+        if key.len() < 6 || memmem::find(&out, key).is_none() {
+            continue;
+        }
+        let mut clean = Vec::with_capacity(out.len());
+        let mut from = 0;
+        for at in memmem::find_iter(&out, key) {
+            clean.extend_from_slice(&out[from..at]);
+            clean.extend_from_slice(b"[redacted]");
+            from = at + key.len();
+        }
+        clean.extend_from_slice(&out[from..]);
+        out = clean.into();
+    }
+    out
+}
+
+/// The head of what is sent: the caller's own, and the key in its place.
+fn headers(
+    call: &Call,
+    hop: &Hop,
+    provider: &Provider,
+    translated: bool,
+) -> Result<HeaderMap, String> {
+    let secret = |secret: &Secret, before: &str| -> Result<HeaderValue, String> {
+        let value = HeaderValue::from_str(&format!("{before}{}", secret.expose()));
+        let mut value =
+            value.map_err(|_| "the key or a header holds characters that HTTP does not allow")?;
+        value.set_sensitive(true);
+        Ok(value)
+    };
+    let mut headers = match translated {
+        false => call.headers.clone(),
+        // Headers of one provider mean nothing, or something else, to another.
+        true => {
+            let mut some = HeaderMap::new();
+            for name in ["user-agent", "traceparent", "tracestate", "accept-encoding"] {
+                if let Some(value) = call.headers.get(name) {
+                    some.insert(HeaderName::from_static(name), value.clone());
+                }
+            }
+            some.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
+            some
+        }
+    };
+    headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+    match hop.endpoint.dialect() {
+        Dialect::OpenAi => {
+            if let Some(key) = &provider.key {
+                headers.insert(AUTHORIZATION, secret(key, "Bearer ")?);
+            }
+        }
+        Dialect::Anthropic => {
+            headers
+                .entry(HeaderName::from_static("anthropic-version"))
+                .or_insert(HeaderValue::from_static(anthropic::VERSION));
+            if let Some(key) = &provider.key {
+                headers.insert(HeaderName::from_static("x-api-key"), secret(key, "")?);
+            }
+        }
+    }
+    for (name, value) in &provider.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| "the name of a configured header is not a header's name")?;
+        headers.insert(name, secret(value, "")?);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,172 @@
+//! One provider's format put into another's, for programs that speak the one while their model
+//! speaks the other. Pure: values in, values out.
+//!
+//! Chat is in the middle: Messages ↔ chat, and Responses → chat, so Responses → Messages goes over
+//! both. Text, system, tools and their choice, results, images, stop reasons, streams and figures
+//! are put over. A field that has no counterpart and would change what the call means is refused
+//! and named; wishes without an effect on the answer's meaning (caching, ids of users, service
+//! tiers, summaries of thoughts) are left out, and so are thoughts, which no other provider takes.
+
+mod from_messages;
+mod reply;
+mod responses;
+mod stream;
+mod to_messages;
+
+use bytes::Bytes;
+use overmind_core::relay::{Dialect, Endpoint};
+use serde_json::{Map, Value, json};
+
+pub use self::stream::Stream;
+
+/// Why a request has no counterpart.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{field}` cannot be put into the format of this model's provider: {why}; leave it out, or name a \
+     model whose provider speaks this API"
+)]
+pub struct Untranslatable {
+    /// Where it stands: `messages[2].content[0].type`.
+    pub field: String,
+    pub why: String,
+}
+
+impl Untranslatable {
+    fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { field: field.into(), why: why.into() }
+    }
+}
+
+type Done<T> = Result<T, Untranslatable>;
+
+/// Whether calls of `from` can be made as calls of `to`.
+pub fn is_known(from: Endpoint, to: Endpoint) -> bool {
+    use Endpoint::{Chat, Messages, Responses};
+    from == to || matches!((from, to), (Chat | Responses, Messages) | (Messages | Responses, Chat))
+}
+
+/// The body for `to`, with `model` as its model.
+///
+/// # Errors
+///
+/// [`Untranslatable`] names the field.
+pub fn request(from: Endpoint, to: Endpoint, body: &[u8], model: &str) -> Done<Bytes> {
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|err| Untranslatable::new("body", format!("it is no JSON: {err}")))?;
+    let Value::Object(fields) = value else {
+        return Err(Untranslatable::new("body", "it is no object"));
+    };
+    let made = request_value(from, to, fields, model)?;
+    Ok(Value::Object(made).to_string().into())
+}
+
+fn request_value(
+    from: Endpoint,
+    to: Endpoint,
+    mut fields: Map<String, Value>,
+    model: &str,
+) -> Done<Map<String, Value>> {
+    fields.insert("model".to_owned(), model.into());
+    match (from, to) {
+        _ if from == to => Ok(fields),
+        (Endpoint::Chat, Endpoint::Messages) => to_messages::request(&fields),
+        (Endpoint::Messages, Endpoint::Chat) => from_messages::request(&fields),
+        (Endpoint::Responses, Endpoint::Chat) => responses::request(&fields),
+        (Endpoint::Responses, Endpoint::Messages) => {
+            to_messages::request(&responses::request(&fields)?)
+        }
+        _ => Err(Untranslatable::new("model", "its provider does not have this API")),
+    }
+}
+
+/// The body of an answer that did not stream, as `asked` has it.
+///
+/// # Errors
+///
+/// What is not understood of it, in words.
+pub fn reply(asked: Endpoint, answered: Endpoint, body: &Value) -> Result<Vec<u8>, String> {
+    if asked == answered {
+        return Ok(body.to_string().into_bytes());
+    }
+    let chat = match answered {
+        Endpoint::Messages => reply::chat_of_messages(body)?,
+        _ => body.clone(),
+    };
+    let made = match asked {
+        Endpoint::Chat => chat,
+        Endpoint::Messages => reply::messages_of_chat(&chat)?,
+        Endpoint::Responses => reply::responses_of_chat(&chat)?,
+        Endpoint::Embeddings | Endpoint::CountTokens => {
+            return Err("it is of another kind than what was asked for".to_owned());
+        }
+    };
+    Ok(made.to_string().into_bytes())
+}
+
+/// An error's body in the other dialect, with the provider's own words.
+pub fn error(dialect: Dialect, status: u16, body: &[u8]) -> Vec<u8> {
+    let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let error = value.get("error").unwrap_or(&value);
+    let message = match error.get("message").and_then(Value::as_str).or(error.as_str()) {
+        Some(text) => text.to_owned(),
+        None => String::from_utf8_lossy(body).chars().take(4000).collect(),
+    };
+    let kind = match (dialect, status) {
+        (_, 400 | 422) => "invalid_request_error",
+        (_, 401) => "authentication_error",
+        (_, 403) => "permission_error",
+        (_, 404) => "not_found_error",
+        (Dialect::Anthropic, 413) => "request_too_large",
+        (_, 429) => "rate_limit_error",
+        (Dialect::Anthropic, 503 | 529) => "overloaded_error",
+        (Dialect::Anthropic, _) => "api_error",
+        (Dialect::OpenAi, 413) => "invalid_request_error",
+        (Dialect::OpenAi, _) => "server_error",
+    };
+    let code = error.get("code").cloned().unwrap_or(Value::Null);
+    match dialect {
+        Dialect::OpenAi => json!({
+            "error": {"message": message, "type": kind, "param": null, "code": code},
+        }),
+        Dialect::Anthropic => {
+            json!({"type": "error", "error": {"type": kind, "message": message}})
+        }
+    }
+    .to_string()
+    .into_bytes()
+}
+
+/// What is asked of a field that must not be there, or must be one of the values that mean
+/// nothing.
+fn nothing(field: &str, value: &Value, idle: &[Value]) -> Done<()> {
+    let empty = match value {
+        Value::Null => true,
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    };
+    if empty || idle.contains(value) {
+        return Ok(());
+    }
+    Err(Untranslatable::new(field, "it has no counterpart there"))
+}
+
+fn text<'a>(field: &str, value: &'a Value) -> Done<&'a str> {
+    value.as_str().ok_or_else(|| Untranslatable::new(field, "it must be a text"))
+}
+
+fn list<'a>(field: &str, value: &'a Value) -> Done<&'a [Value]> {
+    let all = value.as_array().map(Vec::as_slice);
+    all.ok_or_else(|| Untranslatable::new(field, "it must be a list"))
+}
+
+fn object<'a>(field: &str, value: &'a Value) -> Done<&'a Map<String, Value>> {
+    value.as_object().ok_or_else(|| Untranslatable::new(field, "it must be an object"))
+}
+
+fn number(value: &Value, keys: &[&str]) -> u64 {
+    keys.iter().try_fold(value, |value, key| value.get(key)).and_then(Value::as_u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,429 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sse::{Event, parse_all};
+
+fn put(from: Endpoint, to: Endpoint, body: &Value) -> Result<Value, Untranslatable> {
+    let bytes = request(from, to, body.to_string().as_bytes(), "m")?;
+    Ok(serde_json::from_slice(&bytes).unwrap())
+}
+
+#[track_caller]
+fn refused(from: Endpoint, to: Endpoint, body: &Value, field: &str) {
+    let err = put(from, to, body).unwrap_err();
+    assert_eq!(err.field, field, "{err}");
+}
+
+#[test]
+fn a_chat_with_everything_becomes_messages() {
+    let chat = json!({
+        "model": "x", "max_tokens": 50, "temperature": 0.5, "stop": "END", "user": "u",
+        "parallel_tool_calls": false, "tool_choice": "required", "n": 1, "seed": null,
+        "reasoning_effort": "high",
+        "tools": [{"type": "function", "function": {
+            "name": "get", "description": "d", "parameters": {"type": "object"}}}],
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                {"type": "image_url", "image_url": {"url": "https://h/i.png"}}]},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{\"a\":1}"}},
+                {"id": "c2", "type": "function", "function": {"name": "get", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "one"},
+            {"role": "tool", "tool_call_id": "c2", "content": "two"},
+            {"role": "user", "content": "go on"},
+        ],
+    });
+    let want = json!({
+        "model": "m", "max_tokens": 50, "temperature": 0.5, "stop_sequences": ["END"],
+        "metadata": {"user_id": "u"},
+        "output_config": {"effort": "high"},
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+        "tools": [{"name": "get", "description": "d", "input_schema": {"type": "object"}}],
+        "system": [{"type": "text", "text": "be brief"}],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image", "source": {
+                    "type": "base64", "media_type": "image/png", "data": "AAAA"}},
+                {"type": "image", "source": {"type": "url", "url": "https://h/i.png"}}]},
+            {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "c1", "name": "get", "input": {"a": 1}},
+                {"type": "tool_use", "id": "c2", "name": "get", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "one"},
+                {"type": "tool_result", "tool_use_id": "c2", "content": "two"},
+                {"type": "text", "text": "go on"}]},
+        ],
+    });
+    assert_eq!(put(Endpoint::Chat, Endpoint::Messages, &chat).unwrap(), want);
+}
+
+#[test]
+fn messages_with_everything_become_a_chat() {
+    let messages = json!({
+        "model": "x", "max_tokens": 50, "stream": true, "stop_sequences": ["END"],
+        "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
+        "thinking": {"type": "enabled", "budget_tokens": 1000}, "metadata": {"user_id": "u"},
+        "tool_choice": {"type": "tool", "name": "get", "disable_parallel_tool_use": true},
+        "tools": [{"name": "get", "description": "d", "input_schema": {"type": "object"}}],
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image", "source": {
+                    "type": "base64", "media_type": "image/png", "data": "AAAA"}}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "well"},
+                {"type": "tool_use", "id": "c1", "name": "get", "input": {"a": 1}}]},
+            {"role": "user", "content": [
+                {"type": "text", "text": "go on"},
+                {"type": "tool_result", "tool_use_id": "c1", "is_error": true, "content": [
+                    {"type": "text", "text": "broken"},
+                    {"type": "image", "source": {"type": "url", "url": "https://h/i"}}]}]},
+        ],
+    });
+    let want = json!({
+        "model": "m", "max_tokens": 50, "stream": true, "stream_options": {"include_usage": true},
+        "stop": ["END"], "parallel_tool_calls": false,
+        "tool_choice": {"type": "function", "function": {"name": "get"}},
+        "tools": [{"type": "function", "function": {
+            "name": "get", "description": "d", "parameters": {"type": "object"}}}],
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+            {"role": "assistant", "content": "well", "tool_calls": [
+                {"id": "c1", "type": "function",
+                 "function": {"name": "get", "arguments": "{\"a\":1}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "Error: broken"},
+            {"role": "user", "content": [
+                {"type": "text", "text": "go on"},
+                {"type": "image_url", "image_url": {"url": "https://h/i"}}]},
+        ],
+    });
+    assert_eq!(put(Endpoint::Messages, Endpoint::Chat, &messages).unwrap(), want);
+}
+
+#[test]
+fn responses_become_a_chat_and_messages() {
+    let responses = json!({
+        "model": "x", "instructions": "be brief", "stream": false, "store": false,
+        "max_output_tokens": 9, "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "low", "summary": "auto"}, "text": {"verbosity": "low"},
+        "tools": [{"type": "function", "name": "sh", "parameters": {"type": "object"}, "strict": false}],
+        "input": [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "rules"}]},
+            {"role": "user", "content": "hi"},
+            {"type": "reasoning", "encrypted_content": "x", "summary": []},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]},
+            {"type": "function_call", "call_id": "c1", "name": "sh", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "done"},
+        ],
+    });
+    let chat = put(Endpoint::Responses, Endpoint::Chat, &responses).unwrap();
+    assert_eq!(
+        chat["messages"],
+        json!([
+            {"role": "system", "content": "be brief"},
+            {"role": "system", "content": "rules"},
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "ok", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "sh", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        ])
+    );
+    assert_eq!(chat["tools"][0]["function"]["name"], "sh");
+    assert_eq!(
+        (&chat["max_completion_tokens"], &chat["reasoning_effort"]),
+        (&json!(9), &json!("low"))
+    );
+    let messages = put(Endpoint::Responses, Endpoint::Messages, &responses).unwrap();
+    assert_eq!(messages["messages"].as_array().unwrap().len(), 3);
+    assert_eq!(messages["max_tokens"], 9);
+}
+
+#[test]
+fn what_would_mean_something_else_is_refused_by_name() {
+    use Endpoint::{Chat, Messages, Responses};
+    let chat = |key: &str, value: Value| {
+        let mut body = json!({"model": "x", "messages": [{"role": "user", "content": "a"}]});
+        body[key] = value;
+        body
+    };
+    for (key, value) in [
+        ("n", json!(2)),
+        ("seed", json!(7)),
+        ("logit_bias", json!({"1": 2})),
+        ("presence_penalty", json!(0.5)),
+        ("temperature", json!(1.5)),
+        ("functions", json!([{"name": "f"}])),
+        ("never_heard_of", json!("x")),
+    ] {
+        refused(Chat, Messages, &chat(key, value), key);
+    }
+    let audio = json!([{"role": "user", "content": [{"type": "input_audio"}]}]);
+    refused(Chat, Messages, &chat("messages", audio), "messages[0].content[0].type");
+    refused(
+        Chat,
+        Messages,
+        &chat("response_format", json!({"type": "json_object"})),
+        "response_format.type",
+    );
+    let nothing = [("n", json!(1)), ("logprobs", json!(false)), ("functions", json!([]))];
+    for (key, value) in nothing {
+        put(Chat, Messages, &chat(key, value)).unwrap();
+    }
+    refused(Messages, Chat, &chat("top_k", json!(5)), "top_k");
+    refused(
+        Messages,
+        Chat,
+        &chat("tools", json!([{"type": "web_search_20250305"}])),
+        "tools[0].type",
+    );
+    refused(Messages, Chat, &chat("mcp_servers", json!([{"url": "x"}])), "mcp_servers");
+    let input = |key: &str, value: Value| {
+        let mut body = json!({"model": "x", "input": "a"});
+        body[key] = value;
+        body
+    };
+    refused(Responses, Chat, &input("previous_response_id", json!("r")), "previous_response_id");
+    refused(Responses, Chat, &input("background", json!(true)), "background");
+    refused(Responses, Chat, &input("tools", json!([{"type": "web_search"}])), "tools[0].type");
+    refused(Responses, Chat, &input("input", json!([{"type": "item_reference"}])), "input[0].type");
+}
+
+#[test]
+fn answers_are_put_over_with_calls_reasons_and_figures() {
+    let messages = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "c",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "hi"},
+            {"type": "tool_use", "id": "t1", "name": "get", "input": {"a": 1}}],
+        "stop_reason": "tool_use", "stop_sequence": null,
+        "usage": {"input_tokens": 3, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 0,
+                  "output_tokens": 7},
+    });
+    let of = |asked, answered, body: &Value| -> Value {
+        serde_json::from_slice(&reply(asked, answered, body).unwrap()).unwrap()
+    };
+    let chat = of(Endpoint::Chat, Endpoint::Messages, &messages);
+    assert_eq!(chat["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!(chat["choices"][0]["message"]["content"], "hi");
+    assert_eq!(chat["usage"]["prompt_tokens"], 8);
+    assert_eq!(chat["usage"]["prompt_tokens_details"]["cached_tokens"], 5);
+    let back = of(Endpoint::Messages, Endpoint::Chat, &chat);
+    assert_eq!(
+        back["content"].as_array().unwrap()[..],
+        messages["content"].as_array().unwrap()[1..]
+    );
+    assert_eq!(
+        (&back["usage"], &back["stop_reason"]),
+        (&messages["usage"], &messages["stop_reason"])
+    );
+    let response = of(Endpoint::Responses, Endpoint::Messages, &messages);
+    assert_eq!(response["output"][0]["content"][0]["text"], "hi");
+    assert_eq!(response["output"][1]["call_id"], "t1");
+    assert_eq!(response["usage"]["input_tokens_details"]["cached_tokens"], 5);
+    assert!(reply(Endpoint::Chat, Endpoint::Messages, &json!({})).is_err());
+}
+
+#[test]
+fn errors_keep_their_words_and_change_their_shape() {
+    let body = br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let openai: Value = serde_json::from_slice(&error(Dialect::OpenAi, 529, body)).unwrap();
+    assert_eq!(openai["error"]["message"], "Overloaded");
+    let body = br#"{"error":{"message":"no such model","type":"invalid_request_error"}}"#;
+    let anthropic: Value = serde_json::from_slice(&error(Dialect::Anthropic, 404, body)).unwrap();
+    assert_eq!(
+        anthropic,
+        json!({"type": "error", "error": {"type": "not_found_error", "message": "no such model"}})
+    );
+    let html: Value = serde_json::from_slice(&error(Dialect::Anthropic, 502, b"<html>")).unwrap();
+    assert_eq!(html["error"]["message"], "<html>");
+}
+
+/// A stream of `answered` events, as `asked` has it.
+fn stream(asked: Endpoint, answered: Endpoint, events: &[Value]) -> Vec<Event> {
+    let mut stream = Stream::new(asked, answered, "m", true);
+    let mut out = Vec::new();
+    for event in events {
+        let data = if event == "[DONE]" { "[DONE]".to_owned() } else { event.to_string() };
+        stream.event(&Event { name: String::new(), data }, &mut out).unwrap();
+    }
+    assert!(stream.end(&mut out), "{}", String::from_utf8_lossy(&out));
+    parse_all(&out, usize::MAX).unwrap()
+}
+
+fn values(events: &[Event]) -> Vec<Value> {
+    events.iter().filter_map(|event| serde_json::from_str(&event.data).ok()).collect()
+}
+
+fn of_messages() -> Vec<Value> {
+    vec![
+        json!({"type": "message_start", "message": {"id": "msg_1", "model": "c", "usage": {"input_tokens": 3, "cache_read_input_tokens": 5, "output_tokens": 1}}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        json!({"type": "ping"}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hel"}}),
+        json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "lo"}}),
+        json!({"type": "content_block_stop", "index": 0}),
+        json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t1", "name": "get", "input": {}}}),
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{\"a\":"}}),
+        json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "1}"}}),
+        json!({"type": "content_block_stop", "index": 1}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}}),
+        json!({"type": "message_stop"}),
+    ]
+}
+
+#[test]
+fn a_stream_of_messages_becomes_chat_and_comes_back_the_same() {
+    let chat = stream(Endpoint::Chat, Endpoint::Messages, &of_messages());
+    assert_eq!(chat.last().unwrap().data, "[DONE]");
+    let chunks = values(&chat);
+    let said: String =
+        chunks.iter().filter_map(|c| c["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(said, "hello");
+    let last = chunks.last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]["prompt_tokens"]), (&json!([]), &json!(8)));
+    let finish = &chunks[chunks.len() - 2]["choices"][0]["finish_reason"];
+    assert_eq!(finish, "tool_calls");
+    let mut chunks = chunks;
+    chunks.push("[DONE]".into());
+    let back = values(&stream(Endpoint::Messages, Endpoint::Chat, &chunks));
+    let kinds: Vec<&str> = back.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop"
+        ]
+    );
+    assert_eq!(back[5]["content_block"]["name"], "get");
+    assert_eq!(back[9]["delta"]["stop_reason"], "tool_use");
+    assert_eq!(back[9]["usage"]["cache_read_input_tokens"], 5);
+    assert_eq!(back[9]["usage"]["output_tokens"], 7);
+}
+
+#[test]
+fn a_stream_becomes_one_of_responses_whose_last_event_has_all() {
+    for (answered, events) in [(Endpoint::Messages, of_messages())] {
+        let events = stream(Endpoint::Responses, answered, &events);
+        let all = values(&events);
+        for (n, (event, value)) in events.iter().zip(&all).enumerate() {
+            assert_eq!(event.name, value["type"].as_str().unwrap());
+            assert_eq!(value["sequence_number"], n);
+        }
+        let whole = &all.last().unwrap()["response"];
+        assert_eq!(all.last().unwrap()["type"], "response.completed");
+        assert_eq!(whole["output"][0]["content"][0]["text"], "hello");
+        assert_eq!(whole["output"][1]["arguments"], "{\"a\":1}");
+        assert_eq!(whole["usage"]["input_tokens"], 8);
+    }
+}
+
+#[test]
+fn a_stream_that_stops_without_its_end_is_no_whole_one() {
+    let mut cut = of_messages();
+    cut.truncate(5);
+    let mut stream = Stream::new(Endpoint::Chat, Endpoint::Messages, "m", false);
+    let mut out = Vec::new();
+    for event in cut {
+        stream.event(&Event { name: String::new(), data: event.to_string() }, &mut out).unwrap();
+    }
+    assert!(!stream.end(&mut out));
+    let mut stream = Stream::new(Endpoint::Messages, Endpoint::Chat, "m", false);
+    let data = "{\"choices\":[{\"delta\":{\"content\":\"x\"}".to_owned();
+    assert!(stream.event(&Event { name: String::new(), data }, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn an_error_in_the_middle_is_told_in_the_other_shape() {
+    let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}});
+    for asked in [Endpoint::Chat, Endpoint::Responses] {
+        let events = stream(asked, Endpoint::Messages, &[of_messages()[0].clone(), error.clone()]);
+        assert!(events.last().unwrap().data.contains("busy"));
+    }
+    let error = json!({"error": {"type": "server_error", "message": "busy"}});
+    let events = values(&stream(Endpoint::Messages, Endpoint::Chat, &[error]));
+    assert_eq!(events[0]["type"], "error");
+    assert_eq!(events[0]["error"]["message"], "busy");
+}
+
+fn json_value() -> impl Strategy<Value = Value> {
+    const WORDS: &str = "(model|messages|role|user|assistant|tool|system|content|type|text|image|source|url|\
+        tool_use|tool_result|tool_calls|function|arguments|input|choices|delta|usage|index|message|\
+        content_block|content_block_start|content_block_delta|message_start|message_delta|error|finish_reason|[a-z]{0,3})";
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        WORDS.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 40, 5, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((WORDS, inner), 0..6)
+                .prop_map(|all| Value::Object(all.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_json_panics(value in json_value(), more in json_value()) {
+        for from in Endpoint::ALL {
+            for to in Endpoint::ALL {
+                let _ = request(from, to, value.to_string().as_bytes(), "m");
+                let _ = reply(from, to, &value);
+                let mut stream = Stream::new(from, to, "m", true);
+                let mut out = Vec::new();
+                for value in [&value, &more, &value] {
+                    let event = Event { name: String::new(), data: value.to_string() };
+                    let _ = stream.event(&event, &mut out);
+                }
+                stream.end(&mut out);
+            }
+        }
+        let _ = error(Dialect::OpenAi, 500, value.to_string().as_bytes());
+        let _ = error(Dialect::Anthropic, 500, value.to_string().as_bytes());
+    }
+
+    #[test]
+    fn texts_come_back_as_they_were(system in ".{1,20}", asks in "\\PC{1,30}", says in "\\PC{1,30}") {
+        let chat = json!({
+            "model": "m", "max_tokens": 5,
+            "messages": [
+                {"role": "system", "content": system},
+                {"role": "user", "content": asks},
+                {"role": "assistant", "content": says},
+                {"role": "user", "content": asks},
+            ],
+        });
+        let there = put(Endpoint::Chat, Endpoint::Messages, &chat).unwrap();
+        prop_assert_eq!(put(Endpoint::Messages, Endpoint::Chat, &there).unwrap(), chat);
+        let answer = json!({
+            "id": "i", "model": "m", "usage": {},
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": says}, "finish_reason": "stop"}],
+        });
+        let there: Value = serde_json::from_slice(&reply(Endpoint::Messages, Endpoint::Chat, &answer).unwrap()).unwrap();
+        let back: Value = serde_json::from_slice(&reply(Endpoint::Chat, Endpoint::Messages, &there).unwrap()).unwrap();
+        prop_assert_eq!(&back["choices"][0]["message"]["content"], &answer["choices"][0]["message"]["content"]);
+    }
+}

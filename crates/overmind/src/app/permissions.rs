@@ -1,0 +1,124 @@
+//! The permission matrix of the mesh, from a file that is read again whenever it changes.
+//!
+//! JSON in the shape of the earlier fleet, `{"permissions": {"agent": {…}}}`, or the same as TOML
+//! when the file is called `….toml`. Without a file nothing is allowed to agents but what was
+//! written through the API.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use overmind_core::acl::PermissionsFile;
+use overmind_core::time::Clock;
+use overmind_engine::Engine;
+use tokio_util::sync::CancellationToken;
+
+use super::StartError;
+use crate::config::ConfigError;
+
+/// Between two looks at the file. A stat costs microseconds, and works on every file system.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the matrix stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermissionsPlace {
+    /// The first of these that is there.
+    pub files: Vec<PathBuf>,
+    /// Somebody named it: it must be there.
+    pub must: bool,
+}
+
+impl PermissionsPlace {
+    fn file(&self) -> Option<&Path> {
+        self.files.iter().map(PathBuf::as_path).find(|file| file.exists())
+    }
+}
+
+/// What a file says.
+///
+/// # Errors
+///
+/// What is wrong with it, and where.
+pub fn parse(path: &Path, text: &str) -> Result<PermissionsFile, String> {
+    let toml = path.extension().is_some_and(|end| end == "toml");
+    let file: PermissionsFile = if toml {
+        toml::from_str(text).map_err(|err| err.to_string())?
+    } else {
+        serde_json::from_str(text).map_err(|err| err.to_string())?
+    };
+    file.check()?;
+    Ok(file)
+}
+
+fn read(path: &Path) -> Result<PermissionsFile, String> {
+    let text = std::fs::read_to_string(path).map_err(|err| err.to_string())?;
+    parse(path, &text)
+}
+
+/// Reads the file for the first time.
+///
+/// # Errors
+///
+/// A file that was named and is not there, or is no matrix: nothing may start with other rules
+/// than it was given.
+pub(super) async fn load(place: &PermissionsPlace, engine: &Engine) -> Result<(), StartError> {
+    let Some(path) = place.file() else {
+        return match (place.must, place.files.first()) {
+            (true, Some(path)) => {
+                let source = io::Error::from(io::ErrorKind::NotFound);
+                Err(ConfigError::Read { path: path.clone(), source }.into())
+            }
+            _ => Ok(()),
+        };
+    };
+    let file = read(path).map_err(|why| ConfigError::Together {
+        message: format!("{} is no permission matrix: {why}", path.display()),
+        hint: "docs/mesh.md has its shape".into(),
+    })?;
+    Ok(engine.permissions_loaded(file, &path.display().to_string()).await?)
+}
+
+/// Reads the file again whenever it has changed, until `stop`. What is no matrix changes nothing
+/// and is told; a file that is gone allows nothing.
+pub(super) async fn watch(
+    place: PermissionsPlace,
+    engine: Engine,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
+    let mut seen = stamp(&place);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock.sleep_until(clock.now().after(LOOK_EVERY)) => {}
+        }
+        let now = stamp(&place);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        let (file, name) = match place.file() {
+            Some(path) => (read(path), path.display().to_string()),
+            None => (Ok(PermissionsFile::default()), "(the file is gone)".to_owned()),
+        };
+        let done = match file {
+            Ok(file) => engine.permissions_loaded(file, &name).await.map_err(|err| err.to_string()),
+            Err(why) => Err(why),
+        };
+        match done {
+            Ok(()) => tracing::info!(file = name, "the permissions have changed"),
+            Err(why) => tracing::error!(
+                file = name,
+                error = why,
+                "not a permission matrix; the last one holds"
+            ),
+        }
+    }
+}
+
+fn stamp(place: &PermissionsPlace) -> Option<(PathBuf, SystemTime, u64)> {
+    let file = place.file()?;
+    let found = std::fs::metadata(file).ok()?;
+    Some((file.to_owned(), found.modified().ok()?, found.len()))
+}

@@ -1,0 +1,130 @@
+//! The arguments of `overmind budget`, `costs`, `halt` and `prices`.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum BudgetCommand {
+    /// Set a limit, or replace it
+    #[command(after_help = "\
+Examples:
+  overmind budget set swarm --usd 50 --per month
+  overmind budget set agent:coder --usd 5 --per day
+  overmind budget set agent:coder --usd 4 --per day --soft     warns once a day
+  overmind budget set session:019a --tokens 2000000 --per total
+
+A call begins only if the most that it may cost fits into every limit that applies. Days and months
+are those of UTC; weeks begin on Monday.")]
+    Set(BudgetSetArgs),
+    /// List the limits with what is used, reserved and left
+    #[command(visible_alias = "ls")]
+    List,
+    /// Remove a limit
+    Rm {
+        /// The limit's id, or a unique beginning or end of it
+        id: String,
+    },
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct BudgetSetArgs {
+    /// `swarm`, `colony:default`, `agent:NAME` or `session:RUN`
+    pub scope: String,
+    /// US dollars
+    #[arg(long, value_name = "N", required_unless_present = "tokens")]
+    pub usd: Option<f64>,
+    /// Input and output tokens together
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<u64>,
+    /// How long it counts before it begins anew
+    #[arg(long, value_enum, value_name = "PERIOD")]
+    pub per: PeriodArg,
+    /// Warn in the inbox instead of refusing
+    #[arg(long)]
+    pub soft: bool,
+    /// Let calls through whose price is not known
+    #[arg(long)]
+    pub allow_unknown_price: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PeriodArg {
+    Day,
+    Week,
+    Month,
+    Total,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  overmind costs                              this month, by agent
+  overmind costs --by day --since 2026-11-01
+  overmind costs --by model -o json")]
+pub struct CostsArgs {
+    /// By what costs are told apart
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "agent")]
+    pub by: ByArg,
+    /// First day, of UTC [default: the first of this month]
+    #[arg(long, value_name = "DAY")]
+    pub since: Option<String>,
+    /// Last day [default: today]
+    #[arg(long, value_name = "DAY")]
+    pub until: Option<String>,
+    /// At most this many rows
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ByArg {
+    Agent,
+    Model,
+    Session,
+    Day,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  overmind halt --reason \"a loop\"             runs wait at their next model call
+  overmind halt --kill                        and are cancelled
+
+Commands that run go on as processes with --pause; their model calls are refused. The stop holds
+over restarts, until `overmind resume`.")]
+pub struct HaltArgs {
+    /// Why; whoever is refused is told
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+    /// Let runs wait at their next model call; the default
+    #[arg(long, conflicts_with = "kill")]
+    pub pause: bool,
+    /// Cancel every run that has not ended
+    #[arg(long)]
+    pub kill: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  overmind prices                             the whole table
+  overmind prices gpt-5                       what this model costs here
+
+Needs no server. A file of your own comes first: see docs/budgets.md.")]
+pub struct PricesArgs {
+    /// A model, as agents name it
+    pub model: Option<String>,
+}
+
+/// More of a limit, in `approve`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct RaiseArgs {
+    /// To a raise: so many US dollars on top
+    #[arg(long, value_name = "N")]
+    pub usd: Option<f64>,
+    /// To a raise: so many tokens on top
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<u64>,
+    /// To a raise: for good, not only until the limit's window ends
+    #[arg(long)]
+    pub for_good: bool,
+}

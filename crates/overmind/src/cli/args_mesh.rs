@@ -1,0 +1,223 @@
+//! The arguments of the mesh: `mesh`, `publish`, `subscribe-topic`, `mail`, `can`, `acl`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+#[derive(Debug, Subcommand)]
+pub enum MeshCommand {
+    /// Show the value of a key
+    Get {
+        /// The key: tasks/42
+        key: String,
+    },
+    /// Write a value
+    #[command(after_help = "\
+Examples:
+  overmind mesh put tasks/42 '{\"state\":\"open\"}'
+  overmind mesh put notes/today \"a text\"            what is not JSON is a text
+  overmind mesh put locks/build me --new --ttl 60     only if nobody has it
+  overmind mesh put tasks/42 - --if-version 3 < task.json")]
+    Put(MeshPutArgs),
+    /// List keys that begin with a prefix
+    #[command(visible_alias = "ls")]
+    List {
+        /// What the keys begin with, exactly; nothing in it is a wildcard
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Most entries to show
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Print changes of keys as they come, one line of JSON for each
+    Watch {
+        /// What the keys begin with, exactly
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Delete a key
+    Rm {
+        /// The key
+        key: String,
+        /// Only if it stands at this version
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
+    /// List agents with what they can do and how many letters wait for them
+    Agents,
+}
+
+#[derive(Debug, Args)]
+pub struct MeshPutArgs {
+    /// The key: tasks/42
+    pub key: String,
+    /// JSON, or a text; `-` reads standard input
+    pub value: String,
+    /// Seconds after which it is gone
+    #[arg(long, value_name = "SECONDS")]
+    pub ttl: Option<u64>,
+    /// Only if the key stands at this version
+    #[arg(long, value_name = "N", conflicts_with = "new")]
+    pub if_version: Option<u64>,
+    /// Only if the key is not there
+    #[arg(long)]
+    pub new: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PublishArgs {
+    /// Words separated by dots or slashes: build.done
+    pub topic: String,
+    /// What to tell: JSON, or a text
+    #[arg(default_value = "{}")]
+    pub payload: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SubscribeTopicArgs {
+    /// A topic; `*` is one word of it, `**` at its end all that follow. Without it, list
+    pub topic: Option<String>,
+    /// Whose subscription; in a run: its own agent's
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// Take the subscription back
+    #[arg(long, requires = "topic")]
+    pub remove: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MailCommand {
+    /// Send a message to an agent
+    #[command(after_help = "\
+Examples:
+  overmind mail send writer \"the build is done\"
+  overmind mail send capability:search '{\"query\":\"rust\"}' --type task_request")]
+    Send {
+        /// An agent's name or id, or `capability:` and what one can do
+        to: String,
+        /// JSON, or a text; `-` reads standard input
+        message: String,
+        /// What kind of message it is
+        #[arg(long = "type", value_name = "WORD", default_value = "query")]
+        kind: String,
+        /// The id of the message that it answers
+        #[arg(long, value_name = "ID")]
+        reply_to: Option<String>,
+        /// Seconds after which it is dead if nobody has acknowledged it
+        #[arg(long, value_name = "SECONDS")]
+        ttl: Option<u64>,
+    },
+    /// List messages that wait, without taking them
+    #[command(visible_alias = "ls")]
+    List {
+        /// Whose; in a run: its own agent's
+        #[arg(long, value_name = "AGENT")]
+        agent: Option<String>,
+        /// Those that died instead
+        #[arg(long)]
+        dead: bool,
+        /// Most messages to show
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Take messages: they come again unless they are acknowledged
+    Read {
+        /// Whose; in a run: its own agent's
+        #[arg(long, value_name = "AGENT")]
+        agent: Option<String>,
+        /// Most messages to take
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+        limit: u32,
+        /// Seconds to wait for the first one
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=30))]
+        wait: u64,
+        /// Acknowledge them at once
+        #[arg(long)]
+        ack: bool,
+    },
+    /// Acknowledge messages, dead ones too: they are gone
+    Ack(MailIds),
+    /// Give messages back, dead ones too: they can be read at once
+    Requeue(MailIds),
+}
+
+#[derive(Debug, Args)]
+pub struct MailIds {
+    /// The messages' ids
+    #[arg(required = true, num_args = 1..=100)]
+    pub ids: Vec<String>,
+    /// Whose; in a run: its own agent's
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verb {
+    Message,
+    Publish,
+    Subscribe,
+    Read,
+    Write,
+    Api,
+    Model,
+    Spawn,
+}
+
+#[derive(Debug, Args)]
+pub struct CanArgs {
+    /// An agent's name or id, or a run's id; `me` in a run
+    pub agent: String,
+    /// What it would do
+    #[arg(value_enum)]
+    pub verb: Verb,
+    /// To what: an agent, a topic, a key, a service, a model
+    pub object: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AclCommand {
+    /// List the entries of the permission matrix
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show what an agent may, and who has a say in it
+    Show {
+        /// An agent's name or id, or a run's id; `me` in a run
+        agent: String,
+    },
+    /// Write an agent's whole entry, in place of the file's
+    #[command(after_help = "\
+Examples:
+  overmind acl set writer writer.json
+  echo '{\"can_message\":[\"*\"]}' | overmind acl set default -")]
+    Set {
+        /// The agent's name, or `default`
+        agent: String,
+        /// Its lists as JSON; `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Add a pattern to an agent's list
+    #[command(after_help = "\
+Examples:
+  overmind acl allow writer message editor
+  overmind acl allow writer write 'drafts/**'      `*` stops at a slash, `**` does not")]
+    Allow(AclPattern),
+    /// Take a pattern out of an agent's list
+    Revoke(AclPattern),
+    /// Take an agent's entry away: what the file says counts again
+    Rm {
+        /// The agent's name
+        agent: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AclPattern {
+    /// The agent's name, or `default`
+    pub agent: String,
+    /// What it may do
+    #[arg(value_enum)]
+    pub verb: Verb,
+    /// To what
+    pub pattern: String,
+}

@@ -1,0 +1,227 @@
+//! Budgets in the whole product: nothing passes them, whatever is killed; the command line tells
+//! what was spent and what is left.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use overmind_testkit::upstream::{Answer, Say, Script, Upstream};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::home::{Home, until};
+
+/// A dollar for a million tokens in, two out.
+const PRICES: &str = "as_of = \"2026-11-22\"\nsource = \"the test\"\n\
+                      [models.m-1]\ninput = 1\noutput = 2\n";
+const RUNS: u64 = 100;
+const BOUNDS: &str =
+    "[engine]\nmax_running = 200\nmax_running_per_agent = 200\nmax_running_per_colony = 200\n";
+
+/// A data directory before its first start.
+fn private_dir(at: &Path) {
+    std::fs::DirBuilder::new().mode(0o700).create(at).unwrap();
+}
+
+struct World {
+    home: Home,
+    upstream: Upstream,
+    /// Whether the model answers; otherwise it is silent for ever after its first words.
+    answers: Arc<AtomicBool>,
+    // The upstream lives on it.
+    _runtime: Runtime,
+}
+
+impl World {
+    fn new() -> Self {
+        let (runtime, answers) = (Runtime::new().unwrap(), Arc::new(AtomicBool::new(false)));
+        let open = Arc::clone(&answers);
+        let script = Script::by(move |_| {
+            let say = Answer::say(Say::text("all is well, so far as I can tell").usage(1_000, 100));
+            if open.load(Ordering::SeqCst) { say } else { say.stall_after(3) }
+        });
+        let upstream = runtime.block_on(Upstream::start(script));
+        let mut home = Home::new();
+        private_dir(&home.data());
+        std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
+        std::fs::write(home.data().join("overmind.toml"), BOUNDS).unwrap();
+        Self::start(&mut home, &upstream);
+        home.run(&["agent", "create", "--name", "worker", "--model", "m-1"]).ok();
+        Self { home, upstream, answers, _runtime: runtime }
+    }
+
+    fn start(home: &mut Home, upstream: &Upstream) {
+        let url = upstream.base_url();
+        home.start(&["--listen", "none"], &[("OVERMIND_MODEL_BASE_URL", url.as_str())]);
+    }
+
+    fn restart(&mut self) {
+        Self::start(&mut self.home, &self.upstream);
+    }
+
+    fn answer(&self) {
+        self.answers.store(true, Ordering::SeqCst);
+    }
+
+    /// The one limit, as it stands.
+    fn budget(&self) -> Value {
+        let all = self.home.run(&["budget", "list", "-o", "json"]).ok().json();
+        assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
+        all[0].clone()
+    }
+
+    fn used(&self) -> u64 {
+        self.budget()["used"]["microusd"].as_u64().unwrap()
+    }
+
+    fn reserved(&self) -> u64 {
+        self.budget()["reserved"]["microusd"].as_u64().unwrap()
+    }
+
+    /// Dollars in millionths and calls, in all.
+    fn costs(&self, by: &str) -> (u64, u64) {
+        let rows = self.home.run(&["costs", "--by", by, "-o", "json"]).ok().json();
+        let sum = |field: &str| {
+            rows.as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum()
+        };
+        (sum("microusd"), sum("calls"))
+    }
+
+    fn runs(&self, status: &str) -> Vec<String> {
+        let args = ["ps", "--all", "--status", status, "-o", "name", "--limit", "1000"];
+        self.home.run(&args).ok().out.lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn killed_in_the_middle_of_a_hundred_calls_nothing_is_over_and_everything_adds_up() {
+    let mut world = World::new();
+    let limit = 2_000_000;
+    let set = world.home.run(&["budget", "set", "swarm", "--usd", "2", "--per", "month"]).ok();
+    set.shows("swarm");
+    for _ in 0..RUNS {
+        world.home.run(&["run", "worker", "go"]).ok();
+    }
+    // As many as fit ask the model; all others wait for a human.
+    let asked = until("every run has been decided on", || {
+        let asked = u64::try_from(world.upstream.requests().len()).unwrap();
+        let waiting = u64::try_from(world.runs("awaiting_input").len()).unwrap();
+        (asked + waiting == RUNS).then_some(asked)
+    });
+    assert!(asked > 10 && asked < RUNS, "{asked} asked: the limit is to be in the middle");
+    let reserved = world.reserved();
+    assert!(reserved <= limit && world.used() == 0, "{}", world.budget());
+    // No other would have fitted.
+    assert!(reserved + reserved / asked > limit, "{reserved} of {limit}");
+
+    world.home.kill();
+    world.answer();
+    world.restart();
+    let budget = world.budget();
+    // What was under way counts whole: nobody knows what the provider bills. What goes on now
+    // finds nothing left.
+    assert_eq!(world.used(), reserved, "{budget}");
+    assert_eq!(world.reserved(), 0, "{budget}");
+    until("all wait", || {
+        (u64::try_from(world.runs("awaiting_input").len()).unwrap() == RUNS).then_some(())
+    });
+    assert_eq!(u64::try_from(world.upstream.requests().len()).unwrap(), asked);
+    assert_eq!(world.used(), reserved);
+
+    // One answer, for all that wait for this limit.
+    let items = world.home.run(&["inbox", "--kind", "raise", "--flat", "-o", "json"]).ok().json();
+    let item = items[0]["id"].as_str().unwrap().to_owned();
+    world.home.run(&["approve", &item, "--usd", "50"]).ok();
+    until("all are done", || {
+        (u64::try_from(world.runs("succeeded").len()).unwrap() == RUNS).then_some(())
+    });
+    let call = 1_000 + 2 * 100;
+    let spent = reserved + RUNS * call;
+    until("the last settlement is written", || {
+        (world.costs("day") == (spent, asked + RUNS)).then_some(())
+    });
+    assert_eq!(world.used(), spent);
+    assert_eq!(world.reserved(), 0);
+    for by in ["agent", "model", "session"] {
+        assert_eq!(world.costs(by), (spent, asked + RUNS), "{by}");
+    }
+    let succeeded = world.runs("succeeded");
+    for run in succeeded.iter().take(5) {
+        world.home.run(&["replay", run, "--verify"]).ok();
+    }
+    world.home.run(&["audit", "verify"]).ok();
+}
+
+#[test]
+fn a_stop_holds_over_a_kill_until_it_is_ended() {
+    let mut world = World::new();
+    world.answer();
+    world.home.run(&["halt", "--reason", "who is this"]).ok().says("halted by admin");
+    let run = world.home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
+    world.home.kill();
+    world.restart();
+    assert_eq!(world.home.fetch(&run)["status"], "queued");
+    assert!(world.upstream.requests().is_empty());
+    world.home.run(&["resume"]).ok().says("resumed");
+    world.home.wait_for(&run, "succeeded");
+    world.home.run(&["resume"]).fails(5).says("nothing is halted");
+    let killed = world.home.run(&["halt", "--kill", "-o", "json"]).ok().json();
+    assert_eq!((&killed["halted"], &killed["canceled_runs"]), (&true.into(), &0.into()));
+}
+
+#[test]
+fn budgets_are_set_shown_and_removed() {
+    let world = World::new();
+    world.answer();
+    let home = &world.home;
+    home.run(&["budget", "list"]).ok().says("nothing is limited");
+    home.run(&["budget", "set", "agent:worker", "--usd", "5", "--per", "day"]).ok().shows("$5");
+    home.run(&["budget", "set", "agent:worker", "--tokens", "9", "--per", "total", "--soft"]).ok();
+    home.run(&["budget", "set", "agent:nobody", "--usd", "5", "--per", "day"]).fails(3);
+    home.run(&["budget", "set", "hive:x", "--usd", "5", "--per", "day"])
+        .fails(2)
+        .says("is not a scope");
+    home.run(&["budget", "set", "swarm", "--usd=-5", "--per", "day"]).fails(2).says("usd");
+    let run = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&run, "succeeded");
+    until("it is counted", || {
+        let all = home.run(&["budget", "list", "-o", "json"]).ok().json();
+        let [day, total] = all.as_array().unwrap().as_slice() else { panic!("{all}") };
+        let settled = day["reserved"]["microusd"] == 0 && day["used"]["microusd"] == 1_200;
+        (settled && total["used"]["tokens"] == 1_100).then_some(())
+    });
+    // The soft one has told so.
+    let items = home.run(&["inbox", "--kind", "raise", "-o", "json"]).ok().json();
+    assert_eq!(items.as_array().unwrap().len(), 1, "{items}");
+    let item = items[0]["id"].as_str().unwrap();
+    home.run(&["deny", item]).ok();
+    home.run(&["costs"]).ok().shows("worker").shows("$0.0012");
+    let ids = home.run(&["budget", "list", "-o", "name"]).ok().out;
+    for id in ids.lines() {
+        home.run(&["budget", "rm", id]).ok();
+    }
+    home.run(&["budget", "rm", "lim_0"]).fails(3);
+    home.run(&["budget", "list"]).ok().says("nothing is limited");
+}
+
+#[test]
+fn prices_are_shown_with_their_day_and_their_source() {
+    let home = Home::new();
+    home.run(&["prices", "gpt-5"]).ok().shows("gpt-5");
+    home.run(&["prices", "nobodys-model"]).fails(3).says("not known");
+    let known =
+        home.run_env(&[("OPENAI_API_KEY", "k")], &["prices", "gpt-5-2025-08-07", "-o", "json"]);
+    let known = known.ok().json();
+    assert_eq!(known[0]["provider"], "openai");
+    assert!(known[0]["as_of"].as_str().unwrap().starts_with("20"), "{known}");
+    assert!(known[0]["source"].as_str().unwrap().starts_with("https://"), "{known}");
+    private_dir(&home.data());
+    std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
+    home.run(&["prices"]).ok().shows("m-1").shows("the test").shows("claude-opus-5");
+    std::fs::write(home.data().join("prices.toml"), "[models.x]\ninput = -1\noutput = 1\n")
+        .unwrap();
+    home.run(&["prices"]).fails(1).says("models.x.input");
+}

@@ -1,0 +1,336 @@
+//! The mesh in the whole product: agents with tokens of their own, kills, files that change.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::commands::Commands;
+use crate::home::{Done, until};
+
+/// Tells its token, then every line that it reads.
+const AGENT: &str = "echo token:$OVERMIND_TOKEN; while read line; do echo \"heard $line\"; done";
+
+fn agent(home: &Commands, name: &str) {
+    let command = json!({"provider": "raw", "argv": ["sh", "-c", AGENT], "kind": "session"});
+    let agent = json!({
+        "name": name, "role": "talks", "model": "command", "sandbox": "none", "command": command,
+    });
+    let file = home.0.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).expect("the home can be written");
+    home.run(&["agent", "create", "--file", file.to_str().expect("a path")]).ok();
+}
+
+/// A run of the agent that lives, and its token.
+fn at_work(home: &Commands, name: &str) -> String {
+    home.run(&["run", "--name", name, name]).ok();
+    home.alive(name);
+    let log = home.says(name, "token:ovs_");
+    let token = log.split("token:").nth(1).expect("it tells its token");
+    token.split_whitespace().next().expect("it has characters").to_owned()
+}
+
+fn permit(home: &Commands, permissions: &Value) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let file = home.0.data().join("permissions.json");
+    let mut dir = std::fs::DirBuilder::new();
+    dir.recursive(true).mode(0o700).create(home.0.data()).expect("the data directory");
+    std::fs::write(file, json!({"permissions": permissions}).to_string()).expect("it is written");
+}
+
+fn as_agent(home: &Commands, token: &str, args: &[&str]) -> Done {
+    home.0.run_env(&[("OVERMIND_TOKEN", token)], args)
+}
+
+/// A request as a client makes it that knows only HTTP.
+fn curl(
+    home: &Commands,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: Option<&str>,
+) -> (u16, Value) {
+    let socket = home.0.data().join("overmind.sock");
+    let mut command = Command::new("curl");
+    command.args(["-s", "--max-time", "20", "--unix-socket", socket.to_str().expect("a path")]);
+    command.args(["-X", method, "-w", "\n%{http_code}"]);
+    command.args(["-H", &format!("Authorization: Bearer {token}")]);
+    if let Some(body) = body {
+        command.args(["-H", "Content-Type: application/json", "-d", body]);
+    }
+    let out = command.arg(format!("http://localhost{path}")).output().expect("curl runs");
+    let text = String::from_utf8(out.stdout).expect("it is text");
+    let (body, status) = text.rsplit_once('\n').expect("a status");
+    (status.parse().expect("a number"), serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+#[test]
+fn two_agents_share_state_and_letters_and_neither_can_be_the_other() {
+    let mut home = Commands(crate::home::Home::new());
+    permit(
+        &home,
+        &json!({
+            "ann": {"can_message": ["bob"], "blackboard_write": ["tasks/*"],
+                    "blackboard_read": ["tasks/**"], "can_publish": ["work.**"]},
+            "bob": {"can_subscribe": ["work.*"], "on_message": "queue"},
+        }),
+    );
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    agent(&home, "bob");
+    let (ann, bob) = (at_work(&home, "ann"), at_work(&home, "bob"));
+
+    let put = |key: &str, token: &str| {
+        curl(
+            &home,
+            token,
+            "PUT",
+            &format!("/mesh/blackboard/{key}?agent_id=ann"),
+            Some(r#"{"n":1}"#),
+        )
+    };
+    let (status, entry) = put("tasks/1", &ann);
+    assert_eq!((status, &entry["version"], &entry["written_by"]), (200, &json!(1), &json!("ann")));
+    let (status, denied) = put("tasks/1/deep", &ann);
+    assert_eq!(status, 403);
+    assert!(denied["error"].as_str().is_some_and(|text| text.contains("Agent ann cannot write")));
+    let (status, other) = put("tasks/1", &bob);
+    assert_eq!(status, 403, "{other}");
+    assert!(other["error"].as_str().is_some_and(|text| text.contains("the token is `bob`'s")));
+    let listed = curl(&home, &ann, "GET", "/mesh/blackboard/?prefix=tasks/&agent_id=ann", None);
+    assert_eq!((listed.0, listed.1.as_array().map(Vec::len)), (200, Some(1)));
+    let (status, _) = curl(&home, &bob, "GET", "/mesh/blackboard/tasks/1", None);
+    assert_eq!(status, 403);
+    let (status, _) = curl(&home, "ovs_no", "GET", "/mesh/blackboard/tasks/1", None);
+    assert_eq!(status, 401);
+
+    as_agent(&home, &bob, &["subscribe-topic", "work.*"]).ok();
+    as_agent(&home, &bob, &["subscribe-topic", "**"]).fails(6).says("cannot subscribe");
+    let done =
+        as_agent(&home, &ann, &["publish", "work.done", "{\"a\":1}", "-o", "json"]).ok().json();
+    assert_eq!(done["subscribers_notified"], 1);
+    let sent = as_agent(&home, &ann, &["mail", "send", "bob", "hello", "-o", "json"]).ok().json();
+    as_agent(&home, &bob, &["mail", "send", "ann", "hello"])
+        .fails(6)
+        .says("bob cannot message ann");
+
+    // Killed between publish and acknowledgement: the same letters come once more.
+    let read = |home: &Commands| as_agent(home, &bob, &["mail", "read", "-o", "json"]).ok().json();
+    let first = read(&home);
+    let ids: Vec<String> = first
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["id"].as_str().expect("an id").to_owned())
+        .collect();
+    assert_eq!((ids.len(), &first[1]["id"]), (2, &sent["id"]));
+    home.0.kill();
+    home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(read(&home), json!([]), "bob holds them still");
+    let mut give_back = vec!["mail", "requeue", "--agent", "bob"];
+    give_back.extend(ids.iter().map(String::as_str));
+    home.run(&give_back).ok();
+    let again = read(&home);
+    assert_eq!(again[0]["id"], first[0]["id"]);
+    assert_eq!((again[1]["id"].clone(), &again[1]["attempt"]), (first[1]["id"].clone(), &json!(2)));
+    let mut ack = vec!["mail", "ack"];
+    ack.extend(ids.iter().map(String::as_str));
+    as_agent(&home, &bob, &ack).ok();
+    as_agent(&home, &bob, &ack).fails(3);
+    assert_eq!(read(&home), json!([]));
+
+    home.run(&["can", "ann", "message", "bob"]).ok();
+    home.run(&["can", "ann", "message", "carl"]).fails(6).shows("acl allow");
+    home.run(&["acl", "show", "ann"]).ok().shows("message bob");
+    home.run(&["kill", "ann", "bob"]).ok();
+    home.check();
+}
+
+#[test]
+fn a_permission_file_that_changes_counts_and_a_broken_one_does_not() {
+    let mut home = Commands(crate::home::Home::new());
+    home.0.start(&["--listen", "none"], &[]);
+    let can = |home: &Commands| home.run(&["can", "ann", "read", "notes/a"]).code;
+    assert_eq!(can(&home), 6);
+    permit(&home, &json!({"default": {"blackboard_read": ["notes/*"]}}));
+    until("the file is read", || (can(&home) == 0).then_some(()));
+    let file = home.0.data().join("permissions.json");
+    std::fs::write(&file, r#"{"permissions": {"default": {"blackbord_read": []}}}"#)
+        .expect("it is written");
+    until("the mistake is told", || home.0.log().contains("blackbord_read").then_some(()));
+    assert_eq!(can(&home), 0, "the last one holds");
+    home.run(&["acl", "allow", "ann", "message", "bob"]).ok();
+    assert_eq!(can(&home), 6, "an own entry takes the place of the default");
+    home.run(&["acl", "revoke", "ann", "message", "carl"]).fails(3);
+    home.run(&["acl", "rm", "ann"]).ok();
+    assert_eq!(can(&home), 0);
+    home.0.kill();
+    let refused = home.run(&["up", "--listen", "none"]).fails(1);
+    refused.says("permissions.json is no permission matrix");
+}
+
+#[test]
+fn letters_wake_a_command_and_keys_expire_are_watched_and_paged() {
+    let mut home = Commands(crate::home::Home::new());
+    permit(&home, &json!({"default": {"can_message": ["*"]}}));
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    at_work(&home, "ann");
+    home.run(&["mail", "send", "ann", "{\"say\":\"good morning\"}"]).ok();
+    home.says("ann", "good morning");
+    let waiting = home.run(&["mesh", "agents", "-o", "json"]).ok().json();
+    until("it was taken", || {
+        let now = home.run(&["mesh", "agents", "-o", "json"]).ok().json();
+        (now[0]["waiting"] == 0).then_some(())
+    });
+    assert_eq!(waiting[0]["name"], "ann");
+
+    home.run(&["mesh", "put", "brief/1", "1", "--ttl", "1"]).ok();
+    for n in 0..5 {
+        home.run(&["mesh", "put", &format!("long/{n}"), "[1]", "--new"]).ok();
+    }
+    home.run(&["mesh", "put", "long/1", "2", "--new"]).fails(5).says("stands at version 1");
+    until("it has expired", || (home.run(&["mesh", "get", "brief/1"]).code == 3).then_some(()));
+    let token = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    until("the sweep has told of it", || {
+        let (_, log) = curl(&home, token.trim(), "GET", "/api/events?limit=50", None);
+        log.to_string().contains("blackboard.expired").then_some(())
+    });
+    assert_eq!(home.run(&["mesh", "list", "long/", "-o", "name"]).ok().out.lines().count(), 5);
+    let (status, page) =
+        curl(&home, token.trim(), "GET", "/mesh/blackboard?prefix=long/&limit=2", None);
+    assert_eq!((status, page[1]["key"].clone()), (200, json!("long/1")));
+    let (_, next) = curl(
+        &home,
+        token.trim(),
+        "GET",
+        "/mesh/blackboard?prefix=long/&limit=2&cursor=6c6f6e672f31",
+        None,
+    );
+    assert_eq!(next[0]["key"], "long/2");
+    home.run(&["mesh", "rm", "long/0"]).ok();
+    home.run(&["mesh", "rm", "long/0"]).fails(3);
+    home.run(&["kill", "ann"]).ok();
+    home.check();
+}
+
+/// What a client of the official SDK does at a run's door, over HTTP and over pipes.
+const SDK: &str = r#"
+import asyncio, json, os, sys
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def use(session):
+    tools = {tool.name for tool in (await session.list_tools()).tools}
+    assert {"write_shared_state", "read_messages", "spawn_agent"} <= tools, tools
+    assert "run_shell" not in tools, tools
+    async def call(name, **args):
+        done = await session.call_tool(name, args)
+        failed = getattr(done, "isError", None)
+        failed = done.is_error if failed is None else failed
+        return failed, json.loads(done.content[0].text)
+    failed, done = await call("write_shared_state", key="tasks/sdk", value={"by": "sdk"})
+    assert not failed and done["written"], done
+    failed, done = await call("read_shared_state", key="tasks/sdk")
+    assert not failed and done["value"] == {"by": "sdk"} and done["written_by"] == "ann", done
+    failed, done = await call("read_shared_state", key="secret/x")
+    assert failed and done["error"]["code"] == "denied", done
+    failed, done = await call("send_message", to="ann", message="to myself")
+    assert not failed and done["sent"], done
+    failed, done = await call("write_shared_state", key="tasks/sdk")
+    assert failed and done["error"]["code"] == "bad_args", done
+
+async def begin(session, modern):
+    await (session.discover() if modern else session.initialize())
+    await use(session)
+
+async def pipes(modern):
+    env = {name: os.environ[name] for name in ("OVERMIND_TOKEN", "OVERMIND_DATA", "HOME", "PATH")}
+    server = StdioServerParameters(command=sys.argv[1], args=["mcp", "serve"], env=env)
+    async with stdio_client(server) as (read, write):
+        async with ClientSession(read, write) as session:
+            await begin(session, modern)
+
+async def http(modern):
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+    headers = {"Authorization": "Bearer " + os.environ["OVERMIND_TOKEN"]}
+    async with httpx2.AsyncClient(headers=headers) as client:
+        async with streamable_http_client(sys.argv[2] + "/mcp", http_client=client) as streams:
+            async with ClientSession(streams[0], streams[1]) as session:
+                await begin(session, modern)
+
+for modern in (False, True):
+    asyncio.run(pipes(modern))
+    asyncio.run(http(modern))
+print("all fine")
+"#;
+
+#[test]
+fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
+    let Some(packages) = overmind_testkit::real::counterpart("MCP_PYTHON") else { return };
+    let mut home = Commands(crate::home::Home::new());
+    permit(
+        &home,
+        &json!({"ann": {"blackboard_write": ["tasks/*"], "blackboard_read": ["tasks/*"],
+                        "can_message": ["ann"], "on_message": "queue"}}),
+    );
+    let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
+    let url = server["url"].as_str().expect("it listens").to_owned();
+    agent(&home, "ann");
+    let token = at_work(&home, "ann");
+    let script = home.0.path().join("sdk.py");
+    std::fs::write(&script, SDK).expect("the home can be written");
+    let done = Command::new("python3")
+        .arg(&script)
+        .args([env!("CARGO_BIN_EXE_overmind"), &url])
+        .env("PYTHONPATH", packages)
+        .env("OVERMIND_TOKEN", &token)
+        .env("OVERMIND_DATA", home.0.data())
+        .output()
+        .expect("python runs");
+    let told = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(String::from_utf8_lossy(&done.stdout).contains("all fine"), "{told}");
+    home.run(&["kill", "ann"]).ok();
+    home.check();
+}
+
+#[test]
+fn the_door_is_a_runs_own_and_speaks_both_revisions() {
+    let mut home = Commands(crate::home::Home::new());
+    home.0.start(&["--listen", "none"], &[]);
+    agent(&home, "ann");
+    let token = at_work(&home, "ann");
+    let admin = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    let ask = |token: &str, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        curl(&home, token, "POST", "/mcp", Some(&message.to_string()))
+    };
+    assert_eq!(ask(admin.trim(), "tools/list", json!({})).0, 403);
+    let (_, old) = ask(&token, "initialize", json!({"protocolVersion": "2025-11-25"}));
+    assert_eq!(old["result"]["protocolVersion"], "2025-11-25");
+    let (_, new) = ask(&token, "server/discover", json!({}));
+    assert_eq!(new["result"]["supportedVersions"], json!(["2026-07-28", "2025-11-25"]));
+    let (status, unknown) = ask(&token, "prompts/list", json!({}));
+    assert_eq!((status, &unknown["error"]["code"]), (404, &json!(-32601)));
+    let meta = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}});
+    let (status, other) = ask(&token, "tools/list", meta);
+    assert_eq!((status, &other["error"]["code"]), (400, &json!(-32022)));
+    let call = json!({"name": "write_shared_state", "arguments": {"key": "a", "value": 1}});
+    let (status, denied) = ask(&token, "tools/call", call);
+    assert_eq!((status, &denied["result"]["isError"]), (200, &json!(true)));
+    let error = &denied["result"]["structuredContent"]["error"];
+    assert_eq!(error["code"], "denied");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("acl allow")), "{error}");
+    let (status, _) = curl(
+        &home,
+        &token,
+        "POST",
+        "/mcp",
+        Some(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
+    );
+    assert_eq!(status, 202);
+    home.run(&["kill", "ann"]).ok();
+    home.status("ann", "canceled");
+    assert_eq!(ask(&token, "tools/list", json!({})).0, 401, "its token ended with it");
+    home.check();
+}

@@ -1,0 +1,187 @@
+//! Placeholders: what a command gets in place of a key opens one service, here, for as long as its
+//! run lives; the key itself is in no environment and no answer.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::commands::Commands;
+use crate::home::{Home, until};
+
+const KEY: &str = "tracker-key-4711-abcdefghijkl";
+
+/// A service that repeats its caller's key, as no service should.
+struct Tracker {
+    port: u16,
+    /// What was asked, headers and all.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Tracker {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let notes = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let request = head(&mut stream);
+                let answer = match request.contains("/issues/moved") {
+                    true => "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/steal\r\n\
+                             content-length: 0\r\nconnection: close\r\n\r\n"
+                        .to_owned(),
+                    false => {
+                        let body = format!("{{\"you_are\": \"{KEY}\"}}");
+                        format!(
+                            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-echo: {KEY}\r\n\
+                             set-cookie: a=b\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                            body.len()
+                        )
+                    }
+                };
+                notes.lock().unwrap().push(request);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Self { port, asked }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// A request's first lines, in small letters but for what is asked.
+fn head(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 1024];
+    while !bytes.windows(4).any(|part| part == b"\r\n\r\n") {
+        let count = stream.read(&mut buffer).unwrap_or(0);
+        if count == 0 {
+            break;
+        }
+        bytes.extend_from_slice(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// One request exactly as it is written here; answers status and the rest.
+fn ask(door: &str, line: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(door).unwrap();
+    let request = format!("{line} HTTP/1.1\r\nHost: {door}\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
+}
+
+fn environ(pid: &Value) -> Vec<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    bytes.split(|byte| *byte == 0).map(|one| String::from_utf8_lossy(one).into_owned()).collect()
+}
+
+#[test]
+fn a_placeholder_opens_one_service_here_for_as_long_as_its_run_lives() {
+    let tracker = Tracker::start();
+    let mut home = Home::new();
+    let said = home.start(&["--listen", "127.0.0.1:0"], &[]);
+    let door = said["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
+    let home = Commands(home);
+    home.0.set("tracker_token", KEY, &[]);
+    let base = format!("http://127.0.0.1:{}/v2", tracker.port);
+    for name in ["tracker", "other"] {
+        let declare = ["vault", "declare", name, "--base-url", &base, "--auth", "header X-Token"];
+        let more = ["--secret", "tracker_token", "--allow", "GET /issues/**"];
+        home.run(&[&declare[..], &more].concat()).ok();
+    }
+    let agent = json!({
+        "name": "caller", "role": "calls", "model": "command", "sandbox": "none",
+        "command": {
+            "argv": ["sh", "-c", "sleep 600"], "env_from": {"TRACKER_TOKEN": "service:tracker"},
+        },
+    });
+    let file = home.0.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    home.run(&["run", "--agent", "caller", "--name", "without", ""]).ok();
+    let refused = home.status("without", "failed");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("overmind vault grant 'caller' --service tracker"), "{message}");
+
+    home.run(&["vault", "grant", "caller", "--service", "tracker"]).ok();
+    home.run(&["run", "--agent", "caller", "--name", "with", ""]).ok();
+    let environ = environ(&home.alive("with"));
+    assert!(!environ.iter().any(|one| one.contains(KEY)), "the key is in the environment");
+    let var = |name: &str| {
+        let found = environ.iter().find_map(|one| one.strip_prefix(&format!("{name}=")));
+        found.unwrap_or_else(|| panic!("no {name} in {environ:?}")).to_owned()
+    };
+    assert_eq!(var("TRACKER_BASE_URL"), format!("http://{door}/api/services/tracker"));
+    let token = var("TRACKER_TOKEN");
+    assert!(token.starts_with("sk-ovm-"), "{token}");
+
+    // As a client of the service would ask, with things that try to lead elsewhere.
+    let with = format!(
+        "X-Token: {token}\r\nX-Forwarded-Host: evil.example\r\nCookie: a=b\r\nX-Ours: kept\r\n"
+    );
+    let (status, answer) = ask(&door, "GET /api/services/tracker/issues/7?x=1", &with);
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer.contains("{\"you_are\": \"[redacted:secret]\"}"), "{answer}");
+    assert!(!answer.contains(KEY) && !answer.to_lowercase().contains("set-cookie"), "{answer}");
+    let asked = tracker.asked();
+    assert_eq!(asked.len(), 1);
+    let seen = asked[0].to_lowercase();
+    assert!(seen.starts_with("get /v2/issues/7?x=1 http/1.1\r\n"), "{seen}");
+    assert!(seen.contains(&format!("x-token: {KEY}\r\n")), "{seen}");
+    assert!(seen.contains(&format!("host: 127.0.0.1:{}\r\n", tracker.port)), "{seen}");
+    assert!(seen.contains("x-ours: kept\r\n"), "{seen}");
+    for gone in ["sk-ovm", "evil.example", "cookie"] {
+        assert!(!seen.contains(gone), "{gone} in {seen}");
+    }
+    let leaked = home.0.told("vault.leaked");
+    assert_eq!((leaked.len(), &leaked[0]["agent"]), (1, &json!("caller")));
+
+    // What is not declared, not granted, or no token, reaches nobody.
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    for (line, headers, wanted) in [
+        ("POST /api/services/tracker/issues/7", with.clone(), 422),
+        ("GET /api/services/tracker/admin", with.clone(), 422),
+        ("GET /api/services/tracker/issues/../admin", with.clone(), 422),
+        ("GET /api/services/tracker/issues/%2e%2e/admin", with.clone(), 422),
+        ("GET /api/services/tracker//evil.example/issues/7", with.clone(), 422),
+        ("GET /api/services/tracker/issues/a%2fb", with.clone(), 422),
+        ("GET /api/services/other/issues/7", with.clone(), 403),
+        ("GET /api/services/none/issues/7", bearer(&token), 403),
+        ("GET /api/services/tracker/issues/7", bearer(&format!("{token}0")), 401),
+        ("GET /api/services/tracker/issues/7", bearer(&token.replace("-1-", "-2-")), 401),
+        ("GET /api/services/tracker/issues/7", String::new(), 401),
+        // It opens nothing else of this server.
+        ("GET /api/status", bearer(&token), 401),
+        ("GET /api/vault/secrets", bearer(&token), 401),
+    ] {
+        let (status, answer) = ask(&door, line, &headers);
+        assert_eq!(status, wanted, "{line}: {answer}");
+        assert!(!answer.contains(KEY), "{line}: {answer}");
+    }
+    assert_eq!(tracker.asked().len(), 1, "nothing of that arrived");
+    // A redirect is not followed, and the key goes nowhere else.
+    let (status, answer) = ask(&door, "GET /api/services/tracker/issues/moved", &with);
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer.contains("redirect"), "{answer}");
+
+    // The run is over, and so is what it was given.
+    home.run(&["kill", "with"]).ok();
+    home.until("with", "it is over", |run| {
+        run["status"] == "canceled" || run["status"] == "failed"
+    });
+    let (status, _) = ask(&door, "GET /api/services/tracker/issues/7", &with);
+    assert_eq!(status, 401);
+    assert_eq!(tracker.asked().len(), 2);
+    until("uses are told", || Some(()).filter(|()| !home.0.told("vault.used").is_empty()));
+    home.0.keeps_none_of(&[KEY, &token]);
+}

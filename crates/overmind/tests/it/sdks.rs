@@ -1,0 +1,106 @@
+//! Real programs of others ask this server for models: official SDKs, Claude Code, Codex.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use std::process::Command;
+
+use overmind_testkit::real::counterpart;
+use overmind_testkit::upstream::{Answer, Received, Say, Script};
+use serde_json::{Value, json};
+
+use crate::gateway::{Gateway, KEY};
+use crate::home::until;
+
+/// What [`sdks.py`](sdks.py) is answered.
+fn answer(request: &Received) -> Answer {
+    let model = request.body["model"].as_str().unwrap_or_default();
+    if request.path.ends_with("/embeddings") {
+        let vector = |index: u32, vector: [f32; 2]| json!({"object": "embedding", "index": index, "embedding": vector});
+        let all = json!({
+            "object": "list", "model": model, "data": [vector(0, [0.5, 1.0]), vector(1, [0.25, 2.0])],
+            "usage": {"prompt_tokens": 2, "total_tokens": 2},
+        });
+        return Answer::raw(200, "application/json", all.to_string());
+    }
+    match model {
+        "slow" => Answer::status(429, "rate_limit_error", "slow down").header("retry-after", "7"),
+        "with_tools" => Answer::say(
+            Say::nothing().call("toolu_01", "look", &json!({"path": "a.txt"})).usage(100, 7),
+        ),
+        _ => Answer::say(Say::text("hello there").usage(100, 7)),
+    }
+}
+
+#[test]
+fn needs_python_sdks_of_openai_and_anthropic_for_all_that_they_can() {
+    let Some(packages) = counterpart("PYTHON_SDKS") else { return };
+    let gateway = Gateway::new(Script::by(answer).every_path());
+    let done = Command::new("python3")
+        .args(["-c", include_str!("sdks.py"), &gateway.url, gateway.admin()])
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", gateway.home.path())
+        .env("PYTHONPATH", packages)
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(out, "all of it\n", "{err}");
+}
+
+/// What an agent's program says when it was told a word.
+fn agent(request: &Received) -> Answer {
+    let text = request.body.to_string();
+    let said = if text.contains("the magic word") { "Abracadabra." } else { "A title" };
+    Answer::say(Say::text(said).usage(1000, 100))
+}
+
+fn settled(gateway: &Gateway, name: &str) -> Vec<Value> {
+    let all = gateway.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
+    let all = all.as_array().unwrap().iter();
+    all.filter(|event| event["type"] == "budget.settled")
+        .map(|event| event["payload_json"].clone())
+        .collect()
+}
+
+/// Runs an agent of this provider, which has a home without any login.
+fn one_shot(gateway: &Gateway, flags: &[&str]) {
+    let args = ["run", "--name", "shot"].iter().chain(flags).copied();
+    let args: Vec<&str> = args.chain(["say the magic word"]).collect();
+    gateway.home.run(&args).ok();
+    let waited = gateway.home.run(&["wait", "shot"]);
+    let log = gateway.home.run(&["logs", "shot"]);
+    assert_eq!(waited.code, 0, "{} {} {}", waited.out, log.out, gateway.home.log());
+    let runs = gateway.home.run(&["ps", "--all", "-o", "json"]).ok().json();
+    let row = runs.as_array().unwrap().iter().find(|run| run["name"] == "shot").unwrap().clone();
+    assert_eq!(row["final_answer"], "Abracadabra.", "{row}");
+    let calls = until("its calls are told", || {
+        Some(settled(gateway, "shot")).filter(|calls| !calls.is_empty())
+    });
+    for call in &calls {
+        assert_eq!((&call["run_id"], &call["usage"]["output_tokens"]), (&row["id"], &json!(100)));
+    }
+    let asked = gateway.upstream.requests();
+    assert!(!asked.is_empty());
+    for request in &asked {
+        let headers = format!("{:?}", request.headers);
+        assert!(headers.contains(KEY) && !headers.contains("ovs_"), "{headers}");
+    }
+    assert!(!log.out.contains(KEY));
+}
+
+#[test]
+fn needs_claude_code_to_be_asked_with_a_worthless_token_and_no_flag() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
+    let gateway = Gateway::with(Script::by(agent), &[("PATH", &path)], "");
+    let quiet = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
+    one_shot(&gateway, &["--agent", "claude", "--model", "sonnet", "--env", quiet]);
+}
+
+#[test]
+fn needs_codex_to_be_asked_with_a_worthless_token_and_no_flag() {
+    let Some(bin) = counterpart("CODEX") else { return };
+    let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
+    let gateway = Gateway::with(Script::by(agent), &[("PATH", &path)], "");
+    one_shot(&gateway, &["--provider", "codex", "--model", "gpt-5"]);
+}

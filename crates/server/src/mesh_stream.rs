@@ -1,0 +1,71 @@
+//! Changes of the shared state as a [stream](crate::sse): that a key changed, and how it stands now.
+
+use overmind_api::{BlackboardChange, BlackboardEntry};
+use overmind_core::store::LogEvent;
+use overmind_engine::{Caller, EngineError};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::cx::Cx;
+use crate::sse::{Look, Source, message};
+
+pub(crate) struct BoardSource {
+    caller: Caller,
+    prefix: String,
+    /// Number of the last event of the mesh's stream that was looked at.
+    after: u64,
+}
+
+impl BoardSource {
+    pub(crate) fn new(caller: Caller, prefix: String, after: u64) -> Self {
+        Self { caller, prefix, after }
+    }
+
+    async fn told(&self, cx: &Cx, event: &LogEvent) -> Result<Option<String>, EngineError> {
+        let payload = event.value();
+        let text = |name: &str| payload.get(name).and_then(Value::as_str).map(str::to_owned);
+        let Some(key) = text("key") else { return Ok(None) };
+        let entry = match cx.engine.board_get(&self.caller, None, &key).await {
+            Ok(entry) => Some(BlackboardEntry::from((*entry).clone())),
+            Err(EngineError::NotFound { .. }) => None,
+            // What may not be read any more is not told of.
+            Err(EngineError::Forbidden { .. }) => return Ok(None),
+            Err(err) => return Err(err),
+        };
+        let change = BlackboardChange {
+            key,
+            version: payload.get("version").and_then(Value::as_u64).unwrap_or(0),
+            change: event.kind.trim_start_matches("blackboard.").to_owned(),
+            by: text("by"),
+            at: event.ts,
+            entry,
+        };
+        Ok(serde_json::to_string(&change).ok())
+    }
+}
+
+impl Source for BoardSource {
+    async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
+        let (upto, events) =
+            cx.engine.board_changes(&self.caller, &self.prefix, self.after).await?;
+        if upto == self.after {
+            return Ok(Look::Nothing);
+        }
+        let mut out = String::new();
+        for event in &events {
+            if let Some(data) = self.told(cx, event).await? {
+                message(&mut out, Some(event.seq), None, &data);
+            }
+        }
+        self.after = upto;
+        if events.last().is_none_or(|event| event.seq < upto) {
+            // Other things happened in the mesh: a client that resumes need not read them again.
+            out.push_str(&format!("id: {upto}\n\n"));
+        }
+        Ok(Look::More(out))
+    }
+
+    fn watch(&self, cx: &Cx) -> watch::Receiver<u64> {
+        cx.engine.mesh_watch()
+    }
+}

@@ -1,0 +1,351 @@
+//! Model calls of others, passed on: `/llm/openai/v1/…` and `/llm/anthropic/v1/…`.
+//!
+//! These are the providers' APIs and not ours: what is refused is refused in the provider's own
+//! shape, nothing is redirected, and the token may stand where the provider's key stands. They go
+//! around the router, its time limit and the limits by caller: an answer may stream for an hour,
+//! and what a provider is asked is bounded by provider.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use overmind_core::budget::Shape;
+use overmind_core::relay::{
+    Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, head, retry_after_s,
+};
+use overmind_engine::{EngineError, RelayError, RelayedBody};
+use serde_json::{Value, json};
+
+use super::Template;
+use crate::auth;
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+/// What a path asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Door {
+    dialect: Dialect,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Call(Endpoint),
+    Models,
+    Model(String),
+    /// Programs look whether anybody is there before they say who they are.
+    Hello,
+    Nothing,
+}
+
+impl Door {
+    /// `None`: the path is none of these. Slashes at the end do not matter.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        let rest = path.strip_prefix("/llm/")?.trim_end_matches('/');
+        let (dialect, rest) = match rest.split_once('/').unwrap_or((rest, "")) {
+            ("openai", rest) => (Dialect::OpenAi, rest),
+            ("anthropic", rest) => (Dialect::Anthropic, rest),
+            _ => return None,
+        };
+        let within = rest.strip_prefix("v1/").unwrap_or_default();
+        let endpoint = Endpoint::ALL
+            .into_iter()
+            .find(|endpoint| endpoint.dialect() == dialect && endpoint.path() == within);
+        let what = match (endpoint, within, rest) {
+            (Some(endpoint), _, _) => What::Call(endpoint),
+            (None, "models", _) => What::Models,
+            (None, _, "" | "api/hello") => What::Hello,
+            (None, within, _) => match within.strip_prefix("models/") {
+                Some(name) => What::Model(name.to_owned()),
+                None => What::Nothing,
+            },
+        };
+        Some(Self { dialect, what })
+    }
+
+    fn template(&self) -> &'static str {
+        match (&self.what, self.dialect) {
+            (What::Call(Endpoint::Chat), _) => "/llm/openai/v1/chat/completions",
+            (What::Call(Endpoint::Responses), _) => "/llm/openai/v1/responses",
+            (What::Call(Endpoint::Embeddings), _) => "/llm/openai/v1/embeddings",
+            (What::Call(Endpoint::Messages), _) => "/llm/anthropic/v1/messages",
+            (What::Call(Endpoint::CountTokens), _) => "/llm/anthropic/v1/messages/count_tokens",
+            (What::Models | What::Model(_), Dialect::OpenAi) => "/llm/openai/v1/models",
+            (What::Models | What::Model(_), Dialect::Anthropic) => "/llm/anthropic/v1/models",
+            (What::Hello | What::Nothing, Dialect::OpenAi) => "/llm/openai",
+            (What::Hello | What::Nothing, Dialect::Anthropic) => "/llm/anthropic",
+        }
+    }
+}
+
+/// Answers one request. `name` becomes the caller's, once it is known.
+pub(crate) async fn answer(
+    cx: &Arc<Cx>,
+    client: Option<IpAddr>,
+    door: Door,
+    request: Request,
+    name: &mut Option<String>,
+) -> Response {
+    let mut response = match Box::pin(attend(cx, client, &door, request, name)).await {
+        Ok(response) => response,
+        Err(refused) => refused.render(cx, door.dialect),
+    };
+    response.extensions_mut().insert(Template(door.template()));
+    response
+}
+
+/// Why there is no answer of a provider.
+struct Refused {
+    why: RelayError,
+    /// The body was not read to its end: the connection cannot be used again.
+    close: bool,
+}
+
+impl<E: Into<RelayError>> From<E> for Refused {
+    fn from(why: E) -> Self {
+        Self { why: why.into(), close: false }
+    }
+}
+
+impl Refused {
+    fn render(self, cx: &Cx, dialect: Dialect) -> Response {
+        let (status, headers, body) = match &self.why {
+            RelayError::Refused(refusal) => {
+                let mut headers = vec![("content-type", "application/json".to_owned())];
+                if let Some(wait) = refusal.retry_after {
+                    headers.push(("retry-after", retry_after_s(wait).to_string()));
+                }
+                (refusal.status(dialect), headers, refusal.body(dialect))
+            }
+            RelayError::Budget(refusal) => {
+                let shape = match dialect {
+                    Dialect::OpenAi => Shape::OpenAi,
+                    Dialect::Anthropic => Shape::Anthropic,
+                };
+                let wire = refusal.render(shape, cx.engine.now());
+                (wire.status, wire.headers, wire.body.to_string())
+            }
+        };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() =
+            StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        for (name, value) in headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        if self.close {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+async fn attend(
+    cx: &Arc<Cx>,
+    client: Option<IpAddr>,
+    door: &Door,
+    request: Request,
+    name: &mut Option<String>,
+) -> Result<Response, Refused> {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if door.what == What::Hello && reads {
+        return Ok(Response::new(Body::empty()));
+    }
+    // Only those who do not prove who they are count by address: the others are known.
+    let proved = match auth::token(request.headers()) {
+        Ok(token) => cx.engine.relay_caller(token).await.map_err(unknown),
+        Err(fault) => Err(RefusalKind::Unauthenticated.because(&fault)),
+    };
+    let (caller, only) = match proved {
+        Ok(proved) => proved,
+        Err(refusal) => {
+            if let Some(client) = client
+                && cx.admit_address(client).is_err()
+            {
+                let text = "too many requests without a valid token from this address";
+                let wait = Duration::from_secs(1);
+                return Err(Refusal::new(RefusalKind::RateLimited, text).after(wait).into());
+            }
+            return Err(refusal.into());
+        }
+    };
+    *name = Some(caller.name.clone());
+    match (&door.what, request.method()) {
+        (What::Call(endpoint), &Method::POST) => {
+            let call = read(cx, *endpoint, request).await?;
+            let relayed = cx.engine.relay(&caller, only.as_deref(), call).await?;
+            let mut response = Response::new(stream_of(relayed.body));
+            *response.status_mut() =
+                StatusCode::from_u16(relayed.status).unwrap_or(StatusCode::BAD_GATEWAY);
+            *response.headers_mut() = relayed.headers;
+            Ok(response)
+        }
+        (What::Models, &Method::GET | &Method::HEAD) => {
+            let offered = cx.engine.relay_models(&caller, door.dialect).await?;
+            let names: Vec<(String, String)> =
+                offered.into_iter().map(|one| (one.name, one.provider)).collect();
+            Ok(shown(&models(door.dialect, &names)))
+        }
+        (What::Model(wanted), &Method::GET | &Method::HEAD) => {
+            let offered = cx.engine.relay_models(&caller, door.dialect).await?;
+            match offered.into_iter().find(|one| one.name == *wanted) {
+                Some(one) => Ok(shown(&model(door.dialect, &one.name, &one.provider))),
+                None => {
+                    let text = format!("there is no model `{}` here", brief(wanted));
+                    Err(Refusal::new(RefusalKind::NotFound, text).into())
+                }
+            }
+        }
+        (_, method) => {
+            let path = brief(request.uri().path());
+            let text = format!("there is no {method} {path} here; see docs/gateway.md");
+            Err(Refusal::new(RefusalKind::NotFound, text).into())
+        }
+    }
+}
+
+trait Because {
+    fn because(self, fault: &Fault) -> Refusal;
+}
+
+impl Because for RefusalKind {
+    fn because(self, fault: &Fault) -> Refusal {
+        Refusal::new(self, fault.problem().error.clone())
+    }
+}
+
+fn unknown(err: EngineError) -> Refusal {
+    match err {
+        EngineError::Unauthenticated { message } => {
+            Refusal::new(RefusalKind::Unauthenticated, message)
+        }
+        err => {
+            tracing::error!(error = %err, "finding out who asks for a model");
+            Refusal::new(RefusalKind::Overloaded, "the server cannot find out who asks now")
+                .after(Duration::from_secs(1))
+        }
+    }
+}
+
+/// The call that a request is.
+async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Refused> {
+    let closing = |refusal: Refusal| Refused { why: refusal.into(), close: true };
+    let too_large = || {
+        let text = format!("the body is larger than {MAX_BODY} bytes");
+        closing(Refusal::new(RefusalKind::TooLarge, text))
+    };
+    let (parts, body) = request.into_parts();
+    let headers = head::request(&parts.headers).map_err(closing)?;
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > MAX_BODY) {
+        return Err(too_large());
+    }
+    let whole = Limited::new(body, MAX_BODY).collect();
+    let body = match tokio::time::timeout(cx.config.body_timeout, whole).await {
+        Ok(Ok(whole)) => whole.to_bytes(),
+        Ok(Err(err)) if err.is::<LengthLimitError>() => return Err(too_large()),
+        Ok(Err(err)) => {
+            return Err(closing(Refusal::bad_request(format!("the body broke off: {err}"))));
+        }
+        Err(_) => return Err(closing(Refusal::bad_request("the body did not come in time"))),
+    };
+    let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
+    if let Some(session) = parts.headers.get("x-claude-code-session-id") {
+        tracing::debug!(session = ?session, model = peek.model, "a call of Claude Code");
+    }
+    let query = parts.uri.query().map(str::to_owned);
+    Ok(Call { endpoint, query, headers, body, peek })
+}
+
+/// Bytes as they come. Dropped with its connection, it lets go of the provider's.
+fn stream_of(body: RelayedBody) -> Body {
+    let pieces = stream::unfold(body, |mut body| async move {
+        let piece: Result<Bytes, _> = body.next().await?;
+        Some((piece, body))
+    });
+    Body::from_stream(pieces)
+}
+
+fn shown(value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+fn model(dialect: Dialect, name: &str, provider: &str) -> Value {
+    match dialect {
+        Dialect::OpenAi => {
+            json!({"id": name, "object": "model", "created": 0, "owned_by": provider})
+        }
+        Dialect::Anthropic => json!({
+            "type": "model", "id": name, "display_name": name,
+            "created_at": "1970-01-01T00:00:00Z",
+        }),
+    }
+}
+
+fn models(dialect: Dialect, names: &[(String, String)]) -> Value {
+    let all: Vec<Value> =
+        names.iter().map(|(name, provider)| model(dialect, name, provider)).collect();
+    match dialect {
+        Dialect::OpenAi => json!({"object": "list", "data": all}),
+        Dialect::Anthropic => {
+            let id = |one: Option<&Value>| one.map_or(Value::Null, |one| one["id"].clone());
+            let (first, last) = (id(all.first()), id(all.last()));
+            json!({"data": all, "has_more": false, "first_id": first, "last_id": last})
+        }
+    }
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_found_as_clients_write_them() {
+        let what = |path: &str| Door::of(path).map(|door| door.what);
+        for (path, wanted) in [
+            ("/llm/openai/v1/chat/completions", Some(What::Call(Endpoint::Chat))),
+            ("/llm/openai/v1/responses/", Some(What::Call(Endpoint::Responses))),
+            ("/llm/openai/v1/embeddings", Some(What::Call(Endpoint::Embeddings))),
+            ("/llm/openai/v1/models", Some(What::Models)),
+            ("/llm/openai/v1/models/org/name:8b", Some(What::Model("org/name:8b".into()))),
+            ("/llm/openai/v1/messages", Some(What::Nothing)),
+            ("/llm/anthropic/v1/messages", Some(What::Call(Endpoint::Messages))),
+            ("/llm/anthropic/v1/messages/count_tokens", Some(What::Call(Endpoint::CountTokens))),
+            ("/llm/anthropic/v1/chat/completions", Some(What::Nothing)),
+            ("/llm/anthropic/api/hello", Some(What::Hello)),
+            ("/llm/anthropic", Some(What::Hello)),
+            ("/llm/gemini/v1/models", None),
+            ("/llm", None),
+            ("/api/runs", None),
+        ] {
+            assert_eq!(what(path), wanted, "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_panics(path in "/llm/(openai|anthropic|x)?[ -~]{0,40}") {
+            if let Some(door) = Door::of(&path) {
+                prop_assert!(door.template().starts_with("/llm/"));
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The master keys in memory, and what is done with them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use overmind_core::vault::{Protection, SealError, Sealed, Sealer, Secret, SecretName};
+use zeroize::Zeroizing;
+
+use crate::aead::{self, Key, NoRandomness};
+use crate::keyfile::{self, Argon2, Kek, KeyFile, Master};
+
+/// Where the master keys are, and what opens them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Made with the first secret, mode 0600. The directory must exist.
+    pub key_file: PathBuf,
+    /// Opens the file, if one is needed; a file that is made is protected with it.
+    pub passphrase: Option<Secret>,
+    /// What a passphrase costs in files that are written. Those that are read say so themselves.
+    pub argon2: Argon2,
+}
+
+impl Options {
+    pub fn new(key_file: impl Into<PathBuf>) -> Self {
+        Self { key_file: key_file.into(), passphrase: None, argon2: Argon2::default() }
+    }
+}
+
+/// Encrypts and decrypts secrets. Nothing is read before [`Sealer::unlock`].
+pub struct Vault {
+    options: Options,
+    state: RwLock<State>,
+}
+
+enum State {
+    Locked {
+        reason: String,
+    },
+    /// There is no file, and nothing that would need one.
+    Empty,
+    Open(Open),
+}
+
+struct Open {
+    /// Opens the file; `None` when it is in the clear.
+    kek: Option<Kek>,
+    /// The newest is the last; never empty.
+    keys: Vec<Master>,
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*self.read() {
+            State::Locked { .. } => "locked",
+            State::Empty => "empty",
+            State::Open(_) => "open",
+        };
+        f.debug_struct("Vault")
+            .field("key_file", &self.options.key_file)
+            .field("state", &state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Open {
+    fn newest(&self) -> &Master {
+        self.keys.last().expect("there is always one")
+    }
+}
+
+impl Vault {
+    /// A vault that is locked until it is told to open.
+    pub fn new(options: Options) -> Self {
+        let reason = "it was not opened yet".to_owned();
+        Self { options, state: RwLock::new(State::Locked { reason }) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file as it stands, opened.
+    fn opened(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<State, String> {
+        let at = self.options.key_file.display();
+        let wrong = |why: String| format!("the key file {at} {why}");
+        let Some(file) = KeyFile::read(&self.options.key_file).map_err(wrong)? else {
+            return match needed.is_empty() {
+                true => Ok(State::Empty),
+                false => Err(wrong(
+                    "is missing, and secrets were encrypted with a key in it: bring it back from \
+                     where you keep a copy, or remove those secrets with `overmind vault rm`"
+                        .to_owned(),
+                )),
+            };
+        };
+        let Some(kdf) = &file.kdf else {
+            return Ok(State::Open(Open { kek: None, keys: file.open(None).map_err(wrong)? }));
+        };
+        let tries: Vec<&Secret> = passphrase.into_iter().chain(&self.options.passphrase).collect();
+        if tries.is_empty() {
+            return Err(wrong(
+                "needs its passphrase: run `overmind vault unlock`, or set OVERMIND_VAULT_PASSPHRASE \
+                 or vault.passphrase_file before the server starts"
+                    .to_owned(),
+            ));
+        }
+        let mut why = String::new();
+        for passphrase in tries {
+            let kek = Kek::of(passphrase, kdf.clone()).map_err(wrong)?;
+            match file.open(Some(&kek)) {
+                Ok(keys) => return Ok(State::Open(Open { kek: Some(kek), keys })),
+                Err(err) => why = err,
+            }
+        }
+        Err(wrong(why))
+    }
+
+    /// The first key, made and on disk when this returns.
+    fn made(&self) -> Result<Open, SealError> {
+        let failed = |reason: String| SealError::Failed {
+            attempt: format!("making the vault's key file {}", self.options.key_file.display()),
+            reason,
+        };
+        let master = Master::new().map_err(|_| failed(randomless()))?;
+        let kek = self.new_kek(self.options.passphrase.as_ref()).map_err(failed)?;
+        let keys = vec![master];
+        keyfile::write(&self.options.key_file, &keys, kek.as_ref(), true).map_err(failed)?;
+        tracing::info!(path = %self.options.key_file.display(), "made the vault's key file");
+        Ok(Open { kek, keys })
+    }
+
+    fn new_kek(&self, passphrase: Option<&Secret>) -> Result<Option<Kek>, String> {
+        passphrase.map(|passphrase| Kek::new(passphrase, self.options.argon2)).transpose()
+    }
+}
+
+fn randomless() -> String {
+    "the system gave no randomness".to_owned()
+}
+
+/// What a data key is bound to: the master key that it is under, and whose it is.
+fn about_key(master: &str, name: &SecretName, version: u32) -> Vec<u8> {
+    let version = version.to_be_bytes();
+    aead::about(
+        "overmind vault data key 1",
+        &[master.as_bytes(), name.as_str().as_bytes(), &version],
+    )
+}
+
+fn about_body(name: &SecretName, version: u32) -> Vec<u8> {
+    aead::about("overmind vault secret 1", &[name.as_str().as_bytes(), &version.to_be_bytes()])
+}
+
+fn sealing(name: &SecretName) -> impl Fn(NoRandomness) -> SealError + '_ {
+    move |_| SealError::Failed {
+        attempt: format!("encrypting the secret `{name}`"),
+        reason: randomless(),
+    }
+}
+
+impl Open {
+    fn data_key(&self, name: &SecretName, version: u32, sealed: &Sealed) -> Result<Key, SealError> {
+        let Some(master) = self.keys.iter().find(|master| master.id == sealed.master) else {
+            return Err(SealError::Locked {
+                reason: format!(
+                    "`{name}` was encrypted with the master key {}, which the key file does not hold: \
+                     bring the file back that belongs to this database",
+                    sealed.master
+                ),
+            });
+        };
+        let about = about_key(&master.id, name, version);
+        let opened = aead::open(&master.key, &about, &sealed.wrapped);
+        let key = opened.and_then(|key| <[u8; 32]>::try_from(key.as_slice()).ok());
+        key.map(Zeroizing::new).ok_or_else(|| damaged(name, version, "its data key does not open"))
+    }
+}
+
+fn damaged(name: &SecretName, version: u32, reason: &str) -> SealError {
+    SealError::Damaged { name: name.clone(), version, reason: reason.to_owned() }
+}
+
+fn locked(reason: &str) -> SealError {
+    SealError::Locked { reason: reason.to_owned() }
+}
+
+impl Sealer for Vault {
+    fn unlock(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<(), SealError> {
+        let mut state = self.write();
+        match self.opened(needed, passphrase) {
+            Ok(opened) => {
+                *state = opened;
+                Ok(())
+            }
+            Err(reason) => {
+                // What is open stays so: a wrong passphrase must not lock others out.
+                if !matches!(*state, State::Open(_)) {
+                    *state = State::Locked { reason: reason.clone() };
+                }
+                Err(SealError::Locked { reason })
+            }
+        }
+    }
+
+    fn protection(&self) -> Option<Protection> {
+        match &*self.read() {
+            State::Locked { .. } | State::Empty => None,
+            State::Open(Open { kek: None, .. }) => Some(Protection::File),
+            State::Open(Open { kek: Some(_), .. }) => Some(Protection::Passphrase),
+        }
+    }
+
+    fn seal(&self, name: &SecretName, version: u32, secret: &Secret) -> Result<Sealed, SealError> {
+        let mut state = self.write();
+        let open = match &mut *state {
+            State::Locked { reason } => return Err(locked(reason)),
+            State::Empty => {
+                *state = State::Open(self.made()?);
+                let State::Open(open) = &*state else { unreachable!("it was just set") };
+                open
+            }
+            State::Open(open) => open,
+        };
+        let master = open.newest();
+        let key = aead::new_key().map_err(sealing(name))?;
+        let about = about_key(&master.id, name, version);
+        let wrapped = aead::seal(&master.key, &about, key.as_ref()).map_err(sealing(name))?;
+        let body = aead::seal(&key, &about_body(name, version), secret.expose().as_bytes())
+            .map_err(sealing(name))?;
+        Ok(Sealed { master: master.id.clone(), wrapped, body })
+    }
+
+    fn open(&self, name: &SecretName, version: u32, sealed: &Sealed) -> Result<Secret, SealError> {
+        let state = self.read();
+        let open = match &*state {
+            State::Locked { reason } => return Err(locked(reason)),
+            State::Empty => return Err(locked("it has no key yet")),
+            State::Open(open) => open,
+        };
+        let key = open.data_key(name, version, sealed)?;
+        let plain = aead::open(&key, &about_body(name, version), &sealed.body)
+            .ok_or_else(|| damaged(name, version, "it does not open"))?;
+        let text = std::str::from_utf8(&plain).ok().and_then(|text| Secret::new(text).ok());
+        text.ok_or_else(|| damaged(name, version, "what comes out is no secret"))
+    }
+
+    fn master_new(&self, passphrase: Option<&Secret>) -> Result<(), SealError> {
+        let mut state = self.write();
+        let open = match &mut *state {
+            State::Locked { reason } => return Err(locked(reason)),
+            State::Empty => {
+                *state = State::Open(self.made()?);
+                return Ok(());
+            }
+            State::Open(open) => open,
+        };
+        let failed = |reason: String| SealError::Failed {
+            attempt: format!("writing the vault's key file {}", self.options.key_file.display()),
+            reason,
+        };
+        let mut keys = open.keys.clone();
+        keys.push(Master::new().map_err(|_| failed(randomless()))?);
+        let kek = match (passphrase, &open.kek) {
+            (Some(new), _) => self.new_kek(Some(new)).map_err(failed)?,
+            (None, Some(kek)) => Some(kek.clone()),
+            (None, None) => self.new_kek(self.options.passphrase.as_ref()).map_err(failed)?,
+        };
+        keyfile::write(&self.options.key_file, &keys, kek.as_ref(), false).map_err(failed)?;
+        *open = Open { kek, keys };
+        Ok(())
+    }
+
+    fn rewrap(
+        &self,
+        name: &SecretName,
+        version: u32,
+        sealed: &Sealed,
+    ) -> Result<Sealed, SealError> {
+        let state = self.read();
+        let open = match &*state {
+            State::Locked { reason } => return Err(locked(reason)),
+            State::Empty => return Err(locked("it has no key yet")),
+            State::Open(open) => open,
+        };
+        let key = open.data_key(name, version, sealed)?;
+        let master = open.newest();
+        let about = about_key(&master.id, name, version);
+        let wrapped = aead::seal(&master.key, &about, key.as_ref()).map_err(sealing(name))?;
+        Ok(Sealed { master: master.id.clone(), wrapped, body: sealed.body.clone() })
+    }
+
+    fn master_forget_old(&self) -> Result<(), SealError> {
+        let mut state = self.write();
+        let State::Open(open) = &mut *state else { return Ok(()) };
+        if open.keys.len() == 1 {
+            return Ok(());
+        }
+        let newest = vec![open.newest().clone()];
+        keyfile::write(&self.options.key_file, &newest, open.kek.as_ref(), false).map_err(
+            |reason| SealError::Failed {
+                attempt: format!(
+                    "writing the vault's key file {}",
+                    self.options.key_file.display()
+                ),
+                reason,
+            },
+        )?;
+        open.keys = newest;
+        Ok(())
+    }
+}
