@@ -249,6 +249,10 @@ proptest! {
 
     #[test]
     fn a_subshell_of_a_random_text_is_as_strict_as_the_text(text in texts()) {
+        // A backslash at its end takes the line's end along, and the wrapped text is another one:
+        // `time \` alone is cut off, and in a subshell it is `time )`, which bash refuses.
+        let escapes = text.chars().rev().take_while(|c| *c == '\\').count();
+        prop_assume!(escapes % 2 == 0);
         let policy = &*POLICY;
         let bare = policy.judge(&shell(&text)).decision;
         let wrapped = policy.judge(&shell(&format!("(\n{text}\n)"))).decision;
