@@ -129,6 +129,23 @@ impl Engine {
         self.permitted(who, verb, object, verdict, what).await
     }
 
+    /// Asks the matrix about what others decide about as well (models, services): it has a say in
+    /// that once there is any entry at all.
+    pub(crate) async fn permit_beside(
+        &self,
+        session: SessionId,
+        verb: Verb,
+        object: &str,
+        what: &str,
+    ) -> Result<(), EngineError> {
+        if self.permissions().is_empty() {
+            return Ok(());
+        }
+        let who = self.who_session(session).await?;
+        let denied = || format!("Agent {} {what} {object}", who.name);
+        self.permit(&who, verb, object, denied).await
+    }
+
     /// As [`Engine::permit`], with the matrix's verdict.
     pub(crate) async fn permitted(
         &self,

@@ -25,7 +25,6 @@ use overmind_core::relay::{
     Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
 };
 use overmind_core::row::Role;
-use overmind_core::vault::placeholder::looks_like_one;
 
 use self::tab::{Hold, Seen, Tab};
 pub use self::tab::{Relayed, RelayedBody};
@@ -75,12 +74,9 @@ impl Engine {
     ///
     /// [`EngineError::Unauthenticated`].
     pub async fn relay_caller(&self, token: &str) -> Result<(Caller, Option<String>), EngineError> {
-        if !looks_like_one(token) {
+        let Some(bound) = self.placeholder(token).await? else {
             return Ok((self.authenticate(token).await?, None));
-        }
-        let bound = self.vault().resolve_placeholder(token).await.ok_or_else(|| {
-            EngineError::Unauthenticated { message: "the token is not valid".into() }
-        })?;
+        };
         let rights = Rights::Session { session: bound.session, epoch: bound.start };
         let caller = Caller { name: bound.session.to_string(), rights };
         Ok((caller, Some(bound.service.name.clone())))
@@ -121,7 +117,18 @@ impl Engine {
             );
             return Err(Refusal::new(RefusalKind::Forbidden, text).into());
         }
-        self.matrix_permits(&party, call.peek.model.trim()).await?;
+        if let Some(session) = party.session {
+            let model = call.peek.model.trim();
+            let asked = self.permit_beside(session, Verb::Model, model, "cannot use model").await;
+            asked.map_err(|err| match err {
+                EngineError::Forbidden { message } => Refusal::new(RefusalKind::Forbidden, message),
+                err => {
+                    tracing::error!(%session, error = %err, "asking who may use a model");
+                    let text = "the permissions of the session's agent could not be looked up";
+                    Refusal::new(RefusalKind::Internal, text)
+                }
+            })?;
+        }
         let seen = Seen::of(&call, upstreams.capture());
         let ask = self.ask(by, &party, upstreams, &call, &hops);
         let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
@@ -158,17 +165,6 @@ impl Engine {
             }
         }
         Ok(offered)
-    }
-
-    /// Asks the permission matrix, once somebody has said anything in it.
-    async fn matrix_permits(&self, party: &Party, model: &str) -> Result<(), Refusal> {
-        let Some(session) = party.session.filter(|_| !self.permissions().is_empty()) else {
-            return Ok(());
-        };
-        let denied = |err: EngineError| Refusal::new(RefusalKind::Forbidden, err.to_string());
-        let who = self.who_session(session).await.map_err(denied)?;
-        let what = || format!("Agent {} cannot use model {model}", who.name);
-        self.permit(&who, Verb::Model, model, what).await.map_err(denied)
     }
 
     fn upstreams(&self) -> Result<&dyn Upstreams, Refusal> {

@@ -20,7 +20,7 @@ use overmind_core::vault::{Secret, Secrets as _, Use};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::Vault;
+use super::{Bound, Vault};
 use crate::Engine;
 use crate::caller::Rights;
 use crate::error::EngineError;
@@ -186,17 +186,23 @@ impl Engine {
         Ok(handed_on)
     }
 
+    /// What a token opens that is a placeholder; `None` for one of another kind.
+    pub(crate) async fn placeholder(&self, token: &str) -> Result<Option<Bound>, EngineError> {
+        if !looks_like_one(token) {
+            return Ok(None);
+        }
+        let wrong = || EngineError::Unauthenticated { message: "the token is not valid".into() };
+        self.vault.resolve_placeholder(token).await.ok_or_else(wrong).map(Some)
+    }
+
     /// Who calls, if they may.
     async fn called_by(&self, token: &str, service: &str) -> Result<For, EngineError> {
-        if looks_like_one(token) {
-            let wrong =
-                || EngineError::Unauthenticated { message: "the token is not valid".into() };
-            let bound = self.vault.resolve_placeholder(token).await.ok_or_else(wrong)?;
+        if let Some(bound) = self.placeholder(token).await? {
             if bound.service.name != service {
                 let message = format!("this placeholder is for `{}` alone", bound.service.name);
                 return Err(EngineError::Forbidden { message });
             }
-            self.matrix_permits_api(bound.session, service).await?;
+            self.permit_beside(bound.session, Verb::Api, service, "cannot access").await?;
             return Ok(For { session: Some(bound.session), agent: Some(bound.agent_name) });
         }
         let caller = self.authenticate(token).await?;
@@ -214,7 +220,7 @@ impl Engine {
                     );
                     return Err(EngineError::Forbidden { message });
                 }
-                self.matrix_permits_api(session, service).await?;
+                self.permit_beside(session, Verb::Api, service, "cannot access").await?;
                 Ok(For { session: Some(session), agent: Some(agent) })
             }
             Rights::Role(_) => {
@@ -222,20 +228,6 @@ impl Engine {
                 Ok(For { session: None, agent: None })
             }
         }
-    }
-
-    /// Asks the permission matrix, once somebody has said anything in it.
-    async fn matrix_permits_api(
-        &self,
-        session: SessionId,
-        service: &str,
-    ) -> Result<(), EngineError> {
-        if self.permissions().is_empty() {
-            return Ok(());
-        }
-        let who = self.who_session(session).await?;
-        let what = || format!("Agent {} cannot access {service}", who.name);
-        self.permit(&who, Verb::Api, service, what).await
     }
 
     /// A service gave its own key away.

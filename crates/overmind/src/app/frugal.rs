@@ -16,8 +16,8 @@ const IDLE: Duration = Duration::from_millis(60);
 const WORTH: u64 = 4 << 20;
 
 /// Lets go of memory that was freed and of code that was used, whenever the process has grown
-/// and nothing goes on. Costs a few milliseconds then, and a read of one file in each other
-/// second. Never ends.
+/// and nothing goes on. Costs a few milliseconds then, and else a read of one file in each second
+/// in which nothing goes on. Never ends.
 pub(crate) async fn stay_small() -> Infallible {
     let mut tick = tokio::time::interval(LOOK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
