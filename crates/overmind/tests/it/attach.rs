@@ -237,9 +237,12 @@ fn what_has_no_terminal_or_is_none_is_refused_clearly() {
     // Looking needs no terminal: what is written goes into a file or a pipe.
     let mut watch = home.0.command(&["attach", "sh", "--read-only"]);
     let mut watch = watch.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut pipe = watch.stdout.take().unwrap();
+    let mut out = vec![0];
+    pipe.read_exact(&mut out).expect("the screen as it is when the looking begins");
     home.run(&["send", "sh", "echo piped-$((1+1)); exit 0"]).ok();
-    let mut out = String::new();
-    watch.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    pipe.read_to_end(&mut out).unwrap();
+    let out = String::from_utf8_lossy(&out);
     assert_eq!(watch.wait().unwrap().code(), Some(0));
     assert!(out.contains("piped-2"), "{out}");
     home.run(&["kill", "piped"]).ok();
