@@ -96,11 +96,17 @@ impl Host {
         cargo
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
-            // Set by the `cargo run` that started us; they would describe the wrong package.
-            .env_remove("CARGO_MANIFEST_DIR")
-            .env_remove("CARGO_MANIFEST_PATH")
-            .env_remove("CARGO_PKG_NAME")
             .stdin(std::process::Stdio::null());
+        // Set by the `cargo run` that started us. They describe the wrong package, and build scripts
+        // that read them would run again, and all that depends on them with them.
+        let ours = |name: &str| {
+            ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|start| name.starts_with(start))
+        };
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(ours) {
+                cargo.env_remove(name);
+            }
+        }
         cargo
     }
 }
