@@ -11,7 +11,7 @@ const PROFILES: &[(&str, &[&str], &[&str])] = &[
     (
         "release",
         &[
-            "opt-level=s",
+            "opt-level=z",
             "debuginfo=line-tables-only",
             "strip=symbols",
             "lto=fat",
@@ -21,7 +21,7 @@ const PROFILES: &[(&str, &[&str], &[&str])] = &[
     ),
     (
         "release-debug",
-        &["opt-level=s", "debuginfo=line-tables-only", "lto=fat", "codegen-units=1"],
+        &["opt-level=z", "debuginfo=line-tables-only", "lto=fat", "codegen-units=1"],
         &["strip=symbols", "panic=abort"],
     ),
 ];
