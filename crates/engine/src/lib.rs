@@ -70,7 +70,7 @@ pub use self::mesh::{
     Published, Spawned,
 };
 use self::relay::Relaying;
-pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody};
+pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody, SERVER};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 pub use self::vault::{

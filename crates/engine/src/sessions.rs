@@ -501,6 +501,7 @@ fn with_command(
         return Err(EngineError::invalid("command.models", message));
     }
     command.gateway = command.gateway.or(own.gateway);
+    command.network = command.network.or(own.network);
     // Whoever says what runs with a credential can read it.
     let same = command.env_from == own.env_from
         && (own.env_from.is_empty()

@@ -12,9 +12,11 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use overmind_core::ids::SessionId;
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
 
+use crate::agents;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
@@ -25,11 +27,17 @@ use crate::routes::{self, Template};
 pub(crate) struct Peer {
     /// The client's address and the one that it reached; `None` on the Unix socket.
     pub(crate) tcp: Option<(IpAddr, IpAddr)>,
+    /// It came by the door of this session's sandbox.
+    pub(crate) door_of: Option<SessionId>,
 }
 
 impl Peer {
     fn shown(&self) -> String {
-        self.tcp.map_or_else(|| "unix".to_owned(), |(client, _)| client.to_string())
+        match self.tcp {
+            _ if self.door_of.is_some() => "sandbox".to_owned(),
+            Some((client, _)) => client.to_string(),
+            None => "unix".to_owned(),
+        }
     }
 }
 
@@ -95,6 +103,10 @@ impl Front {
         if let Some(moved) = without_trailing_slash(request.uri()) {
             return Ok(moved);
         }
+        if let Some(session) = peer.door_of {
+            agents::may_ask(request.uri().path())?;
+            request.extensions_mut().insert(agents::DoorOf(session));
+        }
         let path = request.uri().path();
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         if reads && is_health(path) {
@@ -113,6 +125,9 @@ impl Front {
         if !open {
             let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
             *name = Some(caller.name.clone());
+            if let Some(session) = peer.door_of {
+                agents::is_run(&caller, session)?;
+            }
             if peer.tcp.is_some() {
                 cx.admit_caller(&caller)?;
             }

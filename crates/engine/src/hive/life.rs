@@ -13,7 +13,7 @@ use std::time::Duration;
 use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
-use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed};
+use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Provider, Question};
 use overmind_core::process::provider::launch;
@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
-use crate::relay::{self, Door};
+use crate::relay::{self, Door, GATEWAY, SERVER};
 use crate::tasks::Tasks;
 
 /// How often a life is looked at, and how often one that has been silent for long and asks nothing.
@@ -112,6 +112,19 @@ struct UnderWay {
 
 /// Boxed: a channel keeps room for 32, and each life has one.
 type Orders = mpsc::UnboundedReceiver<Box<LifeOrder>>;
+
+/// What a life runs in: the stronger of its agent's and its project's.
+fn level_of(assignment: &Assignment, launch: &Launch) -> SandboxLevel {
+    assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None))
+}
+
+/// What a life reaches. Outside of sandboxes that is the host's network.
+fn network_of(assignment: &Assignment, launch: &Launch) -> Network {
+    match level_of(assignment, launch) {
+        SandboxLevel::None => Network::Host,
+        SandboxLevel::Namespace | SandboxLevel::Docker | SandboxLevel::Microvm => launch.network,
+    }
+}
 
 impl Lives {
     pub(crate) fn new(
@@ -369,7 +382,15 @@ impl Lives {
         room: Vec<(String, String)>,
         token: Option<String>,
     ) -> Result<ProcessSpec, String> {
+        let network = network_of(assignment, launch);
         let mut env = self.environment.clone();
+        if network == Network::Mesh {
+            // Wherever the server is outside: inside it is here.
+            let known = |name: &str| [SERVER, GATEWAY].contains(&name);
+            env.retain(|(name, _)| !known(name));
+            env.extend([SERVER, GATEWAY].map(|name| (name.to_owned(), DOOR_URL.to_owned())));
+        }
+        let inside = (network == Network::Mesh).then_some(DOOR_URL);
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
@@ -383,7 +404,8 @@ impl Lives {
         for (name, credential) in &launch.env_from {
             if let Some(service) = credential.strip_prefix(SERVICE) {
                 let (agent, session) = (&assignment.agent_name, assignment.session);
-                let given = self.credentials.placeholder(service, agent, session, launch.life);
+                let given =
+                    self.credentials.placeholder(service, agent, session, launch.life, inside);
                 let (token, url) = given.map_err(|why| format!("`{name}`: {why}"))?;
                 set(name, token);
                 let variable = base_url_variable(name);
@@ -404,7 +426,7 @@ impl Lives {
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
-        let door = self.door.of(launch)?;
+        let door = self.door.of(launch, network)?;
         if let (Some(server), Some(token)) = (door, &token) {
             for (name, value) in relay::variables(launch.provider, server, token) {
                 set(name, value);
@@ -450,7 +472,7 @@ impl Lives {
         spec: ProcessSpec,
         say: &Say,
     ) -> Result<ProcessSpec, SandboxError> {
-        let level = assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None));
+        let level = level_of(assignment, launch);
         if level == SandboxLevel::None {
             return Ok(spec);
         }
@@ -473,6 +495,7 @@ impl Lives {
             read: [launch.read.as_slice(), launch.borrowed.as_slice()].concat(),
             write: launch.write.clone(),
             network: launch.network,
+            ports: launch.ports.clone(),
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use overmind_core::acl::Verb;
 use overmind_core::budget::{self, Ask, Spend};
 use overmind_core::command::Launch;
-use overmind_core::enclosure::Network;
+use overmind_core::enclosure::{DOOR_URL, Network};
 use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::model::Models;
 use overmind_core::process::prompt::Provider;
@@ -37,6 +37,8 @@ const MOST_OUTPUT: u64 = 128_000;
 /// Sessions whose agents are remembered.
 const MAX_KNOWN: usize = 10_000;
 
+/// The variable that says where commands reach this server's API, by its socket or by HTTP.
+pub const SERVER: &str = "OVERMIND_SERVER";
 /// The variable that says where commands reach this server by HTTP.
 pub const GATEWAY: &str = "OVERMIND_GATEWAY";
 
@@ -310,18 +312,22 @@ impl Door {
     /// # Errors
     ///
     /// Why it cannot, though its agent wants it.
-    pub(crate) fn of(&self, launch: &Launch) -> Result<Option<&str>, String> {
+    pub(crate) fn of(&self, launch: &Launch, network: Network) -> Result<Option<&str>, String> {
         let own = launch.env.iter().chain(&launch.env_from).any(|(name, _)| {
             ["ANTHROPIC_", "OPENAI_", "CODEX_"].iter().any(|start| name.starts_with(start))
         });
-        let reaches = launch.network == Network::Host;
+        let server = match network {
+            Network::Mesh => Some(DOOR_URL),
+            Network::Host | Network::None => self.server.as_deref(),
+        };
+        let reaches = network != Network::None;
         let wanted = match (launch.gateway, launch.provider) {
             (Some(wanted), _) => wanted,
             (None, Provider::Claude) => self.anthropic && !own && reaches,
             (None, Provider::Codex) => self.openai && !own && reaches,
             (None, Provider::Raw | Provider::Lines) => false,
         };
-        match (&self.server, wanted) {
+        match (server, wanted) {
             (_, false) => Ok(None),
             (Some(server), true) => Ok(Some(server)),
             (None, true) if launch.gateway.is_none() => Ok(None),

@@ -4,6 +4,7 @@
 //! order: stop accepting, finish requests, let sessions come to their last durable step, close
 //! the store, let go of the data directory. `up`, the demo and the whole-product tests use it.
 
+mod agents;
 pub mod clock;
 mod error;
 pub mod failpoints;
@@ -97,7 +98,7 @@ impl App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
         // Bound first: a port that is taken should not cost the opening of a large store.
-        let listeners = listen(&config).await?;
+        let mut listeners = listen(&config).await?;
         let store = Arc::new(open_store(&config, admin.expose())?);
         let notary = Some(store.notary());
         let sandboxes = Sandboxes::new(
@@ -129,11 +130,13 @@ impl App {
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
-        // They speak to the API by its socket, where there is one.
+        let agents = agents::listen(&config).await;
+        // They speak to the API by its socket, where there is one and they have the host's network.
         let enclosures = Enclosures::new(
             overmind_sandbox::Options { notary: Some(store.notary()), ..sandbox_options(&config) },
             config.data.homes(),
             config.socket.iter().cloned().collect(),
+            agents.as_ref().map(|agents| agents.path.clone()),
         );
         let rooms = rooms::open(&config, &clock);
         let proxy = rooms::proxy(&config, &rooms).await?;
@@ -179,6 +182,7 @@ impl App {
             socket: config.socket.clone(),
             started_at: clock.now().to_string(),
         };
+        listeners.extend(agents.map(|agents| agents.listener));
         let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
         let serving =
             Server::new(engine.clone(), server_config(&config)).serve(listeners, closing.clone());

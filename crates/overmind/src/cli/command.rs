@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use futures_util::StreamExt as _;
 use overmind_api::{
-    AgentCreate, Command, CommandKind, Provider, Restart, Run, RunSend, RunStop, SandboxLevel,
+    AgentCreate, Command, CommandKind, CommandNetwork, Provider, Restart, Run, RunSend, RunStop,
+    SandboxLevel,
 };
 use overmind_client::LogOptions;
 use overmind_core::time::Clock as _;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::args::LogsArgs;
 use super::args_command::{
-    CommandFlags, KillArgs, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
+    CommandFlags, KillArgs, NetworkArg, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
 };
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
@@ -95,6 +96,7 @@ impl CommandFlags {
             max_seconds,
             backoff,
             activity_timeout,
+            network,
             env,
             env_from,
         } = self;
@@ -107,6 +109,7 @@ impl CommandFlags {
             || max_seconds.is_some()
             || backoff.is_some()
             || activity_timeout.is_some()
+            || network.is_some()
             || !env.is_empty()
             || !env_from.is_empty();
         asked.then(|| Command {
@@ -133,7 +136,12 @@ impl CommandFlags {
             activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
             read: agent.read,
             write: agent.write,
-            network: agent.network,
+            network: match network {
+                Some(NetworkArg::Host) => Some(CommandNetwork::Host),
+                Some(NetworkArg::Mesh) => Some(CommandNetwork::Mesh),
+                Some(NetworkArg::None) => Some(CommandNetwork::None),
+                None => agent.network,
+            },
             models: agent.models,
             gateway: agent.gateway,
         })

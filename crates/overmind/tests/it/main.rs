@@ -19,6 +19,7 @@ mod kills;
 mod life;
 mod mcp;
 mod mesh;
+mod meshed;
 mod nouns;
 mod offline;
 mod placeholders;

@@ -24,6 +24,7 @@ use overmind_engine::{EngineError, RelayError, RelayedBody};
 use serde_json::{Value, json};
 
 use super::Template;
+use crate::agents;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
@@ -178,6 +179,10 @@ async fn attend(
         }
     };
     *name = Some(caller.name.clone());
+    if let Some(agents::DoorOf(session)) = request.extensions().get() {
+        let refused = |fault| RefusalKind::Forbidden.because(&fault);
+        agents::is_run(&caller, *session).map_err(refused)?;
+    }
     match (&door.what, request.method()) {
         (What::Call(endpoint), &Method::POST) => {
             let call = read(cx, *endpoint, request).await?;

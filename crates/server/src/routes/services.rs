@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
@@ -15,6 +15,7 @@ use overmind_core::vault::service::{Params, Service};
 use overmind_engine::{EngineError, ServiceCall, ServiceReply};
 use serde_json::{Map, Value};
 
+use crate::agents::{self, DoorOf};
 use crate::auth;
 use crate::cx::Cx;
 use crate::extract::LargeBody;
@@ -71,6 +72,9 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
     };
     let service = cx.engine.vault().service(name);
     let (token, query) = token(&parts.headers, &parts.uri, service.as_deref())?;
+    if let Some(DoorOf(session)) = parts.extensions.get() {
+        agents::is_runs_token(&cx.engine, &token, *session).await?;
+    }
     let most = service.as_ref().map_or(0, |service| service.limits.request_bytes);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let read = Limited::new(body, most).collect();
@@ -158,10 +162,14 @@ forwards! {
         (status = 422, description = "A field is wrong")))]
 pub(crate) async fn mesh_api(
     State(cx): State<Arc<Cx>>,
+    door: Option<Extension<DoorOf>>,
     headers: HeaderMap,
     LargeBody(body): LargeBody<ApiProxyRequest>,
 ) -> Result<Response, Fault> {
     let token = auth::token(&headers)?.to_owned();
+    if let Some(Extension(DoorOf(session))) = door {
+        agents::is_runs_token(&cx.engine, &token, session).await?;
+    }
     let ApiProxyRequest { service, action, params } = body;
     let Some(action) = cx.engine.vault().action(&service, &action) else {
         let error = format!("`{service}` has no action `{action}`");
