@@ -347,16 +347,12 @@ impl Pipe {
                 continue;
             }
             if self.ended {
-                if !self.told {
-                    self.told = true;
-                    let _ = shutdown(to, Shutdown::Write);
-                }
-                return Ok(());
+                break;
             }
             let count = match rustix::io::read(from, &mut *scratch) {
                 Ok(0) => {
                     self.ended = true;
-                    continue;
+                    break;
                 }
                 Ok(count) => count,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -370,6 +366,10 @@ impl Pipe {
                 Err(Errno::AGAIN | Errno::INTR) => self.held.extend_from_slice(&scratch[..count]),
                 Err(_) => self.refuse(),
             }
+        }
+        if self.ended && self.held.is_empty() && !self.told {
+            self.told = true;
+            let _ = shutdown(to, Shutdown::Write);
         }
         Ok(())
     }
