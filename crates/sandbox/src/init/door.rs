@@ -593,6 +593,7 @@ mod tests {
         came.write_all(&said).unwrap();
         drop(came);
         assert_eq!(heard(&stream), b"hello");
+        drop(stream);
         // Where nobody listens one is sent away.
         drop(inside);
         let stream = TcpStream::connect(at).unwrap();
