@@ -82,6 +82,7 @@ impl Engine {
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         let room = self.room_wish(draft.room, agent_spec.command.is_some())?;
+        let trace = self.trace_of_child(by, parent).await?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -100,6 +101,7 @@ impl Engine {
             gated: self.cortex.gate.is_some(),
             fork: None,
             room,
+            trace,
         };
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));

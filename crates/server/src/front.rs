@@ -12,6 +12,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use overmind_core::trace::{TRACEPARENT, Traceparent};
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
 
@@ -111,7 +112,8 @@ impl Front {
         // Doors find the token themselves: it stands where a client of a service puts its key.
         let open = routes::services::is_door(path) || (reads && path == "/readyz");
         if !open {
-            let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
+            let mut caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
+            caller.trace = trace(request.headers());
             *name = Some(caller.name.clone());
             if peer.tcp.is_some() {
                 cx.admit_caller(&caller)?;
@@ -124,6 +126,15 @@ impl Front {
             Ok(Err(never)) => match never {},
             Err(_) => Err(Fault::internal("a handler panicked", &"see the panic above")),
         }
+    }
+}
+
+/// The span that a request was made in. What is no such header is as if it was not there.
+pub(crate) fn trace(headers: &HeaderMap) -> Option<Traceparent> {
+    let mut all = headers.get_all(TRACEPARENT).iter();
+    match (all.next(), all.next()) {
+        (Some(one), None) => Traceparent::parse(one.to_str().ok()?),
+        (_, _) => None,
     }
 }
 

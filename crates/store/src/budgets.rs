@@ -401,6 +401,7 @@ pub(crate) fn call_list(
             ended: Ended::parse(cells.str(18)?).ok_or_else(|| cells.wrong(18, "an end"))?,
             request: content(19)?,
             response: content(21)?,
+            asked: overmind_core::budget::Asked::default(),
         })
     })
 }

@@ -72,12 +72,14 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 14] = [
+        let all: [(&'static str, Start); 16] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
             ("OVERMIND_TEST_PYTHON_SDKS", mcp::python_sdks),
+            ("OVERMIND_TEST_PYTHON_OTLP", mcp::python_otlp),
+            ("OVERMIND_TEST_PROMTOOL", promtool),
             ("OVERMIND_TEST_CLAUDE_CODE", agents::claude_code),
             ("OVERMIND_TEST_CODEX", agents::codex),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
@@ -156,6 +158,12 @@ fn strace(host: &Host) -> Result<Started> {
         bail!("tracing commands in namespaces of their own needs root");
     }
     let path = host.which("strace").context("strace is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
+/// The path of `promtool`.
+fn promtool(host: &Host) -> Result<Started> {
+    let path = host.which("promtool").context("promtool is not installed")?;
     Ok(Started { address: path.display().to_string(), daemon: None })
 }
 

@@ -20,6 +20,7 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::Program("python3"), "python3"),
     (Probe::PythonModule("pip"), "python3-pip"),
     (Probe::DatabaseServer, "postgresql"),
+    (Probe::Program("promtool"), "prometheus"),
     (Probe::Program("qemu-system-x86_64"), "qemu-system-x86"),
     (Probe::Program("redis-server"), "redis-server"),
     (Probe::Program("setpriv"), "util-linux"),

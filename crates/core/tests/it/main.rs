@@ -17,4 +17,5 @@ mod recovery;
 mod replay;
 mod retries;
 mod rules;
+mod telemetry;
 mod world;

@@ -476,6 +476,15 @@ fn ended_event(
         "status": record.status, "first_byte_ms": record.first_byte_ms,
         "total_ms": record.total_ms,
     });
+    if record.model != ask.model {
+        payload["requested_model"] = ask.model.clone().into();
+    }
+    if let Some(session) = &record.asked.client_session {
+        payload["client_session"] = session.clone().into();
+    }
+    if let Some(trace) = record.asked.trace {
+        payload["traceparent"] = json!(trace);
+    }
     if above {
         payload["above_reservation"] = true.into();
     }

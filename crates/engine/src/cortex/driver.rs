@@ -27,6 +27,7 @@ use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
+use overmind_core::trace::Trail;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -512,7 +513,10 @@ impl Driver {
         if *self.session().row() != before {
             commit.changes.push(Change::SessionUpdate(Box::new(self.session().row().clone())));
         }
-        let inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
+        let mut inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
+        if self.session().status().is_terminal() {
+            inbox_moves |= self.cortex.withdraw_questions(self.id, now, &mut commit).await;
+        }
         failpoint::point("driver.before_commit");
         self.commit(commit).await?;
         failpoint::point("driver.after_commit");
@@ -632,7 +636,7 @@ impl Driver {
         let running = row.status == SessionStatus::Running;
         let placed = row.epoch != before.epoch && (running || self.session().is_alive());
         if placed {
-            self.tell(ToHive::Assign(assignment(self.session()))).await;
+            self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
         // A command goes on without a new start; so does one whose room is to be given back.
         let again = before.status == SessionStatus::AwaitingInput;
@@ -753,7 +757,7 @@ impl Driver {
     }
 }
 
-fn assignment(session: &Session) -> Assignment {
+fn assignment(session: &Session, traced: bool) -> Assignment {
     let row = session.row();
     Assignment {
         session: row.id,
@@ -765,5 +769,6 @@ fn assignment(session: &Session) -> Assignment {
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
         workspace: row.workspace.clone().into(),
+        trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

@@ -23,6 +23,7 @@ use overmind_core::process::{
 };
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Clock;
+use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -412,6 +413,9 @@ impl Lives {
         }
         if let Some(token) = token {
             set("OVERMIND_TOKEN", token);
+        }
+        if let Some(trail) = assignment.trail {
+            set(TRACEPARENT_VARIABLE, trail.here.to_string());
         }
         let io = match launch.terminal {
             true => {

@@ -25,6 +25,7 @@ use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::Clock;
 use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
+use overmind_core::trace::SpanId;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -294,7 +295,9 @@ impl Hive {
                     live: gathered.rest(),
                 }
             }
-            EffectAction::Model(request) => {
+            EffectAction::Model(mut request) => {
+                request.traceparent =
+                    assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect.id)));
                 let (reply, streamed) = Box::pin(self.ask(assignment, effect.id, &request)).await;
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
@@ -537,6 +540,7 @@ fn context(assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolCon
         sandbox: assignment.sandbox,
         limits: SandboxLimits::default(),
         live,
+        traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
     }
 }
 

@@ -25,6 +25,8 @@ use overmind_core::relay::{
     Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
 };
 use overmind_core::row::Role;
+use overmind_core::session::Spec;
+use overmind_core::trace::Trail;
 
 use self::tab::{Hold, Seen, Tab};
 pub use self::tab::{Relayed, RelayedBody};
@@ -58,6 +60,7 @@ struct Party {
     colony: ColonyId,
     /// The models that it may name; `None`: all there are.
     models: Option<Arc<[String]>>,
+    trail: Option<Trail>,
 }
 
 /// What is remembered between calls.
@@ -78,7 +81,7 @@ impl Engine {
             return Ok((self.authenticate(token).await?, None));
         };
         let rights = Rights::Session { session: bound.session, epoch: bound.start };
-        let caller = Caller { name: bound.session.to_string(), rights };
+        let caller = Caller::new(bound.session.to_string(), rights);
         Ok((caller, Some(bound.service.name.clone())))
     }
 
@@ -97,7 +100,7 @@ impl Engine {
         &self,
         by: &Caller,
         only: Option<&str>,
-        call: Call,
+        mut call: Call,
     ) -> Result<Relayed, RelayError> {
         let upstreams = self.upstreams()?;
         if call.peek.background {
@@ -129,8 +132,9 @@ impl Engine {
                 }
             })?;
         }
-        let seen = Seen::of(&call, upstreams.capture());
         let ask = self.ask(by, &party, upstreams, &call, &hops);
+        let seen = Seen::of(&call, upstreams.capture(), by.trace);
+        self.trace_call(by, party.trail, &ask, &mut call.headers);
         let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
         let tab = Tab::new(self, ask, hold, seen);
         match upstreams.open(&call, &hops).await {
@@ -183,6 +187,7 @@ impl Engine {
                     agent: None,
                     colony: ColonyId::DEFAULT,
                     models: None,
+                    trail: None,
                 });
             }
             Rights::Session { session, .. } => *session,
@@ -205,14 +210,16 @@ impl Engine {
 
     async fn party_of(&self, session: SessionId) -> Result<Party, EngineError> {
         let row = self.find_session(session).await?;
-        let agent = self.spec_of(session).await?.agent;
+        let Spec { agent, trace, .. } = self.spec_of(session).await?;
+        let trail = Trail::of_session(session, trace, self.cortex.config.traced);
         let models = match agent.command {
             Some(command) if command.models.is_empty() => None,
             Some(command) => Some(command.models.into()),
             // A session of our own loop has its one model.
             None => Some([agent.model].into()),
         };
-        Ok(Party { session: Some(session), agent: Some(row.agent), colony: row.colony, models })
+        let agent = Some(row.agent);
+        Ok(Party { session: Some(session), agent, colony: row.colony, models, trail })
     }
 
     /// What a call may cost at most, wherever it goes.

@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use overmind_core::budget::{Ask, CallRecord, Content, Ended, Spend};
+use http::HeaderMap;
+use overmind_core::budget::{Ask, Asked, CallRecord, Content, Ended, Spend};
 use overmind_core::model::{Models, Usage};
 use overmind_core::relay::{Answer, Call, Cut, Dialect, Endpoint, Hop, Pieces, Refusal};
+use overmind_core::trace::Traceparent;
 
 use crate::{BudgetError, Budgets, Engine, Tasks, Ticket};
 
@@ -22,16 +24,30 @@ pub(super) struct Seen {
     /// Bytes of each text that are kept; 0 is none.
     capture: usize,
     request: Option<Content>,
+    asked: Asked,
+}
+
+/// Headers by which programs name their own session.
+const CLIENT_SESSIONS: [&str; 3] = ["x-claude-code-session-id", "session_id", "session-id"];
+/// Longest such name that is kept, in bytes.
+const MAX_CLIENT_SESSION: usize = 128;
+
+/// What a program calls its own session. It is shown to people: printable, and short.
+fn client_session(headers: &HeaderMap) -> Option<String> {
+    let named = CLIENT_SESSIONS.iter().find_map(|name| headers.get(*name))?.to_str().ok()?;
+    let fits = !named.is_empty() && named.len() <= MAX_CLIENT_SESSION;
+    (fits && named.bytes().all(|b| b.is_ascii_graphic())).then(|| named.to_owned())
 }
 
 impl Seen {
-    pub(super) fn of(call: &Call, capture: usize) -> Self {
+    pub(super) fn of(call: &Call, capture: usize, trace: Option<Traceparent>) -> Self {
         let request = (capture > 0).then(|| {
             let mut said = Said::default();
             said.hear(&call.body, capture);
             said.content()
         });
-        Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request }
+        let asked = Asked { client_session: client_session(&call.headers), trace };
+        Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request, asked }
     }
 }
 
@@ -160,6 +176,7 @@ impl Tab {
         record.status = refusal.status(dialect);
         record.total_ms = ms(self.began);
         record.request = self.seen.request;
+        record.asked = self.seen.asked;
         self.hold.end(self.budgets, None, record);
     }
 
@@ -182,7 +199,7 @@ impl Tab {
 #[derive(Debug)]
 pub struct Relayed {
     pub status: u16,
-    pub headers: http::HeaderMap,
+    pub headers: HeaderMap,
     pub body: RelayedBody,
 }
 
@@ -254,6 +271,7 @@ impl RelayedBody {
         record.first_byte_ms = Some(first_byte_ms);
         record.total_ms = ms(began);
         record.request = seen.request;
+        record.asked = seen.asked;
         if seen.capture > 0 {
             record.response = Some(std::mem::take(&mut self.said).content());
         }

@@ -61,7 +61,7 @@ async fn at_work(world: &World, name: &str) -> (SessionId, Caller) {
 }
 
 fn of(session: SessionId) -> Caller {
-    Caller { name: session.to_string(), rights: Rights::Session { session, epoch: 1 } }
+    Caller::new(session.to_string(), Rights::Session { session, epoch: 1 })
 }
 
 fn value(value: Value) -> BoardWrite {
@@ -220,7 +220,7 @@ async fn an_agent_is_its_token_and_the_matrix_decides() {
     assert!(engine.acl_put(&world.by, "ann", Some(own), Some(0)).await.is_err(), "it is at 1");
     engine.acl_put(&world.by, "ann", None, Some(version)).await.unwrap();
     assert!(engine.board_get(&ann, None, "notes/a").await.is_ok());
-    let viewer = Caller { name: "eve".into(), rights: Rights::Role(Role::Viewer) };
+    let viewer = Caller::new("eve", Rights::Role(Role::Viewer));
     assert!(engine.board_get(&viewer, None, "notes/a").await.is_ok());
     assert!(engine.board_put(&viewer, None, "notes/a", put).await.is_err());
     let (name, verdict) = engine.acl_can(&ann, None, Verb::Read, "notes/x").await.unwrap();

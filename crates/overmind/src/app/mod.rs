@@ -15,6 +15,7 @@ pub mod permissions;
 pub mod prices;
 mod rooms;
 pub mod signals;
+mod telemetry;
 mod tools;
 mod vault;
 
@@ -32,6 +33,7 @@ use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
+use overmind_core::telemetry::Exports;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
@@ -40,6 +42,7 @@ use overmind_engine::{Caller, Engine, MeshDoor};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
+use overmind_telemetry::Telemetry;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -74,6 +77,7 @@ pub struct App {
     /// Tells when the server has ended, asked or not.
     ended: CancellationToken,
     housekeeping: Housekeeping,
+    telemetry: Option<Telemetry>,
     // Last: the directory is let go when everything else is gone.
     lock: DataLock,
 }
@@ -138,6 +142,7 @@ impl App {
         let rooms = rooms::open(&config, &clock);
         let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
+        let (told, addresses) = (telemetry::head(&*store).await?, Arc::clone(&models));
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
             models: Arc::clone(&models) as Arc<dyn Models>,
@@ -163,10 +168,12 @@ impl App {
                 environment: environment(&config, &listeners),
                 credentials: credentials(&config).with_vault(vault),
                 canaries: canaries.clone(),
+                traced: config.telemetry.is_some(),
             },
         })
         .await?;
         door.open(engine.clone());
+        let telemetry = telemetry::start(&config, &store, &engine, &clock, told, addresses)?;
         permissions::load(&config.permissions, &engine).await?;
 
         let server_file = ServerFile {
@@ -180,8 +187,8 @@ impl App {
             started_at: clock.now().to_string(),
         };
         let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
-        let serving =
-            Server::new(engine.clone(), server_config(&config)).serve(listeners, closing.clone());
+        let serving = Server::new(engine.clone(), server_config(&config, telemetry.as_ref()))
+            .serve(listeners, closing.clone());
         let done = ended.clone().drop_guard();
         #[expect(clippy::disallowed_methods, reason = "its handle is kept and awaited in `stop`")]
         let server = tokio::spawn(async move {
@@ -214,6 +221,7 @@ impl App {
             server,
             ended,
             housekeeping,
+            telemetry,
             lock,
         })
     }
@@ -274,6 +282,7 @@ impl App {
             closing,
             server,
             housekeeping,
+            telemetry,
             lock,
             ..
         } = self;
@@ -295,16 +304,19 @@ impl App {
                 0
             }
         };
+        // Told to its end when everything is written, and before the store is closed.
+        let telemetry = std::sync::Mutex::new(telemetry);
+        let told = || telemetry::stop(&telemetry);
         let mut sessions = None;
         if !hurry {
             tokio::select! {
-                cut = engine.drain(config.drain) => sessions = Some(cut),
+                cut = engine.drain_and(config.drain, told()) => sessions = Some(cut),
                 () = &mut now => {}
             }
         }
         let sessions = match sessions {
             Some(cut) => cut,
-            None => engine.drain(Duration::ZERO).await,
+            None => engine.drain_and(Duration::ZERO, told()).await,
         };
         door.close();
         mcp.shutdown().await;
@@ -537,7 +549,7 @@ fn providers(config: &Config) -> Vec<String> {
     names
 }
 
-fn server_config(config: &Config) -> ServerConfig {
+fn server_config(config: &Config, telemetry: Option<&Telemetry>) -> ServerConfig {
     let keys = [
         ("openai", settings::OPENAI_API_KEY),
         ("anthropic", settings::ANTHROPIC_API_KEY),
@@ -558,6 +570,7 @@ fn server_config(config: &Config) -> ServerConfig {
         drain_grace: config.drain,
         provider_keys,
         version: env!("CARGO_PKG_VERSION"),
+        exports: telemetry.map(|told| Arc::clone(told.counts()) as Arc<dyn Exports>),
         ..ServerConfig::default()
     }
 }

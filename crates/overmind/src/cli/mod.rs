@@ -187,6 +187,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Commands(_)
             | StartError::Policy(_)
             | StartError::Mcp(_)
+            | StartError::Telemetry(_)
             | StartError::Processes(_)
             | StartError::Engine(_) => Exit::Failed,
         };

@@ -13,6 +13,7 @@ pub mod layers;
 pub mod secret;
 mod services;
 pub mod settings;
+mod telemetry;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -86,6 +87,8 @@ pub struct Config {
     pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
+    /// Where spans and figures are sent; `None`: nowhere.
+    pub telemetry: Option<overmind_telemetry::Config>,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Where the vault's master keys are, and what opens them.
@@ -272,6 +275,7 @@ impl Config {
                 hours => Some(Duration::from_secs(3600) * hours),
             },
             propose_after: count(key::PROPOSE_AFTER),
+            telemetry: telemetry::declared(&layers)?,
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             vault_key_file: path(key::VAULT_KEY_FILE).expect("the table gives it a default"),

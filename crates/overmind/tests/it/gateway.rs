@@ -56,12 +56,21 @@ impl Gateway {
         &self.admin
     }
 
-    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> RequestBuilder {
         let url = format!("{}/llm/{path}", self.url);
         self.client.post(url).bearer_auth(&self.admin).json(body)
     }
 
-    fn send(&self, request: RequestBuilder) -> Got {
+    /// To the server's own API.
+    pub(crate) fn api(&self, path: &str) -> RequestBuilder {
+        self.client.post(format!("{}{path}", self.url)).bearer_auth(&self.admin)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> RequestBuilder {
+        self.client.get(format!("{}{path}", self.url)).bearer_auth(&self.admin)
+    }
+
+    pub(crate) fn send(&self, request: RequestBuilder) -> Got {
         self.runtime.block_on(async { Got::of(request.send().await.unwrap()).await })
     }
 
@@ -69,12 +78,12 @@ impl Gateway {
         self.send(self.post(path, body))
     }
 
-    fn last(&self) -> Received {
+    pub(crate) fn last(&self) -> Received {
         self.upstream.requests().pop().expect("the upstream was asked")
     }
 
     /// A command that sleeps, and its token.
-    fn session(&self, name: &str) -> (String, String) {
+    pub(crate) fn session(&self, name: &str) -> (String, String) {
         let file = self.home.work().join(format!("{name}.token"));
         let script = format!("printf %s \"$OVERMIND_TOKEN\" > {}; exec sleep 1000", file.display());
         self.home.run(&["run", "--name", name, &script]).ok();
@@ -87,7 +96,7 @@ impl Gateway {
     }
 
     /// What the log of a session says of its last call.
-    fn settled(&self, name: &str) -> Value {
+    pub(crate) fn settled(&self, name: &str) -> Value {
         until("the call is in the session's log", || {
             let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
             let mut all = all.as_array().unwrap().iter();
@@ -97,10 +106,10 @@ impl Gateway {
     }
 }
 
-struct Got {
-    status: u16,
+pub(crate) struct Got {
+    pub(crate) status: u16,
     headers: reqwest::header::HeaderMap,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Got {
@@ -114,16 +123,16 @@ impl Got {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 }
 
-fn chat(text: &str) -> Value {
+pub(crate) fn chat(text: &str) -> Value {
     json!({"model": "small-1", "messages": [{"role": "user", "content": text}]})
 }
 
-fn messages(text: &str) -> Value {
+pub(crate) fn messages(text: &str) -> Value {
     json!({"model": "small-1", "max_tokens": 64, "messages": [{"role": "user", "content": text}]})
 }
 

@@ -30,6 +30,7 @@ mod sdks;
 mod storm;
 mod streaming;
 mod surface;
+mod telemetry;
 mod tty;
 mod vault;
 mod watching;

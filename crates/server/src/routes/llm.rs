@@ -27,6 +27,7 @@ use super::Template;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::front::trace;
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +165,7 @@ async fn attend(
         Ok(token) => cx.engine.relay_caller(token).await.map_err(unknown),
         Err(fault) => Err(RefusalKind::Unauthenticated.because(&fault)),
     };
-    let (caller, only) = match proved {
+    let (mut caller, only) = match proved {
         Ok(proved) => proved,
         Err(refusal) => {
             if let Some(client) = client
@@ -178,6 +179,7 @@ async fn attend(
         }
     };
     *name = Some(caller.name.clone());
+    caller.trace = trace(request.headers());
     match (&door.what, request.method()) {
         (What::Call(endpoint), &Method::POST) => {
             let call = read(cx, *endpoint, request).await?;
@@ -259,9 +261,6 @@ async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Ref
         Err(_) => return Err(closing(Refusal::bad_request("the body did not come in time"))),
     };
     let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
-    if let Some(session) = parts.headers.get("x-claude-code-session-id") {
-        tracing::debug!(session = ?session, model = peek.model, "a call of Claude Code");
-    }
     let query = parts.uri.query().map(str::to_owned);
     Ok(Call { endpoint, query, headers, body, peek })
 }
