@@ -55,8 +55,7 @@ fn wants_openmetrics(accepted: &HeaderValue) -> bool {
     accepted.to_str().is_ok_and(|text| text.contains("application/openmetrics-text"))
 }
 
-/// Figures for Prometheus: in the OpenMetrics text format for who accepts that, else in the one
-/// before it.
+/// Figures for Prometheus, as OpenMetrics for who accepts that.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"),
 ))]
