@@ -669,6 +669,9 @@ impl Driver {
     /// Commits, and tries again while the disk refuses: the result that is being written is
     /// nowhere else.
     async fn commit(&self, commit: Commit) -> Result<(), Stop> {
+        let writes_row =
+            commit.changes.iter().any(|change| matches!(change, Change::SessionUpdate(_)));
+        let _moving = writes_row.then(|| self.cortex.tokens.moving(self.id));
         loop {
             match self.cortex.store.commit(commit.clone()).await {
                 Ok(_) => {

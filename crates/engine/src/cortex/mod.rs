@@ -9,6 +9,7 @@ mod gating;
 mod inbox;
 mod keeper;
 mod load;
+mod tokens;
 mod watch;
 
 use std::collections::HashMap;
@@ -94,6 +95,7 @@ pub(crate) struct Cortex {
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
     identities: Mutex<HashMap<[u8; 32], Caller>>,
+    pub(crate) tokens: tokens::Tokens,
 }
 
 /// What became of a call from outside.
@@ -198,6 +200,7 @@ impl Cortex {
             toolsets: Mutex::new(toolsets),
             calls: Mutex::default(),
             identities: Mutex::default(),
+            tokens: tokens::Tokens::default(),
         })
     }
 

@@ -26,8 +26,8 @@ use overmind_core::relay::{
 };
 use overmind_core::row::Role;
 
-use self::tab::{Hold, Seen, Tab};
 pub use self::tab::{Relayed, RelayedBody};
+use self::tab::{Seen, Tab};
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::{BudgetError, Engine};
@@ -131,7 +131,7 @@ impl Engine {
         }
         let seen = Seen::of(&call, upstreams.capture());
         let ask = self.ask(by, &party, upstreams, &call, &hops);
-        let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
+        let hold = self.budgets().reserve_early(ask.clone()).await.map_err(refused)?;
         let tab = Tab::new(self, ask, hold, seen);
         match upstreams.open(&call, &hops).await {
             Ok(answer) => Ok(tab.opened(answer, &hops)),
