@@ -121,6 +121,15 @@ pub fn of_memory(host: &Host) -> Result<(String, String)> {
     Ok((model.address, manual.address))
 }
 
+/// The directory with LiteLLM's packages, which the gateway is measured beside.
+///
+/// # Errors
+///
+/// When they cannot be installed.
+pub fn of_litellm(host: &Host) -> Result<String> {
+    Ok(mcp::litellm(host).context("installing LiteLLM")?.address)
+}
+
 /// What the figures of sandboxes are measured with. Dropped, the engine ends.
 #[derive(Debug)]
 pub struct OfSandboxes {
