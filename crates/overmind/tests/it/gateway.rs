@@ -20,9 +20,9 @@ pub(crate) struct Gateway {
     pub(crate) upstream: Upstream,
     pub(crate) url: String,
     admin: String,
-    client: Client,
+    pub(crate) client: Client,
     // The upstream and the client live on it.
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 impl Gateway {
@@ -74,7 +74,7 @@ impl Gateway {
     }
 
     /// A command that sleeps, and its token.
-    fn session(&self, name: &str) -> (String, String) {
+    pub(crate) fn session(&self, name: &str) -> (String, String) {
         let file = self.home.work().join(format!("{name}.token"));
         let script = format!("printf %s \"$OVERMIND_TOKEN\" > {}; exec sleep 1000", file.display());
         self.home.run(&["run", "--name", name, &script]).ok();
@@ -87,7 +87,7 @@ impl Gateway {
     }
 
     /// What the log of a session says of its last call.
-    fn settled(&self, name: &str) -> Value {
+    pub(crate) fn settled(&self, name: &str) -> Value {
         until("the call is in the session's log", || {
             let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
             let mut all = all.as_array().unwrap().iter();

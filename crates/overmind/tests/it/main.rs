@@ -11,6 +11,7 @@ mod enclosed;
 mod exfiltration;
 mod gate;
 mod gateway;
+mod gateway_faults;
 mod gateway_keys;
 mod help;
 mod home;
