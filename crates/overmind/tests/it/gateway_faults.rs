@@ -29,7 +29,10 @@ fn stream(gateway: &Gateway, token: &str, path: &str, model: &str) -> Came {
     let request = gateway.client.post(format!("{}/llm/{path}", gateway.url));
     let request = request.bearer_auth(token).json(&body);
     let reading = async {
-        let mut response = request.send().await.unwrap();
+        // One that breaks off at its first byte may have no head.
+        let Ok(mut response) = request.send().await else {
+            return Came { pieces: 0, text: String::new(), whole: false };
+        };
         assert_eq!(response.status().as_u16(), 200);
         let (mut pieces, mut text) = (0, Vec::new());
         let whole = loop {
@@ -107,12 +110,19 @@ fn a_stream_that_is_cut_is_billed_by_what_it_said() {
 
 #[test]
 fn an_event_of_ten_megabytes_passes_whole() {
-    let say = Say::text(&"x".repeat(10 << 20)).usage(10, 7);
-    let gateway = Gateway::new(Script::always(Answer::say(say)));
+    let large = "x".repeat(10 << 20);
+    let events = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{large}\"}}}}]}}\n\n\
+         data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":7}}}}\n\n\
+         data: [DONE]\n\n"
+    );
+    let raw = Answer::raw(200, "text/event-stream", events);
+    let gateway = Gateway::new(Script::always(raw));
     let (_, token) = gateway.session("large");
     let came = stream(&gateway, &token, "openai/v1/chat/completions", "small-1");
     assert!(came.whole && came.text.ends_with("data: [DONE]\n\n"));
     assert!(came.text.len() > 10 << 20, "{}", came.text.len());
+    assert!(!came.text.contains("prompt_tokens"), "it did not ask for them");
     assert_eq!(tokens(&gateway.settled("large")), (10, 7));
 }
 
