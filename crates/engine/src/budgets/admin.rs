@@ -312,6 +312,7 @@ impl Engine {
     /// [`EngineError::Forbidden`].
     pub async fn costs(&self, by: &Caller, query: CostQuery) -> Result<Vec<CostRow>, EngineError> {
         by.require(Role::Viewer)?;
+        self.budgets().flush().await;
         Ok(self.cortex.store.costs(query).await?)
     }
 
@@ -330,6 +331,7 @@ impl Engine {
             Some(session) => by.require_for(Role::Viewer, session)?,
             None => by.require(Role::Viewer)?,
         }
+        self.budgets().flush().await;
         Ok(self.cortex.store.call_list(session, page).await?)
     }
 

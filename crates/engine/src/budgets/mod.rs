@@ -396,7 +396,12 @@ impl Budgets {
         let now = self.0.clock.now();
         let event = ended_event(&reservation, &record, spend, (released, above, recovered), now);
         let (reply, answer) = oneshot::channel();
-        let op = Op::End { record: Box::new(record), moved, event, reached, reply };
+        // What such a call says stands in its session's log, and nobody waits for this.
+        let idle = moved.is_empty()
+            && spend.microusd == Some(0)
+            && reservation.ask.worst.microusd == Some(0)
+            && reservation.ask.caller == native::ENGINE;
+        let op = Op::End { record: Box::new(record), moved, event, reached, idle, reply };
         // A closed queue drops the reply, which whoever waits hears.
         let _ = self.0.queue.send(op);
         Some(answer)

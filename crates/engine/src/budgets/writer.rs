@@ -3,6 +3,10 @@
 //! What waits while a group is being written becomes the next group: one commit with one row for
 //! each window that moved, however many calls moved it. A group that the store refuses is taken
 //! back as far as it reserves; what it ends is tried again until it is written.
+//!
+//! What nobody waits for and no limit counts, the ends of free calls, is gathered for a moment
+//! ([`LINGER`]): alone it would cost the session that asked a turn of the disk. Whoever reads calls
+//! or sums has it written first ([`Budgets::flush`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +26,8 @@ use super::{Budgets, Stage, Ticket, Waiting};
 
 /// Most decisions in one commit.
 const GROUP: usize = 256;
+/// How long the ends of free calls are gathered. A crash may forget those of this time.
+const LINGER: Duration = Duration::from_millis(50);
 /// How long to wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
@@ -40,8 +46,12 @@ pub(super) enum Op {
         moved: Moved,
         event: NewEvent,
         reached: Vec<Reached>,
+        /// Free, counted nowhere, and waited for by nobody.
+        idle: bool,
         reply: Reply,
     },
+    /// Answered when all before it is written, or has been refused once.
+    Flush { reply: Reply },
     /// Something to tell of that changes nothing.
     Note { event: NewEvent },
     /// A limit that the ledger has already. `fresh` when what was spent before is to be looked
@@ -79,8 +89,15 @@ impl Op {
     fn is_alone(&self) -> bool {
         match self {
             Self::Put { .. } | Self::Alone { .. } => true,
-            Self::Reserve { .. } | Self::End { .. } | Self::Note { .. } => false,
+            Self::Reserve { .. } | Self::End { .. } | Self::Flush { .. } | Self::Note { .. } => {
+                false
+            }
         }
+    }
+
+    /// Whether it may be gathered for a moment.
+    fn is_idle(&self) -> bool {
+        matches!(self, Self::End { idle: true, .. })
     }
 }
 
@@ -113,8 +130,53 @@ impl Budgets {
             }
             let mut group = vec![first];
             next = gather(&mut ops, &mut group);
+            if next.is_none() && group.iter().all(Op::is_idle) {
+                next = self.linger(&mut ops, &mut group, &stop).await;
+            }
             self.group(group, &mut ops, &mut next, &stop).await;
         }
+    }
+
+    /// Fills a group of which nothing hurries, until something does, it is full, or [`LINGER`] is
+    /// over. Answers what cannot be in it and comes next.
+    async fn linger(
+        &self,
+        ops: &mut mpsc::UnboundedReceiver<Op>,
+        group: &mut Vec<Op>,
+        stop: &CancellationToken,
+    ) -> Option<Op> {
+        let until = self.0.clock.sleep_until(self.0.clock.now().after(LINGER));
+        tokio::pin!(until);
+        while group.len() < GROUP {
+            let op = tokio::select! {
+                biased;
+                op = ops.recv() => op?,
+                () = &mut until => return None,
+                () = stop.cancelled() => return None,
+            };
+            if op.is_alone() {
+                return Some(op);
+            }
+            let hurries = !op.is_idle();
+            group.push(op);
+            if hurries {
+                return gather(ops, group);
+            }
+        }
+        None
+    }
+
+    /// Has everything written that was decided until now: reads of the store find it then. A
+    /// store that refuses is waited for once.
+    pub(super) async fn flush(&self) {
+        let (reply, answer) = oneshot::channel();
+        {
+            // In the order of the decisions, as all others.
+            let _ledger = self.ledger();
+            let _ = self.0.queue.send(Op::Flush { reply });
+        }
+        // Refused, or nobody writes any more: the store says so itself.
+        let _ = answer.await;
     }
 
     /// Writes a group, and tries again what must not be lost.
@@ -126,8 +188,14 @@ impl Budgets {
         stop: &CancellationToken,
     ) {
         loop {
-            let err = match self.0.store.commit(commit_of(&group)).await {
-                Ok(_) => {
+            let commit = commit_of(&group);
+            let done = if commit.events.is_empty() && commit.changes.is_empty() {
+                Ok(())
+            } else {
+                self.0.store.commit(commit).await.map(drop)
+            };
+            let err = match done {
+                Ok(()) => {
                     let warned = group
                         .iter()
                         .any(|op| matches!(op, Op::End { reached, .. } if !reached.is_empty()));
@@ -200,7 +268,7 @@ impl Budgets {
                 }
                 let _ = reply.send(done);
             }
-            Op::Reserve { .. } | Op::End { .. } | Op::Note { .. } => {}
+            Op::Reserve { .. } | Op::End { .. } | Op::Flush { .. } | Op::Note { .. } => {}
         }
     }
 
@@ -247,7 +315,7 @@ fn answer(op: Op, done: Result<(), StoreError>) {
             // Whoever does not wait any more sent nothing: the ticket knows.
             let _ = reply.send(done.map(|()| ticket));
         }
-        Op::End { reply, .. } => drop(reply.send(done)),
+        Op::End { reply, .. } | Op::Flush { reply } => drop(reply.send(done)),
         Op::Put { reply, .. } | Op::Alone { reply, .. } => drop(reply.send(done)),
         Op::Note { .. } => {}
     }
@@ -293,7 +361,7 @@ fn commit_of(group: &[Op]) -> Commit {
                 }
             }
             Op::Note { event } => events.push(event.clone()),
-            Op::Put { .. } | Op::Alone { .. } => {}
+            Op::Flush { .. } | Op::Put { .. } | Op::Alone { .. } => {}
         }
     }
     if let Some(ts) = at {
