@@ -8,7 +8,6 @@ use overmind_core::attest::Kept;
 use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
-use overmind_core::queue::Ticket;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
@@ -45,7 +44,8 @@ impl Engine {
         self.cortex.alarms.of(id)
     }
 
-    /// Makes a session and puts it in the queue.
+    /// Makes a session and puts it in the queue; where there is room, it has begun when this
+    /// answers. What is answered is the session as it was made.
     ///
     /// # Errors
     ///
@@ -106,14 +106,10 @@ impl Engine {
             let spec = Spec { name, ..spec.clone() };
             let key = draft.idempotency.as_ref().map(|key| (scope.as_str(), key));
             let (session, commit) = self.beginning(spec, &toolset, key);
-            match self.cortex.store.commit(commit).await {
-                Ok(_) => {
-                    let row = session.row().clone();
+            let row = session.row().clone();
+            match self.cortex.make(session, commit).await {
+                Ok(()) => {
                     count(&self.cortex.counters.created);
-                    let agent_bound = session.agent().limits.max_concurrent;
-                    let (session_id, colony, agent) = (row.id, row.colony, row.agent);
-                    let ticket = Ticket { session: session_id, colony, agent, agent_bound };
-                    self.cortex.enqueue(ticket, Some(session));
                     return Ok(Created { value: row, replayed: false });
                 }
                 Err(StoreError::Conflict { what }) => {
