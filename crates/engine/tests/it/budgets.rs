@@ -14,7 +14,7 @@ use overmind_core::budget::{
 };
 use overmind_core::ids::{ColonyId, LimitId, SessionId};
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
-use overmind_core::model::Usage;
+use overmind_core::model::{ModelFailure, ModelReply, Usage};
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{EventQuery, Page, StreamId};
 use overmind_core::time::{Clock, Timestamp};
@@ -546,9 +546,14 @@ async fn more_than_was_reserved_is_counted_and_told() {
     let _: Timestamp = events[0].ts;
 }
 
+/// A reply that costs nothing.
+fn free(reply: Result<ModelReply, ModelFailure>) -> Result<ModelReply, ModelFailure> {
+    reply.map(|reply| ModelReply { cost_microusd: Some(0), ..reply })
+}
+
 #[tokio::test]
 async fn ends_of_free_calls_are_gathered_and_there_for_whoever_looks() {
-    let models = FakeModels::new([calls(&[("look", json!({}))]), says("done")]);
+    let models = FakeModels::new([calls(&[("look", json!({}))]), says("done")].map(free));
     let bank = Bank::new(models).await;
     let agent = bank.world.agent("free", |_| ()).await;
     let run = bank.world.run(&agent, "look").await;
@@ -564,7 +569,7 @@ async fn ends_of_free_calls_are_gathered_and_there_for_whoever_looks() {
 
 #[tokio::test]
 async fn ends_of_free_calls_are_written_when_their_moment_is_over_or_the_engine_ends() {
-    let bank = Bank::new(FakeModels::new([says("a"), says("b")])).await;
+    let bank = Bank::new(FakeModels::new([says("a"), says("b")].map(free))).await;
     let agent = bank.world.agent("free", |_| ()).await;
     let page = || Page { limit: 10, after: None };
     let first = bank.world.run(&agent, "one").await;
