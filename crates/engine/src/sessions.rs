@@ -271,6 +271,11 @@ impl Engine {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
 
+    /// That there is such a session: one that moves need not be looked up.
+    async fn is_there(&self, id: SessionId) -> Result<(), EngineError> {
+        if self.cortex.moves(id) { Ok(()) } else { self.find_session(id).await.map(drop) }
+    }
+
     /// Cancels a session that has not ended. Once this returns, nothing of it goes on: its room
     /// has been given back as well, unless that takes more than some seconds.
     ///
@@ -283,7 +288,7 @@ impl Engine {
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
-        self.find_session(id).await?;
+        self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
         self.ended(row).await
     }
@@ -374,7 +379,7 @@ impl Engine {
         how: StopHow,
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
-        self.find_session(id).await?;
+        self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
         // Between two lives there is nothing to be ended first.
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }

@@ -38,6 +38,8 @@ use super::{Cortex, count, inbox, lock, shutting_down};
 use crate::budgets::Held;
 use crate::error::EngineError;
 
+/// So long before it is due the next life of a command is written down and made ready.
+const AHEAD: Duration = Duration::from_millis(5);
 /// How long to wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
@@ -172,14 +174,17 @@ impl Driver {
                 biased;
                 mail = mailbox.recv() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
-                input = async { match due {
+                (at, input) = async { match due {
                     Some((at, input)) => {
-                        clock.sleep_until(at).await;
-                        input
+                        let ahead = matches!(input, Input::Life(LifeInput::Due));
+                        clock.sleep_until(if ahead { at.before(AHEAD) } else { at }).await;
+                        (at, input)
                     }
                     None => std::future::pending().await,
                 } } => {
-                    Box::pin(self.input(input)).await?;
+                    // What is written ahead is told of the moment for which it is written.
+                    let now = self.cortex.clock.now().max(at);
+                    Box::pin(self.input_after(Vec::new(), input, now)).await?;
                     continue;
                 }
             };
@@ -487,6 +492,9 @@ impl Driver {
         let session = self.id;
         let mut refused = None;
         for mut effect in effects {
+            if matches!(input, Input::Life(LifeInput::Due)) {
+                effect.not_before = Some(now);
+            }
             if let EffectAction::Model(request) = &mut effect.action {
                 let row = self.session().row().clone();
                 match Box::pin(self.cortex.budgets.hold(&row, effect.id, request)).await {

@@ -625,6 +625,11 @@ impl Cortex {
         }
     }
 
+    /// Whether a driver moves this session.
+    pub(crate) fn moves(&self, session: SessionId) -> bool {
+        lock(&self.drivers).contains_key(&session)
+    }
+
     pub(crate) fn drivers_left(&self) -> usize {
         lock(&self.drivers).len()
     }

@@ -22,10 +22,11 @@ use overmind_core::process::{
     Started, StderrKind, StdinKind, TerminalSize,
 };
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
-use overmind_core::time::Clock;
+use overmind_core::time::{Clock, Timestamp};
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
+use super::letters::Letters;
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
@@ -81,6 +82,15 @@ pub(crate) struct Lives {
     door: Door,
 }
 
+/// What a life begins with.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    /// Its session's own.
+    pub(crate) token: Option<String>,
+    /// When its program is to begin.
+    pub(crate) not_before: Option<Timestamp>,
+}
+
 /// As long as it is there, a process of the session is being started or killed.
 pub(crate) struct Busy {
     lives: Arc<Lives>,
@@ -105,13 +115,12 @@ impl Drop for Busy {
 struct UnderWay {
     key: ProcessKey,
     /// What is wanted of it, in its order. It waits until the life has begun or was found.
-    orders: mpsc::UnboundedSender<Box<LifeOrder>>,
-    /// Taken by whoever looks after the life.
-    inbox: Option<Orders>,
+    orders: Orders,
+    /// Somebody looks after the life already.
+    taken: bool,
 }
 
-/// Boxed: a channel keeps room for 32, and each life has one.
-type Orders = mpsc::UnboundedReceiver<Box<LifeOrder>>;
+type Orders = Arc<Letters<LifeOrder>>;
 
 impl Lives {
     pub(crate) fn new(
@@ -235,8 +244,8 @@ impl Lives {
     /// called before [`Self::live`], and before the next message is heard.
     pub(crate) fn expect(&self, session: SessionId, effect: EffectId, launch: &Launch) {
         let key = ProcessKey { session, epoch: launch.life };
-        let (orders, inbox) = mpsc::unbounded_channel();
-        self.under_way().insert(effect, UnderWay { key, orders, inbox: Some(inbox) });
+        let one = UnderWay { key, orders: Orders::default(), taken: false };
+        self.under_way().insert(effect, one);
     }
 
     /// Lives a life: starts it unless it is there, looks after it, and tells how it ended.
@@ -249,15 +258,18 @@ impl Lives {
         assignment: &Assignment,
         effect: EffectId,
         launch: &Launch,
-        token: Option<String>,
+        birth: Birth,
         say: &Say,
     ) -> LifeEnded {
-        let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
+        let inbox = self.under_way().get_mut(&effect).and_then(|one| {
+            let taken = std::mem::replace(&mut one.taken, true);
+            (!taken).then(|| Arc::clone(&one.orders))
+        });
         // Aborted before it began.
         let Some(orders) = inbox else {
             return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
         };
-        let ended = self.lived(assignment, effect, launch, token, orders, say).await;
+        let ended = self.lived(assignment, effect, launch, birth, orders, say).await;
         self.under_way().remove(&effect);
         ended
     }
@@ -267,7 +279,7 @@ impl Lives {
         assignment: &Assignment,
         effect: EffectId,
         launch: &Launch,
-        token: Option<String>,
+        birth: Birth,
         orders: Orders,
         say: &Say,
     ) -> LifeEnded {
@@ -290,8 +302,8 @@ impl Lives {
                         Ok(room) => room,
                         Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
                     };
-                    let spec = match self.spec(assignment, key, launch, room, token) {
-                        Ok(spec) => spec,
+                    let spec = match self.spec(assignment, key, launch, room, birth.token) {
+                        Ok(spec) => ProcessSpec { not_before: birth.not_before, ..spec },
                         Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
                     };
                     match self.enclosed(assignment, launch, spec, say).await {
@@ -501,7 +513,7 @@ impl Lives {
         self: &Arc<Self>,
         key: ProcessKey,
         launch: &Launch,
-        mut orders: Orders,
+        orders: Orders,
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
@@ -520,7 +532,7 @@ impl Lives {
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                Some(order) = orders.recv() => Box::pin(self.obey(key, launch, *order)).await,
+                order = orders.next() => Box::pin(self.obey(key, launch, order)).await,
                 _ = tick.tick() => {
                     Box::pin(read::on(&*self.processes, key, &mut reading, say)).await;
                     Box::pin(self.look(key, launch, &mut look, say)).await;
@@ -615,8 +627,7 @@ impl Lives {
     /// Hands an order to whoever looks after the life, at once or as soon as somebody does.
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
-            // Closed: it has ended meanwhile.
-            let _ = one.orders.send(Box::new(order));
+            one.orders.put(order);
         }
     }
 

@@ -184,7 +184,8 @@ async fn first_commit(busy: u32) -> usize {
     world.store.listen(Box::new(move |places| seen.lock().unwrap().push(places.to_vec())));
     let run = world.run(&agent, "begin").await;
     let groups = groups.lock().unwrap().clone();
-    let of_run = |group: &&Vec<_>| group.iter().any(|(stream, _)| *stream == StreamId::Session(run));
+    let of_run =
+        |group: &&Vec<_>| group.iter().any(|(stream, _)| *stream == StreamId::Session(run));
     let first = groups.iter().find(of_run).expect("it is written when this answers");
     first.iter().filter(|(stream, _)| *stream == StreamId::Session(run)).count()
 }
