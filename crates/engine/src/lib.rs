@@ -74,8 +74,8 @@ pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 pub use self::vault::{
-    Bound, Origin, SecretView, ServiceCall, ServiceReply, ServiceView, Vault, VaultParts,
-    VaultStatus,
+    Bound, Origin, SecretView, ServiceCall, ServiceCaller, ServiceReply, ServiceView, Vault,
+    VaultParts, VaultStatus,
 };
 
 /// What an operator sets.

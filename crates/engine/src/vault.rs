@@ -28,7 +28,7 @@ use overmind_core::vault::{
     Protection, SealError, Sealer, Secret, SecretName, SecretRow, SecretUses, Secrets, Use,
 };
 
-pub use self::calls::{ServiceCall, ServiceReply};
+pub use self::calls::{ServiceCall, ServiceCaller, ServiceReply};
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;

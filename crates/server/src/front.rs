@@ -1,5 +1,6 @@
 //! The one way that every request goes, whatever its path.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -79,7 +80,8 @@ impl Front {
             tracing::trace!(%method, route, status, ms, "answered");
         } else {
             let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
-            tracing::info!(%method, route, path = uri.path(), status, ms, caller, peer, id, "answered");
+            let path = without_tokens(uri.path());
+            tracing::info!(%method, route, %path, status, ms, caller, peer, id, "answered");
         }
         response
     }
@@ -91,7 +93,13 @@ impl Front {
         name: &mut Option<String>,
     ) -> Result<Response, Fault> {
         let cx = &self.cx;
-        cx.hosts.check(request.uri(), request.headers(), peer.tcp.map(|(_, local)| local))?;
+        let local = peer.tcp.map(|(_, local)| local);
+        if let Err(fault) = cx.hosts.check(request.uri(), request.headers(), local) {
+            return match routes::llm::Door::of(request.uri().path()) {
+                Some(door) => Ok(routes::llm::refused(cx, &door, &fault)),
+                None => Err(fault),
+            };
+        }
         if let Some(moved) = without_trailing_slash(request.uri()) {
             return Ok(moved);
         }
@@ -125,6 +133,17 @@ impl Front {
             Err(_) => Err(Fault::internal("a handler panicked", &"see the panic above")),
         }
     }
+}
+
+/// A path for the log: what looks like a token of ours, put there by mistake, is left out.
+fn without_tokens(path: &str) -> Cow<'_, str> {
+    const KINDS: [&str; 5] = ["ova_", "ovk_", "ovs_", "sk-ovm-", "sk-ant-ovm-"];
+    let is_token = |part: &str| KINDS.iter().any(|kind| part.contains(kind));
+    if !path.split('/').any(is_token) {
+        return Cow::Borrowed(path);
+    }
+    let parts = path.split('/').map(|part| if is_token(part) { "…" } else { part });
+    Cow::Owned(parts.collect::<Vec<_>>().join("/"))
 }
 
 fn is_health(path: &str) -> bool {
@@ -210,6 +229,19 @@ mod tests {
         );
         for other in ["/", "/health/", "//evil.example/", "/api/agents", "/apix/"] {
             assert_eq!(moved(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_in_a_path_is_left_out_of_the_log() {
+        for (path, shown) in [
+            ("/mesh/blackboard/ann/x", "/mesh/blackboard/ann/x"),
+            ("/mesh/blackboard/ovs_1a.1.ff/x", "/mesh/blackboard/…/x"),
+            ("/api/services/bot/botsk-ovm-1-2/send", "/api/services/bot/…/send"),
+            ("/ova_12", "/…"),
+            ("/ovk_12/", "/…/"),
+        ] {
+            assert_eq!(without_tokens(path), shown, "{path}");
         }
     }
 

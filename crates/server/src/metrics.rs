@@ -34,6 +34,7 @@ pub(crate) struct Metrics {
     seconds: Family<OfRoute, Histogram, fn() -> Histogram>,
     connections: Gauge,
     refused: Counter,
+    broken: Counter,
     limited: Counter,
     streams: Gauge,
     viewers: Gauge,
@@ -66,6 +67,7 @@ impl Metrics {
             seconds: Family::new_with_constructor(new_histogram),
             connections: Gauge::default(),
             refused: Counter::default(),
+            broken: Counter::default(),
             limited: Counter::default(),
             streams: Gauge::default(),
             viewers: Gauge::default(),
@@ -81,6 +83,8 @@ impl Metrics {
         all.register("http_connections", "Connections open now", self.connections.clone());
         let help = "Connections refused because too many were open";
         all.register("http_connections_refused", help, self.refused.clone());
+        let help = "Connections closed because what came was not HTTP, or broke off";
+        all.register("http_connections_broken", help, self.broken.clone());
         all.register("http_rate_limited", "Requests answered 429", self.limited.clone());
         all.register("http_streams", "Event streams open now", self.streams.clone());
         all.register("http_viewers", "Terminals attached now", self.viewers.clone());
@@ -113,6 +117,10 @@ impl Metrics {
 
     pub(crate) fn connection_refused(&self) {
         self.refused.inc();
+    }
+
+    pub(crate) fn connection_broken(&self) {
+        self.broken.inc();
     }
 
     pub(crate) fn rate_limited(&self) {

@@ -204,7 +204,8 @@ impl Acceptor {
             }
         };
         if let Err(err) = ended {
-            // Clients that leave are the client's business.
+            // Clients that leave are the client's business; what is no HTTP is counted.
+            cx.metrics.connection_broken();
             tracing::debug!(error = %err, "a connection broke");
         }
         drop(permit);

@@ -14,6 +14,7 @@ mod gateway;
 mod gateway_keys;
 mod help;
 mod home;
+mod hostile;
 mod inbox;
 mod kills;
 mod life;

@@ -16,6 +16,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use overmind_api::ProblemKind;
 use overmind_core::budget::Shape;
 use overmind_core::relay::{
     Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, head, retry_after_s,
@@ -97,6 +98,18 @@ pub(crate) async fn answer(
         Ok(response) => response,
         Err(refused) => refused.render(cx, door.dialect),
     };
+    response.extensions_mut().insert(Template(door.template()));
+    response
+}
+
+/// What was refused before anybody looked at the path, in the words of this path's users.
+pub(crate) fn refused(cx: &Cx, door: &Door, fault: &Fault) -> Response {
+    let kind = match fault.problem().known_kind() {
+        Some(ProblemKind::Forbidden) => RefusalKind::Forbidden,
+        _ => RefusalKind::BadRequest,
+    };
+    let refused = Refused { why: kind.because(fault).into(), close: true };
+    let mut response = refused.render(cx, door.dialect);
     response.extensions_mut().insert(Template(door.template()));
     response
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use overmind_api::{ApiProxyReply, ApiProxyRequest, ProblemKind};
@@ -71,8 +71,18 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
     };
     let service = cx.engine.vault().service(name);
     let (token, query) = token(&parts.headers, &parts.uri, service.as_deref())?;
+    // Before the body is read: who may call nothing shall not fill the memory either.
+    let who =
+        cx.engine.service_caller(&token, name).await.map_err(|err| Fault::from(err).closing())?;
     let most = service.as_ref().map_or(0, |service| service.limits.request_bytes);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
+    // What says itself that it is too long is not waited for.
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if service.is_some() && length.is_some_and(|length| length > most) {
+        let text = format!("the body is larger than {most} bytes");
+        return Err(Fault::new(ProblemKind::TooLarge, text).closing());
+    }
     let read = Limited::new(body, most).collect();
     let body = match tokio::time::timeout(cx.config.body_timeout, read).await {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
@@ -97,7 +107,7 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
         body,
     };
     let engine = cx.engine.clone();
-    let reply = cx.detached(async move { engine.service_call(&token, call).await }).await?;
+    let reply = cx.detached(async move { engine.service_call(&who, call).await }).await?;
     answer(reply)
 }
 
@@ -163,6 +173,7 @@ pub(crate) async fn mesh_api(
 ) -> Result<Response, Fault> {
     let token = auth::token(&headers)?.to_owned();
     let ApiProxyRequest { service, action, params } = body;
+    let who = cx.engine.service_caller(&token, &service).await?;
     let Some(action) = cx.engine.vault().action(&service, &action) else {
         let error = format!("`{service}` has no action `{action}`");
         return Ok(json(&ApiProxyReply {
@@ -191,7 +202,7 @@ pub(crate) async fn mesh_api(
     let engine = cx.engine.clone();
     let done = cx
         .tasks
-        .spawn(async move { engine.service_call(&token, call).await })
+        .spawn(async move { engine.service_call(&who, call).await })
         .await
         .map_err(|err| Fault::internal("a request's work panicked", &err))?;
     let reply = match done {
