@@ -16,7 +16,7 @@ pub mod prices;
 mod rooms;
 pub mod signals;
 mod tools;
-mod vault;
+pub(crate) mod vault;
 
 use std::path::PathBuf;
 use std::sync::Arc;

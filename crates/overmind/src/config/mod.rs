@@ -90,6 +90,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Where the vault's master keys are, and what opens them.
     pub vault_key_file: PathBuf,
+    /// The entry of the keyring that holds them in place of the file.
+    pub vault_keyring: Option<String>,
     pub vault_passphrase: Option<Secret>,
     pub vault_passphrase_file: Option<PathBuf>,
     /// Services that the file declares.
@@ -275,6 +277,9 @@ impl Config {
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             vault_key_file: path(key::VAULT_KEY_FILE).expect("the table gives it a default"),
+            vault_keyring: text(key::VAULT_KEY).is_some_and(|kept| kept == "keyring").then(|| {
+                text(key::VAULT_KEYRING_ENTRY).unwrap_or_else(|| data.path().display().to_string())
+            }),
             vault_passphrase: text(key::VAULT_PASSPHRASE).map(Secret::new),
             vault_passphrase_file: path(key::VAULT_PASSPHRASE_FILE),
             services: services::declared(&layers)?,

@@ -98,6 +98,8 @@ pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
 pub const VAULT_KEY_FILE: &str = "vault.key_file";
+pub const VAULT_KEY: &str = "vault.key";
+pub const VAULT_KEYRING_ENTRY: &str = "vault.keyring_entry";
 pub const VAULT_PASSPHRASE: &str = "vault.passphrase";
 pub const VAULT_PASSPHRASE_FILE: &str = "vault.passphrase_file";
 pub const PRICES_FILE: &str = "models.prices";
@@ -481,6 +483,20 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Path,
         Some("<data>/vault.key"),
         "file of the vault's master keys; made with the first secret",
+    ),
+    setting(
+        VAULT_KEY,
+        None,
+        Kind::Choice(&["file", "keyring"]),
+        Some("file"),
+        "where the master keys are: in the key file, or in the keyring of the desktop (secret-tool)",
+    ),
+    setting(
+        VAULT_KEYRING_ENTRY,
+        None,
+        Kind::Text,
+        None,
+        "what the entry of the keyring is called; unset is the data directory",
     ),
     setting(
         VAULT_PASSPHRASE,

@@ -15,4 +15,5 @@ mod rest;
 mod rooms;
 mod runs;
 mod surface;
+mod watch;
 mod world;
