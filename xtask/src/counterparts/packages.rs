@@ -12,9 +12,11 @@ use crate::steps::output;
 /// How to see whether a package is there, and its name.
 const PACKAGES: &[(Probe, &str)] = &[
     (Probe::StaticProgram("busybox"), "busybox-static"),
+    (Probe::Program("dbus-daemon"), "dbus"),
     (Probe::Program("dockerd"), "docker.io"),
     (Probe::Program("git"), "git"),
     (Probe::Program("git-lfs"), "git-lfs"),
+    (Probe::Program("gnome-keyring-daemon"), "gnome-keyring"),
     (Probe::Program("node"), "nodejs"),
     (Probe::Program("npm"), "npm"),
     (Probe::Program("python3"), "python3"),
@@ -22,6 +24,7 @@ const PACKAGES: &[(Probe, &str)] = &[
     (Probe::DatabaseServer, "postgresql"),
     (Probe::Program("qemu-system-x86_64"), "qemu-system-x86"),
     (Probe::Program("redis-server"), "redis-server"),
+    (Probe::Program("secret-tool"), "libsecret-tools"),
     (Probe::Program("setpriv"), "util-linux"),
     (Probe::Program("sqlite3"), "sqlite3"),
     (Probe::Program("xz"), "xz-utils"),

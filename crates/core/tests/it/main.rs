@@ -8,6 +8,7 @@ mod approvals;
 mod budget;
 mod cancel;
 mod fork;
+mod letters;
 mod limits;
 mod lives;
 mod lives_rooms;

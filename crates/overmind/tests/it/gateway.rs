@@ -485,3 +485,32 @@ fn a_name_of_ours_leads_to_its_models_and_is_listed() {
     let got = gateway.send(gateway.client.get(url).bearer_auth(gateway.admin()));
     assert_eq!(got.json()["id"], "fast");
 }
+
+#[test]
+fn a_call_that_a_kill_cut_off_is_in_the_books_although_nothing_limits_it() {
+    let said = Say::text("it begins well, and then there is nothing more of it").usage(10, 9);
+    let mut gateway = Gateway::new(Script::always(Answer::say(said).stall_after(3)));
+    let (_, token) = gateway.session("talks");
+    let mut body = chat("go on");
+    body["stream"] = true.into();
+    let request = gateway.client.post(format!("{}/llm/openai/v1/chat/completions", gateway.url));
+    let request = request.bearer_auth(&token).json(&body);
+    let answer = gateway.runtime.block_on(async {
+        let mut answer = request.send().await.unwrap();
+        assert!(answer.chunk().await.unwrap().is_some(), "it streams");
+        answer
+    });
+    // On its way to the disk since before the model was asked.
+    until("the reservation is on disk", || {
+        let all = gateway.home.run(&["events", "--limit", "1000", "-o", "json"]).ok().json();
+        all.as_array().unwrap().iter().any(|one| one["type"] == "budget.reserved").then_some(())
+    });
+    gateway.home.kill();
+    drop(answer);
+    gateway.home.start(&["--listen", "none"], &[]);
+    let settled = gateway.settled("talks");
+    assert_eq!((&settled["recovered"], &settled["ended"]), (&true.into(), &"unknown".into()));
+    let costs = gateway.home.run(&["costs", "--by", "session", "-o", "json"]).ok().json();
+    assert_eq!(costs[0]["calls"], 1, "{costs}");
+    gateway.home.run(&["kill", "talks"]).ok();
+}

@@ -238,6 +238,9 @@ async fn prepare(client: &Client) {
         let made = json!({"name": agent, "role": "reads", "model": "deterministic"});
         let made: AgentCreate = serde_json::from_value(made).expect("an agent");
         client.agent_create(&made, None).await.expect("it is made");
+        let may = json!({"can_subscribe": ["news.*"], "on_message": "queue"});
+        let may = serde_json::from_value(may).expect("permissions");
+        client.acl_put(agent, &may, None).await.expect("an admin may");
         let wish = json!({"topic": "news.*", "agent_id": agent});
         let wish = serde_json::from_value(wish).expect("a wish");
         assert!(client.topic_subscribe(&wish).await.expect("it subscribes").subscribed);
