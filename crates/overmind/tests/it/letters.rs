@@ -28,7 +28,7 @@ use crate::crash::{rng::Rng, setting};
 const KILLS: u32 = 24;
 const AGENTS: [&str; 3] = ["ann", "bob", "eve"];
 /// Those who send, one letter after the other.
-const SENDERS: u64 = 3;
+const SENDERS: usize = 3;
 /// One letter in so many is never acknowledged.
 const POISON: u64 = 12;
 
@@ -303,7 +303,7 @@ async fn two_dozen_kills_lose_no_letter_and_bring_none_back() {
     assert_eq!(subscribed.len(), AGENTS.len());
     for _ in 0..KILLS {
         let mut own = || Rng::new(rng.next());
-        let (senders, readers) = ([(); SENDERS as usize].map(|()| own()), AGENTS.map(|_| own()));
+        let (senders, readers) = ([(); SENDERS].map(|()| own()), AGENTS.map(|_| own()));
         let life = rng.millis(20, 500);
         let numbered = senders.into_iter().zip(0..);
         let sends = numbered.map(|(rng, sender)| send(&client, &model, rng, sender));
