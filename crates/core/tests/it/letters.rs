@@ -83,7 +83,7 @@ fn step(rng: &mut Rng, sent: &mut Sent, now: Timestamp) {
             sent.held_until = sent.letter.mark.visible_at;
             assert_eq!(sent.letter.state(now), LetterState::Held);
         }
-        4 => sent.gone = true,
+        4 => sent.gone = rng.one_in(12),
         5 | 6 if dead.is_none() => {
             let wait = Duration::from_secs(rng.below(60));
             sent.letter.mark = sent.letter.mark.given_back(now, wait);
@@ -136,7 +136,7 @@ fn twenty_thousand_schedules_end_every_letter_and_hand_none_out_too_often() {
     }
     // Schedules that never come to an end of one kind would prove nothing about it.
     assert!(
-        acknowledged > 100 && unacknowledged > 100 && expired > 100,
+        acknowledged > 20 && unacknowledged > 20 && expired > 20,
         "{acknowledged} {unacknowledged} {expired}"
     );
 }
