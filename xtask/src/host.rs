@@ -29,6 +29,8 @@ pub struct Host {
     pub mcp_python: Option<String>,
     /// A directory of Python packages with `openai` and `anthropic`, instead of ours.
     pub python_sdks: Option<String>,
+    /// The same with `opentelemetry-proto`.
+    pub python_otlp: Option<String>,
     /// A directory with the program `claude`, instead of ours.
     pub claude_code: Option<String>,
     /// A directory with the program `codex`, instead of ours.
@@ -77,6 +79,7 @@ impl Host {
             mcp_node: var("OVERMIND_TEST_MCP_NODE"),
             mcp_python: var("OVERMIND_TEST_MCP_PYTHON"),
             python_sdks: var("OVERMIND_TEST_PYTHON_SDKS"),
+            python_otlp: var("OVERMIND_TEST_PYTHON_OTLP"),
             claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
             codex: var("OVERMIND_TEST_CODEX"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),

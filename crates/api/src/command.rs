@@ -94,9 +94,10 @@ pub struct Command {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64)]
     pub write: Vec<String>,
-    /// In a sandbox: its network.
-    #[serde(skip_serializing_if = "CommandNetwork::is_default")]
-    pub network: CommandNetwork,
+    /// In a sandbox: its network. Left out: the mesh, or the host's in a room that has services or
+    /// databases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<CommandNetwork>,
     /// The models that its program may ask this server for: names, or beginnings that end in `*`.
     /// Empty: all that the server has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -109,20 +110,16 @@ pub struct Command {
 }
 
 /// The network of a command in a sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommandNetwork {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
-    #[default]
     Host,
+    /// A loopback of its own, on which this server answers at `http://127.0.0.1:80` for models,
+    /// the mesh and the run itself. Nothing else is reached.
+    Mesh,
     /// A loopback of its own, and nothing else.
     None,
-}
-
-impl CommandNetwork {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 impl Default for Command {
@@ -179,10 +176,11 @@ impl From<core::CommandSpec> for Command {
             activity_timeout,
             read: texts(read),
             write: texts(write),
-            network: match network {
+            network: network.map(|network| match network {
                 Network::Host => CommandNetwork::Host,
+                Network::Mesh => CommandNetwork::Mesh,
                 Network::None => CommandNetwork::None,
-            },
+            }),
             models,
             gateway,
         }
@@ -224,10 +222,11 @@ impl From<Command> for core::CommandSpec {
             activity_timeout: command.activity_timeout,
             read: command.read.into_iter().map(PathBuf::from).collect(),
             write: command.write.into_iter().map(PathBuf::from).collect(),
-            network: match command.network {
+            network: command.network.map(|network| match network {
                 CommandNetwork::Host => Network::Host,
+                CommandNetwork::Mesh => Network::Mesh,
                 CommandNetwork::None => Network::None,
-            },
+            }),
             models: command.models,
             gateway: command.gateway,
         }

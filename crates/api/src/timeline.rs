@@ -88,8 +88,13 @@ pub struct ToolCall {
 /// One call of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelCall {
-    #[schema(value_type = String)]
-    pub id: EffectId,
+    /// `eff_…` of the run's own, `call_…` of one of a program that the gateway passed on.
+    pub id: String,
+    /// `engine` or `gateway`.
+    pub via: String,
+    /// What that program calls its own session: `x-claude-code-session-id`, or Codex' `session_id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_session: Option<String>,
     #[schema(value_type = Option<String>)]
     pub run_id: Option<SessionId>,
     #[schema(value_type = Option<String>)]

@@ -95,7 +95,7 @@ pub struct VaultInfo {
     /// Why nothing can be decrypted, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<String>,
-    /// `key_file` or `passphrase`; not given while there is no key.
+    /// `key_file`, `keyring` or `passphrase`; not given while there is no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<String>,
     pub secrets: u64,

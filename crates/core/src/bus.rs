@@ -21,6 +21,7 @@ use crate::room::stay::RoomWord;
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
+use crate::trace::Trail;
 
 /// Raised whenever a message changes its meaning. A receiver refuses versions it does not know.
 pub const BUS_VERSION: u16 = 1;
@@ -46,6 +47,8 @@ pub struct Assignment {
     pub tools_allowed: Arc<[String]>,
     pub sandbox: SandboxLevel,
     pub workspace: PathBuf,
+    /// The trace that the work belongs to.
+    pub trail: Option<Trail>,
 }
 
 /// From the Cortex to a Hive.

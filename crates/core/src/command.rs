@@ -72,9 +72,10 @@ pub struct CommandSpec {
     /// In a sandbox: files and directories of the host that it may write beyond its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub write: Vec<PathBuf>,
-    /// In a sandbox: its network.
-    #[serde(default, skip_serializing_if = "Network::is_default")]
-    pub network: Network,
+    /// In a sandbox: its network. `None`: the mesh, unless its room has services or databases,
+    /// which are on the host's; see [`CommandSpec::network_in`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
     /// The models that its program may ask this server for: names, or beginnings that end in `*`.
     /// Empty: all there are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -190,7 +191,12 @@ impl CommandSpec {
     pub fn grants_more_than(&self, other: &Self) -> bool {
         self.read.iter().any(|path| !other.read.contains(path) && !other.write.contains(path))
             || self.write.iter().any(|path| !other.write.contains(path))
-            || (self.network == Network::Host && other.network == Network::None)
+            || reach(self.network) > reach(other.network)
+    }
+
+    /// Its network in a sandbox, in a room of which something listens outside (`serves`) or not.
+    pub fn network_in(&self, serves: bool) -> Network {
+        self.network.unwrap_or(if serves { Network::Host } else { Network::Mesh })
     }
 
     /// The command line for this task.
@@ -208,6 +214,16 @@ impl CommandSpec {
             argv.push(task.to_owned());
         }
         argv
+    }
+}
+
+/// How much a choice of network may come to reach. No choice may come to be the host's.
+fn reach(network: Option<Network>) -> u8 {
+    match network {
+        Some(Network::None) => 0,
+        Some(Network::Mesh) => 1,
+        None => 2,
+        Some(Network::Host) => 3,
     }
 }
 
@@ -246,6 +262,8 @@ pub struct Launch {
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     pub network: Network,
+    /// Its room's ports on the host's loopback that it is to serve on itself.
+    pub ports: Vec<u16>,
     /// Where it begins, in the session's room. `None`: it has none, and works in its workspace.
     pub directory: Option<PathBuf>,
     /// The top of the room's worktree: all of it is shown in a sandbox.
@@ -452,12 +470,26 @@ mod tests {
     fn more_is_a_path_or_the_network_that_the_other_has_not() {
         let reads = CommandSpec { read: vec!["/opt".into()], ..spec(&["a"]) };
         let writes = CommandSpec { write: vec!["/opt".into()], ..spec(&["a"]) };
-        let alone = CommandSpec { network: Network::None, ..spec(&["a"]) };
+        let on = |network| CommandSpec { network, ..spec(&["a"]) };
         let plain = spec(&["b"]);
         assert!(reads.grants_more_than(&plain) && writes.grants_more_than(&reads));
-        assert!(plain.grants_more_than(&alone));
-        for (less, more) in [(&reads, &writes), (&plain, &reads), (&alone, &plain)] {
+        for (less, more) in [(&reads, &writes), (&plain, &reads)] {
             assert!(!less.grants_more_than(more));
+        }
+        let growing = [Some(Network::None), Some(Network::Mesh), None, Some(Network::Host)].map(on);
+        for two in growing.windows(2) {
+            assert!(two[1].grants_more_than(&two[0]) && !two[0].grants_more_than(&two[1]));
+        }
+    }
+
+    #[test]
+    fn the_mesh_is_the_network_unless_something_of_the_room_is_on_the_hosts() {
+        let plain = spec(&["a"]);
+        assert_eq!(plain.network_in(false), Network::Mesh);
+        assert_eq!(plain.network_in(true), Network::Host);
+        for chosen in [Network::Host, Network::Mesh, Network::None] {
+            let chose = CommandSpec { network: Some(chosen), ..spec(&["a"]) };
+            assert_eq!([chose.network_in(true), chose.network_in(false)], [chosen; 2]);
         }
     }
 

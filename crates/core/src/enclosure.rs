@@ -19,27 +19,45 @@ use crate::process::ProcessUser;
 use crate::sandbox::{SandboxError, SandboxLevel};
 
 /// The network of a command in a sandbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
-    #[default]
     Host,
+    /// A loopback of its own on which one door answers, that of the server ([`DOOR_URL`]): models,
+    /// the mesh, its own run. Nothing else is reached.
+    Mesh,
     /// A loopback of its own, and nothing else.
     None,
 }
+
+/// Where the door is, inside: below the ports that a command may take for itself.
+pub const DOOR_PORT: u16 = 80;
+/// The same as programs are told.
+pub const DOOR_URL: &str = "http://127.0.0.1:80";
+
+/// What is said first on each connection that comes through a door, before anything from inside:
+/// whose door it is.
+pub fn whose_door(session: SessionId) -> String {
+    format!("{DOOR_OF}{session}\n")
+}
+
+/// The session of such a line, without its end. `None`: it is none.
+pub fn door_of(line: &str) -> Option<SessionId> {
+    line.strip_prefix(DOOR_OF)?.parse().ok()
+}
+
+const DOOR_OF: &str = "overmind door of ";
+/// Longer than any such line.
+pub const MAX_DOOR_LINE: usize = 80;
 
 impl Network {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Mesh => "mesh",
             Self::None => "none",
         }
-    }
-
-    /// For what is written only when it was chosen.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
     }
 }
 
@@ -62,6 +80,9 @@ pub struct EnclosePlan {
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     pub network: Network,
+    /// Of the host's loopback, the session's own: what connects there is let in. Only looked at
+    /// with [`Network::Mesh`].
+    pub ports: Vec<u16>,
 }
 
 impl fmt::Debug for EnclosePlan {
@@ -115,4 +136,20 @@ pub trait Enclose: Send + Sync + fmt::Debug {
     /// Said once, before anything else: the sessions that are still wanted. What is kept for any
     /// other goes.
     fn keep(&self, sessions: Vec<SessionId>) -> Fut<'_, ()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_door_it_is_is_read_as_it_was_written() {
+        let session = SessionId::from_u128(7);
+        let line = whose_door(session);
+        assert!(line.len() <= MAX_DOOR_LINE && line.ends_with('\n'), "{line}");
+        assert_eq!(door_of(line.trim_end()), Some(session));
+        for odd in ["", "GET / HTTP/1.1", "overmind door of ", "overmind door of x"] {
+            assert_eq!(door_of(odd), None, "{odd}");
+        }
+    }
 }

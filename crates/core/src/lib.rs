@@ -39,9 +39,11 @@ pub mod row;
 pub mod sandbox;
 pub mod session;
 pub mod store;
+pub mod telemetry;
 pub mod time;
 pub mod tool;
 pub mod tool_source;
+pub mod trace;
 pub mod vault;
 
 /// A boxed future: ports are `dyn`, and a box per call costs nothing next to the call.

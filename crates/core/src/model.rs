@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::relay::Upstreams;
+use crate::trace::Traceparent;
 
 /// One message of a conversation. The system prompt is not one: it stands in [`ModelRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +84,8 @@ pub struct ModelRequest {
     pub idle_timeout: Duration,
     /// Longest time for the whole call, retries included.
     pub total_timeout: Duration,
+    /// The span of the call, for the provider.
+    pub traceparent: Option<Traceparent>,
 }
 
 /// Tokens of one call. `input` counts all prompt tokens, cached ones included.

@@ -164,6 +164,9 @@ pub struct ProcessSpec {
     /// `argv` stands for a command that runs below it in a process namespace of its own: the first
     /// child of its first child. Wishes for the command are meant for that one.
     pub enclosed: bool,
+    /// Everything is made ready, and the program begins at this time if it is not past: some
+    /// milliseconds ahead, and not more.
+    pub not_before: Option<Timestamp>,
 }
 
 impl ProcessSpec {
@@ -181,6 +184,7 @@ impl ProcessSpec {
             group: GroupWish::IfPossible,
             user: None,
             enclosed: false,
+            not_before: None,
         }
     }
 }

@@ -145,6 +145,25 @@ impl FairQueue {
         None
     }
 
+    /// Takes a place for a session that is only about to be made: as [`Self::push`] and
+    /// [`Self::pop`], when nobody waits and no bound is in the way. True if it counts as running
+    /// from here on; otherwise it has to stand in line like everybody.
+    pub fn claim(&mut self, ticket: Ticket) -> bool {
+        let colony = self.colonies.get(&ticket.colony);
+        let of_colony = colony.map_or(0, |colony| colony.running);
+        let agent = colony.and_then(|colony| colony.agents.get(&ticket.agent));
+        let of_agent = agent.map_or(0, |agent| agent.running);
+        let room = self.waiting.is_empty()
+            && !self.running.contains_key(&ticket.session)
+            && self.running.len() < self.bounds.total as usize
+            && of_colony < self.bounds.per_colony
+            && of_agent < self.agent_bound(ticket.agent_bound);
+        if room {
+            self.run_now(ticket);
+        }
+        room
+    }
+
     /// Counts a session as running without its turn: it was resumed by a human, or recovered.
     pub fn run_now(&mut self, ticket: Ticket) {
         if self.running.insert(ticket.session, ticket).is_some() {
@@ -249,6 +268,24 @@ mod tests {
         }
         let order: Vec<_> = std::iter::from_fn(|| q.pop()).map(|t| t.session.as_u128()).collect();
         assert_eq!(order, [0, 20, 10, 21, 1, 22, 11, 2, 12]);
+    }
+
+    #[test]
+    fn a_place_is_claimed_only_where_a_push_would_be_popped_at_once() {
+        let mut q = queue(4, 3, 2);
+        assert!(q.claim(ticket(1, 1, 1)));
+        assert!(!q.claim(ticket(1, 1, 1)), "it has one already");
+        assert!(q.claim(ticket(2, 1, 1)));
+        assert!(!q.claim(ticket(3, 1, 1)), "the agent is at its bound");
+        assert!(q.claim(ticket(3, 2, 1)));
+        assert!(!q.claim(ticket(4, 3, 1)), "the colony is at its bound");
+        q.push(ticket(4, 3, 1));
+        assert!(!q.claim(ticket(5, 4, 2)), "somebody waits");
+        q.finished(SessionId::from_u128(1));
+        assert_eq!(q.pop().expect("its place is free").session.as_u128(), 4);
+        assert!(q.claim(ticket(5, 4, 2)));
+        assert!(!q.claim(ticket(6, 5, 3)), "all places are taken");
+        assert_eq!(q.running(), 4);
     }
 
     #[test]

@@ -97,9 +97,21 @@ pub struct RoomMade {
     /// What the project asks its commands to run in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
+    /// Whether anything of it listens on the host's network: a service, a database. A sandbox that
+    /// has another network does not reach it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serves: bool,
     /// Said aloud: what was left out, failed and did not stop the rest.
     #[serde(default)]
     pub warnings: Vec<String>,
+}
+
+impl RoomMade {
+    /// The ports that the command itself is to serve on: those of no service.
+    pub fn own_ports(&self) -> Vec<u16> {
+        let own = self.ports.iter().filter(|(name, _)| !name.contains('/'));
+        own.map(|(_, port)| *port).collect()
+    }
 }
 
 /// What closing a room left.

@@ -194,7 +194,8 @@ pub enum Change {
     Budget(Box<BudgetChange>),
     /// Inserts or replaces a key of the shared state.
     BoardPut(Box<BoardEntry>),
-    /// Removes a key of the shared state; one that is gone stays gone.
+    /// Removes a key of the shared state; one that is gone stays gone. Its version is remembered, see
+    /// [`Store::board_past`].
     BoardDelete {
         colony: ColonyId,
         key: Key,
@@ -616,6 +617,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         colony: ColonyId,
         key: Key,
     ) -> Fut<'_, Result<Option<BoardEntry>, StoreError>>;
+    /// A version that no deleted entry of this key has passed; 0 when none was deleted. It may be
+    /// that of another key in the same [`Key::bucket`].
+    fn board_past(&self, colony: ColonyId, key: Key) -> Fut<'_, Result<u64, StoreError>>;
     /// Entries whose keys begin with exactly `prefix` and come after `after`, by key, whatever
     /// their age. Keys are compared byte by byte. A page whose values grow large ends early, after
     /// one at least.

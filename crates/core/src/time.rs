@@ -24,6 +24,12 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
+    /// This moment, `by` earlier.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+
     /// How long after `earlier` this is; zero if it is not after.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

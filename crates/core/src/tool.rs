@@ -14,6 +14,7 @@ use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
 use crate::live::LiveSink;
 use crate::sandbox::{SandboxLevel, SandboxLimits};
+use crate::trace::Traceparent;
 
 /// What a second run of the same effect would do (architecture §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,6 +88,8 @@ pub struct ToolContext {
     pub limits: SandboxLimits,
     /// Hears what the call says while it is under way; often nobody does.
     pub live: LiveSink,
+    /// The span of the call, for whatever it talks to.
+    pub traceparent: Option<Traceparent>,
 }
 
 /// The gateway's answer to one call.

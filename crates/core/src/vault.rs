@@ -229,7 +229,9 @@ pub enum SealError {
 pub enum Protection {
     /// In a file that only its owner reads.
     File,
-    /// In a file that a passphrase opens.
+    /// In the keyring of the operating system.
+    Keyring,
+    /// In one of them, and a passphrase opens it.
     Passphrase,
 }
 
@@ -237,6 +239,7 @@ impl Protection {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "key_file",
+            Self::Keyring => "keyring",
             Self::Passphrase => "passphrase",
         }
     }

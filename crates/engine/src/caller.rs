@@ -2,6 +2,7 @@
 
 use overmind_core::ids::SessionId;
 use overmind_core::row::Role;
+use overmind_core::trace::Traceparent;
 
 use crate::error::EngineError;
 
@@ -11,6 +12,8 @@ pub struct Caller {
     /// `admin`, the name of an API key, or a session's id. Stands in the audit log.
     pub name: String,
     pub rights: Rights,
+    /// The span that it calls in, if it said so.
+    pub trace: Option<Traceparent>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,11 @@ pub enum Rights {
 impl Caller {
     /// The holder of the data directory.
     pub fn admin() -> Self {
-        Self { name: "admin".into(), rights: Rights::Role(Role::Admin) }
+        Self::new("admin", Rights::Role(Role::Admin))
+    }
+
+    pub fn new(name: impl Into<String>, rights: Rights) -> Self {
+        Self { name: name.into(), rights, trace: None }
     }
 
     /// Refuses callers below `least`, and all sessions.

@@ -56,6 +56,7 @@ impl Credentials {
         agent: &str,
         session: SessionId,
         start: u32,
+        at: Option<&str>,
     ) -> Result<(String, String), String> {
         let Some(vault) = &self.vault else { return Err("this server has no vault".to_owned()) };
         let found = vault.service(service).ok_or_else(|| {
@@ -67,7 +68,7 @@ impl Credentials {
                 grant::remedy(agent, GrantKind::Service, service)
             ));
         }
-        let url = vault.door(&found).ok_or(
+        let url = vault.door(&found, at).ok_or(
             "this server listens on no TCP address, where programs could reach services: start it \
              with --listen 127.0.0.1:8420",
         )?;

@@ -112,6 +112,11 @@ impl Engine {
         if item.kind == InboxKind::Raise {
             return self.raise_answer(by, item, answer).await;
         }
+        if crate::mesh::ask::is_tools(&item)
+            && let InboxAnswer::Words { message } = answer
+        {
+            return self.answer_question(by, id, message).await;
+        }
         let order = order_of(&item, answer, by)?;
         let Some(session) = item.session else {
             return Err(EngineError::conflict("nothing waits for this item"));

@@ -37,7 +37,7 @@ impl Engine {
         }
         let key = self.cortex.store.api_key_by_hash(hash).await?;
         let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
-        let caller = Caller { name: key.name, rights: Rights::Role(key.role) };
+        let caller = Caller::new(key.name, Rights::Role(key.role));
         self.cortex.keep_identity(hash, caller.clone());
         Ok(caller)
     }
@@ -51,14 +51,19 @@ impl Engine {
         if !bool::from(given.as_bytes().ct_eq(wanted.as_bytes())) {
             return None;
         }
+        let caller = || Caller::new(session.to_string(), Rights::Session { session, epoch });
+        let read = match self.cortex.tokens.is_good(session, epoch) {
+            Ok(good) => return good.then(caller),
+            Err(read) => read,
+        };
         let row = self.cortex.store.session_fetch(session).await.ok()??;
+        if row.status.is_terminal() {
+            return None;
+        }
         // A command keeps its token for its whole life, over restarts of ours.
         let start = row.command.as_ref().map_or(row.epoch, |command| command.life);
-        let alive = start == epoch && !row.status.is_terminal();
-        alive.then(|| Caller {
-            name: session.to_string(),
-            rights: Rights::Session { session, epoch },
-        })
+        self.cortex.tokens.keep(session, start, read);
+        (start == epoch).then(caller)
     }
 
     /// The token that a session's own processes may use, until it ends or starts again.

@@ -30,6 +30,7 @@ mod tasks;
 mod timeline;
 mod tool_servers;
 mod tools;
+mod trace;
 mod vault;
 pub mod view;
 
@@ -70,12 +71,12 @@ pub use self::mesh::{
     Published, Spawned,
 };
 use self::relay::Relaying;
-pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody};
+pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody, SERVER};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 pub use self::vault::{
-    Bound, Origin, SecretView, ServiceCall, ServiceReply, ServiceView, Vault, VaultParts,
-    VaultStatus,
+    Bound, Origin, SecretView, ServiceCall, ServiceCaller, ServiceReply, ServiceView, Vault,
+    VaultParts, VaultStatus,
 };
 
 /// What an operator sets.
@@ -104,6 +105,8 @@ pub struct Config {
     pub credentials: Credentials,
     /// Who plants the canaries that calls are searched for; the tools must have the same one.
     pub canaries: Option<Planter>,
+    /// Whether spans of what is done here are recorded, so that others are told of them.
+    pub traced: bool,
 }
 
 impl Config {
@@ -308,6 +311,12 @@ impl Engine {
     /// their last commit stands and go on after the next start. Then flushes and closes the
     /// store. Answers how many sessions had a tool cut off.
     pub async fn drain(&self, grace: Duration) -> usize {
+        self.drain_and(grace, std::future::ready(())).await
+    }
+
+    /// As [`Engine::drain`], and does `last` when everything is written and the store not yet
+    /// closed.
+    pub async fn drain_and(&self, grace: Duration, last: impl Future<Output = ()>) -> usize {
         self.cortex.begin_drain();
         let poll = Duration::from_millis(5);
         let until = std::time::Instant::now() + grace;
@@ -326,6 +335,7 @@ impl Engine {
         if let Drained::TimedOut { .. } = self.written.drain(wait).await {
             tracing::warn!("the budgets were not written in time; the next start settles the rest");
         }
+        last.await;
         if let Err(err) = self.cortex.store.close().await {
             tracing::error!(error = %err, "closing the store");
         }

@@ -271,6 +271,7 @@ impl Repeat {
             name: name::generate(self.id, 0),
             // Whoever started the source did not ask for this one.
             parent: None,
+            trace: None,
             ..spec
         };
         let payload = serde_json::to_value(&spec).expect("a spec is plain data");

@@ -8,7 +8,6 @@ use overmind_core::attest::Kept;
 use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{ApprovalId, SessionId};
 use overmind_core::name;
-use overmind_core::queue::Ticket;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
@@ -45,7 +44,8 @@ impl Engine {
         self.cortex.alarms.of(id)
     }
 
-    /// Makes a session and puts it in the queue.
+    /// Makes a session and puts it in the queue; where there is room, it has begun when this
+    /// answers. What is answered is the session as it was made.
     ///
     /// # Errors
     ///
@@ -82,6 +82,7 @@ impl Engine {
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
         let room = self.room_wish(draft.room, agent_spec.command.is_some())?;
+        let trace = self.trace_of_child(by, parent).await?;
         let toolset = self.cortex.current_toolset().await?;
         let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
@@ -100,20 +101,17 @@ impl Engine {
             gated: self.cortex.gate.is_some(),
             fork: None,
             room,
+            trace,
         };
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
             let spec = Spec { name, ..spec.clone() };
             let key = draft.idempotency.as_ref().map(|key| (scope.as_str(), key));
             let (session, commit) = self.beginning(spec, &toolset, key);
-            match self.cortex.store.commit(commit).await {
-                Ok(_) => {
-                    let row = session.row().clone();
+            let row = session.row().clone();
+            match self.cortex.make(session, commit).await {
+                Ok(()) => {
                     count(&self.cortex.counters.created);
-                    let agent_bound = session.agent().limits.max_concurrent;
-                    let (session_id, colony, agent) = (row.id, row.colony, row.agent);
-                    let ticket = Ticket { session: session_id, colony, agent, agent_bound };
-                    self.cortex.enqueue(ticket, Some(session));
                     return Ok(Created { value: row, replayed: false });
                 }
                 Err(StoreError::Conflict { what }) => {
@@ -275,6 +273,11 @@ impl Engine {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
 
+    /// That there is such a session: one that moves need not be looked up.
+    async fn is_there(&self, id: SessionId) -> Result<(), EngineError> {
+        if self.cortex.moves(id) { Ok(()) } else { self.find_session(id).await.map(drop) }
+    }
+
     /// Cancels a session that has not ended. Once this returns, nothing of it goes on: its room
     /// has been given back as well, unless that takes more than some seconds.
     ///
@@ -287,7 +290,7 @@ impl Engine {
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
-        self.find_session(id).await?;
+        self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
         self.ended(row).await
     }
@@ -378,7 +381,7 @@ impl Engine {
         how: StopHow,
     ) -> Result<SessionRow, EngineError> {
         by.require(Role::Operator)?;
-        self.find_session(id).await?;
+        self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
         // Between two lives there is nothing to be ended first.
         if is_closing(&row) { self.ended(row).await } else { Ok(row) }
@@ -501,6 +504,7 @@ fn with_command(
         return Err(EngineError::invalid("command.models", message));
     }
     command.gateway = command.gateway.or(own.gateway);
+    command.network = command.network.or(own.network);
     // Whoever says what runs with a credential can read it.
     let same = command.env_from == own.env_from
         && (own.env_from.is_empty()

@@ -17,6 +17,10 @@ use crate::view::{ModelCallView, TimelineData, TimelineItem, TimelinePage, ToolC
 const TOOL_CALLS: &[&str] = &["tool.called", "tool.denied", "tool.refused"];
 /// Kinds that tell of a model call.
 const MODEL_CALLS: &[&str] = &["model.infer.completed", "model.infer.failed"];
+/// The same, and those that tell of one that was passed on. Of the engine's own calls these stand
+/// in the system's stream, so each call of a session is there once.
+const ALL_MODEL_CALLS: &[&str] =
+    &["model.infer.completed", "model.infer.failed", "budget.settled", "budget.released"];
 
 impl Engine {
     /// Part of the timeline: items after `after`, about `limit` of them.
@@ -92,7 +96,7 @@ impl Engine {
         Ok(events.iter().map(|event| tool_call(event, &event.value())).collect())
     }
 
-    /// Model calls in ascending order, those after sequence number `after`.
+    /// Model calls in ascending order, the engine's own and those that were passed on, those after sequence number `after`.
     ///
     /// # Errors
     ///
@@ -104,8 +108,12 @@ impl Engine {
         after: u64,
         limit: u32,
     ) -> Result<Vec<ModelCallView>, EngineError> {
-        let events = self.kinds(by, id, after, limit, MODEL_CALLS).await?;
-        Ok(events.iter().map(|event| model_call(event, &event.value())).collect())
+        let events = self.kinds(by, id, after, limit, ALL_MODEL_CALLS).await?;
+        let shown = |event: &LogEvent| match &*event.kind {
+            "budget.settled" | "budget.released" => passed_on(event, &event.value()),
+            _ => model_call(event, &event.value()),
+        };
+        Ok(events.iter().map(shown).collect())
     }
 
     async fn kinds(
@@ -186,7 +194,9 @@ fn model_call(event: &LogEvent, payload: &Value) -> ModelCallView {
     let (request, response) = (field(payload, "request"), field(payload, "reply"));
     let model = request.get("model").and_then(Value::as_str).unwrap_or("").to_owned();
     ModelCallView {
-        id: call_id(session, payload),
+        id: call_id(session, payload).to_string(),
+        via: "engine",
+        client_session: None,
         session,
         model,
         usage: field(&response, "usage"),
@@ -194,6 +204,46 @@ fn model_call(event: &LogEvent, payload: &Value) -> ModelCallView {
         response,
         error: payload.get("error").filter(|error| !error.is_null()).cloned(),
         latency_ms: payload.get("latency_ms").and_then(Value::as_u64).unwrap_or(0),
+        at: event.ts,
+        seq: event.seq,
+    }
+}
+
+/// A call that was passed on: what was said in it stands nowhere, or as far as it is captured.
+fn passed_on(event: &LogEvent, payload: &Value) -> ModelCallView {
+    let text = |key: &str| payload.get(key).and_then(Value::as_str).map(str::to_owned);
+    let some = |keys: &[&str]| -> Value {
+        let there =
+            keys.iter().filter_map(|key| Some(((*key).to_owned(), payload.get(*key)?.clone())));
+        Value::Object(there.filter(|(_, value)| !value.is_null()).collect())
+    };
+    let answered = text("model").unwrap_or_default();
+    let model = text("requested_model").unwrap_or_else(|| answered.clone());
+    let mut request = some(&["caller", "provider", "format", "client_session", "traceparent"]);
+    request["model"] = model.clone().into();
+    let digest = |key: &str| payload.get(key).cloned();
+    if let Some(digest) = digest("request") {
+        request["digest"] = digest;
+    }
+    let mut response = some(&["provider", "status", "ended", "first_byte_ms", "spent"]);
+    response["model"] = answered.into();
+    if let Some(digest) = digest("response") {
+        response["digest"] = digest;
+    }
+    let ended = text("ended").unwrap_or_default();
+    let error = (ended != "completed")
+        .then(|| serde_json::json!({"code": ended, "status": field(payload, "status")}));
+    ModelCallView {
+        id: text("call_id").unwrap_or_default(),
+        via: "gateway",
+        client_session: text("client_session"),
+        session: session_of(event),
+        model,
+        usage: field(payload, "usage"),
+        request,
+        response,
+        error,
+        latency_ms: payload.get("total_ms").and_then(Value::as_u64).unwrap_or(0),
         at: event.ts,
         seq: event.seq,
     }

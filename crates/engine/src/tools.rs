@@ -107,6 +107,7 @@ impl Engine {
         agent.tools_allowed.extend(more.iter().map(|name| (*name).to_owned()));
         let ToolCallDraft { tool, mut args } = call;
         let effect = EffectId::mint(&*self.cortex.ids);
+        let trail = self.trail_of_call(by, id).await?;
         let refused = self.refuses(&row, &agent, &tool, &args);
         let called = if let Some(outcome) = refused {
             Called { outcome, latency_ms: 0, attested: None }
@@ -121,6 +122,7 @@ impl Engine {
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
                 workspace: row.workspace.into(),
+                trail,
             };
             let answer = self.cortex.await_call(effect);
             let (name, args) = (tool.clone(), args.clone());
@@ -168,6 +170,9 @@ impl Engine {
                 "latency_ms": latency_ms, "result": outcome.result,
             }),
         };
+        if let Some(trace) = by.trace {
+            event.payload["traceparent"] = json!(trace);
+        }
         if let Some(attestation) = attestation {
             event.payload["attestation"] = json!(attestation);
         }

@@ -28,7 +28,7 @@ use overmind_core::vault::{
     Protection, SealError, Sealer, Secret, SecretName, SecretRow, SecretUses, Secrets, Use,
 };
 
-pub use self::calls::{ServiceCall, ServiceReply};
+pub use self::calls::{ServiceCall, ServiceCaller, ServiceReply};
 use crate::Engine;
 use crate::caller::Caller;
 use crate::error::EngineError;
@@ -313,9 +313,10 @@ impl Vault {
         self.state().services.get(name).map(|(service, _)| Arc::clone(service))
     }
 
-    /// Where commands find the service: here, in the form that its clients expect.
-    pub(crate) fn door(&self, service: &Service) -> Option<String> {
-        let door = self.parts.door.as_ref()?.trim_end_matches('/');
+    /// Where commands find the service: here, in the form that its clients expect. `at` is where
+    /// this server is for those that find it elsewhere.
+    pub(crate) fn door(&self, service: &Service, at: Option<&str>) -> Option<String> {
+        let door = at.or(self.parts.door.as_deref())?.trim_end_matches('/');
         Some(match service.kind {
             Some(LlmFormat::Openai) => format!("{door}/llm/openai/v1"),
             Some(LlmFormat::Anthropic) => format!("{door}/llm/anthropic"),

@@ -28,7 +28,12 @@ pub struct ToolCallView {
 /// One model call, read back from the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCallView {
-    pub id: EffectId,
+    /// `eff_…` of the engine's own, `call_…` of one that was passed on.
+    pub id: String,
+    /// `engine`, or `gateway` for a call of a program that was passed on.
+    pub via: &'static str,
+    /// What that program calls its own session, if it said.
+    pub client_session: Option<String>,
     pub session: SessionId,
     pub model: String,
     /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages that an

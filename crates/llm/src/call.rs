@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use overmind_core::model::{DeltaSink, Message, ModelCall, ModelDelta, ModelFailure, ModelReply};
+use overmind_core::trace::TRACEPARENT;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
@@ -187,6 +188,15 @@ fn refused_parameter(
         .map(|(_, what, _)| what)
 }
 
+/// Tells the provider of the call's span, where there is one.
+fn traced(call: &Call<'_>, mut headers: HeaderMap) -> HeaderMap {
+    let parent = call.request.traceparent.map(|parent| HeaderValue::from_str(&parent.to_string()));
+    if let Some(Ok(parent)) = parent {
+        headers.insert(TRACEPARENT, parent);
+    }
+    headers
+}
+
 /// One attempt.
 async fn once(
     gateway: &Gateway,
@@ -210,7 +220,7 @@ async fn once(
     })?;
     let request = client
         .post(url)
-        .headers(headers(call).map_err(|why| fail::of_config(about, why))?)
+        .headers(traced(call, headers(call).map_err(|why| fail::of_config(about, why))?))
         .body(serde_json::to_vec(body).expect("a map with text keys is JSON"));
     let idle = idle_timeout(call);
     let lost = |doing: &str, err: reqwest::Error| {

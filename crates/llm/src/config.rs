@@ -279,10 +279,12 @@ impl Provider {
 
     /// Whether one of [`models`](Self::models) names `model`.
     pub(crate) fn claims(&self, model: &str) -> bool {
-        let model = model.to_ascii_lowercase();
         self.models.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(start) => model.starts_with(&start.to_ascii_lowercase()),
-            None => model == pattern.to_ascii_lowercase(),
+            Some(start) => {
+                let begins = model.as_bytes().get(..start.len());
+                begins.is_some_and(|begins| begins.eq_ignore_ascii_case(start.as_bytes()))
+            }
+            None => model.eq_ignore_ascii_case(pattern),
         })
     }
 }
@@ -483,8 +485,8 @@ impl Config {
         let own = self.providers.iter().find(|own| own.name == provider.name);
         provider.key = own.and_then(|own| own.key.clone());
         let looked_up = self.secrets.as_ref().zip(provider.secret.as_deref());
-        let host = provider.url(provider.format).ok();
         let found = looked_up.and_then(|(secrets, name)| {
+            let host = provider.url(provider.format).ok();
             let for_what = Use {
                 service: Some(provider.name.clone()),
                 host: host.and_then(|url| Some(url.host_str()?.to_owned())),

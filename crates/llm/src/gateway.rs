@@ -59,6 +59,13 @@ impl Gateway {
         }
     }
 
+    /// Host and port of a provider, if there is one of that name.
+    pub fn address(&self, provider: &str) -> Option<(String, u16)> {
+        let provider = self.config.providers.iter().find(|known| known.name == provider)?;
+        let url = provider.url(provider.format).ok()?;
+        Some((url.host_str()?.to_owned(), url.port_or_known_default()?))
+    }
+
     /// The HTTP client. No redirects: what a provider is sent goes to its own host. No proxy:
     /// the environment does not decide who sees the traffic.
     pub(crate) fn client(&self) -> Result<&reqwest::Client, &str> {

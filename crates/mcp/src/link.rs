@@ -14,10 +14,11 @@ use std::time::Duration;
 use overmind_core::attest::AttestationRef;
 use overmind_core::piped::{Launcher, Piped, PipedRequest};
 use overmind_core::sandbox::{Exit, SandboxLevel, SandboxLimits};
+use overmind_core::trace::{TRACEPARENT, Traceparent};
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig,
-    ClientRequest, Implementation, PaginatedRequestParams, ProgressNotificationParam,
-    ProgressToken, ProtocolVersion, ServerResult, SubscriptionFilter,
+    ClientRequest, Implementation, JsonObject, PaginatedRequestParams, ProgressNotificationParam,
+    ProgressToken, ProtocolVersion, RequestMetaObject, ServerResult, SubscriptionFilter,
 };
 use rmcp::service::{
     ClientCacheConfig, ClientLifecycleMode, NotificationContext, Peer, PeerRequestOptions,
@@ -402,6 +403,7 @@ impl Link {
         &self,
         tool: &str,
         args: &Json,
+        traceparent: Option<Traceparent>,
         limits: &Limits,
         progress: &(dyn Fn(&ProgressNotificationParam) + Send + Sync),
     ) -> Result<CallToolResult, CallError> {
@@ -414,6 +416,10 @@ impl Link {
         let mut params = CallToolRequestParams::new(tool.to_owned());
         if let Json::Object(args) = args {
             params = params.with_arguments(args.clone());
+        }
+        if let Some(parent) = traceparent {
+            let meta = [(TRACEPARENT.to_owned(), Json::from(parent.to_string()))];
+            params.meta = Some(RequestMetaObject::from(JsonObject::from_iter(meta)));
         }
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
         let options = PeerRequestOptions::no_options();

@@ -259,6 +259,7 @@ mod tests {
             sandbox: SandboxLevel::None,
             limits: SandboxLimits::default(),
             live: overmind_core::live::LiveSink::default(),
+            traceparent: None,
         };
         let secrets = ["hunter2hunter2".to_owned()];
         let wanted =

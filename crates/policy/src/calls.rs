@@ -38,9 +38,9 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         // They touch nothing but Overmind itself.
         "echo" | "ask_user" | "final_answer" | "store_memory" | "search_memory" => {}
         // The same, and what they may reach there the permission matrix says.
-        "list_agents" | "list_shared_state" | "publish_event" | "read_agent_history"
-        | "read_messages" | "read_shared_state" | "send_message" | "spawn_agent"
-        | "subscribe_event" | "write_shared_state" => {}
+        "ask_people" | "cost_left" | "list_agents" | "list_shared_state" | "publish_event"
+        | "read_agent_history" | "read_answer" | "read_messages" | "read_shared_state"
+        | "send_message" | "spawn_agent" | "subscribe_event" | "write_shared_state" => {}
         _ => act.touch(TouchKind::External, request.tool.clone()),
     }
     vec![act]

@@ -6,8 +6,8 @@
 //! * the workspace lies at the host's path and is writable; so does what was granted;
 //! * a home, which is a directory beneath the driver's own and outlives a life. Where commands run
 //!   as another user it is in memory, and gone with the life;
-//! * the network is the host's, unless the plan says otherwise; then programs may also ask for its
-//!   addresses;
+//! * the network is what the plan says: the host's, where programs may also ask for its addresses;
+//!   one of its own with a door to the server; or nothing;
 //! * terminals can be made;
 //! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
 //!
@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
-use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network, whose_door};
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -62,14 +62,39 @@ pub struct Enclosures {
     options: Options,
     homes: PathBuf,
     sockets: Vec<PathBuf>,
+    door: Option<PathBuf>,
+    #[cfg(feature = "mutations")]
+    mutation: Option<crate::Mutation>,
     measured: Mutex<HashMap<Granted, Arc<Namespace>>>,
 }
 
 impl Enclosures {
     /// `homes` is a directory that this driver alone uses; it is made when it is first needed.
-    /// `sockets` are shown to every command, such as that of the daemon's own API.
-    pub fn new(options: Options, homes: PathBuf, sockets: Vec<PathBuf>) -> Self {
-        Self { options, homes, sockets, measured: Mutex::default() }
+    /// `sockets` are shown to every command that has the host's network, such as that of the
+    /// daemon's own API. `door` is the one that a command with the mesh for a network reaches, and
+    /// all that it reaches; it may be made anew, as long as its directory stays.
+    pub fn new(
+        options: Options,
+        homes: PathBuf,
+        sockets: Vec<PathBuf>,
+        door: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            options,
+            homes,
+            sockets,
+            door,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+            measured: Mutex::default(),
+        }
+    }
+
+    /// Enclosures that lack something, for the test that they are then refused.
+    #[cfg(feature = "mutations")]
+    #[must_use]
+    pub fn broken(self, mutation: crate::Mutation) -> Self {
+        Self { mutation: Some(mutation), ..self }
     }
 
     async fn answer(&self, plan: EnclosePlan) -> Result<Enclosed, SandboxError> {
@@ -81,6 +106,12 @@ impl Enclosures {
                     plan.level.as_str()
                 )));
             }
+        }
+        if plan.network == Network::Mesh && self.door.is_none() {
+            return Err(bad_config(
+                "the mesh is to be its network, and this server has no socket for agents: see \
+                 why in its log, or ask for `\"network\": \"none\"` or `\"host\"`",
+            ));
         }
         let (workspace, cwd) = self.workspace(&plan)?;
         let granted = self.granted(&plan)?;
@@ -97,6 +128,8 @@ impl Enclosures {
             private_home: self.home(plan.session)?,
             terminal: plan.terminal,
             limits: LIMITS,
+            whose: whose_door(plan.session),
+            ports: plan.ports,
         };
         let order = serde_json::to_string(&order).map_err(|_| bad_config("a path is not UTF-8"))?;
         let program = text(self.options.init_program.clone().into_os_string())?;
@@ -124,8 +157,16 @@ impl Enclosures {
         let Granted { read, write, network } = granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
-        let living = Living { network, writable: write, sockets: self.sockets.clone() };
-        let driver = Arc::new(Namespace::new(options).of_the_living(living));
+        let (sockets, door) = (self.sockets.clone(), self.door.clone());
+        let living = Living { network, writable: write, sockets, door };
+        #[cfg(feature = "mutations")]
+        let driver = match self.mutation.clone() {
+            Some(mutation) => Namespace::broken(options, mutation),
+            None => Namespace::new(options),
+        };
+        #[cfg(not(feature = "mutations"))]
+        let driver = Namespace::new(options);
+        let driver = Arc::new(driver.of_the_living(living));
         measured.insert(granted.clone(), Arc::clone(&driver));
         driver
     }

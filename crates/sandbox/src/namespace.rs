@@ -39,7 +39,7 @@ use overmind_core::sandbox::{
     OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
 
-use crate::attest::{self, Inquiry, Keeper};
+use crate::attest::{self, DoorTrap, Inquiry, Keeper, Traps};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
 use crate::init::root::{HOME_OF_THE_LIVING, TERMINALS};
@@ -371,7 +371,20 @@ impl Namespace {
         }
         // Measured is what is let in, not how much of it.
         inquiry.request.limits.cpus = 8.0;
-        let result = self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?;
+        let result = match self.kind(Program::Probe).door() {
+            None => self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?,
+            Some(_) => {
+                inquiry = inquiry.with(Traps::at_the_door);
+                let trap = DoorTrap::set(inquiry.traps.questions()).map_err(|err| {
+                    attest::failed(SandboxLevel::Namespace, &format!("the end of the door: {err}"))
+                })?;
+                let mut spec = self.spec(&inquiry.request, Program::Probe);
+                spec.kind = spec.kind.leading_to(trap.path());
+                let variable = Some(inquiry.traps.variable());
+                let probe = self.launch(&inquiry.request, &spec, variable, None);
+                into_result(trap.attend(probe).await?, SandboxLevel::Namespace)?
+            }
+        };
         inquiry.conclude(&result, None, config, self.bounds())
     }
 

@@ -1,6 +1,9 @@
 //! What the composition root tells the server. Nothing here is read from the environment.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use overmind_core::telemetry::Exports;
 
 /// Bounds and names of the HTTP surface. Every bound is finite on purpose.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub struct ServerConfig {
     pub provider_keys: Vec<ProviderKey>,
     /// The program's version.
     pub version: &'static str,
+    /// How telling a collector of OpenTelemetry goes, if there is one.
+    pub exports: Option<Arc<dyn Exports>>,
 }
 
 impl Default for ServerConfig {
@@ -62,6 +67,7 @@ impl Default for ServerConfig {
             drain_grace: Duration::from_secs(30),
             provider_keys: Vec::new(),
             version: env!("CARGO_PKG_VERSION"),
+            exports: None,
         }
     }
 }

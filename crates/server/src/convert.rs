@@ -123,6 +123,8 @@ pub(crate) fn tool_call(view: ToolCallView) -> api::ToolCall {
 pub(crate) fn model_call(view: ModelCallView, agent: AgentId) -> api::ModelCall {
     api::ModelCall {
         id: view.id,
+        via: view.via.to_owned(),
+        client_session: view.client_session,
         run_id: Some(view.session),
         agent_id: Some(agent),
         model: view.model,

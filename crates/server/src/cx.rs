@@ -38,7 +38,7 @@ impl Cx {
     pub(crate) fn new(engine: Engine, config: ServerConfig) -> Self {
         Self {
             hosts: HostRules::new(&config.hosts),
-            metrics: Metrics::new(engine.clone()),
+            metrics: Metrics::new(engine.clone(), config.exports.clone()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             viewers: Arc::default(),

@@ -1,5 +1,6 @@
 //! The one way that every request goes, whatever its path.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -12,9 +13,12 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use overmind_core::ids::SessionId;
+use overmind_core::trace::{TRACEPARENT, Traceparent};
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
 
+use crate::agents;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
@@ -25,11 +29,17 @@ use crate::routes::{self, Template};
 pub(crate) struct Peer {
     /// The client's address and the one that it reached; `None` on the Unix socket.
     pub(crate) tcp: Option<(IpAddr, IpAddr)>,
+    /// It came by the door of this session's sandbox.
+    pub(crate) door_of: Option<SessionId>,
 }
 
 impl Peer {
     fn shown(&self) -> String {
-        self.tcp.map_or_else(|| "unix".to_owned(), |(client, _)| client.to_string())
+        match self.tcp {
+            _ if self.door_of.is_some() => "sandbox".to_owned(),
+            Some((client, _)) => client.to_string(),
+            None => "unix".to_owned(),
+        }
     }
 }
 
@@ -79,7 +89,8 @@ impl Front {
             tracing::trace!(%method, route, status, ms, "answered");
         } else {
             let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
-            tracing::info!(%method, route, path = uri.path(), status, ms, caller, peer, id, "answered");
+            let path = without_tokens(uri.path());
+            tracing::info!(%method, route, %path, status, ms, caller, peer, id, "answered");
         }
         response
     }
@@ -91,9 +102,19 @@ impl Front {
         name: &mut Option<String>,
     ) -> Result<Response, Fault> {
         let cx = &self.cx;
-        cx.hosts.check(request.uri(), request.headers(), peer.tcp.map(|(_, local)| local))?;
+        let local = peer.tcp.map(|(_, local)| local);
+        if let Err(fault) = cx.hosts.check(request.uri(), request.headers(), local) {
+            return match routes::llm::Door::of(request.uri().path()) {
+                Some(door) => Ok(routes::llm::refused(cx, &door, &fault)),
+                None => Err(fault),
+            };
+        }
         if let Some(moved) = without_trailing_slash(request.uri()) {
             return Ok(moved);
+        }
+        if let Some(session) = peer.door_of {
+            agents::may_ask(request.uri().path())?;
+            request.extensions_mut().insert(agents::DoorOf(session));
         }
         let path = request.uri().path();
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -111,8 +132,12 @@ impl Front {
         // Doors find the token themselves: it stands where a client of a service puts its key.
         let open = routes::services::is_door(path) || (reads && path == "/readyz");
         if !open {
-            let caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
+            let mut caller = cx.engine.authenticate(auth::token(request.headers())?).await?;
+            caller.trace = trace(request.headers());
             *name = Some(caller.name.clone());
+            if let Some(session) = peer.door_of {
+                agents::is_run(&caller, session)?;
+            }
             if peer.tcp.is_some() {
                 cx.admit_caller(&caller)?;
             }
@@ -124,6 +149,26 @@ impl Front {
             Ok(Err(never)) => match never {},
             Err(_) => Err(Fault::internal("a handler panicked", &"see the panic above")),
         }
+    }
+}
+
+/// A path for the log: what looks like a token of ours, put there by mistake, is left out.
+fn without_tokens(path: &str) -> Cow<'_, str> {
+    const KINDS: [&str; 5] = ["ova_", "ovk_", "ovs_", "sk-ovm-", "sk-ant-ovm-"];
+    let is_token = |part: &str| KINDS.iter().any(|kind| part.contains(kind));
+    if !path.split('/').any(is_token) {
+        return Cow::Borrowed(path);
+    }
+    let parts = path.split('/').map(|part| if is_token(part) { "…" } else { part });
+    Cow::Owned(parts.collect::<Vec<_>>().join("/"))
+}
+
+/// The span that a request was made in. What is no such header is as if it was not there.
+pub(crate) fn trace(headers: &HeaderMap) -> Option<Traceparent> {
+    let mut all = headers.get_all(TRACEPARENT).iter();
+    match (all.next(), all.next()) {
+        (Some(one), None) => Traceparent::parse(one.to_str().ok()?),
+        (_, _) => None,
     }
 }
 
@@ -210,6 +255,19 @@ mod tests {
         );
         for other in ["/", "/health/", "//evil.example/", "/api/agents", "/apix/"] {
             assert_eq!(moved(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_in_a_path_is_left_out_of_the_log() {
+        for (path, shown) in [
+            ("/mesh/blackboard/ann/x", "/mesh/blackboard/ann/x"),
+            ("/mesh/blackboard/ovs_1a.1.ff/x", "/mesh/blackboard/…/x"),
+            ("/api/services/bot/botsk-ovm-1-2/send", "/api/services/bot/…/send"),
+            ("/ova_12", "/…"),
+            ("/ovk_12/", "/…/"),
+        ] {
+            assert_eq!(without_tokens(path), shown, "{path}");
         }
     }
 

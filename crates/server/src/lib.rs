@@ -18,6 +18,7 @@
 //! `/healthz`, `/readyz`), foreign hosts and origins, and bodies it cannot bound. It has no CORS
 //! and no cookies: browsers of other origins get nothing.
 
+mod agents;
 mod auth;
 mod config;
 mod convert;

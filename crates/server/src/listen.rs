@@ -96,8 +96,16 @@ pub struct Listener {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Tcp { listener: TcpListener, tls: Option<Tls> },
-    Unix { listener: UnixListener, file: SocketFile },
+    Tcp {
+        listener: TcpListener,
+        tls: Option<Tls>,
+    },
+    /// `agents`: what comes is from inside a sandbox; see [`crate::agents`].
+    Unix {
+        listener: UnixListener,
+        file: SocketFile,
+        agents: bool,
+    },
 }
 
 impl Listener {
@@ -133,6 +141,22 @@ impl Listener {
     /// [`ListenError::InUse`] when another server answers there, [`ListenError::NotASocket`],
     /// and [`ListenError::Unix`] (for example a path of more than about 100 bytes).
     pub async fn unix(path: &Path) -> Result<Self, ListenError> {
+        Self::socket(path, None, false).await
+    }
+
+    /// Listens on the socket that the doors of sandboxes lead to. What comes by it is trusted no
+    /// more than a client over TCP: it needs the token of a run, reaches what runs may use, and
+    /// counts against the limits. `owner` is the user that sandboxed commands run as, if they run
+    /// as another one; then this process must be root.
+    ///
+    /// # Errors
+    ///
+    /// As [`Listener::unix`].
+    pub async fn agents(path: &Path, owner: Option<u32>) -> Result<Self, ListenError> {
+        Self::socket(path, owner, true).await
+    }
+
+    async fn socket(path: &Path, owner: Option<u32>, agents: bool) -> Result<Self, ListenError> {
         let fail = |source| ListenError::Unix { path: path.into(), source };
         match std::fs::symlink_metadata(path) {
             Ok(found) if !FileTypeExt::is_socket(&found.file_type()) => {
@@ -155,6 +179,9 @@ impl Listener {
         let listener = UnixListener::bind(&new).map_err(fail)?;
         let place = || {
             std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
+            if owner.is_some() {
+                std::os::unix::fs::chown(&new, owner, None)?;
+            }
             let found = std::fs::symlink_metadata(&new)?;
             failpoint::point("start.before_socket");
             std::fs::rename(&new, path)?;
@@ -166,7 +193,7 @@ impl Listener {
         })?;
         let file = SocketFile { path: path.into(), ino, dev, uid };
         let at = format!("unix:{}", path.display());
-        Ok(Self { kind: Kind::Unix { listener, file }, at })
+        Ok(Self { kind: Kind::Unix { listener, file, agents }, at })
     }
 
     /// Where clients reach it: `http://127.0.0.1:8420`, `unix:/path`.
@@ -216,7 +243,7 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     ino: u64,
     dev: u64,
-    /// Who made it: the user that this process runs as.
+    /// Whose it is: the user that this process runs as, or that sandboxed commands run as.
     pub(crate) uid: u32,
 }
 

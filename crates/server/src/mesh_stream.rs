@@ -11,14 +11,16 @@ use crate::sse::{Look, Source, message};
 
 pub(crate) struct BoardSource {
     caller: Caller,
+    /// Looked at again before each page: a stream lives longer than some tokens are worth anything.
+    token: String,
     prefix: String,
     /// Number of the last event of the mesh's stream that was looked at.
     after: u64,
 }
 
 impl BoardSource {
-    pub(crate) fn new(caller: Caller, prefix: String, after: u64) -> Self {
-        Self { caller, prefix, after }
+    pub(crate) fn new(caller: Caller, token: String, prefix: String, after: u64) -> Self {
+        Self { caller, token, prefix, after }
     }
 
     async fn told(&self, cx: &Cx, event: &LogEvent) -> Result<Option<String>, EngineError> {
@@ -46,6 +48,7 @@ impl BoardSource {
 
 impl Source for BoardSource {
     async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
+        self.caller = cx.engine.authenticate(&self.token).await?;
         let (upto, events) =
             cx.engine.board_changes(&self.caller, &self.prefix, self.after).await?;
         if upto == self.after {

@@ -1,8 +1,10 @@
 //! Figures of the HTTP surface and, on each scrape, of the engine.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Method;
+use overmind_core::telemetry::Exports;
 use overmind_engine::Engine;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -34,6 +36,7 @@ pub(crate) struct Metrics {
     seconds: Family<OfRoute, Histogram, fn() -> Histogram>,
     connections: Gauge,
     refused: Counter,
+    broken: Counter,
     limited: Counter,
     streams: Gauge,
     viewers: Gauge,
@@ -57,7 +60,7 @@ impl Drop for Open {
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Engine) -> Self {
+    pub(crate) fn new(engine: Engine, exports: Option<Arc<dyn Exports>>) -> Self {
         let new_histogram: fn() -> Histogram =
             || Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 30.0]);
         let metrics = Self {
@@ -66,14 +69,15 @@ impl Metrics {
             seconds: Family::new_with_constructor(new_histogram),
             connections: Gauge::default(),
             refused: Counter::default(),
+            broken: Counter::default(),
             limited: Counter::default(),
             streams: Gauge::default(),
             viewers: Gauge::default(),
         };
-        metrics.registered(engine)
+        metrics.registered(engine, exports)
     }
 
-    fn registered(mut self, engine: Engine) -> Self {
+    fn registered(mut self, engine: Engine, exports: Option<Arc<dyn Exports>>) -> Self {
         let all = &mut self.registry;
         all.register("http_requests", "Requests answered", self.requests.clone());
         let help = "Seconds until a response began, by route";
@@ -81,10 +85,15 @@ impl Metrics {
         all.register("http_connections", "Connections open now", self.connections.clone());
         let help = "Connections refused because too many were open";
         all.register("http_connections_refused", help, self.refused.clone());
+        let help = "Connections closed because what came was not HTTP, or broke off";
+        all.register("http_connections_broken", help, self.broken.clone());
         all.register("http_rate_limited", "Requests answered 429", self.limited.clone());
         all.register("http_streams", "Event streams open now", self.streams.clone());
         all.register("http_viewers", "Terminals attached now", self.viewers.clone());
         all.register_collector(Box::new(OfEngine(engine)));
+        if let Some(exports) = exports {
+            all.register_collector(Box::new(OfExports(exports)));
+        }
         self
     }
 
@@ -115,6 +124,10 @@ impl Metrics {
         self.refused.inc();
     }
 
+    pub(crate) fn connection_broken(&self) {
+        self.broken.inc();
+    }
+
     pub(crate) fn rate_limited(&self) {
         self.limited.inc();
     }
@@ -125,6 +138,51 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+/// What is told to a collector of OpenTelemetry.
+#[derive(Debug)]
+struct OfExports(Arc<dyn Exports>);
+
+impl Collector for OfExports {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        for (name, help, count) in [
+            ("otlp_spans_sent", "Spans that the collector took", self.0.spans_sent()),
+            ("otlp_spans_dropped", "Spans that nobody will see", self.0.spans_dropped()),
+            ("otlp_failures", "Requests to the collector that failed", self.0.failures()),
+        ] {
+            let metric = ConstCounter::new(count);
+            let to = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            metric.encode(to)?;
+        }
+        Ok(())
+    }
+}
+
+/// The same in Prometheus' text format 0.0.4, where a counter's family is called as its sample is.
+pub(crate) fn classic(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 256);
+    let mut help: Option<&str> = None;
+    for line in text.lines() {
+        if let Some(said) = line.strip_prefix("# HELP ") {
+            help = Some(said);
+            continue;
+        }
+        let Some(family) = line.strip_prefix("# TYPE ") else {
+            if line != "# EOF" && !line.starts_with("# UNIT ") {
+                out.push_str(line);
+                out.push('\n');
+            }
+            continue;
+        };
+        let (name, kind) = family.split_once(' ').unwrap_or((family, "untyped"));
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        if let Some((_, said)) = help.take().and_then(|said| said.split_once(' ')) {
+            out.push_str(&format!("# HELP {name}{suffix} {said}\n"));
+        }
+        out.push_str(&format!("# TYPE {name}{suffix} {kind}\n"));
+    }
+    out
 }
 
 fn known(method: &Method) -> &'static str {
@@ -167,5 +225,19 @@ impl Collector for OfEngine {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_called_as_its_sample_where_the_older_format_is_asked_for() {
+        let open = "# HELP a_b Things.\n# TYPE a_b counter\n# UNIT a_b s\na_b_total{x=\"1\"} 2\n\
+                    # HELP g Now.\n# TYPE g gauge\ng 1\n# EOF\n";
+        let wanted = "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{x=\"1\"} 2\n\
+                      # HELP g Now.\n# TYPE g gauge\ng 1\n";
+        assert_eq!(classic(open), wanted);
     }
 }

@@ -17,6 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::agents;
 use crate::config::ServerConfig;
 use crate::cx::Cx;
 use crate::front::{Front, Peer};
@@ -104,10 +105,10 @@ impl Acceptor {
                     Err(err) => self.pause(&err).await,
                 }
             },
-            Kind::Unix { listener, file } => loop {
+            Kind::Unix { listener, file, agents } => loop {
                 let Some(accepted) = self.unless_stopped(listener.accept()).await else { return };
                 match accepted {
-                    Ok((stream, _)) => self.unix(stream, &file),
+                    Ok((stream, _)) => self.unix(stream, &file, agents),
                     Err(err) => self.pause(&err).await,
                 }
             },
@@ -132,7 +133,8 @@ impl Acceptor {
         // Small answers must not wait for more to come.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return }; // it has gone already
-        let peer = Peer { tcp: Some((client.to_canonical(), local.ip().to_canonical())) };
+        let tcp = Some((client.to_canonical(), local.ip().to_canonical()));
+        let peer = Peer { tcp, door_of: None };
         let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
             cx.metrics.connection_refused();
             if tls.is_none() {
@@ -157,7 +159,7 @@ impl Acceptor {
         }
     }
 
-    fn unix(&self, stream: UnixStream, file: &SocketFile) {
+    fn unix(&self, stream: UnixStream, file: &SocketFile, agents: bool) {
         let cx = &self.front.cx;
         // The file's mode says the same; this holds even if someone changes it.
         let ours = stream.peer_cred().is_ok_and(|who| who.uid() == file.uid || who.uid() == 0);
@@ -170,7 +172,22 @@ impl Acceptor {
             refuse(stream);
             return;
         };
-        drop(cx.tasks.spawn(self.clone().connection(stream, Peer { tcp: None }, permit)));
+        let this = self.clone();
+        if !agents {
+            let peer = Peer { tcp: None, door_of: None };
+            drop(cx.tasks.spawn(this.connection(stream, peer, permit)));
+            return;
+        }
+        drop(cx.tasks.spawn(async move {
+            let mut stream = stream;
+            let limit = this.front.cx.config.header_timeout;
+            let told = tokio::time::timeout(limit, agents::whose(&mut stream));
+            match this.unless_stopped(told).await {
+                Some(Ok(Some(peer))) => this.connection(stream, peer, permit).await,
+                Some(Ok(None)) => tracing::warn!("a connection said not whose door it came by"),
+                Some(Err(_)) | None => {}
+            }
+        }));
     }
 
     async fn connection<Io>(self, io: Io, peer: Peer, permit: OwnedSemaphorePermit)
@@ -204,7 +221,8 @@ impl Acceptor {
             }
         };
         if let Err(err) = ended {
-            // Clients that leave are the client's business.
+            // Clients that leave are the client's business; what is no HTTP is counted.
+            cx.metrics.connection_broken();
             tracing::debug!(error = %err, "a connection broke");
         }
         drop(permit);

@@ -1,7 +1,9 @@
 //! Budgets at rest: limits, windows, open reservations, calls, and daily sums of what they cost.
 //!
 //! A window is one row that is added to; a call adds to the daily sums of its colony, agent,
-//! model and session. Nothing here reads all calls.
+//! model and session, once for all calls of a commit. Nothing here reads all calls.
+
+use std::collections::HashMap;
 
 use overmind_core::budget::{
     Amount, Baseline, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, CostRow, Ended,
@@ -30,6 +32,63 @@ pub(crate) enum Write {
     ReservationPut { call: CallId, body: String },
     ReservationDelete(CallId),
     CallInsert(Box<CallRecord>),
+    SpendAdd(Box<Spent>),
+}
+
+/// What calls add to one daily sum.
+#[derive(Debug)]
+pub(crate) struct Spent {
+    dim: &'static str,
+    key: String,
+    day: i32,
+    calls: u64,
+    microusd: u64,
+    unpriced: u64,
+    usage: Usage,
+}
+
+/// What the calls of one commit add to the daily sums: one row for each sum, however many calls.
+#[derive(Debug, Default)]
+pub(crate) struct Sums(HashMap<(i32, &'static str, String), Spent>);
+
+impl Sums {
+    /// Notes a call that is inserted.
+    pub(crate) fn note(&mut self, write: &Write) {
+        let Write::CallInsert(call) = write else { return };
+        let day = period::day_of(call.started_at);
+        let agent = call.agent.map(|agent| agent.to_string()).unwrap_or_default();
+        let session = call.session.map(|session| session.to_string()).unwrap_or_default();
+        for (dim, key) in [
+            ("colony", call.colony.to_string()),
+            ("agent", agent),
+            ("model", call.model.clone()),
+            ("session", session),
+        ] {
+            let sum = self.0.entry((day, dim, key.clone())).or_insert_with(|| Spent {
+                dim,
+                key,
+                day,
+                calls: 0,
+                microusd: 0,
+                unpriced: 0,
+                usage: Usage::default(),
+            });
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more.min(CAP)).min(CAP);
+            sum.calls += 1;
+            add(&mut sum.microusd, call.microusd.unwrap_or(0));
+            sum.unpriced += u64::from(call.microusd.is_none());
+            let (had, more) = (&mut sum.usage, &call.usage);
+            add(&mut had.input_tokens, more.input_tokens);
+            add(&mut had.output_tokens, more.output_tokens);
+            add(&mut had.cached_input_tokens, more.cached_input_tokens);
+            add(&mut had.cache_write_tokens, more.cache_write_tokens);
+            add(&mut had.reasoning_tokens, more.reasoning_tokens);
+        }
+    }
+
+    pub(crate) fn writes(self) -> impl Iterator<Item = Write> {
+        self.0.into_values().map(|spent| Write::SpendAdd(Box::new(spent)))
+    }
 }
 
 /// Masks secrets; answers about how many bytes the change holds.
@@ -50,8 +109,13 @@ pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usiz
         BudgetChange::WindowsDelete { scope, period } => {
             (Write::WindowsDelete { scope, period }, 0)
         }
-        BudgetChange::ReservationPut(reservation) => {
-            let body = body(serde_json::to_value(&reservation), redactor);
+        BudgetChange::ReservationPut(mut reservation) => {
+            // The texts in it; all else are ids and numbers.
+            let ask = &mut reservation.ask;
+            for text in [&mut ask.caller, &mut ask.provider, &mut ask.model] {
+                redactor.text(text);
+            }
+            let body = serde_json::to_string(&reservation).expect("plain data has a JSON form");
             let size = body.len();
             (Write::ReservationPut { call: reservation.ask.call, body }, size)
         }
@@ -97,6 +161,7 @@ pub(crate) fn apply(conn: &Connection, change: &Write) -> Outcome<()> {
                 .execute([blob(call.as_u128())])?;
         }
         Write::CallInsert(call) => call_insert(conn, call)?,
+        Write::SpendAdd(spent) => spend_add(conn, spent)?,
     }
     Ok(())
 }
@@ -181,43 +246,39 @@ fn call_insert(conn: &Connection, call: &CallRecord) -> Outcome<()> {
         response,
     ])
     .map_err(|err| taken(err.into(), || format!("model call {}", call.call)))?;
-    let day = period::day_of(call.started_at);
-    let agent = call.agent.map(|agent| agent.to_string()).unwrap_or_default();
-    let session = call.session.map(|session| session.to_string()).unwrap_or_default();
-    for (dim, key) in [
-        ("colony", call.colony.to_string()),
-        ("agent", agent),
-        ("model", call.model.clone()),
-        ("session", session),
-    ] {
-        conn.prepare_cached(
-            "INSERT INTO spend (dim, key, day, calls, microusd, unpriced, input_tokens,
-               output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens)
-             VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-             ON CONFLICT (dim, key, day) DO UPDATE SET
-               calls = calls + 1, microusd = min(microusd + excluded.microusd, ?11),
-               unpriced = unpriced + excluded.unpriced,
-               input_tokens = min(input_tokens + excluded.input_tokens, ?11),
-               output_tokens = min(output_tokens + excluded.output_tokens, ?11),
-               cached_input_tokens =
-                 min(cached_input_tokens + excluded.cached_input_tokens, ?11),
-               cache_write_tokens = min(cache_write_tokens + excluded.cache_write_tokens, ?11),
-               reasoning_tokens = min(reasoning_tokens + excluded.reasoning_tokens, ?11)",
-        )?
-        .execute(params![
-            dim,
-            key,
-            day,
-            call.microusd.map_or(0, capped),
-            i64::from(call.microusd.is_none()),
-            capped(usage.input_tokens),
-            capped(usage.output_tokens),
-            capped(usage.cached_input_tokens),
-            capped(usage.cache_write_tokens),
-            capped(usage.reasoning_tokens),
-            capped(u64::MAX),
-        ])?;
-    }
+    Ok(())
+}
+
+fn spend_add(conn: &Connection, spent: &Spent) -> Outcome<()> {
+    let Spent { dim, key, day, calls, microusd, unpriced, usage } = spent;
+    conn.prepare_cached(
+        "INSERT INTO spend (dim, key, day, calls, microusd, unpriced, input_tokens,
+           output_tokens, cached_input_tokens, cache_write_tokens, reasoning_tokens)
+         VALUES (?1, ?2, ?3, ?12, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT (dim, key, day) DO UPDATE SET
+           calls = calls + excluded.calls, microusd = min(microusd + excluded.microusd, ?11),
+           unpriced = unpriced + excluded.unpriced,
+           input_tokens = min(input_tokens + excluded.input_tokens, ?11),
+           output_tokens = min(output_tokens + excluded.output_tokens, ?11),
+           cached_input_tokens =
+             min(cached_input_tokens + excluded.cached_input_tokens, ?11),
+           cache_write_tokens = min(cache_write_tokens + excluded.cache_write_tokens, ?11),
+           reasoning_tokens = min(reasoning_tokens + excluded.reasoning_tokens, ?11)",
+    )?
+    .execute(params![
+        dim,
+        key,
+        day,
+        capped(*microusd),
+        int(*unpriced),
+        capped(usage.input_tokens),
+        capped(usage.output_tokens),
+        capped(usage.cached_input_tokens),
+        capped(usage.cache_write_tokens),
+        capped(usage.reasoning_tokens),
+        capped(u64::MAX),
+        int(*calls),
+    ])?;
     Ok(())
 }
 
@@ -401,6 +462,7 @@ pub(crate) fn call_list(
             ended: Ended::parse(cells.str(18)?).ok_or_else(|| cells.wrong(18, "an end"))?,
             request: content(19)?,
             response: content(21)?,
+            asked: overmind_core::budget::Asked::default(),
         })
     })
 }

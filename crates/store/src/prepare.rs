@@ -15,6 +15,7 @@ use overmind_core::store::{
 use overmind_core::time::Timestamp;
 use serde_json::Value;
 
+use crate::budgets::Sums;
 use crate::redact::Redactor;
 use crate::vault::{self, VaultWrite};
 
@@ -160,11 +161,16 @@ pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, S
         events.push(event);
     }
     let mut changes = Vec::with_capacity(commit.changes.len());
+    let mut sums = Sums::default();
     for change in commit.changes {
         let (change, size) = prepare_change(change, redactor)?;
         bytes += 256 + size;
+        if let Write::Budget(change) = &change {
+            sums.note(change);
+        }
         changes.push(change);
     }
+    changes.extend(sums.writes().map(|sum| Write::Budget(Box::new(sum))));
     Ok(Prepared { guards: commit.guards, events, changes, bytes })
 }
 

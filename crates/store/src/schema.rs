@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0009_vault.sql"),
     include_str!("../migrations/0010_budgets.sql"),
     include_str!("../migrations/0011_mesh.sql"),
+    include_str!("../migrations/0012_board_past.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.

@@ -533,6 +533,12 @@ impl Store for Sqlite {
         )
     }
 
+    fn board_past(&self, colony: ColonyId, key: Key) -> Fut<'_, Result<u64, StoreError>> {
+        Box::pin(self.read("reading versions of the shared state", move |conn| {
+            mesh::board_past(conn, colony, &key)
+        }))
+    }
+
     fn board_list(
         &self,
         colony: ColonyId,

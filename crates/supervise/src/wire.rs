@@ -141,6 +141,9 @@ pub(crate) struct Order {
     pub(crate) group: Plan,
     pub(crate) user: Option<(u32, u32)>,
     pub(crate) enclosed: bool,
+    /// Microseconds since the epoch.
+    #[serde(default)]
+    pub(crate) not_before_us: Option<i64>,
 }
 
 impl Order {
@@ -173,6 +176,7 @@ impl Order {
             group,
             user: spec.user.map(|ProcessUser { uid, gid }| (uid, gid)),
             enclosed: spec.enclosed,
+            not_before_us: spec.not_before.map(Timestamp::as_micros),
         }
     }
 }

@@ -5,16 +5,24 @@
 //! so two thousand of them cost little, and no program has to be loaded for a start. It has one
 //! thread and knows nothing of any session. When the daemon's end of the socket closes, it ends;
 //! the keepers do not notice.
+//!
+//! It does not wait to be asked: [`AHEAD`] keepers are forked and set up already, wait on that same
+//! socket, and the first of them takes what is sent. Each tells by a pipe when it was taken and when
+//! its command runs. The zygote makes another at once when nobody waits any more, and otherwise
+//! when that start is over, so as not to be in its way. Those that wait end with the zygote.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
 
 use crate::{keeper, sys};
 
@@ -44,33 +52,126 @@ fn run() -> io::Result<()> {
     sys::ignore(libc::SIGHUP);
     // Nobody waits for keepers: they are on their own from the first moment.
     sys::ignore(libc::SIGCHLD);
+    let zygote = rustix::process::getpid();
+    let mut hatched: Vec<Hatched> = Vec::new();
     loop {
-        let Some(given) = receive(io::stdin())? else { return Ok(()) };
-        match sys::fork() {
-            Ok(sys::Fork::Parent(_)) => drop(given),
-            Ok(sys::Fork::Child) => {
-                let code = match grow_up() {
-                    Ok(()) => keeper::run(given),
-                    Err(_) => 1,
-                };
-                sys::exit_now(code);
+        let busy = hatched.iter().filter(|one| one.taken).count();
+        // As long as others begin, one is enough.
+        let wanted = if busy == 0 { AHEAD } else { 1 };
+        while hatched.len() < (busy + wanted).min(MOST) {
+            // What the machine refuses now it may grant later.
+            if hatch(zygote, None, &mut hatched).is_err() {
+                break;
             }
-            // The daemon sees its connection close without an answer. What the machine refuses
-            // now it may grant later.
-            Err(_) => drop(given),
+        }
+        if hatched.len() == busy && busy < MOST {
+            let Some(given) = receive(io::stdin())? else { return Ok(()) };
+            // Refused again, the daemon sees its connection close without an answer.
+            let _ = hatch(zygote, Some(given), &mut hatched);
+        } else if !wait(&mut hatched)? {
+            return Ok(());
         }
     }
 }
 
-/// Leaves the zygote behind.
-fn grow_up() -> io::Result<()> {
+/// Keepers that wait.
+const AHEAD: usize = 2;
+/// Keepers that wait or have not begun their command yet.
+const MOST: usize = 64;
+
+/// A keeper that waits or begins, as the zygote sees it.
+struct Hatched {
+    /// A byte when it was taken, the end when its command runs, or never will.
+    news: File,
+    taken: bool,
+}
+
+/// The other end of a [`Hatched`], in the keeper. Dropped when its command runs.
+pub(crate) struct Nest {
+    _tell: File,
+}
+
+/// Makes a keeper, which waits unless it is given something already.
+fn hatch(
+    zygote: Pid,
+    given: Option<[OwnedFd; GIVEN]>,
+    hatched: &mut Vec<Hatched>,
+) -> io::Result<()> {
+    let (news, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+    match sys::fork()? {
+        sys::Fork::Parent(_) => {
+            hatched.push(Hatched { news: news.into(), taken: given.is_some() });
+            Ok(())
+        }
+        sys::Fork::Child => {
+            drop(news);
+            // What the others tell is not for us.
+            hatched.clear();
+            let code = match grow_up(zygote, given, tell.into()) {
+                Ok(Some((given, nest))) => keeper::run(given, nest),
+                // The daemon has gone.
+                Ok(None) => 0,
+                Err(_) => 1,
+            };
+            sys::exit_now(code);
+        }
+    }
+}
+
+/// Waits until a keeper tells something, and takes note of it. False when the daemon has gone.
+fn wait(hatched: &mut Vec<Hatched>) -> io::Result<bool> {
+    let socket = io::stdin();
+    // Its hang-up comes unasked; what is sent is for those that wait.
+    let mut asked = vec![PollFd::new(&socket, PollFlags::empty())];
+    asked.extend(hatched.iter().map(|one| PollFd::new(&one.news, PollFlags::IN)));
+    match poll(&mut asked, None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(err) => return Err(err.into()),
+    }
+    let told: Vec<bool> = asked.iter().map(|one| !one.revents().is_empty()).collect();
+    if told[0] {
+        return Ok(false);
+    }
+    let mut told = told.into_iter().skip(1);
+    hatched.retain_mut(|one| {
+        if told.next() != Some(true) {
+            return true;
+        }
+        one.taken = true;
+        matches!(one.news.read(&mut [0; 8]), Ok(1..))
+    });
+    Ok(true)
+}
+
+/// In the new process: leaves the zygote behind, waits until it is given something, and is on its
+/// own from then on.
+fn grow_up(
+    zygote: Pid,
+    given: Option<[OwnedFd; GIVEN]>,
+    mut tell: File,
+) -> io::Result<Option<([OwnedFd; GIVEN], Nest)>> {
+    // As long as it waits it is nobody's.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() != Some(zygote) {
+        return Ok(None);
+    }
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    sys::wait_for_children();
+    rustix::process::setsid()?;
+    keeper::prepare()?;
+    let given = match given {
+        Some(given) => Some(given),
+        None => receive(io::stdin())?,
+    };
+    let Some(given) = given else { return Ok(None) };
+    rustix::process::set_parent_process_death_signal(None)?;
+    // A zygote that has gone makes no others, and needs not to know.
+    let _ = tell.write_all(b"!");
     rustix::stdio::dup2_stdin(&nothing)?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
-    sys::wait_for_children();
-    rustix::process::setsid()?;
-    Ok(())
+    rustix::thread::set_name(c"overmind-keeper")?;
+    Ok(Some((given, Nest { _tell: tell })))
 }
 
 /// Takes what one message gives; `None` at the end.

@@ -144,7 +144,12 @@ impl KeyFile {
             .take(MAX_BYTES)
             .read_to_string(&mut text)
             .map_err(|err| format!("cannot be read: {err}"))?;
-        let this: Self = serde_json::from_str(&text).map_err(|err| {
+        Self::parse(&text).map(Some)
+    }
+
+    /// The same from the keyring of an operating system.
+    pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
+        let this: Self = serde_json::from_str(text).map_err(|err| {
             // The place alone: the text around it may be a key.
             format!(
                 "is damaged (line {}, column {}): bring it back from where you keep a copy",
@@ -161,7 +166,7 @@ impl KeyFile {
         if this.keys.is_empty() {
             return Err("holds no key: bring it back from where you keep a copy".to_owned());
         }
-        Ok(Some(this))
+        Ok(this)
     }
 
     /// The master keys in it, the newest last.
@@ -191,14 +196,8 @@ impl Master {
     }
 }
 
-/// Writes the keys whole beside their place and moves them there: a crash leaves the old file or
-/// the new one. `new`: there must be none yet.
-pub(crate) fn write(
-    path: &Path,
-    keys: &[Master],
-    kek: Option<&Kek>,
-    new: bool,
-) -> Result<(), Wrong> {
+/// The keys as a text.
+pub(crate) fn document(keys: &[Master], kek: Option<&Kek>) -> Result<Zeroizing<String>, Wrong> {
     let randomless = |_| "cannot be written: the system gave no randomness".to_owned();
     let mut entries = Vec::with_capacity(keys.len());
     for Master { id, key } in keys {
@@ -211,7 +210,12 @@ pub(crate) fn write(
         entries.push(Entry { id: id.clone(), key: text });
     }
     let file = KeyFile { overmind_vault: 1, kdf: kek.map(|kek| kek.kdf.clone()), keys: entries };
-    let text = Zeroizing::new(serde_json::to_string_pretty(&file).expect("texts and numbers"));
+    Ok(Zeroizing::new(serde_json::to_string_pretty(&file).expect("texts and numbers")))
+}
+
+/// Writes a [`document`] whole beside its place and moves it there: a crash leaves the old file or
+/// the new one. `new`: there must be none yet.
+pub(crate) fn write(path: &Path, text: &str, new: bool) -> Result<(), Wrong> {
     let at = path.parent().filter(|at| !at.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> io::Result<()> {
         // Named like every draft of the data directory, which removes those of the killed. Mode

@@ -8,13 +8,17 @@ use overmind_core::vault::{Protection, SealError, Sealed, Sealer, Secret, Secret
 use zeroize::Zeroizing;
 
 use crate::aead::{self, Key, NoRandomness};
-use crate::keyfile::{self, Argon2, Kek, KeyFile, Master};
+use crate::keyfile::{self, Argon2, Kek, KeyFile, Master, Wrong};
+use crate::keyring::Keyring;
 
 /// Where the master keys are, and what opens them.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Made with the first secret, mode 0600. The directory must exist.
     pub key_file: PathBuf,
+    /// Holds the keys in place of the file. A file that is there is read for as long as the keyring
+    /// has no entry: what is written next goes into the keyring.
+    pub keyring: Option<Keyring>,
     /// Opens the file, if one is needed; a file that is made is protected with it.
     pub passphrase: Option<Secret>,
     /// What a passphrase costs in files that are written. Those that are read say so themselves.
@@ -23,8 +27,70 @@ pub struct Options {
 
 impl Options {
     pub fn new(key_file: impl Into<PathBuf>) -> Self {
-        Self { key_file: key_file.into(), passphrase: None, argon2: Argon2::default() }
+        let key_file = key_file.into();
+        Self { key_file, keyring: None, passphrase: None, argon2: Argon2::default() }
     }
+
+    /// Where the keys are now, without opening them. `None`: there are none yet.
+    ///
+    /// # Errors
+    ///
+    /// Words for people: which place, what is wrong, what to do.
+    pub fn look(&self) -> Result<Option<Found>, String> {
+        let Some((kept, file)) = self.read()? else { return Ok(None) };
+        Ok(Some(Found { kept, passphrase: file.kdf.is_some() }))
+    }
+
+    fn read(&self) -> Result<Option<(Kept, KeyFile)>, String> {
+        if let Some(keyring) = &self.keyring {
+            let wrong = |why: Wrong| format!("{} {why}", self.place(Kept::Keyring));
+            if let Some(text) = keyring.read().map_err(wrong)? {
+                return Ok(Some((Kept::Keyring, KeyFile::parse(&text).map_err(wrong)?)));
+            }
+        }
+        let wrong = |why: Wrong| format!("{} {why}", self.place(Kept::File));
+        let file = KeyFile::read(&self.key_file).map_err(wrong)?;
+        Ok(file.map(|file| (Kept::File, file)))
+    }
+
+    fn write(&self, keys: &[Master], kek: Option<&Kek>, new: bool) -> Result<Kept, Wrong> {
+        let text = keyfile::document(keys, kek)?;
+        match &self.keyring {
+            Some(keyring) => keyring.write(&text).map(|()| Kept::Keyring),
+            None => keyfile::write(&self.key_file, &text, new).map(|()| Kept::File),
+        }
+    }
+
+    /// Where new keys are written.
+    fn kept(&self) -> Kept {
+        if self.keyring.is_some() { Kept::Keyring } else { Kept::File }
+    }
+
+    fn place(&self, kept: Kept) -> String {
+        match (kept, &self.keyring) {
+            (Kept::Keyring, Some(keyring)) => {
+                format!("the keyring's entry `{}`", keyring.entry)
+            }
+            (Kept::Keyring, None) | (Kept::File, _) => {
+                format!("the key file {}", self.key_file.display())
+            }
+        }
+    }
+}
+
+/// In which of the two places master keys are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    File,
+    Keyring,
+}
+
+/// What [`Options::look`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub kept: Kept,
+    /// A passphrase is needed on top.
+    pub passphrase: bool,
 }
 
 /// Encrypts and decrypts secrets. Nothing is read before [`Sealer::unlock`].
@@ -43,7 +109,9 @@ enum State {
 }
 
 struct Open {
-    /// Opens the file; `None` when it is in the clear.
+    /// Where they were read, or written last.
+    kept: Kept,
+    /// Opens what is there; `None` when it is in the clear.
     kek: Option<Kek>,
     /// The newest is the last; never empty.
     keys: Vec<Master>,
@@ -86,20 +154,20 @@ impl Vault {
 
     /// The file as it stands, opened.
     fn opened(&self, needed: &[String], passphrase: Option<&Secret>) -> Result<State, String> {
-        let at = self.options.key_file.display();
-        let wrong = |why: String| format!("the key file {at} {why}");
-        let Some(file) = KeyFile::read(&self.options.key_file).map_err(wrong)? else {
+        let Some((kept, file)) = self.options.read()? else {
             return match needed.is_empty() {
                 true => Ok(State::Empty),
-                false => Err(wrong(
-                    "is missing, and secrets were encrypted with a key in it: bring it back from \
-                     where you keep a copy, or remove those secrets with `overmind vault rm`"
-                        .to_owned(),
+                false => Err(format!(
+                    "{} is missing, and secrets were encrypted with a key in it: bring it back from \
+                     where you keep a copy, or remove those secrets with `overmind vault rm`",
+                    self.options.place(self.options.kept())
                 )),
             };
         };
+        let wrong = |why: Wrong| format!("{} {why}", self.options.place(kept));
         let Some(kdf) = &file.kdf else {
-            return Ok(State::Open(Open { kek: None, keys: file.open(None).map_err(wrong)? }));
+            let keys = file.open(None).map_err(wrong)?;
+            return Ok(State::Open(Open { kept, kek: None, keys }));
         };
         let tries: Vec<&Secret> = passphrase.into_iter().chain(&self.options.passphrase).collect();
         if tries.is_empty() {
@@ -113,7 +181,7 @@ impl Vault {
         for passphrase in tries {
             let kek = Kek::of(passphrase, kdf.clone()).map_err(wrong)?;
             match file.open(Some(&kek)) {
-                Ok(keys) => return Ok(State::Open(Open { kek: Some(kek), keys })),
+                Ok(keys) => return Ok(State::Open(Open { kept, kek: Some(kek), keys })),
                 Err(err) => why = err,
             }
         }
@@ -122,16 +190,28 @@ impl Vault {
 
     /// The first key, made and on disk when this returns.
     fn made(&self) -> Result<Open, SealError> {
+        let place = self.options.place(self.options.kept());
         let failed = |reason: String| SealError::Failed {
-            attempt: format!("making the vault's key file {}", self.options.key_file.display()),
+            attempt: format!("making the vault's key in {place}"),
             reason,
         };
         let master = Master::new().map_err(|_| failed(randomless()))?;
         let kek = self.new_kek(self.options.passphrase.as_ref()).map_err(failed)?;
         let keys = vec![master];
-        keyfile::write(&self.options.key_file, &keys, kek.as_ref(), true).map_err(failed)?;
-        tracing::info!(path = %self.options.key_file.display(), "made the vault's key file");
-        Ok(Open { kek, keys })
+        let kept = self.options.write(&keys, kek.as_ref(), true).map_err(failed)?;
+        tracing::info!(place, "made the vault's key");
+        Ok(Open { kept, kek, keys })
+    }
+
+    /// Writes over what is there.
+    fn written(&self, keys: &[Master], kek: Option<&Kek>) -> Result<Kept, SealError> {
+        self.options.write(keys, kek, false).map_err(|reason| SealError::Failed {
+            attempt: format!(
+                "writing the vault's keys to {}",
+                self.options.place(self.options.kept())
+            ),
+            reason,
+        })
     }
 
     fn new_kek(&self, passphrase: Option<&Secret>) -> Result<Option<Kek>, String> {
@@ -210,8 +290,9 @@ impl Sealer for Vault {
     fn protection(&self) -> Option<Protection> {
         match &*self.read() {
             State::Locked { .. } | State::Empty => None,
-            State::Open(Open { kek: None, .. }) => Some(Protection::File),
             State::Open(Open { kek: Some(_), .. }) => Some(Protection::Passphrase),
+            State::Open(Open { kept: Kept::File, .. }) => Some(Protection::File),
+            State::Open(Open { kept: Kept::Keyring, .. }) => Some(Protection::Keyring),
         }
     }
 
@@ -260,7 +341,7 @@ impl Sealer for Vault {
             State::Open(open) => open,
         };
         let failed = |reason: String| SealError::Failed {
-            attempt: format!("writing the vault's key file {}", self.options.key_file.display()),
+            attempt: "making a new master key".to_owned(),
             reason,
         };
         let mut keys = open.keys.clone();
@@ -270,8 +351,8 @@ impl Sealer for Vault {
             (None, Some(kek)) => Some(kek.clone()),
             (None, None) => self.new_kek(self.options.passphrase.as_ref()).map_err(failed)?,
         };
-        keyfile::write(&self.options.key_file, &keys, kek.as_ref(), false).map_err(failed)?;
-        *open = Open { kek, keys };
+        let kept = self.written(&keys, kek.as_ref())?;
+        *open = Open { kept, kek, keys };
         Ok(())
     }
 
@@ -301,15 +382,7 @@ impl Sealer for Vault {
             return Ok(());
         }
         let newest = vec![open.newest().clone()];
-        keyfile::write(&self.options.key_file, &newest, open.kek.as_ref(), false).map_err(
-            |reason| SealError::Failed {
-                attempt: format!(
-                    "writing the vault's key file {}",
-                    self.options.key_file.display()
-                ),
-                reason,
-            },
-        )?;
+        open.kept = self.written(&newest, open.kek.as_ref())?;
         open.keys = newest;
         Ok(())
     }

@@ -76,14 +76,23 @@ struct Printed {
 fn from_product(host: &Host, binary: &Path, scratch: &Path) -> Result<Printed> {
     let (model, manual) = counterparts::of_memory(host)?;
     let sandboxes = sandboxes::prepare(host, binary, scratch)?;
-    let json = output(
-        sandboxes::product(binary, &sandboxes.config)
-            .current_dir(&host.root)
-            .args(["bench", "-o", "json", "--embedding-model", &model, "--manual", &manual])
-            // It says what it left out, and why.
-            .stderr(Stdio::inherit()),
-    )?;
+    let mut command = sandboxes::product(binary, &sandboxes.config);
+    command
+        .current_dir(&host.root)
+        .args(["bench", "-o", "json", "--embedding-model", &model, "--manual", &manual])
+        // It says what it left out, and why.
+        .stderr(Stdio::inherit());
+    let beside = counterparts::of_litellm(host);
+    if let Ok(packages) = &beside {
+        command.args(["--litellm", packages]);
+    }
+    let json = output(&mut command)?;
     // Its engine must not end before.
     drop(sandboxes);
-    serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")
+    let mut printed: Printed =
+        serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")?;
+    if let Err(err) = beside {
+        printed.left_out.push(format!("LiteLLM: {err:#}"));
+    }
+    Ok(printed)
 }

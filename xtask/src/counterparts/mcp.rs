@@ -22,6 +22,11 @@ const PYTHON: &str = "mcp>=2,<3";
 /// The official clients of the model providers.
 const SDKS: &[&str] = &["openai==3.54.0", "anthropic==2.12.0"];
 
+const LITELLM: &[&str] = &["litellm[proxy]==1.106.2"];
+
+/// The messages of OpenTelemetry's own protocol.
+const OTLP: &[&str] = &["opentelemetry-proto==1.45.2"];
+
 /// A directory with `node_modules`.
 pub(super) fn node(host: &Host) -> Result<Started> {
     let npm = host.which("npm").context("this needs node and npm")?;
@@ -43,6 +48,16 @@ pub(super) fn python(host: &Host) -> Result<Started> {
 /// A directory for `PYTHONPATH` with the SDKs of OpenAI and Anthropic.
 pub(super) fn python_sdks(host: &Host) -> Result<Started> {
     packages(host, host.python_sdks.as_ref(), "python-sdks", SDKS)
+}
+
+/// A directory for `PYTHONPATH` with LiteLLM's proxy, to measure beside ours.
+pub(super) fn litellm(host: &Host) -> Result<Started> {
+    packages(host, None, "python-litellm", LITELLM)
+}
+
+/// A directory for `PYTHONPATH` with what reads OTLP.
+pub(super) fn python_otlp(host: &Host) -> Result<Started> {
+    packages(host, host.python_otlp.as_ref(), "python-otlp", OTLP)
 }
 
 fn packages(host: &Host, brought: Option<&String>, name: &str, all: &[&str]) -> Result<Started> {

@@ -1,6 +1,6 @@
 //! What the tests talk to for real: a Docker engine, a small model behind a model server, MCP
 //! servers, two agents of other people, a static embedding model on disk, manual pages to search in, a kernel package for
-//! the microvm's guest, strace, git-lfs, and the servers of PostgreSQL and Redis.
+//! the microvm's guest, strace, git-lfs, the servers of PostgreSQL and Redis, and GNOME Keyring.
 //!
 //! [`start`] makes all ready in a thread of its own, so that downloads overlap with compiling.
 //! The addresses reach the tests as `OVERMIND_TEST_DOCKER` (a socket's path), `OVERMIND_TEST_LLAMA`
@@ -8,8 +8,8 @@
 //! `OVERMIND_TEST_MCP_PYTHON`, `OVERMIND_TEST_PYTHON_SDKS`, `OVERMIND_TEST_CLAUDE_CODE`, `OVERMIND_TEST_CODEX` (where their
 //! programs are), `OVERMIND_TEST_EMBEDDING_MODEL`, `OVERMIND_TEST_MANUAL` and
 //! `OVERMIND_TEST_MICROVM`; and
-//! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES` and
-//! `OVERMIND_TEST_REDIS` (programs, the servers among which the tests start themselves).
+//! `OVERMIND_TEST_STRACE`, `OVERMIND_TEST_GIT_LFS`, `OVERMIND_TEST_POSTGRES`, `OVERMIND_TEST_REDIS`
+//! and `OVERMIND_TEST_GNOME_KEYRING` (programs, the servers among which the tests start themselves).
 //! Testkit's `counterpart` reads them. The two servers are ours
 //! alone: own data directory, own socket or port, and they end with us in every case, because
 //! the kernel ends them when the thread that started them is gone.
@@ -72,12 +72,14 @@ pub fn start(host: &Host) -> Counterparts {
         let mut daemons = Vec::new();
         let mut outcome = Ready { missing: packages::ensure(&host), ..Ready::default() };
         type Start = fn(&Host) -> Result<Started>;
-        let all: [(&'static str, Start); 14] = [
+        let all: [(&'static str, Start); 17] = [
             ("OVERMIND_TEST_DOCKER", docker::start),
             ("OVERMIND_TEST_LLAMA", llama::start),
             ("OVERMIND_TEST_MCP_NODE", mcp::node),
             ("OVERMIND_TEST_MCP_PYTHON", mcp::python),
             ("OVERMIND_TEST_PYTHON_SDKS", mcp::python_sdks),
+            ("OVERMIND_TEST_PYTHON_OTLP", mcp::python_otlp),
+            ("OVERMIND_TEST_PROMTOOL", promtool),
             ("OVERMIND_TEST_CLAUDE_CODE", agents::claude_code),
             ("OVERMIND_TEST_CODEX", agents::codex),
             ("OVERMIND_TEST_EMBEDDING_MODEL", embedding::start),
@@ -87,6 +89,7 @@ pub fn start(host: &Host) -> Counterparts {
             ("OVERMIND_TEST_GIT_LFS", git_lfs),
             ("OVERMIND_TEST_POSTGRES", postgres),
             ("OVERMIND_TEST_REDIS", redis),
+            ("OVERMIND_TEST_GNOME_KEYRING", gnome_keyring),
         ];
         for (variable, start) in all {
             let began = Instant::now();
@@ -119,6 +122,15 @@ pub fn of_memory(host: &Host) -> Result<(String, String)> {
     let model = embedding::start(host).context("preparing the embedding model")?;
     let manual = manual::start(host).context("preparing the manual pages")?;
     Ok((model.address, manual.address))
+}
+
+/// The directory with LiteLLM's packages, which the gateway is measured beside.
+///
+/// # Errors
+///
+/// When they cannot be installed.
+pub fn of_litellm(host: &Host) -> Result<String> {
+    Ok(mcp::litellm(host).context("installing LiteLLM")?.address)
 }
 
 /// What the figures of sandboxes are measured with. Dropped, the engine ends.
@@ -159,6 +171,12 @@ fn strace(host: &Host) -> Result<Started> {
     Ok(Started { address: path.display().to_string(), daemon: None })
 }
 
+/// The path of `promtool`.
+fn promtool(host: &Host) -> Result<Started> {
+    let path = host.which("promtool").context("promtool is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
 /// The path of `git-lfs`.
 fn git_lfs(host: &Host) -> Result<Started> {
     let path = host.which("git-lfs").context("git-lfs is not installed")?;
@@ -181,6 +199,15 @@ fn postgres_program(host: &Host) -> Option<PathBuf> {
 /// The path of `redis-server`.
 fn redis(host: &Host) -> Result<Started> {
     let path = host.which("redis-server").context("redis-server is not installed")?;
+    Ok(Started { address: path.display().to_string(), daemon: None })
+}
+
+/// The path of `gnome-keyring-daemon`. A test starts its own, on a bus of its own.
+fn gnome_keyring(host: &Host) -> Result<Started> {
+    for program in ["dbus-daemon", "secret-tool"] {
+        host.which(program).with_context(|| format!("{program} is not installed"))?;
+    }
+    let path = host.which("gnome-keyring-daemon").context("gnome-keyring is not installed")?;
     Ok(Started { address: path.display().to_string(), daemon: None })
 }
 

@@ -6,6 +6,8 @@
 //! Pictures and files that are named by a URL have no bytes here: they are the one case in which
 //! a provider can say more than was reserved.
 
+use std::fmt::{self, Write as _};
+
 use crate::model::{Message, ModelRequest};
 
 /// Tokens that providers put around each message, and more than that.
@@ -49,8 +51,19 @@ fn len(text: &str) -> u64 {
     text.len() as u64
 }
 
+/// Bytes of a value as JSON: counted, for a long conversation is measured with every call.
 fn json(value: &serde_json::Value) -> u64 {
-    value.to_string().len() as u64
+    struct Count(u64);
+    impl fmt::Write for Count {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0 = self.0.saturating_add(len(text));
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Neither a value nor a counter can fail.
+    let _ = write!(count, "{value}");
+    count.0
 }
 
 /// Tokens of text that was streamed, for a call of which nobody says the usage: at most one for

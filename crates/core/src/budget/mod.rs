@@ -38,6 +38,7 @@ pub use self::store::BudgetChange;
 use crate::ids::{AgentId, CallId, ColonyId, SessionId};
 use crate::model::Usage;
 use crate::time::Timestamp;
+use crate::trace::Traceparent;
 
 /// What something costs, or may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -139,6 +140,17 @@ pub struct CallRecord {
     pub ended: Ended,
     pub request: Option<Content>,
     pub response: Option<Content>,
+    /// Stands in the event of the call's end and not in its row.
+    pub asked: Asked,
+}
+
+/// What whoever asked said of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// What a program calls its own session: `x-claude-code-session-id`, `session_id`.
+    pub client_session: Option<String>,
+    /// The span that it asked in.
+    pub trace: Option<Traceparent>,
 }
 
 impl CallRecord {
@@ -162,6 +174,7 @@ impl CallRecord {
             ended,
             request: None,
             response: None,
+            asked: Asked::default(),
         }
     }
 }

@@ -44,11 +44,14 @@ pub const MAX_CHILDREN: u32 = 8;
 
 /// Tools that a run's own door offers whatever its agent's list of tools says: the permission
 /// matrix decides what they may.
-pub const DOOR_TOOLS: [&str; 10] = [
+pub const DOOR_TOOLS: [&str; 13] = [
+    "ask_people",
+    "cost_left",
     "list_agents",
     "list_shared_state",
     "publish_event",
     "read_agent_history",
+    "read_answer",
     "read_messages",
     "read_shared_state",
     "send_message",

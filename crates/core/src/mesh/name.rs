@@ -67,6 +67,13 @@ impl Key {
         &self.0
     }
 
+    /// One of 65,536 groups that keys fall into, the same in every program and for ever: stores keep
+    /// by it what outlives a key.
+    pub fn bucket(&self) -> u16 {
+        let hash = blake3::hash(self.0.as_bytes());
+        u16::from_be_bytes([hash.as_bytes()[0], hash.as_bytes()[1]])
+    }
+
     /// Whether it is written once and stays.
     pub fn is_history(&self) -> bool {
         self.0.starts_with(HISTORY)

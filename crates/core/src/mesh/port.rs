@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::Fut;
-use crate::ids::{EffectId, LetterId, SessionId};
+use crate::ids::{EffectId, InboxId, LetterId, SessionId};
 
 /// What a session wants of the mesh. Whatever is not bounded here is bounded by the mesh.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +54,18 @@ pub enum MeshAct {
     Acknowledge {
         ids: Vec<LetterId>,
     },
+    /// Puts a question to people into the inbox.
+    Ask {
+        question: String,
+        wait_seconds: u64,
+    },
+    /// What became of a question.
+    Answer {
+        question: InboxId,
+        wait_seconds: u64,
+    },
+    /// What may still be spent.
+    CostLeft,
     Agents,
     Spawn(MeshSpawn),
     History {

@@ -20,6 +20,7 @@ use crate::room::RoomWish;
 use crate::room::stay::{RoomDecision, RoomInput};
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
+use crate::trace::Traceparent;
 
 /// Everything that a session's decisions rest on besides its inputs. The payload of
 /// `run.queued`.
@@ -51,6 +52,9 @@ pub struct Spec {
     /// The room that it is to work in; only sessions of commands have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
+    /// The span that it was asked for in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Traceparent>,
 }
 
 /// Where a fork comes from and what it changes from the fork on.
@@ -433,6 +437,8 @@ impl Recorded {
             | "input.sent"
             | "attach.began"
             | "attach.ended"
+            | "question.asked"
+            | "question.answered"
             | "budget.settled"
             | "budget.released"
             | "budget.refused" => Self::Observation,

@@ -100,6 +100,8 @@ impl Session {
                 reasoning_effort: self.agent.reasoning_effort.clone(),
                 idle_timeout: IDLE,
                 total_timeout: TOTAL,
+                // Whoever sends it knows the span.
+                traceparent: None,
             })),
         });
         self.phase = Phase::Deciding { effect, request };

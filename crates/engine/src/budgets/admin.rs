@@ -86,6 +86,22 @@ impl Budgets {
         }
     }
 
+    /// The limits that a session's calls count in, the widest scope first.
+    pub(crate) async fn limits_of(
+        &self,
+        row: &overmind_core::row::SessionRow,
+    ) -> Result<Vec<LimitView>, overmind_core::store::StoreError> {
+        let mut scopes = vec![Scope::Swarm, Scope::Colony(row.colony), Scope::Agent(row.agent)];
+        scopes.extend(self.lineage(row.id).await?.iter().copied().map(Scope::Session));
+        let mut limits: Vec<Limit> = {
+            let ledger = self.ledger();
+            ledger.limits().filter(|limit| scopes.contains(&limit.scope)).cloned().collect()
+        };
+        limits.sort_by_key(|limit| (limit.scope, limit.period, limit.soft));
+        let now = self.0.clock.now();
+        Ok(limits.iter().map(|limit| self.view(limit, now)).collect())
+    }
+
     /// Puts a limit: in force when this answers, and on disk.
     async fn put_limit(
         &self,
@@ -312,6 +328,7 @@ impl Engine {
     /// [`EngineError::Forbidden`].
     pub async fn costs(&self, by: &Caller, query: CostQuery) -> Result<Vec<CostRow>, EngineError> {
         by.require(Role::Viewer)?;
+        self.budgets().flush().await;
         Ok(self.cortex.store.costs(query).await?)
     }
 
@@ -330,6 +347,7 @@ impl Engine {
             Some(session) => by.require_for(Role::Viewer, session)?,
             None => by.require(Role::Viewer)?,
         }
+        self.budgets().flush().await;
         Ok(self.cortex.store.call_list(session, page).await?)
     }
 

@@ -6,10 +6,12 @@
 //! a crash left, at the next start. What the disk refuses is taken back.
 
 mod admin;
+mod early;
 mod native;
 mod writer;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,11 +26,15 @@ use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use self::admin::{Halting, LimitView, NewLimit, Raise};
+pub(crate) use self::early::Hold;
 pub(crate) use self::native::Held;
-use self::writer::Op;
+use self::writer::{End, Op};
 
 /// Sessions whose ancestors are remembered.
 const KEPT_LINEAGES: usize = 10_000;
+/// Calls that may run ahead of the disk. Beyond it each waits for its reservation, so that what is
+/// queued is bounded by what the disk takes.
+const AHEAD: usize = 512;
 /// Generations of sessions that a call counts in.
 const GENERATIONS: usize = 32;
 /// A refusal that repeats is written down once in this time.
@@ -89,11 +95,11 @@ impl Drop for Ticket {
             Stage::Done => {}
             Stage::Fresh => {
                 let record = CallRecord::of(&self.ask, Ended::Cancelled);
-                let _ = self.budgets.end(self.ask.call, Outcome::Nothing, record, false);
+                let _ = self.budgets.end(self.ask.call, Outcome::Nothing, record, UNWATCHED);
             }
             Stage::Open => {
                 let record = CallRecord::of(&self.ask, Ended::Unknown);
-                let _ = self.budgets.end(self.ask.call, Outcome::Worst, record, false);
+                let _ = self.budgets.end(self.ask.call, Outcome::Worst, record, UNWATCHED);
             }
         }
     }
@@ -104,6 +110,8 @@ enum Decided {
     Now(Ticket),
     /// Once it is on disk.
     Later(oneshot::Receiver<Result<Ticket, StoreError>>),
+    /// Now, and the disk later: no hard limit applies.
+    Early,
 }
 
 /// What a call came to.
@@ -113,6 +121,10 @@ enum Outcome {
     Worst,
     Nothing,
 }
+
+/// Of this run, and somebody waits until its end is on disk; or nobody does.
+const WATCHED: (bool, bool) = (false, true);
+const UNWATCHED: (bool, bool) = (false, false);
 
 /// The budgets of one engine; clones share them.
 #[derive(Clone, Debug)]
@@ -126,8 +138,11 @@ struct Inner {
     prices: Arc<dyn Prices>,
     ledger: Mutex<Ledger>,
     /// Unbounded, for whoever sends waits for an answer or holds a ticket, of which each sends
-    /// once more. Sent to under the ledger's lock, so that its order is that of the decisions.
+    /// once more, or is one of [`AHEAD`]. Sent to under the ledger's lock, so that its order is that
+    /// of the decisions.
     queue: mpsc::UnboundedSender<Op>,
+    /// Ends that are queued, and reservations that nobody waits for.
+    ahead: AtomicUsize,
     /// What was spent before a new limit was looked up.
     ready: Notify,
     lineages: Mutex<HashMap<SessionId, Arc<[SessionId]>>>,
@@ -177,6 +192,7 @@ impl Budgets {
             prices,
             ledger: Mutex::new(ledger),
             queue,
+            ahead: AtomicUsize::new(0),
             ready: Notify::new(),
             lineages: Mutex::default(),
             refused: Mutex::default(),
@@ -191,7 +207,7 @@ impl Budgets {
         }
         for ask in left {
             let record = CallRecord::of(&ask, Ended::Unknown);
-            let _ = budgets.end(ask.call, Outcome::Worst, record, true);
+            let _ = budgets.end(ask.call, Outcome::Worst, record, (true, false));
         }
         Ok((budgets, Waiting(waiting)))
     }
@@ -267,30 +283,35 @@ impl Budgets {
     ///
     /// Dropping the future takes the reservation back.
     pub async fn reserve(&self, ask: Ask) -> Result<Ticket, BudgetError> {
-        let scopes = self.scopes(&ask).await.map_err(BudgetError::Store)?;
-        let answer = loop {
+        match self.decided(&ask, true).await? {
+            Decided::Now(ticket) => Ok(ticket),
+            Decided::Later(answer) => ticket_of(answer).await,
+            Decided::Early => unreachable!("a reservation that is waited for"),
+        }
+    }
+
+    /// Decides, with `durable` never without the disk.
+    async fn decided(&self, ask: &Ask, durable: bool) -> Result<Decided, BudgetError> {
+        let scopes = self.scopes(ask).await.map_err(BudgetError::Store)?;
+        loop {
             let ready = self.0.ready.notified();
             tokio::pin!(ready);
             // Before looking: what is said in between is heard.
             ready.as_mut().enable();
-            match self.decide(&ask, &scopes)? {
-                Some(Decided::Now(ticket)) => return Ok(ticket),
-                Some(Decided::Later(answer)) => break answer,
-                None => ready.await,
+            if let Some(decided) = self.decide(ask, &scopes, durable)? {
+                return Ok(decided);
             }
-        };
-        match answer.await {
-            Ok(Ok(mut ticket)) => {
-                ticket.stage = Stage::Open;
-                Ok(ticket)
-            }
-            Ok(Err(err)) => Err(BudgetError::Store(err)),
-            Err(_) => Err(BudgetError::Store(ended())),
+            ready.await;
         }
     }
 
     /// `None` when something has to be looked up first.
-    fn decide(&self, ask: &Ask, scopes: &[Scope]) -> Result<Option<Decided>, BudgetError> {
+    fn decide(
+        &self,
+        ask: &Ask,
+        scopes: &[Scope],
+        durable: bool,
+    ) -> Result<Option<Decided>, BudgetError> {
         let mut ledger = self.ledger();
         if ledger.is_open(ask.call) {
             return Err(BudgetError::Twice(ask.call));
@@ -311,17 +332,26 @@ impl Budgets {
             let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Open };
             return Ok(Some(Decided::Now(ticket)));
         }
-        let (reply, answer) = oneshot::channel();
+        let full = self.0.ahead.load(Ordering::Relaxed) >= AHEAD;
+        let (waiter, decided) = if durable || full || ledger.is_bounded(scopes) {
+            let (reply, answer) = oneshot::channel();
+            let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
+            (Some((ticket, reply)), Decided::Later(answer))
+        } else {
+            (None, Decided::Early)
+        };
+        if waiter.is_none() {
+            self.0.ahead.fetch_add(1, Ordering::Relaxed);
+        }
         let reservation = Reservation { ask: ask.clone(), scopes: scopes.to_vec() };
-        let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
-        let op = Op::Reserve { reservation: Box::new(reservation), moved, ticket, reply };
+        let op = Op::Reserve { reservation: Box::new(reservation), moved, waiter };
         if let Err(mpsc::error::SendError(op)) = self.0.queue.send(op) {
             ledger.release(ask.call);
             drop(ledger);
             op.defuse();
             return Err(BudgetError::Store(ended()));
         }
-        Ok(Some(Decided::Later(answer)))
+        Ok(Some(decided))
     }
 
     /// Ends a call that cost `spend`, and keeps its record; both in one commit. More than was
@@ -342,7 +372,7 @@ impl Budgets {
         record: CallRecord,
     ) -> Result<(), BudgetError> {
         ticket.stage = Stage::Done;
-        let answer = self.end(ticket.ask.call, Outcome::Spent(spend), record, false);
+        let answer = self.end(ticket.ask.call, Outcome::Spent(spend), record, WATCHED);
         written(answer).await
     }
 
@@ -357,17 +387,18 @@ impl Budgets {
     /// Dropping the future changes nothing: the call is released.
     pub async fn release(&self, mut ticket: Ticket, record: CallRecord) -> Result<(), BudgetError> {
         ticket.stage = Stage::Done;
-        let answer = self.end(ticket.ask.call, Outcome::Nothing, record, false);
+        let answer = self.end(ticket.ask.call, Outcome::Nothing, record, WATCHED);
         written(answer).await
     }
 
-    /// Decides how a call ends, and queues that. `None` when it is not open.
+    /// Decides how a call ends, and queues that. `None` when it is not open, or nobody waits for the
+    /// disk.
     fn end(
         &self,
         call: CallId,
         outcome: Outcome,
         mut record: CallRecord,
-        recovered: bool,
+        (recovered, waited): (bool, bool),
     ) -> Option<oneshot::Receiver<Result<(), StoreError>>> {
         let mut ledger = self.ledger();
         let (reservation, moved, spend, above, reached): (_, Moved, Spend, bool, Vec<Reached>) =
@@ -394,12 +425,18 @@ impl Budgets {
         }
         let released = matches!(outcome, Outcome::Nothing);
         let now = self.0.clock.now();
-        let event = ended_event(&reservation, &record, spend, (released, above, recovered), now);
-        let (reply, answer) = oneshot::channel();
-        let op = Op::End { record: Box::new(record), moved, event, reached, reply };
+        let (reply, answer) = waited.then(oneshot::channel).unzip();
+        // What such a call says stands in its session's log.
+        let idle = moved.is_empty()
+            && spend.microusd == Some(0)
+            && reservation.ask.worst.microusd == Some(0)
+            && reservation.ask.caller == native::ENGINE;
+        let end = End { reservation, record, spend, released, above, recovered, reached, now };
+        let op = Op::End { end: Box::new(end), moved, idle, reply };
+        self.0.ahead.fetch_add(1, Ordering::Relaxed);
         // A closed queue drops the reply, which whoever waits hears.
         let _ = self.0.queue.send(op);
-        Some(answer)
+        answer
     }
 
     /// Writes a refusal down, unless the same was written a moment ago.
@@ -460,40 +497,16 @@ fn ended() -> StoreError {
     StoreError::Closed { detail: "the budgets are no longer kept".into() }
 }
 
-/// The event of a call's end, in its session's stream.
-fn ended_event(
-    reservation: &Reservation,
-    record: &CallRecord,
-    spend: Spend,
-    (released, above, recovered): (bool, bool, bool),
-    now: Timestamp,
-) -> NewEvent {
-    let ask = &reservation.ask;
-    let mut payload = json!({
-        "call_id": ask.call, "run_id": ask.session, "agent_id": ask.agent, "caller": ask.caller,
-        "provider": record.provider, "model": record.model, "format": record.format,
-        "reserved": ask.worst, "spent": spend, "usage": record.usage, "ended": record.ended,
-        "status": record.status, "first_byte_ms": record.first_byte_ms,
-        "total_ms": record.total_ms,
-    });
-    if above {
-        payload["above_reservation"] = true.into();
-    }
-    if recovered {
-        payload["recovered"] = true.into();
-    }
-    for (name, content) in [("request", &record.request), ("response", &record.response)] {
-        if let Some(content) = content {
-            payload[name] = content.digest.clone().into();
+/// A ticket, once its reservation is on disk.
+async fn ticket_of(
+    answer: oneshot::Receiver<Result<Ticket, StoreError>>,
+) -> Result<Ticket, BudgetError> {
+    match answer.await {
+        Ok(Ok(mut ticket)) => {
+            ticket.stage = Stage::Open;
+            Ok(ticket)
         }
-    }
-    // Of the engine's own calls their session's log has told already.
-    let own = ask.caller == native::ENGINE;
-    let session = ask.session.filter(|_| !own);
-    NewEvent {
-        stream: session.map_or(StreamId::System, StreamId::Session),
-        kind: if released { "budget.released" } else { "budget.settled" },
-        ts: now,
-        payload,
+        Ok(Err(err)) => Err(BudgetError::Store(err)),
+        Err(_) => Err(BudgetError::Store(ended())),
     }
 }

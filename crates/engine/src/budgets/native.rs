@@ -9,7 +9,7 @@ use overmind_core::ids::EffectId;
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Usage};
 use overmind_core::row::SessionRow;
 
-use super::{BudgetError, Budgets, Outcome, Stage, Ticket};
+use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
 
 /// Who asks, where the engine does. What such calls say stands in their session's log already.
 pub(super) const ENGINE: &str = "engine";
@@ -165,7 +165,7 @@ impl Held {
                 if silent && UNBILLED.contains(&failure.code.as_str()) {
                     self.ticket.stage = Stage::Done;
                     let call = self.ticket.call();
-                    let _ = self.ticket.budgets.end(call, Outcome::Nothing, record, false);
+                    let _ = self.ticket.budgets.end(call, Outcome::Nothing, record, UNWATCHED);
                 } else {
                     record.ended = if silent { Ended::Failed } else { Ended::Cut };
                     self.end_as_streamed(record);
@@ -180,7 +180,7 @@ impl Held {
         let tokens = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
         let outcome = Outcome::Spent(Spend { microusd, tokens });
         // Its place in the queue is what counts: whoever waits for nothing loses nothing.
-        let _ = self.ticket.budgets.end(self.ticket.call(), outcome, record, false);
+        let _ = self.ticket.budgets.end(self.ticket.call(), outcome, record, UNWATCHED);
     }
 
     /// What was sent, and what had come back when it ended: both as much as they can have been.

@@ -3,14 +3,20 @@
 //! What waits while a group is being written becomes the next group: one commit with one row for
 //! each window that moved, however many calls moved it. A group that the store refuses is taken
 //! back as far as it reserves; what it ends is tried again until it is written.
+//!
+//! What nobody waits for is gathered for a moment ([`LINGER`], [`LINGER_IDLE`]): alone it would cost
+//! whoever asked a turn of the disk. Whoever reads calls or sums has it written first
+//! ([`Budgets::flush`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use overmind_core::budget::{
-    BudgetChange, CallRecord, Limit, Moved, Reached, Reservation, WindowKey, Windowed, period,
+    BudgetChange, CallRecord, Limit, Moved, Reached, Reservation, Spend, WindowKey, Windowed,
+    period,
 };
-use overmind_core::ids::InboxId;
+use overmind_core::ids::{CallId, InboxId};
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::store::{Change, Commit, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
@@ -18,10 +24,16 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::native::ENGINE;
 use super::{Budgets, Stage, Ticket, Waiting};
 
 /// Most decisions in one commit.
 const GROUP: usize = 256;
+/// How long what nobody waits for may wait for company: a commit costs about the same for one call
+/// and for fifty. A crash may forget the calls of this time.
+const LINGER: Duration = Duration::from_millis(5);
+/// The same for calls that are free and counted nowhere: what they say stands in their sessions' logs.
+const LINGER_IDLE: Duration = Duration::from_millis(50);
 /// How long to wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
@@ -32,16 +44,19 @@ pub(super) enum Op {
     Reserve {
         reservation: Box<Reservation>,
         moved: Moved,
-        ticket: Ticket,
-        reply: oneshot::Sender<Result<Ticket, StoreError>>,
+        /// Whoever does not begin before it is on disk; `None`: the call may have begun.
+        waiter: Option<(Ticket, oneshot::Sender<Result<Ticket, StoreError>>)>,
     },
     End {
-        record: Box<CallRecord>,
+        end: Box<End>,
         moved: Moved,
-        event: NewEvent,
-        reached: Vec<Reached>,
-        reply: Reply,
+        /// Free, counted nowhere, and of our own loop.
+        idle: bool,
+        /// Whoever waits until it is on disk, if anybody does.
+        reply: Option<Reply>,
     },
+    /// Answered when all before it is written, or has been refused once.
+    Flush { reply: Reply },
     /// Something to tell of that changes nothing.
     Note { event: NewEvent },
     /// A limit that the ledger has already. `fresh` when what was spent before is to be looked
@@ -60,6 +75,21 @@ pub(super) enum Op {
     Alone { commit: Commit, then: Then, reply: Reply },
 }
 
+/// How a call ended. Its event is made of it when it is written.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) reservation: Reservation,
+    pub(super) record: CallRecord,
+    pub(super) spend: Spend,
+    pub(super) released: bool,
+    /// It cost more than was reserved.
+    pub(super) above: bool,
+    /// It was under way when the last run of this program ended.
+    pub(super) recovered: bool,
+    pub(super) reached: Vec<Reached>,
+    pub(super) now: Timestamp,
+}
+
 /// What follows from a commit that is durable.
 #[derive(Debug)]
 pub(super) enum Then {
@@ -71,16 +101,53 @@ pub(super) enum Then {
 impl Op {
     /// Lets go of it without consequences: nothing of it is known to anyone.
     pub(super) fn defuse(self) {
-        if let Self::Reserve { mut ticket, .. } = self {
+        if let Self::Reserve { waiter: Some((mut ticket, _)), .. } = self {
             ticket.stage = Stage::Done;
+        }
+    }
+
+    fn call_ended(&self) -> Option<CallId> {
+        match self {
+            Self::End { end, .. } => Some(end.record.call),
+            Self::Reserve { .. }
+            | Self::Flush { .. }
+            | Self::Note { .. }
+            | Self::Put { .. }
+            | Self::Alone { .. } => None,
+        }
+    }
+
+    /// Whether it is written without anybody waiting for it before it goes on.
+    fn is_ahead(&self) -> bool {
+        match self {
+            Self::Reserve { waiter, .. } => waiter.is_none(),
+            Self::End { .. } => true,
+            Self::Flush { .. } | Self::Note { .. } | Self::Put { .. } | Self::Alone { .. } => false,
+        }
+    }
+
+    /// Whether anybody waits until it is on disk.
+    fn is_waited_for(&self) -> bool {
+        match self {
+            Self::Reserve { waiter, .. } => waiter.is_some(),
+            Self::End { reply, .. } => reply.is_some(),
+            Self::Flush { .. } | Self::Put { .. } | Self::Alone { .. } => true,
+            Self::Note { .. } => false,
         }
     }
 
     fn is_alone(&self) -> bool {
         match self {
             Self::Put { .. } | Self::Alone { .. } => true,
-            Self::Reserve { .. } | Self::End { .. } | Self::Note { .. } => false,
+            Self::Reserve { .. } | Self::End { .. } | Self::Flush { .. } | Self::Note { .. } => {
+                false
+            }
         }
+    }
+
+    /// Whether it may be gathered for a moment.
+    fn is_idle(&self) -> bool {
+        matches!(self, Self::End { idle: true, .. })
     }
 }
 
@@ -113,8 +180,55 @@ impl Budgets {
             }
             let mut group = vec![first];
             next = gather(&mut ops, &mut group);
+            if next.is_none() && !group.iter().any(Op::is_waited_for) {
+                next = self.linger(&mut ops, &mut group, &stop).await;
+            }
             self.group(group, &mut ops, &mut next, &stop).await;
         }
+    }
+
+    /// Fills a group that nobody waits for, until somebody does, it is full, or its time is over.
+    /// Answers what cannot be in it and comes next.
+    async fn linger(
+        &self,
+        ops: &mut mpsc::UnboundedReceiver<Op>,
+        group: &mut Vec<Op>,
+        stop: &CancellationToken,
+    ) -> Option<Op> {
+        let begun = self.0.clock.now();
+        let mut idle = group.iter().all(Op::is_idle);
+        while group.len() < GROUP {
+            let until = begun.after(if idle { LINGER_IDLE } else { LINGER });
+            let op = tokio::select! {
+                biased;
+                op = ops.recv() => op?,
+                () = self.0.clock.sleep_until(until) => return None,
+                () = stop.cancelled() => return None,
+            };
+            if op.is_alone() {
+                return Some(op);
+            }
+            let hurries = op.is_waited_for();
+            idle &= op.is_idle();
+            group.push(op);
+            if hurries {
+                return gather(ops, group);
+            }
+        }
+        None
+    }
+
+    /// Has everything written that was decided until now: reads of the store find it then. A
+    /// store that refuses is waited for once.
+    pub(super) async fn flush(&self) {
+        let (reply, answer) = oneshot::channel();
+        {
+            // In the order of the decisions, as all others.
+            let _ledger = self.ledger();
+            let _ = self.0.queue.send(Op::Flush { reply });
+        }
+        // Refused, or nobody writes any more: the store says so itself.
+        let _ = answer.await;
     }
 
     /// Writes a group, and tries again what must not be lost.
@@ -126,11 +240,19 @@ impl Budgets {
         stop: &CancellationToken,
     ) {
         loop {
-            let err = match self.0.store.commit(commit_of(&group)).await {
-                Ok(_) => {
+            let commit = commit_of(&group);
+            let done = if commit.events.is_empty() && commit.changes.is_empty() {
+                Ok(())
+            } else {
+                self.0.store.commit(commit).await.map(drop)
+            };
+            let err = match done {
+                Ok(()) => {
+                    let done = group.iter().filter(|op| op.is_ahead()).count();
+                    self.0.ahead.fetch_sub(done, Ordering::Relaxed);
                     let warned = group
                         .iter()
-                        .any(|op| matches!(op, Op::End { reached, .. } if !reached.is_empty()));
+                        .any(|op| matches!(op, Op::End { end, .. } if !end.reached.is_empty()));
                     group.into_iter().for_each(|op| answer(op, Ok(())));
                     if warned {
                         self.0.inbox.send_modify(|changes| *changes += 1);
@@ -141,7 +263,10 @@ impl Budgets {
             };
             tracing::error!(error = %err, "budgets cannot be written");
             let again = err.is_transient() && !stop.is_cancelled();
+            let had = group.iter().filter(|op| op.is_ahead()).count();
             group = self.take_back(group, &err, again);
+            let kept = group.iter().filter(|op| op.is_ahead()).count();
+            self.0.ahead.fetch_sub(had - kept, Ordering::Relaxed);
             if group.is_empty() {
                 return;
             }
@@ -162,12 +287,17 @@ impl Budgets {
         let mut kept = Vec::new();
         for op in group {
             match op {
-                Op::Reserve { mut ticket, reply, .. } => {
+                Op::Reserve { waiter: Some((mut ticket, reply)), .. } => {
                     ticket.stage = Stage::Done;
                     self.ledger().release(ticket.call());
                     let _ = reply.send(Err(err.clone()));
                 }
-                op @ (Op::End { .. } | Op::Note { .. }) if again => kept.push(op),
+                // Its call may have begun, and even ended: it is told when there is room again.
+                op @ (Op::Reserve { waiter: None, .. } | Op::End { .. } | Op::Note { .. })
+                    if again =>
+                {
+                    kept.push(op);
+                }
                 op => answer(op, Err(err.clone())),
             }
         }
@@ -200,7 +330,7 @@ impl Budgets {
                 }
                 let _ = reply.send(done);
             }
-            Op::Reserve { .. } | Op::End { .. } | Op::Note { .. } => {}
+            Op::Reserve { .. } | Op::End { .. } | Op::Flush { .. } | Op::Note { .. } => {}
         }
     }
 
@@ -243,12 +373,15 @@ fn gather(ops: &mut mpsc::UnboundedReceiver<Op>, group: &mut Vec<Op>) -> Option<
 
 fn answer(op: Op, done: Result<(), StoreError>) {
     match op {
-        Op::Reserve { ticket, reply, .. } => {
+        Op::Reserve { waiter: Some((ticket, reply)), .. } => {
             // Whoever does not wait any more sent nothing: the ticket knows.
             let _ = reply.send(done.map(|()| ticket));
         }
-        Op::End { reply, .. } => drop(reply.send(done)),
-        Op::Put { reply, .. } | Op::Alone { reply, .. } => drop(reply.send(done)),
+        Op::Reserve { waiter: None, .. } | Op::End { reply: None, .. } => {}
+        Op::End { reply: Some(reply), .. }
+        | Op::Flush { reply }
+        | Op::Put { reply, .. }
+        | Op::Alone { reply, .. } => drop(reply.send(done)),
         Op::Note { .. } => {}
     }
 }
@@ -269,31 +402,41 @@ fn merged<'a>(moved: impl Iterator<Item = &'a Windowed>) -> impl Iterator<Item =
 fn commit_of(group: &[Op]) -> Commit {
     let (mut events, mut changes, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     let (mut reserved, mut at) = (Vec::new(), None::<Timestamp>);
+    // What is over by now leaves only what it came to.
+    let over: HashSet<CallId> = group.iter().filter_map(Op::call_ended).collect();
+    let mut brief = HashSet::new();
     for op in group {
         match op {
             Op::Reserve { reservation, moved, .. } => {
                 let ask = &reservation.ask;
+                moves.extend(moved);
+                if over.contains(&ask.call) {
+                    brief.insert(ask.call);
+                    continue;
+                }
                 reserved.push(json!({
                     "call_id": ask.call, "run_id": ask.session, "model": ask.model,
                     "worst": ask.worst,
                 }));
                 at = at.max(Some(ask.at));
                 changes.push(budget(BudgetChange::ReservationPut((**reservation).clone())));
-                moves.extend(moved);
             }
-            Op::End { record, moved, event, reached, .. } => {
-                events.push(event.clone());
-                changes.push(budget(BudgetChange::ReservationDelete(record.call)));
-                changes.push(budget(BudgetChange::CallInsert((**record).clone())));
+            Op::End { end, moved, .. } => {
+                let record = &end.record;
+                events.push(ended_event(end));
+                if !brief.contains(&record.call) {
+                    changes.push(budget(BudgetChange::ReservationDelete(record.call)));
+                }
+                changes.push(budget(BudgetChange::CallInsert(record.clone())));
                 moves.extend(moved);
-                for reached in reached {
+                for reached in &end.reached {
                     let (event, item) = warning(reached, record);
                     events.push(event);
                     changes.push(Change::InboxPut(Box::new(item)));
                 }
             }
             Op::Note { event } => events.push(event.clone()),
-            Op::Put { .. } | Op::Alone { .. } => {}
+            Op::Flush { .. } | Op::Put { .. } | Op::Alone { .. } => {}
         }
     }
     if let Some(ts) = at {
@@ -303,6 +446,48 @@ fn commit_of(group: &[Op]) -> Commit {
     }
     changes.extend(merged(moves.into_iter()));
     Commit { guards: Vec::new(), events, changes }
+}
+
+/// The event of a call's end, in its session's stream.
+fn ended_event(end: &End) -> NewEvent {
+    let End { reservation, record, spend, released, above, recovered, reached: _, now } = end;
+    let ask = &reservation.ask;
+    let mut payload = json!({
+        "call_id": ask.call, "run_id": ask.session, "agent_id": ask.agent, "caller": ask.caller,
+        "provider": record.provider, "model": record.model, "format": record.format,
+        "reserved": ask.worst, "spent": spend, "usage": record.usage, "ended": record.ended,
+        "status": record.status, "first_byte_ms": record.first_byte_ms,
+        "total_ms": record.total_ms,
+    });
+    if record.model != ask.model {
+        payload["requested_model"] = ask.model.clone().into();
+    }
+    if let Some(session) = &record.asked.client_session {
+        payload["client_session"] = session.clone().into();
+    }
+    if let Some(trace) = record.asked.trace {
+        payload["traceparent"] = json!(trace);
+    }
+    if *above {
+        payload["above_reservation"] = true.into();
+    }
+    if *recovered {
+        payload["recovered"] = true.into();
+    }
+    for (name, content) in [("request", &record.request), ("response", &record.response)] {
+        if let Some(content) = content {
+            payload[name] = content.digest.clone().into();
+        }
+    }
+    // Of the engine's own calls their session's log has told already.
+    let own = ask.caller == ENGINE;
+    let session = ask.session.filter(|_| !own);
+    NewEvent {
+        stream: session.map_or(StreamId::System, StreamId::Session),
+        kind: if *released { "budget.released" } else { "budget.settled" },
+        ts: *now,
+        payload,
+    }
 }
 
 /// What is told when a soft limit is reached: an event, and an item of the inbox that may be

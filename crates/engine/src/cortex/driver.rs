@@ -4,6 +4,7 @@
 //! the commit that says so is durable; an answer to a caller likewise.
 
 mod live;
+mod mail;
 mod rooms;
 mod streamed;
 
@@ -13,116 +14,35 @@ use std::time::Duration;
 use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
-use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice, StopHow};
+use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
-use overmind_core::ids::{ApprovalId, EffectId, InboxId, SessionId};
+use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
 use overmind_core::process::provider::{Fact, Told};
 use overmind_core::queue::Ticket;
-use overmind_core::room::stay::{RoomDecision, RoomInput, RoomWord};
+use overmind_core::room::stay::RoomInput;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
+use overmind_core::trace::Trail;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::mail::{Mail, Mailbox, Order};
 use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down};
 use crate::budgets::Held;
 use crate::error::EngineError;
 
+/// So long before it is due the next life of a command is written down and made ready.
+const AHEAD: Duration = Duration::from_millis(5);
 /// How long to wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
-
-/// What reaches a session.
-#[derive(Debug)]
-pub(crate) enum Mail {
-    /// Its turn in the queue has come.
-    Start,
-    /// It ran when the last process ended.
-    Recover,
-    Report {
-        epoch: u32,
-        effect: EffectId,
-        result: EffectResult,
-        /// The end of what the model streamed.
-        streamed: Vec<ModelDelta>,
-        /// The end of what a tool said.
-        live: Vec<LivePiece>,
-    },
-    /// What a tool says while it runs.
-    Live {
-        epoch: u32,
-        effect: EffectId,
-        pieces: Vec<LivePiece>,
-    },
-    Progress {
-        epoch: u32,
-        effect: EffectId,
-        delta: ModelDelta,
-    },
-    /// What is said of its command's life.
-    Life {
-        epoch: u32,
-        effect: EffectId,
-        word: LifeWord,
-    },
-    /// What is said of its room while it is made or given back.
-    Room {
-        epoch: u32,
-        effect: EffectId,
-        word: RoomWord,
-    },
-    /// What was decided over the work of its room, and done.
-    RoomDone {
-        decision: Box<RoomDecision>,
-        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
-    },
-    /// What its sandbox was measured to give.
-    Attested {
-        epoch: u32,
-        attested: Arc<Attested>,
-    },
-    Order {
-        order: Order,
-        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
-    },
-    /// The engine shuts down.
-    Drain,
-}
-
-/// Boxed: a channel keeps room for 32 letters, and there is one for each session that moves.
-pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
-
-/// What a caller asks of a session.
-#[derive(Clone, Debug)]
-pub(crate) enum Order {
-    Cancel {
-        by: String,
-    },
-    /// Ends the command of a session that has one.
-    Stop {
-        how: StopHow,
-        by: String,
-    },
-    /// To the question `item`; without one, to whatever it asks now.
-    Answer {
-        item: Option<InboxId>,
-        message: String,
-        by: String,
-    },
-    Decide {
-        approval: ApprovalId,
-        approve: bool,
-        reason: Option<String>,
-        by: String,
-    },
-}
 
 /// Why a driver stops before its session does.
 enum Stop {
@@ -130,7 +50,12 @@ enum Stop {
     Fenced,
     /// The process ends.
     Shutdown,
+    /// The commit that would have made it was refused: there is no session.
+    Unmade(Box<(Made, StoreError)>),
 }
+
+/// Who waits for a session to be made.
+type Made = oneshot::Sender<Result<(), StoreError>>;
 
 struct Driver {
     cortex: Arc<Cortex>,
@@ -151,10 +76,11 @@ struct Driver {
 pub(super) async fn drive(
     cortex: Arc<Cortex>,
     id: SessionId,
+    fresh: Option<Session>,
     mut mailbox: Mailbox,
     stop: CancellationToken,
 ) {
-    let loaded = match cortex.take_fresh(id) {
+    let loaded = match fresh.or_else(|| cortex.take_fresh(id)) {
         Some(session) => Ok(Some(session)),
         None => cortex.load(id).await,
     };
@@ -188,6 +114,13 @@ pub(super) async fn drive(
             refuse(&cortex, id, &mut mailbox, &EngineError::conflict("Run was started elsewhere"));
         }
         Err(Stop::Shutdown) => refuse(&cortex, id, &mut mailbox, &shutting_down()),
+        Err(Stop::Unmade(why)) => {
+            refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run"));
+            // Last: whoever hears it may make it under another name.
+            let (made, err) = *why;
+            let _ = made.send(Err(err));
+            return;
+        }
     }
     match status {
         // Still in its line, or cut off by a shutdown: its place stays as it is.
@@ -242,14 +175,17 @@ impl Driver {
                 biased;
                 mail = mailbox.recv() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
-                input = async { match due {
+                (at, input) = async { match due {
                     Some((at, input)) => {
-                        clock.sleep_until(at).await;
-                        input
+                        let ahead = matches!(input, Input::Life(LifeInput::Due));
+                        clock.sleep_until(if ahead { at.before(AHEAD) } else { at }).await;
+                        (at, input)
                     }
                     None => std::future::pending().await,
                 } } => {
-                    Box::pin(self.input(input)).await?;
+                    // What is written ahead is told of the moment for which it is written.
+                    let now = self.cortex.clock.now().max(at);
+                    Box::pin(self.input_after(Vec::new(), input, now)).await?;
                     continue;
                 }
             };
@@ -274,6 +210,12 @@ impl Driver {
     async fn mail(&mut self, mail: Mail) -> Result<(), Stop> {
         let (epoch, hive) = (self.session().row().epoch + 1, self.cortex.hive());
         match mail {
+            Mail::Begin { opening, reply } => {
+                let agent_active = self.cortex.agent_is_active(self.session().row().agent).await;
+                let input = Input::Started { epoch, hive, agent_active };
+                let now = self.cortex.clock.now();
+                self.input_in(*opening, Some(reply), input, now).await?;
+            }
             Mail::Start => {
                 if self.session().status() != SessionStatus::Queued {
                     return Ok(());
@@ -464,6 +406,20 @@ impl Driver {
     async fn input_after(
         &mut self,
         ahead: Vec<NewEvent>,
+        input: Input,
+        now: Timestamp,
+    ) -> Result<(), Stop> {
+        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
+        let commit = Commit { guards: vec![guard], events: ahead, changes: Vec::new() };
+        Box::pin(self.input_in(commit, None, input, now)).await
+    }
+
+    /// [`Driver::input`], in a commit that has been begun. With `opening` it is the one that makes
+    /// the session, of which its maker is told: tried once, and without it there is none.
+    async fn input_in(
+        &mut self,
+        mut commit: Commit,
+        opening: Option<Made>,
         mut input: Input,
         now: Timestamp,
     ) -> Result<(), Stop> {
@@ -480,8 +436,6 @@ impl Driver {
             }
             return Ok(());
         }
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
-        let mut commit = Commit { guards: vec![guard], events: ahead, changes: Vec::new() };
         if let (Input::ModelDone { .. }, Some(streamed)) = (&input, self.streamed.take()) {
             commit.events.push(streamed.completed(self.id, now));
         }
@@ -510,11 +464,19 @@ impl Driver {
             effects.extend(more);
         }
         if *self.session().row() != before {
-            commit.changes.push(Change::SessionUpdate(Box::new(self.session().row().clone())));
+            let row = Box::new(self.session().row().clone());
+            let inserted = |change: &&mut Change| matches!(change, Change::SessionInsert(_));
+            match commit.changes.iter_mut().find(inserted) {
+                Some(change) => *change = Change::SessionInsert(row),
+                None => commit.changes.push(Change::SessionUpdate(row)),
+            }
         }
-        let inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
+        let mut inbox_moves = inbox::follow(waited, self.session(), &input, now, &mut commit);
+        if self.session().status().is_terminal() {
+            inbox_moves |= self.cortex.withdraw_questions(self.id, now, &mut commit).await;
+        }
         failpoint::point("driver.before_commit");
-        self.commit(commit).await?;
+        let opening = self.commit_with(commit, opening).await?;
         failpoint::point("driver.after_commit");
         if inbox_moves {
             self.cortex.inbox_moved();
@@ -528,11 +490,15 @@ impl Driver {
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
         }
         if self.cortex.draining() && !effects.is_empty() {
+            opening.map(|made| made.send(Ok(())));
             return self.keep_back(effects, &begun).await;
         }
         let session = self.id;
         let mut refused = None;
         for mut effect in effects {
+            if matches!(input, Input::Life(LifeInput::Due)) {
+                effect.not_before = Some(now);
+            }
             if let EffectAction::Model(request) = &mut effect.action {
                 let row = self.session().row().clone();
                 match Box::pin(self.cortex.budgets.hold(&row, effect.id, request)).await {
@@ -555,6 +521,8 @@ impl Driver {
         for (effect, order) in orders {
             self.tell(ToHive::Order { session, epoch, effect, order }).await;
         }
+        // Only now: what it begins with is on its way.
+        opening.map(|made| made.send(Ok(())));
         if let Some(life) = ended {
             self.tell(ToHive::Recorded { session, life }).await;
         }
@@ -632,7 +600,7 @@ impl Driver {
         let running = row.status == SessionStatus::Running;
         let placed = row.epoch != before.epoch && (running || self.session().is_alive());
         if placed {
-            self.tell(ToHive::Assign(assignment(self.session()))).await;
+            self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
         // A command goes on without a new start; so does one whose room is to be given back.
         let again = before.status == SessionStatus::AwaitingInput;
@@ -666,9 +634,30 @@ impl Driver {
         }
     }
 
+    /// [`Driver::commit`], or the one that makes the session: what the store says of that one goes
+    /// to whoever waits for it, at once if it refuses.
+    async fn commit_with(
+        &self,
+        commit: Commit,
+        opening: Option<Made>,
+    ) -> Result<Option<Made>, Stop> {
+        let Some(made) = opening else {
+            self.commit(commit).await?;
+            return Ok(None);
+        };
+        if let Err(err) = self.cortex.store.commit(commit).await {
+            return Err(Stop::Unmade(Box::new((made, err))));
+        }
+        count(&self.cortex.counters.commits);
+        Ok(Some(made))
+    }
+
     /// Commits, and tries again while the disk refuses: the result that is being written is
     /// nowhere else.
     async fn commit(&self, commit: Commit) -> Result<(), Stop> {
+        let writes_row =
+            commit.changes.iter().any(|change| matches!(change, Change::SessionUpdate(_)));
+        let _moving = writes_row.then(|| self.cortex.tokens.moving(self.id));
         loop {
             match self.cortex.store.commit(commit.clone()).await {
                 Ok(_) => {
@@ -753,7 +742,7 @@ impl Driver {
     }
 }
 
-fn assignment(session: &Session) -> Assignment {
+fn assignment(session: &Session, traced: bool) -> Assignment {
     let row = session.row();
     Assignment {
         session: row.id,
@@ -765,5 +754,6 @@ fn assignment(session: &Session) -> Assignment {
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
         workspace: row.workspace.clone().into(),
+        trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

@@ -10,6 +10,7 @@ use overmind_core::time::Timestamp;
 use serde_json::json;
 
 use super::Cortex;
+use crate::mesh::ask;
 
 /// Sessions read at a time.
 const SCAN: u32 = 500;
@@ -42,6 +43,27 @@ impl Cortex {
     /// Wakes those who watch the inbox. To be called after the commit.
     pub(crate) fn inbox_moved(&self) {
         self.inbox.send_modify(|changes| *changes += 1);
+    }
+
+    /// Nobody reads an answer to a session that ends: closes what it has asked by its tools.
+    pub(super) async fn withdraw_questions(
+        &self,
+        session: SessionId,
+        now: Timestamp,
+        commit: &mut Commit,
+    ) -> bool {
+        let open = self.mesh.questions.take(session);
+        match ask::withdrawn(&*self.store, open, now).await {
+            Ok(changes) => {
+                let any = !changes.is_empty();
+                commit.changes.extend(changes);
+                any
+            }
+            Err(err) => {
+                tracing::error!(error = %err, "questions of a run that ends stay open");
+                false
+            }
+        }
     }
 
     /// Gives an item to each session that waits and has none: those that began to wait before

@@ -9,6 +9,7 @@ mod gating;
 mod inbox;
 mod keeper;
 mod load;
+mod tokens;
 mod watch;
 
 use std::collections::HashMap;
@@ -94,6 +95,7 @@ pub(crate) struct Cortex {
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
     identities: Mutex<HashMap<[u8; 32], Caller>>,
+    pub(crate) tokens: tokens::Tokens,
 }
 
 /// What became of a call from outside.
@@ -198,6 +200,7 @@ impl Cortex {
             toolsets: Mutex::new(toolsets),
             calls: Mutex::default(),
             identities: Mutex::default(),
+            tokens: tokens::Tokens::default(),
         })
     }
 
@@ -272,6 +275,11 @@ impl Cortex {
 
     /// Hands mail to the session's driver, and starts one if there is none.
     pub(crate) fn post(self: &Arc<Self>, session: SessionId, mail: Mail) {
+        self.drive(session, None, mail);
+    }
+
+    /// [`Self::post`]; a driver that is started holds `fresh`.
+    fn drive(self: &Arc<Self>, session: SessionId, fresh: Option<Session>, mail: Mail) {
         let mut drivers = lock(&self.drivers);
         if let Some(driver) = drivers.get(&session) {
             // The driver removes itself under this lock, with its mailbox empty: it hears this.
@@ -285,7 +293,7 @@ impl Cortex {
         drivers.insert(session, send);
         drop(drivers);
         let cortex = Arc::clone(self);
-        self.tasks.spawn(move |stop| driver::drive(cortex, session, receive, stop));
+        self.tasks.spawn(move |stop| driver::drive(cortex, session, fresh, receive, stop));
     }
 
     /// Gives an order to a session and waits for what comes of it.
@@ -315,6 +323,38 @@ impl Cortex {
 
     // --- the queue
 
+    /// Makes a new session what it is with the commit `opening`. When nobody waits and there is
+    /// room, it begins in that same commit: one turn of the disk, and no crash in between.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. There is no session then.
+    pub(crate) async fn make(
+        self: &Arc<Self>,
+        session: Session,
+        opening: Commit,
+    ) -> Result<(), StoreError> {
+        let row = session.row();
+        let id = row.id;
+        let agent_bound = session.agent().limits.max_concurrent;
+        let ticket = Ticket { session: id, colony: row.colony, agent: row.agent, agent_bound };
+        if self.holds_back() || !lock(&self.queue).claim(ticket) {
+            self.store.commit(opening).await?;
+            self.enqueue(ticket, Some(session));
+            return Ok(());
+        }
+        let (reply, made) = oneshot::channel();
+        // The place is given back by its driver, also when there is no session in the end.
+        self.drive(id, Some(session), Mail::Begin { opening: Box::new(opening), reply });
+        let closed = || StoreError::Closed { detail: "the server is shutting down".into() };
+        made.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Whether nothing may start now.
+    fn holds_back(&self) -> bool {
+        self.draining() || self.budgets.halted().is_some()
+    }
+
     pub(crate) fn enqueue(self: &Arc<Self>, ticket: Ticket, session: Option<Session>) {
         if let Some(session) = session {
             let mut fresh = lock(&self.fresh);
@@ -328,7 +368,7 @@ impl Cortex {
 
     /// Starts whatever may run now.
     fn pump(self: &Arc<Self>) {
-        if self.draining() || self.budgets.halted().is_some() {
+        if self.holds_back() {
             return;
         }
         loop {
@@ -586,6 +626,11 @@ impl Cortex {
         for driver in lock(&self.drivers).values() {
             let _ = driver.send(Box::new(Mail::Drain));
         }
+    }
+
+    /// Whether a driver moves this session.
+    pub(crate) fn moves(&self, session: SessionId) -> bool {
+        lock(&self.drivers).contains_key(&session)
     }
 
     pub(crate) fn drivers_left(&self) -> usize {

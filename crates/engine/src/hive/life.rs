@@ -13,7 +13,7 @@ use std::time::Duration;
 use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
-use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed};
+use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Provider, Question};
 use overmind_core::process::provider::launch;
@@ -22,14 +22,16 @@ use overmind_core::process::{
     Started, StderrKind, StdinKind, TerminalSize,
 };
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
-use overmind_core::time::Clock;
+use overmind_core::time::{Clock, Timestamp};
+use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
+use super::letters::Letters;
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
-use crate::relay::{self, Door};
+use crate::relay::{self, Door, GATEWAY, SERVER};
 use crate::tasks::Tasks;
 
 /// How often a life is looked at, and how often one that has been silent for long and asks nothing.
@@ -81,6 +83,15 @@ pub(crate) struct Lives {
     door: Door,
 }
 
+/// What a life begins with.
+#[derive(Debug)]
+pub(crate) struct Birth {
+    /// Its session's own.
+    pub(crate) token: Option<String>,
+    /// When its program is to begin.
+    pub(crate) not_before: Option<Timestamp>,
+}
+
 /// As long as it is there, a process of the session is being started or killed.
 pub(crate) struct Busy {
     lives: Arc<Lives>,
@@ -105,13 +116,25 @@ impl Drop for Busy {
 struct UnderWay {
     key: ProcessKey,
     /// What is wanted of it, in its order. It waits until the life has begun or was found.
-    orders: mpsc::UnboundedSender<Box<LifeOrder>>,
-    /// Taken by whoever looks after the life.
-    inbox: Option<Orders>,
+    orders: Orders,
+    /// Somebody looks after the life already.
+    taken: bool,
 }
 
-/// Boxed: a channel keeps room for 32, and each life has one.
-type Orders = mpsc::UnboundedReceiver<Box<LifeOrder>>;
+type Orders = Arc<Letters<LifeOrder>>;
+
+/// What a life runs in: the stronger of its agent's and its project's.
+fn level_of(assignment: &Assignment, launch: &Launch) -> SandboxLevel {
+    assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None))
+}
+
+/// What a life reaches. Outside of sandboxes that is the host's network.
+fn network_of(assignment: &Assignment, launch: &Launch) -> Network {
+    match level_of(assignment, launch) {
+        SandboxLevel::None => Network::Host,
+        SandboxLevel::Namespace | SandboxLevel::Docker | SandboxLevel::Microvm => launch.network,
+    }
+}
 
 impl Lives {
     pub(crate) fn new(
@@ -235,8 +258,8 @@ impl Lives {
     /// called before [`Self::live`], and before the next message is heard.
     pub(crate) fn expect(&self, session: SessionId, effect: EffectId, launch: &Launch) {
         let key = ProcessKey { session, epoch: launch.life };
-        let (orders, inbox) = mpsc::unbounded_channel();
-        self.under_way().insert(effect, UnderWay { key, orders, inbox: Some(inbox) });
+        let one = UnderWay { key, orders: Orders::default(), taken: false };
+        self.under_way().insert(effect, one);
     }
 
     /// Lives a life: starts it unless it is there, looks after it, and tells how it ended.
@@ -249,15 +272,18 @@ impl Lives {
         assignment: &Assignment,
         effect: EffectId,
         launch: &Launch,
-        token: Option<String>,
+        birth: Birth,
         say: &Say,
     ) -> LifeEnded {
-        let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
+        let inbox = self.under_way().get_mut(&effect).and_then(|one| {
+            let taken = std::mem::replace(&mut one.taken, true);
+            (!taken).then(|| Arc::clone(&one.orders))
+        });
         // Aborted before it began.
         let Some(orders) = inbox else {
             return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
         };
-        let ended = self.lived(assignment, effect, launch, token, orders, say).await;
+        let ended = self.lived(assignment, effect, launch, birth, orders, say).await;
         self.under_way().remove(&effect);
         ended
     }
@@ -267,7 +293,7 @@ impl Lives {
         assignment: &Assignment,
         effect: EffectId,
         launch: &Launch,
-        token: Option<String>,
+        birth: Birth,
         orders: Orders,
         say: &Say,
     ) -> LifeEnded {
@@ -290,8 +316,8 @@ impl Lives {
                         Ok(room) => room,
                         Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
                     };
-                    let spec = match self.spec(assignment, key, launch, room, token) {
-                        Ok(spec) => spec,
+                    let spec = match self.spec(assignment, key, launch, room, birth.token) {
+                        Ok(spec) => ProcessSpec { not_before: birth.not_before, ..spec },
                         Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
                     };
                     match self.enclosed(assignment, launch, spec, say).await {
@@ -369,7 +395,15 @@ impl Lives {
         room: Vec<(String, String)>,
         token: Option<String>,
     ) -> Result<ProcessSpec, String> {
+        let network = network_of(assignment, launch);
         let mut env = self.environment.clone();
+        if network == Network::Mesh {
+            // Wherever the server is outside: inside it is here.
+            let known = |name: &str| [SERVER, GATEWAY].contains(&name);
+            env.retain(|(name, _)| !known(name));
+            env.extend([SERVER, GATEWAY].map(|name| (name.to_owned(), DOOR_URL.to_owned())));
+        }
+        let inside = (network == Network::Mesh).then_some(DOOR_URL);
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
@@ -383,7 +417,8 @@ impl Lives {
         for (name, credential) in &launch.env_from {
             if let Some(service) = credential.strip_prefix(SERVICE) {
                 let (agent, session) = (&assignment.agent_name, assignment.session);
-                let given = self.credentials.placeholder(service, agent, session, launch.life);
+                let given =
+                    self.credentials.placeholder(service, agent, session, launch.life, inside);
                 let (token, url) = given.map_err(|why| format!("`{name}`: {why}"))?;
                 set(name, token);
                 let variable = base_url_variable(name);
@@ -404,7 +439,7 @@ impl Lives {
         // Last: nothing that a user writes stands for these.
         set("OVERMIND_SESSION_ID", assignment.session.to_string());
         set("OVERMIND_SESSION_NAME", assignment.name.clone());
-        let door = self.door.of(launch)?;
+        let door = self.door.of(launch, network)?;
         if let (Some(server), Some(token)) = (door, &token) {
             for (name, value) in relay::variables(launch.provider, server, token) {
                 set(name, value);
@@ -412,6 +447,9 @@ impl Lives {
         }
         if let Some(token) = token {
             set("OVERMIND_TOKEN", token);
+        }
+        if let Some(trail) = assignment.trail {
+            set(TRACEPARENT_VARIABLE, trail.here.to_string());
         }
         let io = match launch.terminal {
             true => {
@@ -450,7 +488,7 @@ impl Lives {
         spec: ProcessSpec,
         say: &Say,
     ) -> Result<ProcessSpec, SandboxError> {
-        let level = assignment.sandbox.max(launch.sandbox.unwrap_or(SandboxLevel::None));
+        let level = level_of(assignment, launch);
         if level == SandboxLevel::None {
             return Ok(spec);
         }
@@ -473,6 +511,7 @@ impl Lives {
             read: [launch.read.as_slice(), launch.borrowed.as_slice()].concat(),
             write: launch.write.clone(),
             network: launch.network,
+            ports: launch.ports.clone(),
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
@@ -501,7 +540,7 @@ impl Lives {
         self: &Arc<Self>,
         key: ProcessKey,
         launch: &Launch,
-        mut orders: Orders,
+        orders: Orders,
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
@@ -520,7 +559,7 @@ impl Lives {
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                Some(order) = orders.recv() => Box::pin(self.obey(key, launch, *order)).await,
+                order = orders.next() => Box::pin(self.obey(key, launch, order)).await,
                 _ = tick.tick() => {
                     Box::pin(read::on(&*self.processes, key, &mut reading, say)).await;
                     Box::pin(self.look(key, launch, &mut look, say)).await;
@@ -615,8 +654,7 @@ impl Lives {
     /// Hands an order to whoever looks after the life, at once or as soon as somebody does.
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
-            // Closed: it has ended meanwhile.
-            let _ = one.orders.send(Box::new(order));
+            one.orders.put(order);
         }
     }
 

@@ -3,6 +3,7 @@
 //! It hears [`ToHive`] and says [`ToCortex`]. Work for an older epoch than it knows is dropped;
 //! an aborted effect's future is dropped, which kills what it started.
 
+mod letters;
 pub(crate) mod life;
 mod read;
 pub(crate) mod rooms;
@@ -25,11 +26,12 @@ use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::Clock;
 use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
+use overmind_core::trace::SpanId;
 use serde_json::Value;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use self::life::{Lives, Said, Say};
+use self::letters::Letters;
+use self::life::{Birth, Lives, Said, Say};
 use self::rooms::{Stays, Turn};
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
@@ -262,7 +264,10 @@ impl Hive {
         turn: Option<&Turn>,
         sessions: &Sessions,
     ) -> Done {
-        if let Some(at) = effect.not_before {
+        // A life is made ready first.
+        if let Some(at) = effect.not_before
+            && !matches!(effect.action, EffectAction::Live(_))
+        {
             self.clock.sleep_until(at).await;
         }
         failpoint::point("hive.before_effect");
@@ -294,13 +299,16 @@ impl Hive {
                     live: gathered.rest(),
                 }
             }
-            EffectAction::Model(request) => {
+            EffectAction::Model(mut request) => {
+                request.traceparent =
+                    assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect.id)));
                 let (reply, streamed) = Box::pin(self.ask(assignment, effect.id, &request)).await;
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
             }
             EffectAction::Live(launch) => {
-                let end = Box::pin(self.live(assignment, effect.id, &launch, token)).await;
+                let birth = Birth { token, not_before: effect.not_before };
+                let end = Box::pin(self.live(assignment, effect.id, &launch, birth)).await;
                 Done { result: EffectResult::Lived(end), streamed: Vec::new(), live: Vec::new() }
             }
             EffectAction::Room(act) => {
@@ -322,27 +330,26 @@ impl Hive {
         assignment: &Assignment,
         effect: EffectId,
         launch: &Launch,
-        token: Option<String>,
+        birth: Birth,
     ) -> LifeEnded {
         let Some(lives) = self.lives.clone() else {
             let reason = "this hive runs no commands".to_owned();
             return LifeEnded::lost(reason, self.clock.now());
         };
         // Words leave in their order, and all of them before the report of the end.
-        let (words, mut said) = mpsc::unbounded_channel();
-        let say: Say = Arc::new(move |word| {
-            let _ = words.send(Box::new(word));
-        });
+        let said = Arc::new(Letters::default());
+        let words = Arc::clone(&said);
+        let say: Say = Arc::new(move |word| words.put(word));
         let (session, epoch) = (assignment.session, assignment.epoch);
-        let life = lives.live(assignment, effect, launch, token, &say);
+        let life = lives.live(assignment, effect, launch, birth, &say);
         tokio::pin!(life);
         loop {
             tokio::select! {
                 biased;
-                Some(said) = said.recv() => self.pass_on(session, epoch, effect, *said).await,
+                word = said.next() => self.pass_on(session, epoch, effect, word).await,
                 end = &mut life => {
-                    while let Ok(said) = said.try_recv() {
-                        self.pass_on(session, epoch, effect, *said).await;
+                    while let Some(word) = said.take() {
+                        self.pass_on(session, epoch, effect, word).await;
                     }
                     return end;
                 }
@@ -537,6 +544,7 @@ fn context(assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolCon
         sandbox: assignment.sandbox,
         limits: SandboxLimits::default(),
         live,
+        traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
     }
 }
 

@@ -61,18 +61,13 @@ impl Default for Board {
     }
 }
 
-fn spread(key: &Key) -> usize {
-    let hash = blake3::hash(key.as_str().as_bytes());
-    usize::from(u16::from_be_bytes([hash.as_bytes()[0], hash.as_bytes()[1]]))
-}
-
 impl Board {
     fn turn(&self, key: &Key) -> &tokio::sync::Mutex<()> {
-        &self.turns[spread(key) % TURNS]
+        &self.turns[usize::from(key.bucket()) % TURNS]
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        &self.shards[spread(key) % SHARDS]
+        &self.shards[usize::from(key.bucket()) % SHARDS]
     }
 
     fn get(&self, key: &Key) -> Result<Arc<BoardEntry>, u64> {
@@ -188,11 +183,16 @@ impl Cortex {
                 return Err(EngineError::conflict(message));
             }
             stands_at(&key, live, write.version)?;
+            // A version is never given twice: who remembers the deleted key's is told apart.
+            let before = match &raw {
+                Some(raw) => raw.version,
+                None => self.store.board_past(ColonyId::DEFAULT, key.clone()).await?,
+            };
             let entry = Arc::new(BoardEntry {
                 colony: ColonyId::DEFAULT,
                 key: key.clone(),
                 value: write.value.clone(),
-                version: raw.as_ref().map_or(0, |raw| raw.version) + 1,
+                version: before + 1,
                 written_by: who.name.clone(),
                 workflow: write.workflow.clone(),
                 created_at: live.map_or(now, |live| live.created_at),

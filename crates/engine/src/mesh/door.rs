@@ -6,6 +6,7 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{BoardEntry, Mesh, MeshAct, MeshError};
+use overmind_core::trace::SpanId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -172,13 +173,24 @@ impl Engine {
                 Ok(json!({"count": shown.len(), "agents": shown}))
             }
             MeshAct::Spawn(wish) => {
-                let done = self.spawn_as(&who, wish, Some(effect)).await?;
+                let trail = self.trail_of(session).await?;
+                let trace = trail.map(|trail| trail.at(SpanId::of_effect(effect)));
+                let done = self.spawn_as(&who, wish, Some(effect), trace).await?;
                 Ok(json!({
                     "spawned": true, "agent_id": done.agent, "role": done.role,
                     "run_id": done.session.id, "name": done.session.name,
                     "spawned_by": done.spawned_by, "ttl": done.ttl,
                 }))
             }
+            MeshAct::Ask { question, wait_seconds } => {
+                let wait = Duration::from_secs(wait_seconds.min(30));
+                self.ask_people(session, effect, &question, wait).await
+            }
+            MeshAct::Answer { question, wait_seconds } => {
+                let wait = Duration::from_secs(wait_seconds.min(30));
+                self.read_answer(session, question, wait).await
+            }
+            MeshAct::CostLeft => self.cost_left(session).await,
             MeshAct::History { agent } => {
                 let (name, role, logs) = self.mesh_history_as(&who, &agent).await?;
                 Ok(json!({"agent_id": name, "role": role, "logs": logs}))

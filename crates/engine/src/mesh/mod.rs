@@ -5,6 +5,7 @@
 //! copy of what the store holds, or a count of it; a restart loses nothing.
 
 mod acl;
+pub(crate) mod ask;
 mod board;
 mod door;
 mod inform;
@@ -54,6 +55,7 @@ pub(crate) struct MeshState {
     registrations: Mutex<BTreeMap<AgentId, Arc<Registration>>>,
     /// Neither a session's agent nor its parent ever changes.
     lines: Mutex<HashMap<SessionId, Line>>,
+    pub(crate) questions: ask::Questions,
     /// Held over counting children and starting one.
     spawning: tokio::sync::Mutex<()>,
 }
@@ -62,6 +64,7 @@ impl MeshState {
     /// Reads what earlier lives have left.
     pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
         self.acl.load(store).await?;
+        self.questions.load(store).await?;
         self.mail.load(store, &self.post).await?;
         let mut after = None;
         loop {

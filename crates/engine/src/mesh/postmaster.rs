@@ -243,7 +243,7 @@ impl Engine {
         if policy != OnMessage::Start || !rows.is_empty() {
             return Brought::Nobody;
         }
-        let starter = Caller { name: "postmaster".into(), rights: Rights::Role(Role::Operator) };
+        let starter = Caller::new("postmaster", Rights::Role(Role::Operator));
         let draft = SessionDraft {
             agent: letter.to.to_string(),
             task: shown(letter),

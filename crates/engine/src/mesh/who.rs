@@ -166,7 +166,7 @@ impl Engine {
                 | Verb::Model
                 | Verb::Spawn => Role::Operator,
             };
-            return Caller { name: who.name.clone(), rights: Rights::Role(role) }.require(least);
+            return Caller::new(who.name.clone(), Rights::Role(role)).require(least);
         }
         if verdict.allowed {
             return Ok(());

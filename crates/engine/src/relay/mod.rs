@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use overmind_core::acl::Verb;
 use overmind_core::budget::{self, Ask, Spend};
 use overmind_core::command::Launch;
-use overmind_core::enclosure::Network;
+use overmind_core::enclosure::{DOOR_URL, Network};
 use overmind_core::ids::{AgentId, ColonyId, SessionId};
 use overmind_core::model::Models;
 use overmind_core::process::prompt::Provider;
@@ -25,9 +25,11 @@ use overmind_core::relay::{
     Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
 };
 use overmind_core::row::Role;
+use overmind_core::session::Spec;
+use overmind_core::trace::Trail;
 
-use self::tab::{Hold, Seen, Tab};
 pub use self::tab::{Relayed, RelayedBody};
+use self::tab::{Seen, Tab};
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::{BudgetError, Engine};
@@ -37,6 +39,8 @@ const MOST_OUTPUT: u64 = 128_000;
 /// Sessions whose agents are remembered.
 const MAX_KNOWN: usize = 10_000;
 
+/// The variable that says where commands reach this server's API, by its socket or by HTTP.
+pub const SERVER: &str = "OVERMIND_SERVER";
 /// The variable that says where commands reach this server by HTTP.
 pub const GATEWAY: &str = "OVERMIND_GATEWAY";
 
@@ -58,6 +62,7 @@ struct Party {
     colony: ColonyId,
     /// The models that it may name; `None`: all there are.
     models: Option<Arc<[String]>>,
+    trail: Option<Trail>,
 }
 
 /// What is remembered between calls.
@@ -78,7 +83,7 @@ impl Engine {
             return Ok((self.authenticate(token).await?, None));
         };
         let rights = Rights::Session { session: bound.session, epoch: bound.start };
-        let caller = Caller { name: bound.session.to_string(), rights };
+        let caller = Caller::new(bound.session.to_string(), rights);
         Ok((caller, Some(bound.service.name.clone())))
     }
 
@@ -97,7 +102,7 @@ impl Engine {
         &self,
         by: &Caller,
         only: Option<&str>,
-        call: Call,
+        mut call: Call,
     ) -> Result<Relayed, RelayError> {
         let upstreams = self.upstreams()?;
         if call.peek.background {
@@ -129,9 +134,10 @@ impl Engine {
                 }
             })?;
         }
-        let seen = Seen::of(&call, upstreams.capture());
         let ask = self.ask(by, &party, upstreams, &call, &hops);
-        let hold = Hold::reserve(self, ask.clone()).await.map_err(refused)?;
+        let seen = Seen::of(&call, upstreams.capture(), by.trace);
+        self.trace_call(by, party.trail, &ask, &mut call.headers);
+        let hold = self.budgets().reserve_early(ask.clone()).await.map_err(refused)?;
         let tab = Tab::new(self, ask, hold, seen);
         match upstreams.open(&call, &hops).await {
             Ok(answer) => Ok(tab.opened(answer, &hops)),
@@ -183,6 +189,7 @@ impl Engine {
                     agent: None,
                     colony: ColonyId::DEFAULT,
                     models: None,
+                    trail: None,
                 });
             }
             Rights::Session { session, .. } => *session,
@@ -205,14 +212,16 @@ impl Engine {
 
     async fn party_of(&self, session: SessionId) -> Result<Party, EngineError> {
         let row = self.find_session(session).await?;
-        let agent = self.spec_of(session).await?.agent;
+        let Spec { agent, trace, .. } = self.spec_of(session).await?;
+        let trail = Trail::of_session(session, trace, self.cortex.config.traced);
         let models = match agent.command {
             Some(command) if command.models.is_empty() => None,
             Some(command) => Some(command.models.into()),
             // A session of our own loop has its one model.
             None => Some([agent.model].into()),
         };
-        Ok(Party { session: Some(session), agent: Some(row.agent), colony: row.colony, models })
+        let agent = Some(row.agent);
+        Ok(Party { session: Some(session), agent, colony: row.colony, models, trail })
     }
 
     /// What a call may cost at most, wherever it goes.
@@ -310,18 +319,22 @@ impl Door {
     /// # Errors
     ///
     /// Why it cannot, though its agent wants it.
-    pub(crate) fn of(&self, launch: &Launch) -> Result<Option<&str>, String> {
+    pub(crate) fn of(&self, launch: &Launch, network: Network) -> Result<Option<&str>, String> {
         let own = launch.env.iter().chain(&launch.env_from).any(|(name, _)| {
             ["ANTHROPIC_", "OPENAI_", "CODEX_"].iter().any(|start| name.starts_with(start))
         });
-        let reaches = launch.network == Network::Host;
+        let server = match network {
+            Network::Mesh => Some(DOOR_URL),
+            Network::Host | Network::None => self.server.as_deref(),
+        };
+        let reaches = network != Network::None;
         let wanted = match (launch.gateway, launch.provider) {
             (Some(wanted), _) => wanted,
             (None, Provider::Claude) => self.anthropic && !own && reaches,
             (None, Provider::Codex) => self.openai && !own && reaches,
             (None, Provider::Raw | Provider::Lines) => false,
         };
-        match (&self.server, wanted) {
+        match (server, wanted) {
             (_, false) => Ok(None),
             (Some(server), true) => Ok(Some(server)),
             (None, true) if launch.gateway.is_none() => Ok(None),

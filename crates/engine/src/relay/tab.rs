@@ -1,17 +1,18 @@
 //! What a call came to: counted while its answer passes, and settled once.
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use overmind_core::budget::{Ask, CallRecord, Content, Ended, Spend};
+use http::HeaderMap;
+use overmind_core::budget::{Ask, Asked, CallRecord, Content, Ended, Spend};
 use overmind_core::model::{Models, Usage};
 use overmind_core::relay::{Answer, Call, Cut, Dialect, Endpoint, Hop, Pieces, Refusal};
+use overmind_core::trace::Traceparent;
 
-use crate::{BudgetError, Budgets, Engine, Tasks, Ticket};
+use crate::Engine;
+use crate::budgets::Hold;
 
 /// What is kept of a request for its record.
 #[derive(Debug)]
@@ -22,16 +23,30 @@ pub(super) struct Seen {
     /// Bytes of each text that are kept; 0 is none.
     capture: usize,
     request: Option<Content>,
+    asked: Asked,
+}
+
+/// Headers by which programs name their own session.
+const CLIENT_SESSIONS: [&str; 3] = ["x-claude-code-session-id", "session_id", "session-id"];
+/// Longest such name that is kept, in bytes.
+const MAX_CLIENT_SESSION: usize = 128;
+
+/// What a program calls its own session. It is shown to people: printable, and short.
+fn client_session(headers: &HeaderMap) -> Option<String> {
+    let named = CLIENT_SESSIONS.iter().find_map(|name| headers.get(*name))?.to_str().ok()?;
+    let fits = !named.is_empty() && named.len() <= MAX_CLIENT_SESSION;
+    (fits && named.bytes().all(|b| b.is_ascii_graphic())).then(|| named.to_owned())
 }
 
 impl Seen {
-    pub(super) fn of(call: &Call, capture: usize) -> Self {
+    pub(super) fn of(call: &Call, capture: usize, trace: Option<Traceparent>) -> Self {
         let request = (capture > 0).then(|| {
             let mut said = Said::default();
             said.hear(&call.body, capture);
             said.content()
         });
-        Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request }
+        let asked = Asked { client_session: client_session(&call.headers), trace };
+        Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request, asked }
     }
 }
 
@@ -57,83 +72,8 @@ impl Said {
     }
 }
 
-/// What was reserved for a call.
-pub(super) enum Hold {
-    /// It is on disk.
-    Durable(Ticket),
-    /// It was decided and is on its way to the disk, which nobody has to wait for: no limit
-    /// applies to the call.
-    Early(Early),
-}
-
-type Reserving = Pin<Box<dyn Future<Output = Result<Ticket, BudgetError>> + Send>>;
-
-/// A reservation under way. Dropped, it counts at its worst like any ticket.
-pub(super) struct Early {
-    reserving: Option<Reserving>,
-    tasks: Tasks,
-}
-
-impl Drop for Early {
-    fn drop(&mut self) {
-        if let Some(reserving) = self.reserving.take() {
-            // The ticket is dropped when it is there.
-            self.tasks.spawn(move |_| async move { drop(reserving.await) });
-        }
-    }
-}
-
-impl Hold {
-    /// Reserves for a call. Waits for the disk where a limit applies.
-    pub(super) async fn reserve(engine: &Engine, ask: Ask) -> Result<Self, BudgetError> {
-        let budgets = engine.budgets().clone();
-        let bounded = budgets.is_bounded(&ask).await?;
-        let mut reserving: Reserving = Box::pin(async move { budgets.reserve(ask).await });
-        if bounded {
-            return Ok(Self::Durable(reserving.await?));
-        }
-        // Asked once: an emergency stop refuses at once, and all else is in the queue now.
-        match (&mut reserving).now_or_never() {
-            Some(done) => Ok(Self::Durable(done?)),
-            None => {
-                let tasks = engine.backstage.clone();
-                Ok(Self::Early(Early { reserving: Some(reserving), tasks }))
-            }
-        }
-    }
-
-    /// Ends the call: `None` when nothing of it is billed. Its place in the queue is what counts,
-    /// so nobody waits for the disk here.
-    fn end(self, budgets: Budgets, spend: Option<Spend>, record: CallRecord) {
-        match self {
-            Self::Durable(ticket) => {
-                let _ = match spend {
-                    Some(spend) => budgets.settle(ticket, spend, record).now_or_never(),
-                    None => budgets.release(ticket, record).now_or_never(),
-                };
-            }
-            Self::Early(mut early) => {
-                let Some(reserving) = early.reserving.take() else { return };
-                early.tasks.spawn(move |_| async move {
-                    let done = match reserving.await {
-                        Ok(ticket) => match spend {
-                            Some(spend) => budgets.settle(ticket, spend, record).await,
-                            None => budgets.release(ticket, record).await,
-                        },
-                        Err(err) => Err(err),
-                    };
-                    if let Err(err) = done {
-                        tracing::error!(error = %err, "a model call is not in the books");
-                    }
-                });
-            }
-        }
-    }
-}
-
 /// An open bill.
 pub(super) struct Tab {
-    budgets: Budgets,
     models: Arc<dyn Models>,
     ask: Ask,
     hold: Hold,
@@ -143,14 +83,7 @@ pub(super) struct Tab {
 
 impl Tab {
     pub(super) fn new(engine: &Engine, ask: Ask, hold: Hold, seen: Seen) -> Self {
-        Self {
-            budgets: engine.budgets().clone(),
-            models: Arc::clone(&engine.models),
-            ask,
-            hold,
-            seen,
-            began: Instant::now(),
-        }
+        Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
     /// Ends it: nobody answered.
@@ -160,7 +93,8 @@ impl Tab {
         record.status = refusal.status(dialect);
         record.total_ms = ms(self.began);
         record.request = self.seen.request;
-        self.hold.end(self.budgets, None, record);
+        record.asked = self.seen.asked;
+        self.hold.end(None, record);
     }
 
     pub(super) fn opened(self, answer: Answer, hops: &[Hop]) -> Relayed {
@@ -182,7 +116,7 @@ impl Tab {
 #[derive(Debug)]
 pub struct Relayed {
     pub status: u16,
-    pub headers: http::HeaderMap,
+    pub headers: HeaderMap,
     pub body: RelayedBody,
 }
 
@@ -245,7 +179,7 @@ impl RelayedBody {
     fn settle(&mut self, ended: Ended) {
         let Some(open) = self.open.take() else { return };
         let Open { tab, hop, status, first_byte_ms } = *open;
-        let Tab { budgets, models, ask, hold, seen, began } = tab;
+        let Tab { models, ask, hold, seen, began } = tab;
         let mut record = CallRecord::of(&ask, ended);
         record.provider.clone_from(&hop.provider);
         record.model.clone_from(&hop.model);
@@ -254,16 +188,17 @@ impl RelayedBody {
         record.first_byte_ms = Some(first_byte_ms);
         record.total_ms = ms(began);
         record.request = seen.request;
+        record.asked = seen.asked;
         if seen.capture > 0 {
             record.response = Some(std::mem::take(&mut self.said).content());
         }
         if status >= 400 {
             record.ended = Ended::Failed;
-            hold.end(budgets, None, record);
+            hold.end(None, record);
             return;
         }
         if !seen.endpoint.is_billed() {
-            hold.end(budgets, Some(Spend::NONE), record);
+            hold.end(Some(Spend::NONE), record);
             return;
         }
         let mut tally = self.pieces.tally();
@@ -278,7 +213,7 @@ impl RelayedBody {
         let Usage { input_tokens, output_tokens, .. } = record.usage;
         let cost = models.upstreams().and_then(|all| all.cost(&hop, &record.usage));
         let spend = Spend { microusd: cost, tokens: input_tokens.saturating_add(output_tokens) };
-        hold.end(budgets, Some(spend), record);
+        hold.end(Some(spend), record);
     }
 }
 

@@ -86,29 +86,33 @@ impl Rates {
     }
 }
 
-/// In whose name a call is made.
-struct For {
+/// Somebody who may call one service, and in whose name. The proof that a token was looked at.
+#[derive(Clone, Debug)]
+pub struct ServiceCaller {
+    service: String,
     session: Option<SessionId>,
     agent: Option<String>,
 }
 
 impl Engine {
-    /// Calls a service with its key placed. `token`: a placeholder for this very service, a
-    /// session's own token, or an admin's.
+    /// Calls the service that `who` may call, with its key placed.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] without a grant;
-    /// [`EngineError::Invalid`] for what may not be called; [`EngineError::Busy`] beyond the
-    /// service's rate; [`EngineError::Unavailable`] without a key, or when the service does not
-    /// answer.
+    /// [`EngineError::NotFound`] for the service, and [`EngineError::Forbidden`] when it is not the
+    /// one that `who` was asked about; [`EngineError::Invalid`] for what may not be called;
+    /// [`EngineError::Busy`] beyond the service's rate; [`EngineError::Unavailable`] without a key,
+    /// or when the service does not answer.
     pub async fn service_call(
         &self,
-        token: &str,
+        who: &ServiceCaller,
         call: ServiceCall,
     ) -> Result<ServiceReply, EngineError> {
         let vault = Arc::clone(&self.vault);
-        let who = self.called_by(token, &call.service).await?;
+        if call.service != who.service {
+            let message = format!("this was permission for `{}` alone", who.service);
+            return Err(EngineError::Forbidden { message });
+        }
         let found = vault.service(&call.service);
         let service = found.ok_or_else(|| EngineError::not_found("Service"))?;
         let method = Method::parse(&call.method).ok_or_else(|| {
@@ -181,7 +185,7 @@ impl Engine {
         if let Some(key) = key
             && masked(&mut handed_on, &key)
         {
-            self.alarmed(&service, &who).await?;
+            self.alarmed(&service, who).await?;
         }
         Ok(handed_on)
     }
@@ -195,18 +199,29 @@ impl Engine {
         self.vault.resolve_placeholder(token).await.ok_or_else(wrong).map(Some)
     }
 
-    /// Who calls, if they may.
-    async fn called_by(&self, token: &str, service: &str) -> Result<For, EngineError> {
+    /// Who calls a service, if they may. `token`: a placeholder for this very service, a session's
+    /// own token, or an admin's. Asked before anything is read or told: also whether there is such
+    /// a service is nobody else's business.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] without a grant.
+    pub async fn service_caller(
+        &self,
+        token: &str,
+        service: &str,
+    ) -> Result<ServiceCaller, EngineError> {
+        let caller = |session, agent| ServiceCaller { service: service.to_owned(), session, agent };
         if let Some(bound) = self.placeholder(token).await? {
             if bound.service.name != service {
                 let message = format!("this placeholder is for `{}` alone", bound.service.name);
                 return Err(EngineError::Forbidden { message });
             }
             self.permit_beside(bound.session, Verb::Api, service, "cannot access").await?;
-            return Ok(For { session: Some(bound.session), agent: Some(bound.agent_name) });
+            return Ok(caller(Some(bound.session), Some(bound.agent_name)));
         }
-        let caller = self.authenticate(token).await?;
-        match caller.rights {
+        let proved = self.authenticate(token).await?;
+        match proved.rights {
             Rights::Session { session, .. } => {
                 let row = self.cortex.store.session_fetch(session).await?;
                 let row = row.ok_or_else(|| EngineError::not_found("Run"))?;
@@ -221,17 +236,17 @@ impl Engine {
                     return Err(EngineError::Forbidden { message });
                 }
                 self.permit_beside(session, Verb::Api, service, "cannot access").await?;
-                Ok(For { session: Some(session), agent: Some(agent) })
+                Ok(caller(Some(session), Some(agent)))
             }
             Rights::Role(_) => {
-                caller.require(Role::Admin)?;
-                Ok(For { session: None, agent: None })
+                proved.require(Role::Admin)?;
+                Ok(caller(None, None))
             }
         }
     }
 
     /// A service gave its own key away.
-    async fn alarmed(&self, service: &Service, who: &For) -> Result<(), EngineError> {
+    async fn alarmed(&self, service: &Service, who: &ServiceCaller) -> Result<(), EngineError> {
         let ts = self.vault.parts.clock.now();
         tracing::warn!(service = service.name, "an answer of a service repeated its key");
         let payload = json!({

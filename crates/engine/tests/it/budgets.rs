@@ -14,7 +14,7 @@ use overmind_core::budget::{
 };
 use overmind_core::ids::{ColonyId, LimitId, SessionId};
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
-use overmind_core::model::Usage;
+use overmind_core::model::{ModelFailure, ModelReply, Usage};
 use overmind_core::row::SessionStatus;
 use overmind_core::store::{EventQuery, Page, StreamId};
 use overmind_core::time::{Clock, Timestamp};
@@ -27,7 +27,8 @@ use tempfile::TempDir;
 
 use crate::world::World;
 
-/// A dollar for a million tokens, in and out; models called `odd` have no price.
+/// A dollar for a million tokens, in and out; models called `odd` have no price, those called `free`
+/// cost nothing.
 #[derive(Debug)]
 struct Flat;
 
@@ -41,7 +42,8 @@ impl Prices for Flat {
     }
 
     fn price(&self, _provider: &str, model: &str) -> Option<Price> {
-        (!model.starts_with("odd")).then_some(FLAT)
+        let price = if model.starts_with("free") { Price::FREE } else { FLAT };
+        (!model.starts_with("odd")).then_some(price)
     }
 
     fn table(&self) -> Vec<PriceRow> {
@@ -542,4 +544,45 @@ async fn more_than_was_reserved_is_counted_and_told() {
     let events = bank.world.store.events(query).await.unwrap();
     assert_eq!(events[0].value()["above_reservation"], true);
     let _: Timestamp = events[0].ts;
+}
+
+/// A reply that costs nothing.
+fn free(reply: Result<ModelReply, ModelFailure>) -> Result<ModelReply, ModelFailure> {
+    reply.map(|reply| ModelReply { cost_microusd: Some(0), ..reply })
+}
+
+#[tokio::test]
+async fn ends_of_free_calls_are_gathered_and_there_for_whoever_looks() {
+    let models = FakeModels::new([calls(&[("look", json!({}))]), says("done")].map(free));
+    let bank = Bank::new(models).await;
+    let agent = bank.world.agent("free", |_| ()).await;
+    let run = bank.world.run(&agent, "look").await;
+    bank.world.ended(run).await;
+    let page = || Page { limit: 10, after: None };
+    // The clock stands still, so the moment in which they are gathered does not pass.
+    let written = bank.world.store.call_list(Some(run), page()).await.unwrap();
+    assert_eq!(written.len(), 0, "no commit of their own was made for these");
+    let listed = bank.world.engine.call_list(&bank.world.by, Some(run), page()).await.unwrap();
+    assert_eq!(listed.len(), 2);
+    assert_eq!(bank.world.store.call_list(Some(run), page()).await.unwrap(), listed);
+}
+
+#[tokio::test]
+async fn ends_of_free_calls_are_written_when_their_moment_is_over_or_the_engine_ends() {
+    let bank = Bank::new(FakeModels::new([says("a"), says("b")].map(free))).await;
+    let agent = bank.world.agent("free", |_| ()).await;
+    let page = || Page { limit: 10, after: None };
+    let first = bank.world.run(&agent, "one").await;
+    bank.world.ended(first).await;
+    let wait = async {
+        while bank.world.store.call_list(Some(first), page()).await.unwrap().is_empty() {
+            bank.clock.advance(Duration::from_millis(10));
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("written in time");
+    let second = bank.world.run(&agent, "two").await;
+    bank.world.ended(second).await;
+    let bank = bank.restart(FakeModels::new([])).await;
+    assert_eq!(bank.world.store.call_list(Some(second), page()).await.unwrap().len(), 1);
 }

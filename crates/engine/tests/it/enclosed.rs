@@ -224,7 +224,7 @@ async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_befor
     let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
     let granted = command(|command| {
         command.read = vec!["/opt/node".into()];
-        command.network = Network::None;
+        command.network = Some(Network::None);
     });
     let agent = world.agent("m", |draft| boxed(draft, granted)).await;
     let run = world.run(&agent, "now").await;

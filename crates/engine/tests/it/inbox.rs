@@ -87,7 +87,7 @@ fn words(message: &str) -> InboxAnswer {
 }
 
 fn person(name: &str) -> Caller {
-    Caller { name: name.into(), rights: Rights::Role(Role::Operator) }
+    Caller::new(name, Rights::Role(Role::Operator))
 }
 
 #[tokio::test]
@@ -208,9 +208,9 @@ async fn an_answer_must_be_of_the_items_kind_and_of_somebody_who_may() {
         other => panic!("{other:?}"),
     };
     assert_eq!(invalid(engine.inbox_answer(&world.by, item.id, words("yes")).await), "decision");
-    let viewer = Caller { name: "v".into(), rights: Rights::Role(Role::Viewer) };
+    let viewer = Caller::new("v", Rights::Role(Role::Viewer));
     // The session's own token: a model that holds it cannot let itself go.
-    let own = Caller { name: run.to_string(), rights: Rights::Session { session: run, epoch: 1 } };
+    let own = Caller::new(run.to_string(), Rights::Session { session: run, epoch: 1 });
     for by in [&viewer, &own] {
         for answer in [approve(), deny("no"), words("yes")] {
             let refused = engine.inbox_answer(by, item.id, answer.clone()).await;

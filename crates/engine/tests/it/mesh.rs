@@ -61,7 +61,7 @@ async fn at_work(world: &World, name: &str) -> (SessionId, Caller) {
 }
 
 fn of(session: SessionId) -> Caller {
-    Caller { name: session.to_string(), rights: Rights::Session { session, epoch: 1 } }
+    Caller::new(session.to_string(), Rights::Session { session, epoch: 1 })
 }
 
 fn value(value: Value) -> BoardWrite {
@@ -100,6 +100,36 @@ async fn keys_are_written_compared_and_deleted_and_each_change_is_one_event() {
     let long = "x".repeat(300_000);
     let err = engine.board_put(by, None, "a", value(json!(long))).await.unwrap_err();
     assert!(matches!(err, EngineError::Invalid { .. }), "{err:?}");
+    world.check(&[]).await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_deleted_goes_on_and_no_version_comes_twice() {
+    let world = world([]).await;
+    let (engine, by) = (&world.engine, &world.by);
+    let write = |version, n| BoardWrite { version: Some(version), ..value(json!(n)) };
+    engine.board_put(by, None, "k", value(json!(1))).await.unwrap();
+    engine.board_put(by, None, "k", value(json!(2))).await.unwrap();
+    engine.board_delete(by, None, "k", Some(2)).await.unwrap();
+    // Only if it is not there: that is version 0, as ever.
+    let again = engine.board_put(by, None, "k", write(0, 3)).await.unwrap();
+    assert_eq!((again.version, &again.value), (3, &json!(3)));
+    // Whoever read the first life's version 2 (or 1) has not read this one.
+    for stale in [1, 2] {
+        let err = engine.board_put(by, None, "k", write(stale, 9)).await.unwrap_err();
+        assert_eq!(err, EngineError::conflict(format!("`k` stands at version 3, not {stale}")));
+    }
+    // Nor across what time ends.
+    let brief = BoardWrite { ttl: Some(1), ..write(3, 4) };
+    assert_eq!(engine.board_put(by, None, "k", brief).await.unwrap().version, 4);
+    let mut mesh = engine.mesh_watch();
+    let swept = async {
+        while !kinds(&world).await.contains(&"blackboard.expired".to_owned()) {
+            let _ = mesh.changed().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), swept).await.expect("the sweep comes");
+    assert_eq!(engine.board_put(by, None, "k", write(0, 5)).await.unwrap().version, 5);
     world.check(&[]).await;
 }
 
@@ -220,7 +250,7 @@ async fn an_agent_is_its_token_and_the_matrix_decides() {
     assert!(engine.acl_put(&world.by, "ann", Some(own), Some(0)).await.is_err(), "it is at 1");
     engine.acl_put(&world.by, "ann", None, Some(version)).await.unwrap();
     assert!(engine.board_get(&ann, None, "notes/a").await.is_ok());
-    let viewer = Caller { name: "eve".into(), rights: Rights::Role(Role::Viewer) };
+    let viewer = Caller::new("eve", Rights::Role(Role::Viewer));
     assert!(engine.board_get(&viewer, None, "notes/a").await.is_ok());
     assert!(engine.board_put(&viewer, None, "notes/a", put).await.is_err());
     let (name, verdict) = engine.acl_can(&ann, None, Verb::Read, "notes/x").await.unwrap();

@@ -164,6 +164,41 @@ async fn a_session_token_reaches_its_own_session_while_it_lives() {
 }
 
 #[tokio::test]
+async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
+    for _ in 0..10 {
+        let models = FakeModels::new([calls(&[("hang", json!({}))])]);
+        let world = World::new(FakeTools::ok(), models).await;
+        let agent = world.agent("gpt-test", |_| ()).await;
+        let run = world.run(&agent, "x").await;
+        world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+        let token = world.engine.session_token(run, 1);
+        let in_use = async {
+            let mut used = 0;
+            loop {
+                // Read before the token is tried: whoever has seen the end is not let in.
+                let row = world.store.session_fetch(run).await.unwrap().unwrap();
+                let good = world.engine.authenticate(&token).await.is_ok();
+                if row.status.is_terminal() {
+                    assert!(!good, "it opened something after its session's end");
+                    return used;
+                }
+                used += u32::from(good);
+            }
+        };
+        let end = async {
+            // Known by then, and asked for without a pause.
+            for _ in 0..50 {
+                assert!(world.engine.authenticate(&token).await.is_ok());
+            }
+            world.engine.session_cancel(&world.by, run).await.unwrap();
+            assert!(world.engine.authenticate(&token).await.is_err());
+        };
+        let (used, ()) = tokio::join!(in_use, end);
+        assert!(used > 0);
+    }
+}
+
+#[tokio::test]
 async fn only_an_admin_works_outside_the_workspace() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;

@@ -507,7 +507,7 @@ async fn leaks_are_told_to_operators_and_mended_by_admins() {
     assert_eq!(room.closed.unwrap().leaks.len(), 2);
     assert!(house.world.kinds(run).await.contains(&"room.leaked".to_owned()));
     let engine = &house.world.engine;
-    let caller = |role| Caller { name: "key".into(), rights: Rights::Role(role) };
+    let caller = |role| Caller::new("key", Rights::Role(role));
     assert_eq!(engine.rooms_leaks(&caller(Role::Operator)).await.unwrap().len(), 2);
     let refused = [
         engine.rooms_leaks(&caller(Role::Viewer)).await,

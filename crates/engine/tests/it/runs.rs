@@ -1,6 +1,9 @@
 //! Sessions from start to end.
 
+use std::sync::{Arc, Mutex};
+
 use overmind_core::row::{SessionStatus, StepKind};
+use overmind_core::store::StreamId;
 use overmind_core::tool::ToolOutcome;
 use overmind_engine::request::SessionDraft;
 use overmind_testkit::ports::{FakeModels, FakeTools, calls, says};
@@ -164,4 +167,60 @@ impl World {
     ) -> overmind_core::Fut<'a, overmind_core::ids::SessionId> {
         Box::pin(async move { self.run(agent, &task).await })
     }
+}
+
+/// What the first commit that tells of a new run tells of it, while `busy` others run.
+async fn first_commit(busy: u32) -> usize {
+    let dir = Arc::new(tempfile::TempDir::new().unwrap());
+    let models = FakeModels::new((0..=busy).map(|_| calls(&[("hang", json!({}))])));
+    let world = World::at(dir, FakeTools::ok(), models, 1).await;
+    let agent = world.agent("gpt-test", |_| ()).await;
+    for _ in 0..busy {
+        let run = world.run(&agent, "be busy").await;
+        world.until(run, &[SessionStatus::Running]).await;
+    }
+    let groups = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&groups);
+    world.store.listen(Box::new(move |places| seen.lock().unwrap().push(places.to_vec())));
+    let run = world.run(&agent, "begin").await;
+    let groups = groups.lock().unwrap().clone();
+    let of_run =
+        |group: &&Vec<_>| group.iter().any(|(stream, _)| *stream == StreamId::Session(run));
+    let first = groups.iter().find(of_run).expect("it is written when this answers");
+    first.iter().filter(|(stream, _)| *stream == StreamId::Session(run)).count()
+}
+
+#[tokio::test]
+async fn a_run_for_which_there_is_room_begins_in_the_commit_that_makes_it() {
+    assert!(first_commit(0).await > 1);
+    assert_eq!(first_commit(1).await, 1, "it waits for its turn");
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_leaves_nothing_of_the_run_that_wanted_it() {
+    let dir = Arc::new(tempfile::TempDir::new().unwrap());
+    let models = FakeModels::new([calls(&[("hang", json!({}))]), says("done"), says("done")]);
+    let world = World::at(dir, FakeTools::ok(), models, 2).await;
+    let agent = world.agent("gpt-test", |_| ()).await;
+    let named = |name: &str| SessionDraft {
+        agent: agent.clone(),
+        task: "go".into(),
+        name: Some(name.into()),
+        parent: None,
+        command: None,
+        sandbox: None,
+        room: None,
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
+    };
+    let first = world.engine.session_create(&world.by, named("one")).await.unwrap().value.id;
+    world.until(first, &[SessionStatus::Running]).await;
+    for _ in 0..3 {
+        let refused = world.engine.session_create(&world.by, named("one")).await;
+        assert!(matches!(refused, Err(overmind_engine::EngineError::Conflict { .. })));
+    }
+    // Of the two places one is free still: those that were refused have given theirs back.
+    let second = world.engine.session_create(&world.by, named("two")).await.unwrap().value.id;
+    assert_eq!(world.ended(second).await.status, SessionStatus::Succeeded);
 }

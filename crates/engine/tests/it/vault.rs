@@ -137,7 +137,7 @@ async fn uses_are_told_once_a_minute_and_all_of_them_are_counted() {
 #[tokio::test]
 async fn only_admins_change_or_see_what_is_in_the_vault() {
     let world = world().await;
-    let by = Caller { name: "op".into(), rights: Rights::Role(overmind_core::row::Role::Operator) };
+    let by = Caller::new("op", Rights::Role(overmind_core::row::Role::Operator));
     let engine = &world.engine;
     let forbidden =
         |err: EngineError| assert!(matches!(err, EngineError::Forbidden { .. }), "{err}");

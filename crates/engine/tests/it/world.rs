@@ -158,6 +158,7 @@ impl World {
                 max_running_per_agent: max_running,
                 max_running_per_colony: max_running,
                 approval_ttl,
+                traced: false,
                 propose_after: 3,
                 workspace: dir.path().to_owned(),
                 token_key: [7; 32],

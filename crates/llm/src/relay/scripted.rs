@@ -46,6 +46,7 @@ pub(super) async fn answer(
         reasoning_effort: None,
         idle_timeout: limits.idle,
         total_timeout: limits.total,
+        traceparent: None,
     };
     let reply = cassette::play(&gateway.config, &gateway.tapes, name, &request, &|_| {}).await;
     let reply = reply.map_err(|failure| {

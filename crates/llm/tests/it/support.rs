@@ -87,6 +87,7 @@ pub(crate) fn ask(model: &str, messages: Vec<Message>) -> ModelRequest {
         reasoning_effort: None,
         idle_timeout: Duration::from_secs(20),
         total_timeout: Duration::from_secs(40),
+        traceparent: None,
     }
 }
 

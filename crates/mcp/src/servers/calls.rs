@@ -350,7 +350,7 @@ impl McpServers {
             let (progress, total) = (report.progress, report.total);
             context.live.say(Live::Progress { progress, total, message: message.as_deref() });
         };
-        let called = link.call(tool, args, &config.limits, &report).await;
+        let called = link.call(tool, args, context.traceparent, &config.limits, &report).await;
         let answer = called.map_err(|err| match err {
             CallError::Transport(why) => Not::transport(why),
             CallError::Refused(why) => Not { code: "mcp_tool_error", why: clean(&why).0 },

@@ -110,6 +110,7 @@ impl Bench {
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
             live,
+            traceparent: None,
         }
     }
 

@@ -33,6 +33,8 @@ pub enum StartError {
     Policy(#[from] overmind_policy::PolicyError),
     #[error(transparent)]
     Mcp(#[from] overmind_mcp::McpError),
+    #[error("the configuration of telemetry: {0}")]
+    Telemetry(#[from] overmind_telemetry::ConfigError),
     #[error(transparent)]
     Processes(#[from] overmind_core::process::ProcessError),
     #[error(transparent)]
@@ -61,7 +63,7 @@ impl StartError {
             Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
             Self::Prices(_) => Some("`overmind prices` checks the file without a server".into()),
             Self::Policy(_) => Some("`overmind policy show --policy FILE` checks one without a server".into()),
-            Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) => Some("`overmind config show` says where it comes from".into()),
+            Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) | Self::Telemetry(_) => Some("`overmind config show` says where it comes from".into()),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! order: stop accepting, finish requests, let sessions come to their last durable step, close
 //! the store, let go of the data directory. `up`, the demo and the whole-product tests use it.
 
+mod agents;
 pub mod clock;
 mod error;
 pub mod failpoints;
@@ -15,8 +16,9 @@ pub mod permissions;
 pub mod prices;
 mod rooms;
 pub mod signals;
+mod telemetry;
 mod tools;
-mod vault;
+pub(crate) mod vault;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::store::Store;
+use overmind_core::telemetry::Exports;
 use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
@@ -40,6 +43,7 @@ use overmind_engine::{Caller, Engine, MeshDoor};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
+use overmind_telemetry::Telemetry;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -74,6 +78,7 @@ pub struct App {
     /// Tells when the server has ended, asked or not.
     ended: CancellationToken,
     housekeeping: Housekeeping,
+    telemetry: Option<Telemetry>,
     // Last: the directory is let go when everything else is gone.
     lock: DataLock,
 }
@@ -97,7 +102,7 @@ impl App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
 
         // Bound first: a port that is taken should not cost the opening of a large store.
-        let listeners = listen(&config).await?;
+        let mut listeners = listen(&config).await?;
         let store = Arc::new(open_store(&config, admin.expose())?);
         let notary = Some(store.notary());
         let sandboxes = Sandboxes::new(
@@ -129,15 +134,18 @@ impl App {
             .with_source(Arc::clone(&mcp) as Arc<dyn ToolSource>)
             .expect("no built-in tool has a dot in its name");
         let processes = processes(&config)?;
-        // They speak to the API by its socket, where there is one.
+        let agents = agents::listen(&config).await;
+        // They speak to the API by its socket, where there is one and they have the host's network.
         let enclosures = Enclosures::new(
             overmind_sandbox::Options { notary: Some(store.notary()), ..sandbox_options(&config) },
             config.data.homes(),
             config.socket.iter().cloned().collect(),
+            agents.as_ref().map(|agents| agents.path.clone()),
         );
         let rooms = rooms::open(&config, &clock);
         let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
+        let (told, addresses) = (telemetry::head(&*store).await?, Arc::clone(&models));
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
             models: Arc::clone(&models) as Arc<dyn Models>,
@@ -163,10 +171,12 @@ impl App {
                 environment: environment(&config, &listeners),
                 credentials: credentials(&config).with_vault(vault),
                 canaries: canaries.clone(),
+                traced: config.telemetry.is_some(),
             },
         })
         .await?;
         door.open(engine.clone());
+        let telemetry = telemetry::start(&config, &store, &engine, &clock, told, addresses)?;
         permissions::load(&config.permissions, &engine).await?;
 
         let server_file = ServerFile {
@@ -179,9 +189,10 @@ impl App {
             socket: config.socket.clone(),
             started_at: clock.now().to_string(),
         };
+        listeners.extend(agents.map(|agents| agents.listener));
         let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
-        let serving =
-            Server::new(engine.clone(), server_config(&config)).serve(listeners, closing.clone());
+        let serving = Server::new(engine.clone(), server_config(&config, telemetry.as_ref()))
+            .serve(listeners, closing.clone());
         let done = ended.clone().drop_guard();
         #[expect(clippy::disallowed_methods, reason = "its handle is kept and awaited in `stop`")]
         let server = tokio::spawn(async move {
@@ -214,6 +225,7 @@ impl App {
             server,
             ended,
             housekeeping,
+            telemetry,
             lock,
         })
     }
@@ -274,6 +286,7 @@ impl App {
             closing,
             server,
             housekeeping,
+            telemetry,
             lock,
             ..
         } = self;
@@ -295,16 +308,19 @@ impl App {
                 0
             }
         };
+        // Told to its end when everything is written, and before the store is closed.
+        let telemetry = std::sync::Mutex::new(telemetry);
+        let told = || telemetry::stop(&telemetry);
         let mut sessions = None;
         if !hurry {
             tokio::select! {
-                cut = engine.drain(config.drain) => sessions = Some(cut),
+                cut = engine.drain_and(config.drain, told()) => sessions = Some(cut),
                 () = &mut now => {}
             }
         }
         let sessions = match sessions {
             Some(cut) => cut,
-            None => engine.drain(Duration::ZERO).await,
+            None => engine.drain_and(Duration::ZERO, told()).await,
         };
         door.close();
         mcp.shutdown().await;
@@ -537,7 +553,7 @@ fn providers(config: &Config) -> Vec<String> {
     names
 }
 
-fn server_config(config: &Config) -> ServerConfig {
+fn server_config(config: &Config, telemetry: Option<&Telemetry>) -> ServerConfig {
     let keys = [
         ("openai", settings::OPENAI_API_KEY),
         ("anthropic", settings::ANTHROPIC_API_KEY),
@@ -558,6 +574,7 @@ fn server_config(config: &Config) -> ServerConfig {
         drain_grace: config.drain,
         provider_keys,
         version: env!("CARGO_PKG_VERSION"),
+        exports: telemetry.map(|told| Arc::clone(told.counts()) as Arc<dyn Exports>),
         ..ServerConfig::default()
     }
 }

@@ -42,10 +42,7 @@ pub(super) async fn open(
             None
         }
     };
-    let options = overmind_vault::Options {
-        passphrase,
-        ..overmind_vault::Options::new(&config.vault_key_file)
-    };
+    let options = overmind_vault::Options { passphrase, ..places(config) };
     let parts = VaultParts {
         store: Arc::clone(store) as Arc<dyn Store>,
         rows: Arc::clone(store) as Arc<dyn VaultRows>,
@@ -61,6 +58,14 @@ pub(super) async fn open(
         token_key,
     };
     Ok(Vault::open(parts).await?)
+}
+
+/// Where the master keys are, without what opens them.
+pub(crate) fn places(config: &Config) -> overmind_vault::Options {
+    overmind_vault::Options {
+        keyring: config.vault_keyring.as_ref().map(overmind_vault::Keyring::new),
+        ..overmind_vault::Options::new(&config.vault_key_file)
+    }
 }
 
 fn of_file(file: &Path) -> Result<Secret, String> {

@@ -33,6 +33,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         sandbox: SandboxLevel::Namespace,
         limits: SandboxLimits::default(),
         live: LiveSink::default(),
+        traceparent: None,
     };
     let rounds = setting.count(20_000);
     let page = "word ".repeat(20_000);

@@ -14,8 +14,10 @@ mod engine;
 mod floors;
 mod gateway;
 mod http;
+mod litellm;
 mod lives;
 mod memory;
+mod mesh;
 mod policy;
 mod process;
 mod relay;
@@ -187,6 +189,7 @@ pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
             .as_deref()
             .map(|model| memory::Sources { model, manual: &args.manual })
             .as_ref(),
+        args.litellm.as_deref(),
     )))?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     show(cx, &figures, &left_out.into_inner(), home.path())
@@ -225,6 +228,9 @@ const GATEWAY: &[&str] =
 const RELAY: &[&str] = &[
     "relay latency p50",
     "relay latency p99",
+    "relay paced p50",
+    "relay paced p99",
+    "relay processor time",
     "relay requests",
     "relay first byte p50",
     "relay streams failed",
@@ -243,6 +249,16 @@ const SANDBOX: &[&str] = &[
     "microvm emulated call p50",
     "microvm emulated call that boots",
 ];
+
+const LITELLM: &[&str] = &[
+    "litellm latency p50",
+    "litellm latency p99",
+    "litellm requests",
+    "litellm streams failed",
+    "litellm rss",
+];
+const MESH: &[&str] =
+    &["mesh puts", "mesh gets", "mesh delivery p50", "mesh delivery p99", "mesh watch p50"];
 
 const LIVES: &[&str] = &[
     "command to running",
@@ -271,9 +287,11 @@ const GROUPS: &[Group] = &[
     ("policy", &["policy decision p50", "policy decision p99"]),
     ("gateway", GATEWAY),
     ("relay", RELAY),
+    ("litellm", LITELLM),
     ("sandbox", SANDBOX),
     ("lives", LIVES),
     ("rooms", &["warm room", "room given back"]),
+    ("mesh", MESH),
     ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
@@ -284,6 +302,7 @@ async fn measure(
     left_out: &RefCell<Vec<String>>,
     only: Option<&str>,
     memory_from: Option<&memory::Sources<'_>>,
+    litellm_from: Option<&Path>,
 ) -> Result<Vec<Figure>, Failure> {
     let wanted = |name: &&str| only.is_none_or(|only| name.contains(only));
     let groups: Vec<Group> =
@@ -326,6 +345,20 @@ async fn measure(
             "policy" => policy::measure(setting)?,
             "gateway" => Box::pin(gateway::measure(setting)).await?,
             "relay" => Box::pin(relay::measure(setting)).await?,
+            "litellm" => {
+                let Some(packages) = litellm_from else {
+                    leave_out("litellm left out: it needs --litellm DIR");
+                    continue;
+                };
+                // Another program, which may not run here: no reason to have no figures at all.
+                match Box::pin(litellm::measure(setting, packages)).await {
+                    Ok(figures) => figures,
+                    Err(why) => {
+                        leave_out(&format!("litellm left out: {}", why.message));
+                        continue;
+                    }
+                }
+            }
             "sandbox" => {
                 let config = cx.config(None)?;
                 let drivers = sandbox::Drivers {
@@ -338,6 +371,7 @@ async fn measure(
             }
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
+            "mesh" => Box::pin(mesh::measure(setting, &floors)).await?,
             "budgets" => Box::pin(budgets::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };

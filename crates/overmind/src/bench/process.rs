@@ -98,11 +98,32 @@ pub(super) fn rss(pid: u32) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// Processor time that a process has taken, all threads, in hundredths of a second; nothing when it
+/// cannot be read.
+pub(super) fn cpu(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in brackets may hold anything; the times are the 14th and 15th field.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|text| text.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn the_memory_of_a_process_is_read_and_of_none_is_nothing() {
         assert!(super::rss(std::process::id()) > 1 << 20);
         assert_eq!(super::rss(u32::MAX), 0);
+    }
+
+    #[test]
+    fn the_processor_time_of_a_process_grows_as_it_works() {
+        let me = std::process::id();
+        let before = super::cpu(me);
+        let mut n = 0_u64;
+        while super::cpu(me) <= before {
+            n = std::hint::black_box(n + 1);
+        }
+        assert_eq!(super::cpu(u32::MAX), std::time::Duration::ZERO);
     }
 }

@@ -21,9 +21,11 @@ use crate::config::{DataDir, Env};
 use crate::demo::daemon::{Daemon, Setup};
 
 /// Connections of the figures of latency.
-const FEW: u32 = 10;
+pub(super) const FEW: u32 = 10;
+/// Requests that each of them sends a second where nobody hurries.
+const PACE: u32 = 100;
 /// Connections of the figure of throughput.
-const MANY: u32 = 64;
+pub(super) const MANY: u32 = 64;
 const STREAMS: u32 = 1_000;
 /// Longest that all streams together may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,13 +38,13 @@ const EVENT: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"
 
 /// Whom to ask, and the whole of a request.
 #[derive(Clone, Debug)]
-struct Target {
+pub(super) struct Target {
     port: u16,
     request: Arc<[u8]>,
 }
 
 impl Target {
-    fn new(port: u16, path: &str, token: &str, stream: bool) -> Self {
+    pub(super) fn new(port: u16, path: &str, token: &str, stream: bool) -> Self {
         let body = format!(
             "{{\"model\":\"m\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}",
             "word ".repeat(200)
@@ -57,9 +59,9 @@ impl Target {
 }
 
 /// The provider, in a process of its own that ends with this value.
-struct Provider {
+pub(super) struct Provider {
     child: Child,
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl Drop for Provider {
@@ -70,7 +72,7 @@ impl Drop for Provider {
 }
 
 impl Provider {
-    fn start() -> Result<Self, Failure> {
+    pub(super) fn start() -> Result<Self, Failure> {
         let fail = |what: &str, why: &dyn std::fmt::Display| {
             Failure::failed(format!("{what} the provider to measure with: {why}"))
         };
@@ -157,7 +159,7 @@ fn memory_find(bytes: &[u8], what: &[u8]) -> bool {
 }
 
 /// How long the first message is, head and body, once its head is there.
-fn message_length(got: &[u8]) -> Option<usize> {
+pub(super) fn message_length(got: &[u8]) -> Option<usize> {
     let end = got.windows(4).position(|end| end == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&got[..end]).ok()?;
     let length = head.lines().find_map(|line| {
@@ -193,15 +195,23 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let time = setting.time(Duration::from_secs(3));
     let (mut there, mut here) = (Vec::new(), Vec::new());
     let (mut fast, mut through) = (0.0_f64, 0.0_f64);
+    let (mut calm_there, mut calm_here) = (Vec::new(), Vec::new());
+    let mut worked = Duration::ZERO;
     // By turns, so that what else the machine does meets both.
     for _ in 0..3 {
         there.extend(load(&direct, FEW, time / 3).await?);
+        let before = process::cpu(daemon.pid());
         here.extend(load(&relayed, FEW, time / 3).await?);
+        worked += process::cpu(daemon.pid()).saturating_sub(before);
+        calm_there.extend(paced(&direct, time / 3).await?);
+        calm_here.extend(paced(&relayed, time / 3).await?);
         fast = fast.max(per_second(load(&direct, MANY, time / 3).await?.len(), time / 3));
         through = through.max(per_second(load(&relayed, MANY, time / 3).await?.len(), time / 3));
     }
-    there.sort_unstable();
-    here.sort_unstable();
+    for times in [&mut there, &mut here, &mut calm_there, &mut calm_here] {
+        times.sort_unstable();
+    }
+    let each = worked.as_secs_f64() * 1e6 / rate_of(here.len());
     let (direct, relayed) = both(true);
     let rounds = setting.count(100).min(100);
     let (mut first_there, mut first_here) = (Vec::new(), Vec::new());
@@ -214,7 +224,13 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let count = setting.count(STREAMS);
     let (errors, peak) = crowd(&relayed, count, daemon.pid()).await;
     let at = |times: &[Duration], part: f64| percentile(times, part).as_secs_f64() * 1e3;
-    let note = format!("{FEW} connections, 1 kB, beside the same calls without us");
+    let note = format!(
+        "{FEW} connections, each asks again as soon as it has its answer, 1 kB, beside the same \
+         calls without us: no machine is idle, so a latency is {FEW} calls' work"
+    );
+    let calm = format!(
+        "{FEW} connections, each asks {PACE} times a second, 1 kB, beside the same calls without us"
+    );
     Ok(vec![
         Figure::new("relay latency p50", at(&here, 0.5), "ms")
             .floor("provider alone", at(&there, 0.5))
@@ -224,6 +240,16 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
             .floor("provider alone", at(&there, 0.99))
             .goal(Goal::OverFloor(3.0))
             .note(note),
+        Figure::new("relay paced p50", at(&calm_here, 0.5), "ms")
+            .floor("provider alone", at(&calm_there, 0.5))
+            .goal(Goal::OverFloor(0.5))
+            .note(calm.clone()),
+        Figure::new("relay paced p99", at(&calm_here, 0.99), "ms")
+            .floor("provider alone", at(&calm_there, 0.99))
+            .goal(Goal::OverFloor(3.0))
+            .note(calm),
+        Figure::new("relay processor time", each, "µs")
+            .note("of the server for a call, all its threads, at 10 connections that hurry"),
         Figure::new("relay requests", through, "requests/s")
             .floor("provider alone", fast)
             .goal(Goal::Least(6_000.0))
@@ -245,12 +271,20 @@ fn asking(err: &std::io::Error) -> Failure {
     Failure::failed(format!("asking for a model: {err}"))
 }
 
-fn per_second(count: usize, time: Duration) -> f64 {
+fn rate_of(count: usize) -> f64 {
+    f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))
+}
+
+pub(super) fn per_second(count: usize, time: Duration) -> f64 {
     rate(u32::try_from(count).unwrap_or(u32::MAX), time)
 }
 
 /// Asks again and again on so many connections; how long each answer took.
-async fn load(target: &Target, connections: u32, time: Duration) -> Result<Vec<Duration>, Failure> {
+pub(super) async fn load(
+    target: &Target,
+    connections: u32,
+    time: Duration,
+) -> Result<Vec<Duration>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for _ in 0..connections {
@@ -266,23 +300,73 @@ async fn load(target: &Target, connections: u32, time: Duration) -> Result<Vec<D
     Ok(times)
 }
 
-async fn ask(target: Target, stop: Arc<AtomicBool>) -> std::io::Result<Vec<Duration>> {
-    let mut socket = TcpStream::connect(("127.0.0.1", target.port)).await?;
-    socket.set_nodelay(true)?;
-    let mut seen: Vec<u8> = Vec::with_capacity(4096);
+/// Asks at its own pace, whether there is an answer or not, on [`FEW`] connections; how long each
+/// answer took. What was sent late, because an answer was, counts from when it was due.
+async fn paced(target: &Target, time: Duration) -> Result<Vec<Duration>, Failure> {
+    let gap = Duration::from_secs(1) / PACE;
+    let mut clients = JoinSet::new();
+    for client in 0..FEW {
+        let target = target.clone();
+        clients.spawn(async move {
+            let mut socket = connect(&target).await?;
+            let (mut seen, mut times) = (Vec::with_capacity(4096), Vec::new());
+            let start = Instant::now() + gap * client / FEW;
+            let mut due = start;
+            while due.duration_since(start) < time {
+                let now = Instant::now();
+                let began = if now < due {
+                    let wait = due.duration_since(now);
+                    SystemClock.sleep_until(SystemClock.now().after(wait)).await;
+                    Instant::now()
+                } else {
+                    due
+                };
+                exchange(&mut socket, &target, &mut seen).await?;
+                times.push(began.elapsed());
+                due += gap;
+            }
+            Ok::<_, std::io::Error>(times)
+        });
+    }
     let mut times = Vec::new();
+    while let Some(done) = clients.join_next().await {
+        let done = done.map_err(|err| Failure::failed(format!("a client ended: {err}")))?;
+        times.extend(done.map_err(|err| asking(&err))?);
+    }
+    Ok(times)
+}
+
+async fn connect(target: &Target) -> std::io::Result<TcpStream> {
+    let socket = TcpStream::connect(("127.0.0.1", target.port)).await?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Sends the request and reads the whole of its answer.
+async fn exchange(
+    socket: &mut TcpStream,
+    target: &Target,
+    seen: &mut Vec<u8>,
+) -> std::io::Result<()> {
+    socket.write_all(&target.request).await?;
+    seen.clear();
+    while message_length(seen).is_none_or(|length| seen.len() < length) {
+        if socket.read_buf(seen).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    if seen.starts_with(b"HTTP/1.1 200") {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(seen).into_owned()))
+}
+
+async fn ask(target: Target, stop: Arc<AtomicBool>) -> std::io::Result<Vec<Duration>> {
+    let mut socket = connect(&target).await?;
+    let (mut seen, mut times) = (Vec::with_capacity(4096), Vec::new());
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        socket.write_all(&target.request).await?;
-        seen.clear();
-        while message_length(&seen).is_none_or(|length| seen.len() < length) {
-            if socket.read_buf(&mut seen).await? == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        if !seen.starts_with(b"HTTP/1.1 200") {
-            return Err(std::io::Error::other(String::from_utf8_lossy(&seen).into_owned()));
-        }
+        exchange(&mut socket, &target, &mut seen).await?;
         times.push(began.elapsed());
     }
     Ok(times)
@@ -312,6 +396,11 @@ async fn stream(target: &Target, brief: bool) -> std::io::Result<Duration> {
 
 /// Many streams at once: how many failed, and the most memory of the server meanwhile, in MiB.
 async fn crowd(target: &Target, count: u32, pid: u32) -> (u32, f64) {
+    crowd_of(target, count, || process::rss(pid)).await
+}
+
+/// The same of a server whose memory `memory` tells, in bytes.
+pub(super) async fn crowd_of(target: &Target, count: u32, memory: impl Fn() -> u64) -> (u32, f64) {
     let mut streams = JoinSet::new();
     for _ in 0..count {
         let target = target.clone();
@@ -323,7 +412,7 @@ async fn crowd(target: &Target, count: u32, pid: u32) -> (u32, f64) {
         let look = SystemClock.sleep_until(SystemClock.now().after(Duration::from_millis(50)));
         tokio::select! {
             Some(done) = streams.join_next() => failed += u32::from(!done.unwrap_or(false)),
-            () = look => peak = peak.max(process::rss(pid)),
+            () = look => peak = peak.max(memory()),
         }
     }
     let left = u32::try_from(streams.len()).unwrap_or(u32::MAX);

@@ -44,6 +44,10 @@ pub struct CommandFlags {
     /// agent's, and none for words]
     #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub sandbox: Option<SandboxArg>,
+    /// host, mesh or none: its network in a sandbox; mesh is this server alone. More than its
+    /// agent's is for admins [default: the agent's, else mesh, or host where its room has services]
+    #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
+    pub network: Option<NetworkArg>,
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
@@ -68,6 +72,13 @@ pub enum ProviderArg {
     Claude,
     Codex,
     Lines,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArg {
+    Host,
+    Mesh,
+    None,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

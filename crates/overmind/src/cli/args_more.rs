@@ -371,6 +371,9 @@ pub struct BenchArgs {
         default_value = "/usr/share/man"
     )]
     pub manual: PathBuf,
+    /// Directory with LiteLLM's Python packages, to measure its proxy beside the gateway
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub litellm: Option<PathBuf>,
     /// Be the provider that the figures of the relay are measured with
     #[arg(long, hide = true)]
     pub serve_provider: bool,

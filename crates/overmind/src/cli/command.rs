@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use futures_util::StreamExt as _;
 use overmind_api::{
-    AgentCreate, Command, CommandKind, Provider, Restart, Run, RunSend, RunStop, SandboxLevel,
+    AgentCreate, Command, CommandKind, CommandNetwork, Provider, Restart, Run, RunSend, RunStop,
+    SandboxLevel,
 };
 use overmind_client::LogOptions;
 use overmind_core::time::Clock as _;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::args::LogsArgs;
 use super::args_command::{
-    CommandFlags, KillArgs, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
+    CommandFlags, KillArgs, NetworkArg, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
 };
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
@@ -21,7 +22,7 @@ use super::{session, watch};
 use crate::app::clock::SystemClock;
 
 /// Runs that are ended at the same time.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// The agent of commands that are given in words.
 pub const AGENT: &str = "command";
@@ -95,6 +96,7 @@ impl CommandFlags {
             max_seconds,
             backoff,
             activity_timeout,
+            network,
             env,
             env_from,
         } = self;
@@ -107,6 +109,7 @@ impl CommandFlags {
             || max_seconds.is_some()
             || backoff.is_some()
             || activity_timeout.is_some()
+            || network.is_some()
             || !env.is_empty()
             || !env_from.is_empty();
         asked.then(|| Command {
@@ -133,7 +136,12 @@ impl CommandFlags {
             activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
             read: agent.read,
             write: agent.write,
-            network: agent.network,
+            network: match network {
+                Some(NetworkArg::Host) => Some(CommandNetwork::Host),
+                Some(NetworkArg::Mesh) => Some(CommandNetwork::Mesh),
+                Some(NetworkArg::None) => Some(CommandNetwork::None),
+                None => agent.network,
+            },
             models: agent.models,
             gateway: agent.gateway,
         })
@@ -145,7 +153,7 @@ impl CommandFlags {
 /// What kept the last of those that failed from being stopped.
 pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     let stop = RunStop { kill: false, grace: args.grace };
-    each(cx, &args.ids, stop, false).await
+    each(cx, args.ids.iter().cloned().map(Given::named).collect(), stop, false).await
 }
 
 /// # Errors
@@ -153,7 +161,7 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
 /// What kept the last of those that failed from being killed.
 pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let mut ids = args.ids.clone();
+    let mut given: Vec<Given> = args.ids.iter().cloned().map(Given::named).collect();
     if args.all {
         let open: Vec<_> = overmind_api::RunStatus::ALL
             .iter()
@@ -161,34 +169,56 @@ pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
             .filter(|status| !session::ended(*status))
             .collect();
         let runs = remote.runs(&open, None, 1_000_000).await?;
-        ids.extend(open_commands(&runs));
-        if ids.is_empty() {
+        given.extend(open_commands(&runs));
+        if given.is_empty() {
             cx.out.note("no commands are running");
             return Ok(Exit::Done);
         }
     }
-    each(cx, &ids, RunStop { kill: true, grace: None }, args.cascade).await
+    each(cx, given, RunStop { kill: true, grace: None }, args.cascade).await
+}
+
+/// A run that is to be ended.
+struct Given {
+    /// Its id, its name or a part of one.
+    words: String,
+    /// Whether a command of it was seen: it is not asked for again then.
+    has_command: bool,
+}
+
+impl Given {
+    fn named(words: String) -> Self {
+        Self { words, has_command: false }
+    }
 }
 
 /// Runs whose command runs, or will; nothing more can be ended of one whose room is given back.
-fn open_commands(runs: &[Run]) -> impl Iterator<Item = String> + '_ {
+fn open_commands(runs: &[Run]) -> impl Iterator<Item = Given> + '_ {
     let closing = |run: &Run| {
         run.room.as_ref().is_some_and(|room| room.phase == overmind_api::RoomPhase::Closing)
     };
     runs.iter()
         .filter(move |run| (run.process.is_some() || run.room.is_some()) && !closing(run))
-        .map(|run| run.id.to_string())
+        .map(|run| Given { words: run.id.to_string(), has_command: run.process.is_some() })
 }
 
 /// Ends each, many at once; goes on after one that cannot be, and tells the worst of it at the end.
-async fn each(cx: &Context, given: &[String], stop: RunStop, cascade: bool) -> Outcome {
+async fn each(cx: &Context, given: Vec<Given>, stop: RunStop, cascade: bool) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let end = async |id: &String| {
-        let id = remote.find_run(id).await?;
+    let end = async |given: &Given| {
+        let id = remote.find_run(&given.words).await?;
+        let ask = stop.kill && !given.has_command;
         // The children first, as `cancel --cascade` does it; what is no command is canceled.
-        match cascade || (stop.kill && remote.run(&id).await?.process.is_none()) {
+        match cascade || (ask && remote.run(&id).await?.process.is_none()) {
             true => remote.run_cancel(&id, cascade).await,
-            false => remote.run_stop(&id, stop).await,
+            false => match remote.run_stop(&id, stop).await {
+                // It was seen a moment ago, and has ended by itself since.
+                Err(failure) if given.has_command && failure.exit == Exit::Conflict => {
+                    let run = remote.run(&id).await?;
+                    if session::ended(run.status) { Ok(run) } else { Err(failure) }
+                }
+                done => done,
+            },
         }
     };
     let mut ending = futures_util::stream::iter(given.iter().map(end)).buffered(AT_ONCE);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use overmind_api::{ProcessUsage, Run, RunSend, RunStatus};
 use overmind_client::LogOptions;
+use overmind_core::attest::Attestation;
 use overmind_core::time::Clock as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -38,11 +39,29 @@ pub async fn info(cx: &Context, args: &OneRunArgs) -> Outcome {
         None => None,
     };
     let below = remote.runs_below(&id, BELOW).await?;
+    let network = network(&remote, &run).await;
     let mut value = show::to_value(&run);
     value["process_usage"] = show::to_value(&usage);
+    value["network"] = show::to_value(&network);
     value["children"] = below.iter().map(|run| json!(run.id)).collect();
-    show::one(&cx.out, &value, &id, || lines(cx, &run, usage.as_ref(), &below))?;
+    show::one(&cx.out, &value, &id, || {
+        let mut lines = lines(cx, &run, usage.as_ref(), &below);
+        if let Some(network) = network {
+            let after = lines.iter().position(|(name, _)| *name == "sandbox");
+            lines.insert(after.map_or(0, |at| at + 1), ("network", cell(network)));
+        }
+        lines
+    })?;
     Ok(Exit::Done)
+}
+
+/// The network of a command in a sandbox, as it was measured: `host`, `mesh` or `none`.
+async fn network(remote: &Remote, run: &Run) -> Option<String> {
+    run.process.as_ref().and(run.attestation.as_ref())?;
+    let record = remote.run_attestation(&run.id.to_string()).await.ok()?;
+    let measured: Attestation = serde_json::from_str(record.attestation.as_str()).ok()?;
+    let (_, network) = measured.driver.rsplit_once(", network ")?;
+    Some(network.to_owned())
 }
 
 type Line = (&'static str, (String, Tone));

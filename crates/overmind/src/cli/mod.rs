@@ -31,6 +31,7 @@ pub mod look;
 pub mod mcp;
 pub mod mcp_serve;
 pub mod mesh;
+pub mod parse;
 pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
@@ -50,8 +51,6 @@ pub mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use crate::config::Env;
 use args::{Cli, Command};
 use args_more::AuditCommand;
@@ -64,8 +63,7 @@ pub fn main() -> ExitCode {
     // One provider of cryptography for every TLS connection of the program, chosen here. A
     // second call in the same process changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Prints help and usage errors itself, and ends with 0 or 2.
-    let Cli { global, command } = Cli::parse();
+    let Cli { global, command } = parse::parse();
     let env = Env::of_process();
     let out = crate::output::Output::new(&global, &env);
     let outcome = Context::new(global, env).and_then(|cx| dispatch(&cx, command));
@@ -187,6 +185,7 @@ impl From<crate::app::StartError> for Failure {
             | StartError::Commands(_)
             | StartError::Policy(_)
             | StartError::Mcp(_)
+            | StartError::Telemetry(_)
             | StartError::Processes(_)
             | StartError::Engine(_) => Exit::Failed,
         };

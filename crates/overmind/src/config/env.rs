@@ -59,6 +59,15 @@ pub const DOCKER_IMAGE: &str = "OVERMIND_DOCKER_IMAGE";
 pub const VAULT_PASSPHRASE: &str = "OVERMIND_VAULT_PASSPHRASE";
 pub const LOG: &str = "OVERMIND_LOG";
 pub const LOG_FORMAT: &str = "OVERMIND_LOG_FORMAT";
+/// The standard names of OpenTelemetry.
+pub const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+pub const OTLP_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+pub const OTEL_SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
+pub const OTEL_RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
+pub const OTEL_CONTENT: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+pub const OTEL_SPANS_EVERY: &str = "OTEL_BSP_SCHEDULE_DELAY";
+pub const OTEL_METRICS_EVERY: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+pub const OTEL_DISABLED: &str = "OTEL_SDK_DISABLED";
 /// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
 /// crash tests only.
 pub const FAILPOINTS: &str = "OVERMIND_FAILPOINTS";
@@ -122,6 +131,14 @@ pub const NAMES: &[&str] = &[
     DOCKER_IMAGE,
     LOG,
     LOG_FORMAT,
+    OTLP_ENDPOINT,
+    OTLP_HEADERS,
+    OTEL_SERVICE_NAME,
+    OTEL_RESOURCE,
+    OTEL_CONTENT,
+    OTEL_SPANS_EVERY,
+    OTEL_METRICS_EVERY,
+    OTEL_DISABLED,
     FAILPOINTS,
     NO_COLOR,
     CLICOLOR_FORCE,

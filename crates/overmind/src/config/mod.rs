@@ -13,6 +13,7 @@ pub mod layers;
 pub mod secret;
 mod services;
 pub mod settings;
+mod telemetry;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -86,10 +87,14 @@ pub struct Config {
     pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
     pub propose_after: u32,
+    /// Where spans and figures are sent; `None`: nowhere.
+    pub telemetry: Option<overmind_telemetry::Config>,
     pub log_level: String,
     pub log_format: LogFormat,
     /// Where the vault's master keys are, and what opens them.
     pub vault_key_file: PathBuf,
+    /// The entry of the keyring that holds them in place of the file.
+    pub vault_keyring: Option<String>,
     pub vault_passphrase: Option<Secret>,
     pub vault_passphrase_file: Option<PathBuf>,
     /// Services that the file declares.
@@ -272,9 +277,13 @@ impl Config {
                 hours => Some(Duration::from_secs(3600) * hours),
             },
             propose_after: count(key::PROPOSE_AFTER),
+            telemetry: telemetry::declared(&layers)?,
             log_level: text(key::LOG_LEVEL).expect("the table gives it a default"),
             log_format: format,
             vault_key_file: path(key::VAULT_KEY_FILE).expect("the table gives it a default"),
+            vault_keyring: text(key::VAULT_KEY).is_some_and(|kept| kept == "keyring").then(|| {
+                text(key::VAULT_KEYRING_ENTRY).unwrap_or_else(|| data.path().display().to_string())
+            }),
             vault_passphrase: text(key::VAULT_PASSPHRASE).map(Secret::new),
             vault_passphrase_file: path(key::VAULT_PASSPHRASE_FILE),
             services: services::declared(&layers)?,

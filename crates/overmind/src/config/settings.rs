@@ -98,10 +98,20 @@ pub const POLICY_FILE: &str = "policy.file";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
 pub const VAULT_KEY_FILE: &str = "vault.key_file";
+pub const VAULT_KEY: &str = "vault.key";
+pub const VAULT_KEYRING_ENTRY: &str = "vault.keyring_entry";
 pub const VAULT_PASSPHRASE: &str = "vault.passphrase";
 pub const VAULT_PASSPHRASE_FILE: &str = "vault.passphrase_file";
 pub const PRICES_FILE: &str = "models.prices";
 pub const PERMISSIONS_FILE: &str = "permissions.file";
+pub const OTLP: &str = "telemetry.otlp";
+pub const OTLP_HEADERS: &str = "telemetry.headers";
+pub const OTEL_SERVICE_NAME: &str = "telemetry.service_name";
+pub const OTEL_RESOURCE: &str = "telemetry.resource";
+pub const OTEL_CONTENT: &str = "telemetry.content";
+pub const OTEL_SPANS_EVERY: &str = "telemetry.spans_ms";
+pub const OTEL_METRICS_EVERY: &str = "telemetry.metrics_ms";
+pub const OTEL_DISABLED: &str = "telemetry.disabled";
 pub const LOG_LEVEL: &str = "log.level";
 pub const LOG_FORMAT: &str = "log.format";
 
@@ -483,6 +493,20 @@ pub const SETTINGS: &[Setting] = &[
         "file of the vault's master keys; made with the first secret",
     ),
     setting(
+        VAULT_KEY,
+        None,
+        Kind::Choice(&["file", "keyring"]),
+        Some("file"),
+        "where the master keys are: in the key file, or in the keyring of the desktop (secret-tool)",
+    ),
+    setting(
+        VAULT_KEYRING_ENTRY,
+        None,
+        Kind::Text,
+        None,
+        "what the entry of the keyring is called; unset is the data directory",
+    ),
+    setting(
         VAULT_PASSPHRASE,
         Some(env::VAULT_PASSPHRASE),
         Kind::Secret,
@@ -502,6 +526,73 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Path,
         Some("<data>/permissions.json"),
         "what agents may do in the mesh, read again when it changes; JSON, or TOML when it ends in .toml, where permissions.toml is looked for too",
+    ),
+    setting(
+        OTLP,
+        Some(env::OTLP_ENDPOINT),
+        Kind::Url,
+        None,
+        "base URL of a collector of OpenTelemetry that takes OTLP over HTTP; unset tells nobody anything",
+    ),
+    setting(
+        OTLP_HEADERS,
+        Some(env::OTLP_HEADERS),
+        Kind::Secret,
+        None,
+        "headers for it, as NAME=VALUE,…",
+    ),
+    setting(
+        OTEL_SERVICE_NAME,
+        Some(env::OTEL_SERVICE_NAME),
+        Kind::Text,
+        None,
+        "what this server is called there; unset is `overmind`",
+    ),
+    setting(
+        OTEL_RESOURCE,
+        Some(env::OTEL_RESOURCE),
+        Kind::Text,
+        None,
+        "what else is said of it, as NAME=VALUE,…",
+    ),
+    setting(
+        OTEL_CONTENT,
+        Some(env::OTEL_CONTENT),
+        Kind::Choice(&[
+            "false",
+            "true",
+            "no_content",
+            "span_only",
+            "event_only",
+            "span_and_event",
+            "NO_CONTENT",
+            "SPAN_ONLY",
+            "EVENT_ONLY",
+            "SPAN_AND_EVENT",
+        ]),
+        Some("false"),
+        "whether spans hold what was said: tasks, replies, arguments and results",
+    ),
+    setting(
+        OTEL_SPANS_EVERY,
+        Some(env::OTEL_SPANS_EVERY),
+        Kind::Whole { min: 1, max: 600_000 },
+        Some("5000"),
+        "milliseconds for which spans are gathered before they are sent",
+    ),
+    setting(
+        OTEL_METRICS_EVERY,
+        Some(env::OTEL_METRICS_EVERY),
+        Kind::Whole { min: 100, max: 86_400_000 },
+        Some("60000"),
+        "milliseconds between two reports of figures",
+    ),
+    setting(
+        OTEL_DISABLED,
+        Some(env::OTEL_DISABLED),
+        Kind::Choice(&["false", "true"]),
+        Some("false"),
+        "true tells nobody anything, whatever else is set",
     ),
     setting(
         LOG_LEVEL,

@@ -7,6 +7,7 @@
 pub(crate) mod disk;
 mod host;
 mod rooms;
+mod vault;
 
 use overmind_core::gate::PolicySource;
 use overmind_core::sandbox::SandboxError;
@@ -82,6 +83,7 @@ pub(crate) async fn run(cx: &Context, fix: bool) -> Outcome {
         findings.extend(listeners(config, &held));
         findings.push(store(config, &held));
         findings.push(policy(config));
+        findings.push(vault::key(config));
         findings.push(sandbox(config).await);
         findings.push(docker(config).await);
         findings.extend(microvm(config).await);

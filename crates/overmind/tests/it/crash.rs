@@ -18,7 +18,7 @@
 
 mod agents;
 mod check;
-mod daemon;
+pub(crate) mod daemon;
 mod doctor;
 mod evidence;
 mod first_start;

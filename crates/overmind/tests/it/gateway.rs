@@ -20,9 +20,9 @@ pub(crate) struct Gateway {
     pub(crate) upstream: Upstream,
     pub(crate) url: String,
     admin: String,
-    client: Client,
+    pub(crate) client: Client,
     // The upstream and the client live on it.
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 impl Gateway {
@@ -56,12 +56,21 @@ impl Gateway {
         &self.admin
     }
 
-    fn post(&self, path: &str, body: &Value) -> RequestBuilder {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> RequestBuilder {
         let url = format!("{}/llm/{path}", self.url);
         self.client.post(url).bearer_auth(&self.admin).json(body)
     }
 
-    fn send(&self, request: RequestBuilder) -> Got {
+    /// To the server's own API.
+    pub(crate) fn api(&self, path: &str) -> RequestBuilder {
+        self.client.post(format!("{}{path}", self.url)).bearer_auth(&self.admin)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> RequestBuilder {
+        self.client.get(format!("{}{path}", self.url)).bearer_auth(&self.admin)
+    }
+
+    pub(crate) fn send(&self, request: RequestBuilder) -> Got {
         self.runtime.block_on(async { Got::of(request.send().await.unwrap()).await })
     }
 
@@ -69,12 +78,12 @@ impl Gateway {
         self.send(self.post(path, body))
     }
 
-    fn last(&self) -> Received {
+    pub(crate) fn last(&self) -> Received {
         self.upstream.requests().pop().expect("the upstream was asked")
     }
 
     /// A command that sleeps, and its token.
-    fn session(&self, name: &str) -> (String, String) {
+    pub(crate) fn session(&self, name: &str) -> (String, String) {
         let file = self.home.work().join(format!("{name}.token"));
         let script = format!("printf %s \"$OVERMIND_TOKEN\" > {}; exec sleep 1000", file.display());
         self.home.run(&["run", "--name", name, &script]).ok();
@@ -87,7 +96,7 @@ impl Gateway {
     }
 
     /// What the log of a session says of its last call.
-    fn settled(&self, name: &str) -> Value {
+    pub(crate) fn settled(&self, name: &str) -> Value {
         until("the call is in the session's log", || {
             let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
             let mut all = all.as_array().unwrap().iter();
@@ -97,10 +106,10 @@ impl Gateway {
     }
 }
 
-struct Got {
-    status: u16,
+pub(crate) struct Got {
+    pub(crate) status: u16,
     headers: reqwest::header::HeaderMap,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Got {
@@ -114,16 +123,16 @@ impl Got {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 }
 
-fn chat(text: &str) -> Value {
+pub(crate) fn chat(text: &str) -> Value {
     json!({"model": "small-1", "messages": [{"role": "user", "content": text}]})
 }
 
-fn messages(text: &str) -> Value {
+pub(crate) fn messages(text: &str) -> Value {
     json!({"model": "small-1", "max_tokens": 64, "messages": [{"role": "user", "content": text}]})
 }
 
@@ -484,4 +493,33 @@ fn a_name_of_ours_leads_to_its_models_and_is_listed() {
     let url = format!("{}/llm/openai/v1/models/fast", gateway.url);
     let got = gateway.send(gateway.client.get(url).bearer_auth(gateway.admin()));
     assert_eq!(got.json()["id"], "fast");
+}
+
+#[test]
+fn a_call_that_a_kill_cut_off_is_in_the_books_although_nothing_limits_it() {
+    let said = Say::text("it begins well, and then there is nothing more of it").usage(10, 9);
+    let mut gateway = Gateway::new(Script::always(Answer::say(said).stall_after(3)));
+    let (_, token) = gateway.session("talks");
+    let mut body = chat("go on");
+    body["stream"] = true.into();
+    let request = gateway.client.post(format!("{}/llm/openai/v1/chat/completions", gateway.url));
+    let request = request.bearer_auth(&token).json(&body);
+    let answer = gateway.runtime.block_on(async {
+        let mut answer = request.send().await.unwrap();
+        assert!(answer.chunk().await.unwrap().is_some(), "it streams");
+        answer
+    });
+    // On its way to the disk since before the model was asked.
+    until("the reservation is on disk", || {
+        let all = gateway.home.run(&["events", "--limit", "1000", "-o", "json"]).ok().json();
+        all.as_array().unwrap().iter().any(|one| one["type"] == "budget.reserved").then_some(())
+    });
+    gateway.home.kill();
+    drop(answer);
+    gateway.home.start(&["--listen", "none"], &[]);
+    let settled = gateway.settled("talks");
+    assert_eq!((&settled["recovered"], &settled["ended"]), (&true.into(), &"unknown".into()));
+    let costs = gateway.home.run(&["costs", "--by", "session", "-o", "json"]).ok().json();
+    assert_eq!(costs[0]["calls"], 1, "{costs}");
+    gateway.home.run(&["kill", "talks"]).ok();
 }

@@ -1,5 +1,6 @@
 //! The mesh in the whole product: agents with tokens of their own, kills, files that change.
 
+use std::io::{BufRead as _, Read as _};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -238,6 +239,16 @@ async def use(session):
     assert not failed and done["sent"], done
     failed, done = await call("write_shared_state", key="tasks/sdk")
     assert failed and done["error"]["code"] == "bad_args", done
+    failed, done = await call("cost_left")
+    assert not failed and done["limits"][0]["used_tokens"] == 0, done
+    assert done["left_tokens"] == 5000 and done["left_microusd"] is None, done
+    failed, done = await call("ask_people", question="May I?\nIt is about the roof.")
+    assert not failed and done["state"] == "open" and not done["answered"], done
+    print("asked", done["question_id"], flush=True)
+    failed, done = await call("read_answer", question_id=done["question_id"], wait_seconds=30)
+    assert not failed and done["answered"] and done["answer"] == "You may.", done
+    failed, done = await call("read_answer", question_id="inb_" + 32 * "0")
+    assert failed and done["error"]["code"] == "not_found", done
 
 async def begin(session, modern):
     await (session.discover() if modern else session.initialize())
@@ -277,20 +288,46 @@ fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let url = server["url"].as_str().expect("it listens").to_owned();
     agent(&home, "ann");
+    home.run(&["budget", "set", "agent:ann", "--per", "day", "--tokens", "5000"]).ok();
     let token = at_work(&home, "ann");
     let script = home.0.path().join("sdk.py");
     std::fs::write(&script, SDK).expect("the home can be written");
-    let done = Command::new("python3")
+    let mut done = Command::new("python3")
         .arg(&script)
         .args([env!("CARGO_BIN_EXE_overmind"), &url])
         .env("PYTHONPATH", packages)
         .env("OVERMIND_TOKEN", &token)
         .env("OVERMIND_DATA", home.0.data())
-        .output()
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
         .expect("python runs");
-    let told = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(String::from_utf8_lossy(&done.stdout).contains("all fine"), "{told}");
+    // Somebody answers each of its questions.
+    let mut lines = Vec::new();
+    for line in std::io::BufReader::new(done.stdout.take().expect("piped")).lines() {
+        let line = line.expect("text");
+        if let Some(id) = line.strip_prefix("asked ") {
+            home.run(&["answer", id, "You may."]).ok();
+        }
+        lines.push(line);
+    }
+    let mut told = String::new();
+    done.stderr.take().expect("piped").read_to_string(&mut told).expect("text");
+    done.wait().expect("it ends");
+    assert_eq!(lines.last().map(String::as_str), Some("all fine"), "{told}");
+    // A question that nobody has answered goes with its run.
+    let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                     "params": {"name": "ask_people", "arguments": {"question": "Still there?"}}});
+    let (_, asked) = curl(&home, &token, "POST", "/mcp", Some(&ask.to_string()));
+    let id = asked["result"]["structuredContent"]["question_id"].clone();
+    home.run(&["inbox"]).ok().shows("Still there?");
     home.run(&["kill", "ann"]).ok();
+    let admin = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    until("it is withdrawn", || {
+        let path = format!("/api/inbox/{}", id.as_str().unwrap_or_default());
+        let (_, item) = curl(&home, admin.trim(), "GET", &path, None);
+        (item["state"] == "withdrawn").then_some(())
+    });
     home.check();
 }
 

@@ -360,3 +360,42 @@ fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_o
     rails.home.0.start(&["--listen", "none"], &[]);
     rails.check();
 }
+
+#[test]
+fn in_a_sandbox_ports_of_the_run_are_let_in_and_services_bring_the_hosts_network() {
+    let house = House::new(None);
+    let serve =
+        "cd /tmp; echo inside > page; exec python3 -m http.server \"$PORT\" --bind 127.0.0.1";
+    let run = house.start("serves", &["--sandbox", "namespace"], serve);
+    let port = run["room"]["ports"]["PORT"].as_u64().unwrap_or_else(|| panic!("{run}"));
+    let code =
+        "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode(), end='')";
+    let url = format!("http://127.0.0.1:{port}/page");
+    let page = until("it serves", || {
+        let output = Command::new("python3").args(["-c", code, &url]).output().unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    });
+    assert_eq!(page, "inside\n");
+    let network =
+        |name: &str| house.run(&["info", name, "-o", "json"]).ok().json()["network"].clone();
+    assert_eq!(network("serves"), "mesh");
+    house.run(&["kill", "serves"]).ok();
+    house.ended("serves");
+    house.check();
+
+    let config = "version: 1\nservices:\n  web:\n    strategy: process\n    \
+                  command: exec python3 -m http.server \"$PORT\" --bind 127.0.0.1\n    ports: [http]\n    \
+                  ready: {http: /story.txt}\nenv: {WEB: \"${web.url}\"}\n";
+    let house = House::new(Some(config));
+    let network =
+        |name: &str| house.run(&["info", name, "-o", "json"]).ok().json()["network"].clone();
+    let ask = format!("python3 -c \"{code}\" $WEB/story.txt");
+    for (name, more, answer) in [("near", &[][..], true), ("far", &["--network", "mesh"], false)] {
+        let more = [&["--sandbox", "namespace"], more].concat();
+        house.start(name, &more, &ask);
+        let ended = house.ended(name);
+        assert_eq!(ended["status"] == "succeeded", answer, "{ended}");
+        assert_eq!(network(name), if answer { "host" } else { "mesh" });
+    }
+    house.check();
+}

@@ -33,6 +33,12 @@ pub struct Facts {
     pub metadata_routes: Vec<String>,
     /// The traps on the host's loopback and abstract socket that answered.
     pub host_services: Vec<String>,
+    /// Where the network is the mesh: what listens in it, such as `tcp 127.0.0.1:80`.
+    pub listeners: Vec<String>,
+    /// Words that came through the door to where it leads as they were said, and were answered; and
+    /// those that did not.
+    pub door_kept: usize,
+    pub door_lost: usize,
     pub sockets: Vec<String>,
     pub visible_processes: u32,
     pub daemon_visible: bool,

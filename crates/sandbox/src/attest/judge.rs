@@ -8,6 +8,7 @@ use overmind_core::enclosure::Network;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Timestamp;
 
+use super::door::{WORDS, expected_listeners};
 use super::facts::{Facts, Refused};
 use super::probe::{NAMESPACES, boot_id, own_namespaces};
 use super::words::{listed, measured};
@@ -32,6 +33,10 @@ pub struct Subject {
 impl Subject {
     fn shares_network(&self) -> bool {
         self.living == Some(Network::Host)
+    }
+
+    fn has_door(&self) -> bool {
+        self.living == Some(Network::Mesh)
     }
 
     /// Two sandboxes of one level are told apart by it.
@@ -243,6 +248,15 @@ fn expected(
             let pass = alone(&facts.interfaces) && machine && facts.routes.is_empty();
             ("a loopback and no route".to_owned(), pass)
         }
+        CheckName::HostServices if subject.has_door() => {
+            let kept = facts.door_kept == WORDS && facts.door_lost == 0;
+            let one_door = facts.listeners == expected_listeners();
+            let words = format!(
+                "out of reach but for the server, by one door that nothing moves; listening: {}",
+                expected_listeners().join(", ")
+            );
+            (words, facts.host_services.is_empty() && one_door && kept)
+        }
         CheckName::HostServices => ("out of reach".to_owned(), facts.host_services.is_empty()),
         CheckName::MetadataService => ("no route".to_owned(), facts.metadata_routes.is_empty()),
         CheckName::EngineSockets => hidden(&facts.sockets),
@@ -309,7 +323,9 @@ fn expected(
                 facts.calls.iter().any(|one| one.what == **name && is_refusal(one.errno))
             };
             // Whoever has a network may ask for its addresses.
-            let let_in = |name: &&&str| **name == "socket netlink" && subject.shares_network();
+            let let_in = |name: &&&str| {
+                **name == "socket netlink" && (subject.shares_network() || subject.has_door())
+            };
             let calls: Vec<&str> =
                 promise.calls.iter().filter(|name| !let_in(name)).copied().collect();
             let pass = facts.seccomp == 2 && calls.iter().all(refused);
@@ -566,6 +582,37 @@ mod tests {
         }
         let machine = Facts { devices: vec!["/dev/kvm".to_owned()], ..good_container() };
         assert_eq!(failing(SandboxLevel::Docker, &machine), [CheckName::Devices]);
+    }
+
+    #[test]
+    fn the_mesh_is_one_door_that_leads_to_the_server_whatever_is_said_at_it() {
+        let mesh = || Subject { living: Some(Network::Mesh), ..subject(SandboxLevel::Namespace) };
+        let listeners = || expected_listeners().to_vec();
+        let facts = || Facts { listeners: listeners(), door_kept: WORDS, ..good() };
+        let failed = |facts: &Facts| -> Vec<CheckName> {
+            judge(mesh(), facts).failed().map(|check| check.name).collect()
+        };
+        assert_eq!(failed(&facts()), []);
+        let more = [listeners(), vec!["tcp 127.0.0.1:8080".to_owned()]].concat();
+        let mut shared = good().namespaces;
+        shared.insert("net".to_owned(), own_namespaces()["net"].clone());
+        for (name, facts) in [
+            (CheckName::HostServices, good()),
+            (CheckName::HostServices, Facts { door_kept: WORDS - 1, door_lost: 1, ..facts() }),
+            (CheckName::HostServices, Facts { listeners: more, ..facts() }),
+            (CheckName::HostServices, Facts { host_services: vec!["tcp".to_owned()], ..facts() }),
+            (CheckName::Network, Facts { routes: vec!["198.51.100.1".to_owned()], ..facts() }),
+            (CheckName::Network, Facts { interfaces: vec!["lo".into(), "eth0".into()], ..facts() }),
+            (CheckName::MetadataService, Facts { metadata_routes: vec!["a".into()], ..facts() }),
+            (CheckName::Namespaces, Facts { namespaces: shared, ..facts() }),
+        ] {
+            assert_eq!(failed(&facts), [name], "{facts:?}");
+        }
+        let record = judge(mesh(), &facts());
+        assert!(record.driver.ends_with("network mesh"), "{}", record.driver);
+        let services = record.checks.iter().find(|check| check.name == CheckName::HostServices);
+        let measured = &services.expect("it is checked").measured;
+        assert!(measured.contains("tcp 127.0.0.1:80, udp 127.0.0.1:53"), "{measured}");
     }
 
     #[test]

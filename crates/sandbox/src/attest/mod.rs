@@ -18,6 +18,7 @@
 //! What it cannot find: holes that it does not look for. It proves the presence of each layer by
 //! one effect, not the absence of all bugs in the kernel below.
 
+mod door;
 mod facts;
 mod inquiry;
 mod judge;
@@ -35,7 +36,8 @@ pub use program::{Program, ProgramFile};
 pub use questions::{Questions, TRAP_VARIABLE, Traps};
 pub use refusal::{NOT_ATTESTED, refuse_unless_kept, remedy};
 
-pub(crate) use inquiry::Inquiry;
+pub(crate) use door::DoorTrap;
+pub(crate) use inquiry::{Inquiry, failed};
 pub(crate) use probe::become_probe;
 pub(crate) use questions::homes;
 

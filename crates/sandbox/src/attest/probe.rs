@@ -55,6 +55,7 @@ fn facts(questions: &Questions) -> Facts {
     identity(&mut facts);
     namespaces(&mut facts);
     network(questions, &mut facts);
+    super::door::look(questions, &mut facts);
     processes(questions, &mut facts);
     files(questions, &mut facts);
     environment(questions, &mut facts);
@@ -62,6 +63,7 @@ fn facts(questions: &Questions) -> Facts {
     calls(&mut facts);
     for list in [
         &mut facts.homes,
+        &mut facts.listeners,
         &mut facts.variables,
         &mut facts.writable,
         &mut facts.devices,

@@ -26,6 +26,8 @@ pub struct Questions {
     pub(crate) writable: Vec<PathBuf>,
     /// A home is one that has its name, whatever it is.
     pub(crate) by_name: bool,
+    /// There is a door to the server, and somebody at its end.
+    pub(crate) door: bool,
     /// Nothing stands between the probe and the host: rights are asked for, and no file is made.
     pub(crate) only_look: bool,
 }
@@ -118,6 +120,7 @@ impl Traps {
             sockets: SOCKETS.iter().map(PathBuf::from).chain(sockets.iter().cloned()).collect(),
             writable: writable.to_vec(),
             by_name: false,
+            door: false,
             only_look: false,
             nonce,
             secret,
@@ -145,6 +148,13 @@ impl Traps {
     #[must_use]
     pub(crate) fn by_name(mut self) -> Self {
         self.questions.by_name = true;
+        self
+    }
+
+    /// For a probe that finds a door to the server.
+    #[must_use]
+    pub(crate) fn at_the_door(mut self) -> Self {
+        self.questions.door = true;
         self
     }
 

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, waitpid};
 use rustix::thread::UnshareFlags;
 
+use crate::init::door::{Door, Way};
 use crate::init::mutation::{Layer, skips};
 use crate::init::root;
 use crate::init::seat::Seat;
@@ -45,18 +46,41 @@ pub(crate) fn run(ground: &Ground, program: Program, cgroups: Vec<OwnedFd>) -> R
         Program::Command => None,
         Program::Probe => Some(own_program()?),
     };
+    let way = Way::find(&ground.kind)?;
     sys::unshare(namespaces(ground.kind.network())).doing(Step::Unshare, "")?;
     map_to_caller(user, group).doing(Step::MapUser, format_args!("{INSIDE_ID} to {user}"))?;
+    let mut door = open(way)?;
 
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
+            drop(door);
             if let Err(stop) = process_one(ground, inside.as_ref(), cgroups) {
                 report(&stop.into_report());
             }
             sys::exit_now(0)
         }
-        Fork::Parent(first) => wait_for(first).doing(Step::Start, "waiting for process 1"),
+        Fork::Parent(first) => {
+            if let Some(door) = &mut door {
+                door.stand()?;
+                let flags = rustix::process::PidfdFlags::empty();
+                let ended = rustix::process::pidfd_open(first, flags)
+                    .doing(Step::Start, "looking at process 1")?;
+                door.wait([ended.as_fd()]).doing(Step::Start, "waiting for process 1")?;
+            }
+            wait_for(first).doing(Step::Start, "waiting for process 1")
+        }
     }
+}
+
+/// The door of a sandbox whose network is the mesh, in that network.
+pub(super) fn open(way: Option<Way>) -> Result<Option<Door>, Stop> {
+    let Some(way) = way else { return Ok(None) };
+    // Where a test leaves the namespace out it would be the host's.
+    if skips(Layer::NetworkNamespace) {
+        return Ok(None);
+    }
+    network()?;
+    Door::open(way).map(Some)
 }
 
 pub(super) fn namespaces(network: Network) -> UnshareFlags {

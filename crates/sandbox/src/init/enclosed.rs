@@ -26,7 +26,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::init::confined::{map_to_caller, namespaces, stand, wait_for};
+use crate::init::confined::{map_to_caller, namespaces, open, stand, wait_for};
+use crate::init::door::{Door, Way};
 use crate::init::spec::{Doing, Ground, Kind, Limits, Report, Spec, Step, Stop};
 use crate::init::watch::{as_report, reap};
 use crate::launch::{self, Ended};
@@ -52,6 +53,10 @@ pub(crate) struct Plan {
     pub(crate) private_home: Option<PathBuf>,
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
+    /// Said first on each connection that goes through the door: whose it is.
+    pub(crate) whose: String,
+    /// Of the host's loopback: what connects there is let in. With the mesh for a network.
+    pub(crate) ports: Vec<u16>,
 }
 
 /// Becomes a launcher, and ends as the command does. `command` is the arguments after [`ARGUMENT`].
@@ -94,7 +99,7 @@ fn told(stop: Stop) -> (i32, String) {
 fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     sys::close_inherited().doing(Step::Handshake, "close_range")?;
     let keeper = rustix::process::getppid();
-    let (ground, spec) = order(command)?;
+    let (ground, spec, whose, ports) = order(command)?;
     // Else this process, which keeps the old root's mounts, would keep that one busy for longest.
     rustix::process::chdir("/").doing(Step::Start, "chdir /")?;
     if spec.terminal {
@@ -110,8 +115,17 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
         // As in `confined`.
         let _ = rustix::thread::set_thread_groups(&[]);
     }
+    let mut way = Way::find(&ground.kind)?;
+    if let Some(way) = &mut way {
+        way.say_first(whose);
+        for port in way.let_in(&ports) {
+            let text = format!("port {port} is taken here, so nobody comes in by it");
+            let _ = writeln!(io::stderr(), "overmind: {text}");
+        }
+    }
     sys::unshare(namespaces(ground.kind.network())).doing(Step::Unshare, "")?;
     map_to_caller(user, group).doing(Step::MapUser, "")?;
+    let mut door = open(way)?;
     // To change one's user undoes what the keeper asked for: that we go with it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .doing(Step::Start, "parent death signal")?;
@@ -124,7 +138,7 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
         socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).doing(Step::Start, "")?;
     match sys::fork().doing(Step::Start, "process 1")? {
         Fork::Child => {
-            drop((ours, signals));
+            drop((ours, signals, door));
             if let Err(stop) = process_one(&ground, &spec, &theirs) {
                 say(&theirs, &stop.into_report());
             }
@@ -132,7 +146,10 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
         }
         Fork::Parent(first) => {
             drop(theirs);
-            let reports = hand_on(&ours, &signals).doing(Step::Start, "waiting")?;
+            if let Some(door) = &door {
+                door.stand()?;
+            }
+            let reports = hand_on(&ours, &signals, door.as_mut()).doing(Step::Start, "waiting")?;
             // Until then something of the namespace may be left.
             wait_for(first).doing(Step::Start, "waiting for process 1")?;
             match launch::judge(&reports, true) {
@@ -147,8 +164,8 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     }
 }
 
-/// What to build, and what to run in it.
-fn order(command: Vec<OsString>) -> Result<(Ground, Spec), Stop> {
+/// What to build, what to run in it, whose door it has, and which ports of the host lead into it.
+fn order(command: Vec<OsString>) -> Result<(Ground, Spec, String, Vec<u16>), Stop> {
     let text = |text: OsString| {
         String::from_utf8(text.into_vec())
             .map_err(|_| Stop::BadConfig("an argument or variable is not UTF-8".to_owned()))
@@ -181,7 +198,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec), Stop> {
         #[cfg(feature = "mutations")]
         mutation: None,
     };
-    Ok((Ground::of(&spec), spec))
+    Ok((Ground::of(&spec), spec, plan.whose, plan.ports))
 }
 
 /// What of a person's or a program's signals the command gets to hear. The others do to the
@@ -197,19 +214,30 @@ const HANDED_ON: &[i32] = &[
     libc::SIGCONT,
 ];
 
-/// Hands signals on to process 1 until it ends; answers what it reported.
-fn hand_on(process_one: &OwnedFd, signals: &OwnedFd) -> io::Result<Vec<u8>> {
+/// Hands signals on to process 1 until it ends, and looks after the door; answers what process 1
+/// reported.
+fn hand_on(
+    process_one: &OwnedFd,
+    signals: &OwnedFd,
+    mut door: Option<&mut Door>,
+) -> io::Result<Vec<u8>> {
     let mut reports = Vec::new();
     let mut piece = [0u8; 4096];
     let mut let_go = false;
     loop {
-        let mut waiting =
-            [PollFd::new(signals, PollFlags::IN), PollFd::new(process_one, PollFlags::IN)];
-        match poll(&mut waiting, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(err) => return Err(err.into()),
-        }
-        if !waiting[0].revents().is_empty() {
+        let [signalled, said] = match &mut door {
+            Some(door) => door.wait([signals.as_fd(), process_one.as_fd()])?,
+            None => {
+                let mut waiting =
+                    [PollFd::new(signals, PollFlags::IN), PollFd::new(process_one, PollFlags::IN)];
+                match poll(&mut waiting, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(err) => return Err(err.into()),
+                }
+                waiting.map(|one| !one.revents().is_empty())
+            }
+        };
+        if signalled {
             while let Ok(count @ 1..) = rustix::io::read(signals, &mut piece) {
                 for number in sys::signal_numbers(&piece[..count]) {
                     // Process 1 has ended: nobody is left to hear it.
@@ -218,7 +246,7 @@ fn hand_on(process_one: &OwnedFd, signals: &OwnedFd) -> io::Result<Vec<u8>> {
                 }
             }
         }
-        if !waiting[1].revents().is_empty() {
+        if said {
             match rustix::io::read(process_one, &mut piece) {
                 Ok(0) | Err(Errno::CONNRESET) => return Ok(reports),
                 Ok(count) => {

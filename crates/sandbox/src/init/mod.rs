@@ -17,7 +17,8 @@
 //! command's process limits, privileges, Landlock and filter.
 //! Further means of confinement become one more step there and one more field of the order.
 //! `unconfined` only watches over the tree. `enclosed` is for a command that lives, whose keeper and
-//! streams are not the daemon's: it is told all at once, and nobody waits for its answers. [`crate::attest`] is how it is proven.
+//! streams are not the daemon's: it is told all at once, and nobody waits for its answers. `door` is
+//! the way to the server where that is all the network there is. [`crate::attest`] is how it is proven.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -30,6 +31,7 @@ use crate::sys;
 
 pub(crate) mod command;
 pub(crate) mod confined;
+pub(crate) mod door;
 pub(crate) mod enclosed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;

@@ -47,6 +47,8 @@ pub enum Layer {
     CloseOnExec,
     /// The daemon's variables are passed on.
     CleanEnvironment,
+    /// Another listener stands beside the door.
+    OneDoor,
 }
 
 /// What is wrong with a sandbox that a test makes.
@@ -56,6 +58,8 @@ pub enum Mutation {
     Without(Layer),
     /// Shows this path of the host inside, at the same place.
     Shows(PathBuf),
+    /// The door of the mesh leads to this socket.
+    LeadsTo(PathBuf),
 }
 
 #[cfg(feature = "mutations")]
@@ -86,6 +90,15 @@ pub(crate) const fn skips(_layer: Layer) -> bool {
 pub(crate) fn shown() -> Option<&'static std::path::Path> {
     match MUTATION.get() {
         Some(Mutation::Shows(path)) => Some(path),
-        Some(Mutation::Without(_)) | None => None,
+        Some(Mutation::Without(_) | Mutation::LeadsTo(_)) | None => None,
+    }
+}
+
+/// Where a test has the door lead.
+#[cfg(feature = "mutations")]
+pub(crate) fn door() -> Option<&'static std::path::Path> {
+    match MUTATION.get() {
+        Some(Mutation::LeadsTo(path)) => Some(path),
+        Some(Mutation::Without(_) | Mutation::Shows(_)) | None => None,
     }
 }

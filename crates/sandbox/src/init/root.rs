@@ -44,7 +44,7 @@ pub(crate) const SYSTEM: &[&str] =
 
 /// What programs look up in `/etc` and a stranger may read. Not here on purpose: shadow, ssh,
 /// sudoers, private keys (of `ssl` and `pki` only the public parts), machine-id, resolv.conf
-/// (there is no network), gitconfig and other tools' system files that may hold credentials.
+/// (where there is a network there is one of its own), gitconfig and other tools' system files that may hold credentials.
 const ETC: &[&str] = &[
     "alternatives",
     "bash.bashrc",
@@ -297,6 +297,11 @@ fn etc(root: &OwnedFd, living: Option<&Living>) -> Result<(), Stop> {
     ] {
         write_file(root, Path::new(name), content.as_bytes())?;
     }
+    if living.is_some_and(|living| living.network == Network::Mesh) {
+        // For programs that heed no `nsswitch.conf`.
+        let text = b"nameserver 127.0.0.1\noptions timeout:1 attempts:1\n";
+        write_file(root, Path::new("etc/resolv.conf"), text)?;
+    }
     if hosts_network {
         let text = b"passwd: files\ngroup: files\nhosts: files dns\n";
         write_file(root, Path::new("etc/nsswitch.conf"), text)?;
@@ -345,7 +350,8 @@ fn granted(root: &OwnedFd, read_only: &[PathBuf], living: &Living) -> Result<(),
     for (path, attributes) in all {
         show_as(root, path, beneath_root(path), attributes)?;
     }
-    for socket in living.sockets.iter().filter(|socket| socket.exists()) {
+    let shared = living.network == Network::Host;
+    for socket in living.sockets.iter().filter(|socket| shared && socket.exists()) {
         show_as(root, socket, beneath_root(socket), READ_ONLY)?;
     }
     Ok(())

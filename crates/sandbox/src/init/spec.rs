@@ -2,7 +2,7 @@
 //! the same program, so this format has no version and is never stored.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use overmind_core::enclosure::Network;
 use overmind_core::sandbox::HomeFile;
@@ -77,8 +77,11 @@ pub(crate) struct Living {
     pub(crate) network: Network,
     /// Files and directories of the host, at the same path.
     pub(crate) writable: Vec<PathBuf>,
-    /// Sockets of the host, at the same path; those that are not there are left out.
+    /// Sockets of the host, at the same path; those that are not there are left out. With the
+    /// host's network only.
     pub(crate) sockets: Vec<PathBuf>,
+    /// The server's socket that the door of the mesh leads to; see [`super::door`].
+    pub(crate) door: Option<PathBuf>,
 }
 
 impl Kind {
@@ -87,6 +90,21 @@ impl Kind {
             Self::Namespace { living, .. } => living.as_ref(),
             Self::Unconfined => None,
         }
+    }
+
+    /// With the mesh for a network.
+    pub(crate) fn door(&self) -> Option<&Path> {
+        let living = self.living().filter(|living| living.network == Network::Mesh)?;
+        living.door.as_deref()
+    }
+
+    /// The same, with its door elsewhere.
+    #[must_use]
+    pub(crate) fn leading_to(mut self, socket: &Path) -> Self {
+        if let Self::Namespace { living: Some(living), .. } = &mut self {
+            living.door = Some(socket.to_owned());
+        }
+        self
     }
 
     pub(crate) fn network(&self) -> Network {

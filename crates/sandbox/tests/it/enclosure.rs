@@ -21,13 +21,13 @@ use crate::support::init_program;
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-struct Place {
+pub(crate) struct Place {
     dir: TempDir,
-    enclosures: Enclosures,
+    pub(crate) enclosures: Enclosures,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["work/sub", "other", "data", "tools/bin"] {
             std::fs::create_dir_all(dir.path().join(name)).unwrap();
@@ -40,15 +40,16 @@ impl Place {
             private: vec![dir.path().join("data")],
             ..Options::default()
         };
-        let enclosures = Enclosures::new(options, dir.path().join("homes"), Vec::new());
+        let (homes, door) = (dir.path().join("homes"), dir.path().join("data/agents.sock"));
+        let enclosures = Enclosures::new(options, homes, Vec::new(), Some(door));
         Self { dir, enclosures }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    fn plan(&self, script: &str) -> EnclosePlan {
+    pub(crate) fn plan(&self, script: &str) -> EnclosePlan {
         EnclosePlan {
             session: SessionId::from_u128(7),
             level: SandboxLevel::Namespace,
@@ -60,15 +61,16 @@ impl Place {
             read: Vec::new(),
             write: Vec::new(),
             network: Network::Host,
+            ports: Vec::new(),
         }
     }
 
-    async fn command(&self, plan: EnclosePlan) -> Command {
+    pub(crate) async fn command(&self, plan: EnclosePlan) -> Command {
         command(&plan.env.clone(), self.enclosures.enclose(plan).await.unwrap())
     }
 
     /// Runs it to its end, behind pipes.
-    async fn run(&self, plan: EnclosePlan) -> (ExitStatus, String) {
+    pub(crate) async fn run(&self, plan: EnclosePlan) -> (ExitStatus, String) {
         let mut command = self.command(plan).await;
         let output = command.stdin(Stdio::null()).output().unwrap();
         let both = [output.stdout, output.stderr].concat();
@@ -91,7 +93,7 @@ fn command(env: &[(String, String)], enclosed: Enclosed) -> Command {
     command
 }
 
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let since = Instant::now();
     loop {
         if let Some(answer) = ask() {

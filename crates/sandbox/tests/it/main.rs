@@ -5,6 +5,7 @@
 mod attest;
 mod conformance;
 mod docker;
+mod door;
 mod enclosure;
 mod image;
 mod microvm;

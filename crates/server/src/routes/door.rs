@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use overmind_api::ProblemKind;
 use overmind_core::tool::{EffectClass, ToolSpec};
+use overmind_core::trace::{TRACEPARENT, Traceparent};
 use serde_json::{Value, json};
 
 use crate::cx::Cx;
@@ -190,7 +191,7 @@ fn shown(tool: &ToolSpec) -> Value {
 
 async fn called(
     cx: &Arc<Cx>,
-    caller: overmind_engine::Caller,
+    mut caller: overmind_engine::Caller,
     tools: &[ToolSpec],
     params: &Value,
 ) -> Result<Result<Value, Refused>, Fault> {
@@ -203,6 +204,9 @@ async fn called(
         None | Some(Value::Null) => json!({}),
         Some(args) => args.clone(),
     };
+    // What stands in the message is nearer to the call than what stands in its carrier.
+    let meta = params.get("_meta").and_then(|meta| meta.get(TRACEPARENT)).and_then(Value::as_str);
+    caller.trace = meta.and_then(Traceparent::parse).or(caller.trace);
     let (engine, name) = (cx.engine.clone(), name.to_owned());
     let done = cx.detached(async move { engine.door_call(&caller, name, args).await }).await;
     let result = match done {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{Okay, Ready};
 use overmind_core::row::Role;
@@ -12,6 +12,7 @@ use crate::convert;
 use crate::cx::Cx;
 use crate::extract::Who;
 use crate::fault::Fault;
+use crate::metrics;
 use crate::page::json;
 
 /// The process answers.
@@ -50,16 +51,25 @@ pub(crate) async fn readyz(State(cx): State<Arc<Cx>>) -> Response {
     response
 }
 
-/// Figures in the OpenMetrics text format, for Prometheus.
+fn wants_openmetrics(accepted: &HeaderValue) -> bool {
+    accepted.to_str().is_ok_and(|text| text.contains("application/openmetrics-text"))
+}
+
+/// Figures for Prometheus, as OpenMetrics for who accepts that.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"),
 ))]
 pub(crate) async fn metrics(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
+    headers: HeaderMap,
 ) -> Result<Response, Fault> {
     caller.require(Role::Viewer)?;
     let text = cx.metrics.text().map_err(|err| Fault::internal("metrics", &err))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let (kind, text) = match accepted.into_iter().any(wants_openmetrics) {
+        true => ("application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+        false => ("text/plain; version=0.0.4; charset=utf-8", metrics::classic(&text)),
+    };
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response())
 }

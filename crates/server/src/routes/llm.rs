@@ -16,6 +16,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use overmind_api::ProblemKind;
 use overmind_core::budget::Shape;
 use overmind_core::relay::{
     Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, head, retry_after_s,
@@ -24,9 +25,11 @@ use overmind_engine::{EngineError, RelayError, RelayedBody};
 use serde_json::{Value, json};
 
 use super::Template;
+use crate::agents;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::front::trace;
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,6 +104,18 @@ pub(crate) async fn answer(
     response
 }
 
+/// What was refused before anybody looked at the path, in the words of this path's users.
+pub(crate) fn refused(cx: &Cx, door: &Door, fault: &Fault) -> Response {
+    let kind = match fault.problem().known_kind() {
+        Some(ProblemKind::Forbidden) => RefusalKind::Forbidden,
+        _ => RefusalKind::BadRequest,
+    };
+    let refused = Refused { why: kind.because(fault).into(), close: true };
+    let mut response = refused.render(cx, door.dialect);
+    response.extensions_mut().insert(Template(door.template()));
+    response
+}
+
 /// Why there is no answer of a provider.
 struct Refused {
     why: RelayError,
@@ -164,7 +179,7 @@ async fn attend(
         Ok(token) => cx.engine.relay_caller(token).await.map_err(unknown),
         Err(fault) => Err(RefusalKind::Unauthenticated.because(&fault)),
     };
-    let (caller, only) = match proved {
+    let (mut caller, only) = match proved {
         Ok(proved) => proved,
         Err(refusal) => {
             if let Some(client) = client
@@ -178,6 +193,11 @@ async fn attend(
         }
     };
     *name = Some(caller.name.clone());
+    if let Some(agents::DoorOf(session)) = request.extensions().get() {
+        let refused = |fault| RefusalKind::Forbidden.because(&fault);
+        agents::is_run(&caller, *session).map_err(refused)?;
+    }
+    caller.trace = trace(request.headers());
     match (&door.what, request.method()) {
         (What::Call(endpoint), &Method::POST) => {
             let call = read(cx, *endpoint, request).await?;
@@ -259,9 +279,6 @@ async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Ref
         Err(_) => return Err(closing(Refusal::bad_request("the body did not come in time"))),
     };
     let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
-    if let Some(session) = parts.headers.get("x-claude-code-session-id") {
-        tracing::debug!(session = ?session, model = peek.model, "a call of Claude Code");
-    }
     let query = parts.uri.query().map(str::to_owned);
     Ok(Call { endpoint, query, headers, body, peek })
 }

@@ -19,6 +19,7 @@ use overmind_api::{
 use overmind_core::mesh::{BoardEntry, MeshSpawn};
 use overmind_engine::{BoardWrite, LetterDraft};
 
+use crate::auth;
 use crate::cx::Cx;
 use crate::extract::{
     AgentPath, AnyBody, Body, KeyOfBoard, LargeBody, Query, Who, if_match, parse_bool,
@@ -184,7 +185,8 @@ pub(crate) async fn board_delete(
 /// Streams changes of keys that begin with `prefix`, as far as the caller may read them.
 ///
 /// Begins now, or after `Last-Event-ID`. Each message is a `BlackboardChange`; a message without
-/// data but with an id says how far the stream has looked.
+/// data but with an id says how far the stream has looked. It ends, with an `error`, when the token
+/// is worth nothing any more.
 #[utoipa::path(get, path = "/mesh/watch", tag = "mesh",
     params(("prefix" = Option<String>, Query), ("last_event_id" = Option<u64>, Query),
         ("Last-Event-ID" = Option<u64>, Header)),
@@ -206,7 +208,8 @@ pub(crate) async fn board_watch(
     };
     // Refused here, and not inside the stream.
     cx.engine.board_changes(&caller, &prefix, after).await?;
-    let source = BoardSource::new(caller, prefix, after);
+    let token = auth::token(&headers)?.to_owned();
+    let source = BoardSource::new(caller, token, prefix, after);
     Ok(sse::Stream::new(cx, source).into_response())
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri};
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
 use overmind_api::{ApiProxyReply, ApiProxyRequest, ProblemKind};
@@ -15,6 +15,7 @@ use overmind_core::vault::service::{Params, Service};
 use overmind_engine::{EngineError, ServiceCall, ServiceReply};
 use serde_json::{Map, Value};
 
+use crate::agents::{self, DoorOf};
 use crate::auth;
 use crate::cx::Cx;
 use crate::extract::LargeBody;
@@ -71,8 +72,21 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
     };
     let service = cx.engine.vault().service(name);
     let (token, query) = token(&parts.headers, &parts.uri, service.as_deref())?;
+    if let Some(DoorOf(session)) = parts.extensions.get() {
+        agents::is_runs_token(&cx.engine, &token, *session).await?;
+    }
+    // Before the body is read: who may call nothing shall not fill the memory either.
+    let who =
+        cx.engine.service_caller(&token, name).await.map_err(|err| Fault::from(err).closing())?;
     let most = service.as_ref().map_or(0, |service| service.limits.request_bytes);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
+    // What says itself that it is too long is not waited for.
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if service.is_some() && length.is_some_and(|length| length > most) {
+        let text = format!("the body is larger than {most} bytes");
+        return Err(Fault::new(ProblemKind::TooLarge, text).closing());
+    }
     let read = Limited::new(body, most).collect();
     let body = match tokio::time::timeout(cx.config.body_timeout, read).await {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
@@ -97,7 +111,7 @@ async fn forward(cx: Arc<Cx>, request: Request) -> Result<Response, Fault> {
         body,
     };
     let engine = cx.engine.clone();
-    let reply = cx.detached(async move { engine.service_call(&token, call).await }).await?;
+    let reply = cx.detached(async move { engine.service_call(&who, call).await }).await?;
     answer(reply)
 }
 
@@ -158,11 +172,16 @@ forwards! {
         (status = 422, description = "A field is wrong")))]
 pub(crate) async fn mesh_api(
     State(cx): State<Arc<Cx>>,
+    door: Option<Extension<DoorOf>>,
     headers: HeaderMap,
     LargeBody(body): LargeBody<ApiProxyRequest>,
 ) -> Result<Response, Fault> {
     let token = auth::token(&headers)?.to_owned();
+    if let Some(Extension(DoorOf(session))) = door {
+        agents::is_runs_token(&cx.engine, &token, session).await?;
+    }
     let ApiProxyRequest { service, action, params } = body;
+    let who = cx.engine.service_caller(&token, &service).await?;
     let Some(action) = cx.engine.vault().action(&service, &action) else {
         let error = format!("`{service}` has no action `{action}`");
         return Ok(json(&ApiProxyReply {
@@ -191,7 +210,7 @@ pub(crate) async fn mesh_api(
     let engine = cx.engine.clone();
     let done = cx
         .tasks
-        .spawn(async move { engine.service_call(&token, call).await })
+        .spawn(async move { engine.service_call(&who, call).await })
         .await
         .map_err(|err| Fault::internal("a request's work panicked", &err))?;
     let reply = match done {

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
 mod agents;
+mod doors;
+mod hostile;
 mod inbox;
 mod lifecycle;
 mod proxy;
@@ -14,4 +16,5 @@ mod rest;
 mod rooms;
 mod runs;
 mod surface;
+mod watch;
 mod world;

@@ -223,7 +223,8 @@ async fn figures_name_routes_by_template_and_never_by_what_a_client_sent() {
     let world = World::new().await;
     world.get("/api/agents/nobody-special").await;
     world.get("/some/path/never/served").await;
-    let answer = world.get("/metrics").await;
+    let request = world.request("GET", "/metrics");
+    let answer = request.header("Accept", "application/openmetrics-text").send().await;
     assert_eq!(answer.status, 200);
     assert!(answer.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     let text = answer.body;

@@ -212,6 +212,7 @@ async fn engine(
             max_running_per_agent: 8,
             max_running_per_colony: 8,
             approval_ttl: None,
+            traced: false,
             propose_after: 3,
             workspace: PathBuf::from(dir.path()),
             token_key: [7; 32],

@@ -69,6 +69,13 @@ pub(crate) fn board_fetch(
     one(conn, &sql, params![blob(colony.as_u128()), key.as_str()], board)
 }
 
+/// The highest version of what was deleted in the key's bucket.
+pub(crate) fn board_past(conn: &Connection, colony: ColonyId, key: &Key) -> Outcome<u64> {
+    let sql = "SELECT version FROM board_past WHERE colony = ?1 AND bucket = ?2";
+    let with = params![blob(colony.as_u128()), key.bucket()];
+    Ok(one(conn, sql, with, |row| Cells::new(row, "board_past").u64(0))?.unwrap_or(0))
+}
+
 pub(crate) fn board_list(
     conn: &Connection,
     colony: ColonyId,

@@ -77,6 +77,12 @@ pub(super) fn board_put(conn: &Connection, entry: &BoardEntry, value: &str) -> O
 }
 
 pub(super) fn board_delete(conn: &Connection, colony: ColonyId, key: &Key) -> Outcome<()> {
+    conn.prepare_cached(
+        "INSERT INTO board_past (colony, bucket, version)
+           SELECT colony, ?3, version FROM board WHERE colony = ?1 AND key = ?2
+         ON CONFLICT (colony, bucket) DO UPDATE SET version = max(version, excluded.version)",
+    )?
+    .execute(params![blob(colony.as_u128()), key.as_str(), key.bucket()])?;
     conn.prepare_cached("DELETE FROM board WHERE colony = ?1 AND key = ?2")?
         .execute(params![blob(colony.as_u128()), key.as_str()])?;
     Ok(())

@@ -21,18 +21,29 @@ use crate::record::{self, Kind, Life};
 use crate::sys;
 use crate::wire::{self, Frame, FromKeeper, Io, Order, PROTOCOL, Running, ToKeeper};
 
+/// An order with its environment, and what is made of it. Below the size of which the allocator
+/// asks the kernel for pages of its own.
+const WARM_BYTES: usize = 96 << 10;
+/// The longest that the beginning of a program is put off.
+const WAITS: Duration = Duration::from_millis(50);
 /// For the daemon to send the order that it asked us for.
 const ORDER_WITHIN: Duration = Duration::from_secs(10);
 /// For the keeper of the life before to let go of the log.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
 
-/// Takes the order and carries it out. On failure the daemon has been told, and nothing is left.
-pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io::Result<Keeper> {
+/// What a keeper is before it knows of whom.
+pub(crate) fn prepare() -> io::Result<()> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    rustix::thread::set_name(c"overmind-keeper")?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     // Commands of the same user can neither trace us nor read our memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // Memory that an order takes is the zygote's until it is written to: that is done by now.
+    drop(std::hint::black_box(vec![1u8; WARM_BYTES]));
+    Ok(())
+}
+
+/// Takes the order and carries it out. On failure the daemon has been told, and nothing is left.
+pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io::Result<Keeper> {
     let mut connection = UnixStream::from(connection);
     let (order, more) = take_order(&mut connection)?;
     let epoch = order.key.epoch;
@@ -91,6 +102,7 @@ fn carry_out(
     let group = Group::make(order.group.clone()).map_err(|(path, err)| {
         Refusal::new("its control group", format!("{}: {err}", path.display()))
     })?;
+    wait_until(order.not_before_us);
     let (main, streams) = match child::spawn(&order, &group) {
         Ok(begun) => begun,
         Err(refusal) => {
@@ -162,6 +174,15 @@ fn carry_out(
         enlarged: false,
         acknowledged: false,
     })
+}
+
+/// Waits for the moment at which the program is to begin: shortly, for nobody is heard meanwhile.
+fn wait_until(at_us: Option<i64>) {
+    let left = at_us.map_or(0, |at| at.saturating_sub(now_us()));
+    let left = Duration::from_micros(u64::try_from(left).unwrap_or(0));
+    if !left.is_zero() {
+        std::thread::sleep(left.min(WAITS));
+    }
 }
 
 /// Ends a command whose start could not be told.

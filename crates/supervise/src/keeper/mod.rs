@@ -24,7 +24,7 @@ use crate::proc::Look;
 use crate::record::{self, Kind};
 use crate::sys;
 use crate::wire::{Answer, By, Exit, FromKeeper, Running};
-use crate::zygote::GIVEN;
+use crate::zygote::{GIVEN, Nest};
 
 mod ask;
 mod begin;
@@ -33,6 +33,8 @@ mod input;
 mod output;
 mod peer;
 pub(crate) mod tree;
+
+pub(crate) use self::begin::prepare;
 
 /// Daemons, and what asks to be one, at the same time.
 const MAX_PEERS: usize = 8;
@@ -114,10 +116,11 @@ struct Keeper {
 }
 
 /// Is the keeper, from its first order to its end. Answers the exit code.
-pub(crate) fn run(given: [OwnedFd; GIVEN]) -> i32 {
+pub(crate) fn run(given: [OwnedFd; GIVEN], nest: Nest) -> i32 {
     let [connection, listener, dir] = given;
     match begin::begin(connection, listener, dir) {
         Ok(mut keeper) => {
+            drop(nest);
             // Whatever goes wrong in the loop itself (a poll that fails), the tree must not stay
             // behind without anybody to end it.
             if keeper.serve().is_err() {

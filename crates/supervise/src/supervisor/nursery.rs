@@ -58,7 +58,9 @@ impl Nursery {
     /// Asks for a keeper. Blocks for as long as a message to a process takes.
     pub(crate) fn ask(&self, given: [BorrowedFd<'_>; GIVEN]) -> io::Result<()> {
         let mut slot = self.zygote.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(zygote) = &*slot
+        // Looked at first: keepers that wait have its socket, too, and end a moment after it.
+        if let Some(zygote) = &mut *slot
+            && matches!(zygote.child.try_wait(), Ok(None))
             && zygote::ask(zygote.socket.as_fd(), given).is_ok()
         {
             return Ok(());

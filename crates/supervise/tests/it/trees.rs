@@ -7,6 +7,7 @@ use std::time::Duration;
 use overmind_core::process::{
     End, Ended, EndedBy, ExitStatus, GroupLimits, GroupWish, ProcessError, ProcessSpec, Processes,
 };
+use overmind_core::time::Timestamp;
 use rustix::process::Signal;
 
 use crate::common::{
@@ -152,6 +153,53 @@ async fn keepers_do_not_depend_on_the_process_that_they_were_born_from() {
     assert_eq!(place.run(shell(other, "exit 6")).await.status, ExitStatus::Code(6));
     place.supervisor.end(key, End::Stop { grace: Duration::from_secs(20) }, None).await.unwrap();
     assert_eq!(place.exit(key).await.status, ExitStatus::Code(0));
+}
+
+/// Children of a process, by what they are called.
+fn children(of: i32) -> Vec<(i32, String)> {
+    let listed = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
+    let pids = listed.unwrap_or_default();
+    let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok());
+    let called = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    pids.filter_map(|pid| Some((pid, called(pid).ok()?.trim().to_owned()))).collect()
+}
+
+#[tokio::test]
+async fn keepers_wait_to_be_needed_are_replaced_and_end_with_the_daemon() {
+    let place = Place::new();
+    let key = first(session());
+    let started = place.supervisor.start(shell(key, "exec sleep 1000")).await.unwrap();
+    let keeper = parent(started.pid);
+    let zygote = parent(u32::try_from(keeper).unwrap());
+    let waiting = || -> Vec<i32> {
+        let all = children(zygote).into_iter();
+        all.filter(|(_, name)| name == "overmind-zygote").map(|(pid, _)| pid).collect()
+    };
+    eventually("two wait", async || waiting().len() == 2).await;
+    let before = waiting();
+    // One that is killed is replaced like one that is used.
+    kill(before[0], Signal::KILL);
+    eventually("it is replaced", async || {
+        let now = waiting();
+        now.len() == 2 && !now.contains(&before[0])
+    })
+    .await;
+    let last = waiting();
+    place.supervisor.close().await;
+    eventually("they are gone", async || last.iter().all(|pid| !lives(*pid))).await;
+    assert!(lives(keeper), "who is needed stays");
+}
+
+#[tokio::test]
+async fn a_program_begins_no_earlier_than_it_is_wanted() {
+    let place = Place::new();
+    let key = first(session());
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let at = Timestamp::from_micros(now.tv_sec * 1_000_000 + now.tv_nsec / 1_000 + 20_000);
+    let spec = ProcessSpec { not_before: Some(at), ..shell(key, "exit 4") };
+    let started = place.supervisor.start(spec).await.unwrap();
+    assert!(started.at >= at, "{} is before {at}", started.at);
+    assert_eq!(place.exit(key).await.status, ExitStatus::Code(4));
 }
 
 #[tokio::test]

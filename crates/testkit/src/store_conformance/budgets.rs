@@ -206,6 +206,7 @@ pub(super) async fn secrets_never_come_to_rest_in_calls(store: &dyn Store, w: &W
         caller: text.clone(),
         request: Some(Content { digest: "d".into(), text: text.clone() }),
         response: Some(Content { digest: "e".into(), text }),
+        asked: overmind_core::budget::Asked::default(),
         ..record(w, None, "gpt-5", at(5))
     };
     store.commit(commit([BudgetChange::CallInsert(call)])).await.unwrap();

@@ -58,6 +58,26 @@ pub(super) async fn entries_round_trip_and_are_replaced(store: &dyn Store, world
     assert_eq!(store.board_fetch(COLONY, key("tasks/1")).await.unwrap(), None);
 }
 
+pub(super) async fn versions_of_what_was_deleted_are_remembered(store: &dyn Store, _: &World) {
+    let past = async |text: &str| store.board_past(COLONY, key(text)).await.unwrap();
+    let delete = |text: &str| one_change(Change::BoardDelete { colony: COLONY, key: key(text) });
+    assert_eq!(past("a").await, 0);
+    store.commit(put(entry("a", 7, json!(1)))).await.unwrap();
+    assert_eq!(past("a").await, 0, "it is there");
+    store.commit(delete("a")).await.unwrap();
+    assert_eq!(past("a").await, 7);
+    store.commit(delete("a")).await.unwrap();
+    assert_eq!(past("a").await, 7, "there was nothing to delete");
+    // A shorter life after it takes nothing back.
+    store.commit(put(entry("a", 3, json!(1)))).await.unwrap();
+    store.commit(delete("a")).await.unwrap();
+    assert_eq!(past("a").await, 7);
+    let other = (0..).map(|n| format!("k{n}")).find(|text| key(text).bucket() != key("a").bucket());
+    assert_eq!(past(&other.unwrap()).await, 0, "other keys are not moved");
+    let elsewhere = store.board_past(ColonyId::from_u128(9), key("a")).await.unwrap();
+    assert_eq!(elsewhere, 0, "nor are other colonies");
+}
+
 pub(super) async fn a_prefix_is_text_and_pages_follow_each_other(store: &dyn Store, _: &World) {
     let keys = ["CONTEXT/a", "context/a", "context/aXb", "context/a_b", "context/a/1", "context/b"];
     for text in keys.iter().chain(&["context/%", "z", "context/\u{10FFFD}"]) {

@@ -108,6 +108,7 @@ cases! {
     budgets::retention_takes_calls_along_and_leaves_the_sums
     budgets::secrets_never_come_to_rest_in_calls
     mesh::entries_round_trip_and_are_replaced
+    mesh::versions_of_what_was_deleted_are_remembered
     mesh::a_prefix_is_text_and_pages_follow_each_other
     mesh::a_page_of_large_values_ends_early
     mesh::what_has_expired_is_found_by_the_sweep

@@ -15,6 +15,7 @@ use overmind_core::sandbox::{
     SandboxRequest, SandboxResult,
 };
 use overmind_core::tool::ToolContext;
+use overmind_core::trace::TRACEPARENT_VARIABLE;
 use rustix::fs::{Gid, Uid};
 use serde_json::{Map, Value, json};
 
@@ -64,8 +65,12 @@ impl Runner {
         &self,
         context: &ToolContext,
         driver: &dyn Sandbox,
-        request: SandboxRequest,
+        mut request: SandboxRequest,
     ) -> Answer {
+        // Not part of what a human agrees to: it is another one with every call.
+        if let Some(parent) = context.traceparent {
+            request.env.push((TRACEPARENT_VARIABLE.to_owned(), parent.to_string()));
+        }
         let (labels, root) = (Arc::clone(&self.labels), request.workspace.clone());
         let (cwd, timeout) = (request.cwd.to_string_lossy().into_owned(), request.timeout);
         let scan = blocking(move || Ok(labels.in_reach(&root)));

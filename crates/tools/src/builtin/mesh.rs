@@ -24,10 +24,13 @@ pub fn mesh_tools(mesh: &Arc<dyn Mesh>) -> Vec<Arc<dyn Tool>> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
+    Ask,
+    CostLeft,
     ListAgents,
     ListState,
     Publish,
     History,
+    ReadAnswer,
     ReadMessages,
     ReadState,
     Send,
@@ -37,7 +40,10 @@ enum Which {
 }
 
 impl Which {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
+        Self::Ask,
+        Self::CostLeft,
+        Self::ReadAnswer,
         Self::ListAgents,
         Self::ListState,
         Self::Publish,
@@ -68,6 +74,13 @@ fn text(most: u32, description: &str) -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": most, "description": description})
 }
 
+fn waiting() -> Value {
+    json!({
+        "type": "integer", "minimum": 0, "maximum": 30, "default": 0,
+        "description": "How long to wait for an answer.",
+    })
+}
+
 fn agent() -> Value {
     text(200, "The agent's name, as list_agents shows it.")
 }
@@ -76,6 +89,38 @@ impl Tool for MeshTool {
     fn spec(&self) -> ToolSpec {
         use EffectClass::{Idempotent, Pure};
         let (name, class, description, schema) = match self.which {
+            Which::Ask => (
+                "ask_people",
+                Idempotent,
+                "Ask the people you work for a question. It waits in their inbox; this goes on with \
+                 a question_id, and read_answer looks for the answer.",
+                object(
+                    &json!({
+                        "question": text(10_000, "The question, with what they must know for it."),
+                        "wait_seconds": waiting(),
+                    }),
+                    &["question"],
+                ),
+            ),
+            Which::CostLeft => (
+                "cost_left",
+                Pure,
+                "See what you may still spend on models: each limit that applies to you, what of it \
+                 is used, and the least that is left.",
+                object(&json!({}), &[]),
+            ),
+            Which::ReadAnswer => (
+                "read_answer",
+                Pure,
+                "Look whether a question of ask_people was answered.",
+                object(
+                    &json!({
+                        "question_id": text(64, "As ask_people gave it."),
+                        "wait_seconds": waiting(),
+                    }),
+                    &["question_id"],
+                ),
+            ),
             Which::ListAgents => (
                 "list_agents",
                 Pure,
@@ -339,6 +384,20 @@ struct SpawnArgs {
 }
 
 #[derive(Debug, Deserialize)]
+struct AskArgs {
+    question: String,
+    #[serde(default, deserialize_with = "integer")]
+    wait_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct AnswerArgs {
+    question_id: String,
+    #[serde(default, deserialize_with = "integer")]
+    wait_seconds: u64,
+}
+
+#[derive(Debug, Deserialize)]
 struct HistoryArgs {
     agent_id: String,
 }
@@ -347,6 +406,18 @@ impl MeshTool {
     fn act(&self, args: &Value) -> Result<MeshAct, Failure> {
         let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         Ok(match self.which {
+            Which::Ask => {
+                let AskArgs { question, wait_seconds } = parse(args)?;
+                MeshAct::Ask { question, wait_seconds }
+            }
+            Which::CostLeft => MeshAct::CostLeft,
+            Which::ReadAnswer => {
+                let AnswerArgs { question_id, wait_seconds } = parse(args)?;
+                let question = question_id
+                    .parse()
+                    .map_err(|_| Failure::bad_args("question_id is none that ask_people gave"))?;
+                MeshAct::Answer { question, wait_seconds }
+            }
             Which::ListAgents => MeshAct::Agents,
             Which::ListState => {
                 let ListArgs { prefix, limit, after } = parse(args)?;

@@ -67,6 +67,7 @@ impl Bench {
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
             live: overmind_core::live::LiveSink::default(),
+            traceparent: None,
         };
         Self { gateway, context, shell, memory, outer }
     }

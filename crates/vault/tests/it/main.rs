@@ -269,3 +269,68 @@ proptest! {
         }
     }
 }
+
+/// A stand-in for `secret-tool` that keeps its entry in a file beside it.
+fn keyring(dir: &Path, script: &str) -> Options {
+    let program = dir.join("secret-tool");
+    std::fs::write(&program, format!("#!/bin/sh\nat=\"$(dirname \"$0\")/entry\"\n{script}\n"))
+        .unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let keyring = overmind_vault::Keyring { program, entry: "x".into() };
+    Options { keyring: Some(keyring), ..options(dir, None) }
+}
+
+const KEEPS: &str = "case \"$1\" in lookup) cat \"$at\" 2>/dev/null;; store) cat > \"$at\";; esac";
+
+#[test]
+fn a_key_in_a_keyring_is_written_there_and_nowhere_else_and_rotated() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = keyring(dir.path(), KEEPS);
+    let open = |needed: &[&Sealed]| {
+        let vault = Vault::new(options.clone());
+        let needed: Vec<String> = needed.iter().map(|sealed| sealed.master.clone()).collect();
+        vault.unlock(&needed, None).map(|()| vault)
+    };
+    assert_eq!(options.look(), Ok(None));
+    let first = open(&[]).unwrap();
+    let sealed = first.seal(&name("a"), 1, &secret("the-plain-text")).unwrap();
+    assert!(!dir.path().join("vault.key").exists());
+    let again = open(&[&sealed]).unwrap();
+    assert_eq!(again.protection(), Some(Protection::Keyring));
+    again.master_new(None).unwrap();
+    let newer = again.rewrap(&name("a"), 1, &sealed).unwrap();
+    again.master_forget_old().unwrap();
+    let last = open(&[&newer]).unwrap();
+    assert_eq!(last.open(&name("a"), 1, &newer).unwrap().expose(), "the-plain-text");
+    // Gone: said so, and none is made in its place.
+    std::fs::remove_file(dir.path().join("entry")).unwrap();
+    let err = open(&[&newer]).unwrap_err().to_string();
+    assert!(err.contains("the keyring's entry `x` is missing"), "{err}");
+    assert!(!dir.path().join("entry").exists());
+}
+
+#[test]
+fn a_keyring_that_cannot_be_used_says_why() {
+    for (script, says) in [
+        ("echo 'secret-tool: Cannot autolaunch D-Bus' >&2; exit 1", "Cannot autolaunch D-Bus"),
+        ("echo 'secret-tool: Cannot get secret of a locked object' >&2; exit 1", "is locked"),
+        ("case \"$1\" in search) echo '[/1]';; *) exit 1;; esac", "is locked"),
+        ("case \"$1\" in lookup) echo nonsense;; esac", "is damaged"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = Vault::new(keyring(dir.path(), script));
+        let err = vault.unlock(&[], None).unwrap_err().to_string();
+        assert!(err.contains(says) && err.contains("entry `x`"), "{err}");
+        assert!(vault.seal(&name("a"), 1, &secret("text-text")).is_err(), "nothing is made");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // What does not keep what it was given is no place for a key.
+    let forgetful = Vault::new(keyring(dir.path(), "cat > /dev/null; exit 1"));
+    forgetful.unlock(&[], None).unwrap();
+    let err = forgetful.seal(&name("a"), 1, &secret("text-text")).unwrap_err().to_string();
+    assert!(err.contains("making the vault's key"), "{err}");
+    let mut absent = keyring(dir.path(), KEEPS);
+    absent.keyring.as_mut().unwrap().program = dir.path().join("no-such-program");
+    let err = absent.look().unwrap_err();
+    assert!(err.contains("libsecret-tools"), "{err}");
+}

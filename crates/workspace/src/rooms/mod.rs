@@ -520,6 +520,7 @@ fn made(lease: &Lease) -> RoomMade {
         urls: urls.collect(),
         borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
         sandbox: details.and_then(|known| known.sandbox),
+        serves: lease.values.all().values().any(|fields| fields.contains_key("host")),
         warnings,
     }
 }

@@ -90,6 +90,7 @@ impl Setup {
             gated: false,
             fork: None,
             room: None,
+            trace: None,
         };
         Self { spec, toolset, judge: 0 }
     }

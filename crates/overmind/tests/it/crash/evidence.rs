@@ -36,7 +36,8 @@ const KNOWN_FILES: &[&str] = &[
     "token.key",
 ];
 /// And what only a killed daemon may leave in it.
-const OF_THE_KILLED: &[&str] = &["overmind.sock", "server.json", "checkpoint.key.new"];
+const OF_THE_KILLED: &[&str] =
+    &["agents.sock", "overmind.sock", "server.json", "checkpoint.key.new"];
 
 /// One event, its payload read.
 #[derive(Clone, Debug)]

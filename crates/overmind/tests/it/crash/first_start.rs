@@ -13,6 +13,7 @@ const MADE: &[&str] = &[
     "admin.token",
     "token.key",
     "overmind.sock",
+    "agents.sock",
     "overmind.db",
     "overmind.db-journal",
     "overmind.db-wal",

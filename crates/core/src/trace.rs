@@ -1,0 +1,280 @@
+//! The trace that work belongs to, as W3C Trace Context has it.
+//!
+//! The ids of what we do are *derived* from the ids that stand in the log: a session's trace and
+//! the spans in it are the same after a crash, in every replay and in every process, and nothing
+//! has to be stored or passed along but the trace that somebody outside began.
+
+use std::fmt;
+use std::num::{NonZeroU64, NonZeroU128};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{CallId, EffectId, SessionId};
+
+/// Names a trace; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TraceId(NonZeroU128);
+
+/// Names a span of a trace; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpanId(NonZeroU64);
+
+/// A span, as others are told of it: the header `traceparent`, the variable `TRACEPARENT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Traceparent {
+    pub trace: TraceId,
+    pub span: SpanId,
+    /// Whether whoever began the trace wants it recorded.
+    pub sampled: bool,
+}
+
+/// The name of the header, of the member of MCP's `_meta`, and in capitals of the variable.
+pub const TRACEPARENT: &str = "traceparent";
+/// The variable of the same.
+pub const TRACEPARENT_VARIABLE: &str = "TRACEPARENT";
+
+fn derived(tag: &[u8], id: u128) -> blake3::Hash {
+    let mut hash = blake3::Hasher::new_derive_key("overmind 2026 trace context");
+    hash.update(tag).update(&id.to_be_bytes());
+    hash.finalize()
+}
+
+impl TraceId {
+    pub fn from_u128(raw: u128) -> Option<Self> {
+        NonZeroU128::new(raw).map(Self)
+    }
+
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.get().to_be_bytes()
+    }
+
+    /// The trace of a session that nobody's trace led to.
+    pub fn of_session(id: SessionId) -> Self {
+        Self::of(b"session", id.as_u128())
+    }
+
+    /// The trace of a model call that belongs to no session and nobody's trace.
+    pub fn of_call(id: CallId) -> Self {
+        Self::of(b"call", id.as_u128())
+    }
+
+    fn of(tag: &[u8], id: u128) -> Self {
+        let hash = derived(tag, id);
+        let mut raw = [0; 16];
+        raw.copy_from_slice(&hash.as_bytes()[..16]);
+        Self(NonZeroU128::new(u128::from_be_bytes(raw)).unwrap_or(NonZeroU128::MIN))
+    }
+}
+
+impl SpanId {
+    pub fn from_u64(raw: u64) -> Option<Self> {
+        NonZeroU64::new(raw).map(Self)
+    }
+
+    pub const fn to_bytes(self) -> [u8; 8] {
+        self.0.get().to_be_bytes()
+    }
+
+    /// The span of a whole session.
+    pub fn of_session(id: SessionId) -> Self {
+        Self::of(b"session", id.as_u128())
+    }
+
+    /// The span of a tool call, or of a model call of the engine's own.
+    pub fn of_effect(id: EffectId) -> Self {
+        Self::of(b"effect", id.as_u128())
+    }
+
+    /// The span of a model call that was passed on.
+    pub fn of_call(id: CallId) -> Self {
+        Self::of(b"call", id.as_u128())
+    }
+
+    fn of(tag: &[u8], id: u128) -> Self {
+        let hash = derived(tag, id);
+        let mut raw = [0; 8];
+        // Not the bytes that a trace of the same id has.
+        raw.copy_from_slice(&hash.as_bytes()[16..24]);
+        Self(NonZeroU64::new(u64::from_be_bytes(raw)).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for Traceparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{:02x}", self.trace, self.span, u8::from(self.sampled))
+    }
+}
+
+impl Traceparent {
+    /// Reads the header's value. `None` for what is none: whoever sends such is treated as if it
+    /// had sent nothing, as the recommendation asks.
+    pub fn parse(text: &str) -> Option<Self> {
+        let lower =
+            |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let mut parts = text.trim_matches([' ', '\t']).splitn(5, '-');
+        let [version, trace, span, flags] =
+            [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+        let lengths = [version.len(), trace.len(), span.len(), flags.len()] == [2, 32, 16, 2];
+        if !lengths || ![version, trace, span, flags].into_iter().all(lower) || version == "ff" {
+            return None;
+        }
+        // Later versions may say more behind it; this one does not.
+        if version == "00" && parts.next().is_some() {
+            return None;
+        }
+        Some(Self {
+            trace: TraceId::from_u128(u128::from_str_radix(trace, 16).ok()?)?,
+            span: SpanId::from_u64(u64::from_str_radix(span, 16).ok()?)?,
+            sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1,
+        })
+    }
+
+    /// The span of a session in its one trace: the one that it was asked for in, or its own.
+    pub fn of_session(id: SessionId, given: Option<Self>) -> Self {
+        Self {
+            trace: given.map_or_else(|| TraceId::of_session(id), |given| given.trace),
+            span: SpanId::of_session(id),
+            sampled: given.is_none_or(|given| given.sampled),
+        }
+    }
+
+    /// Another span of the same trace.
+    #[must_use]
+    pub fn at(self, span: SpanId) -> Self {
+        Self { span, ..self }
+    }
+}
+
+impl Serialize for Traceparent {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Traceparent {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("not a traceparent"))
+    }
+}
+
+/// The trace that a session's work belongs to, as whoever does the work is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trail {
+    /// The session's own span; the one that it was asked for in, where we record none.
+    pub here: Traceparent,
+    /// Whether our spans are recorded. Otherwise what we were given is passed on as it is: a span
+    /// that nobody records would tear the trace.
+    pub recorded: bool,
+}
+
+impl Trail {
+    /// What a session's work is told: nothing where we record nothing and were given nothing.
+    pub fn of_session(id: SessionId, given: Option<Traceparent>, recorded: bool) -> Option<Self> {
+        match recorded {
+            true => Some(Self { here: Traceparent::of_session(id, given), recorded }),
+            false => given.map(|here| Self { here, recorded }),
+        }
+    }
+
+    /// What `span` of the session's is called before others.
+    pub fn at(self, span: SpanId) -> Traceparent {
+        match self.recorded {
+            true => self.here.at(span),
+            false => self.here,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn the_example_of_the_recommendation_is_read_and_written_again() {
+        let parsed = Traceparent::parse(HEADER).unwrap();
+        assert_eq!(parsed.to_string(), HEADER);
+        assert!(parsed.sampled);
+        assert_eq!(Traceparent::parse(&format!(" {HEADER}\t")), Some(parsed));
+        let later = HEADER.replace("00-4", "cc-4") + "-what-the-future-will-be-like";
+        assert_eq!(Traceparent::parse(&later), Some(parsed));
+    }
+
+    #[test]
+    fn what_is_no_traceparent_is_none() {
+        for bad in [
+            "",
+            "00",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-+0f067aa0ba902b7-01",
+        ] {
+            assert_eq!(Traceparent::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_session_has_one_trace_the_given_one_or_its_own() {
+        let id = SessionId::from_u128(7);
+        let own = Traceparent::of_session(id, None);
+        assert_eq!(own, Traceparent::of_session(id, None));
+        assert_ne!(own.trace, TraceId::of_session(SessionId::from_u128(8)));
+        let given = Traceparent::parse(HEADER).unwrap();
+        let under = Traceparent::of_session(id, Some(given));
+        assert_eq!((under.trace, under.span), (given.trace, own.span));
+        let quiet = Traceparent { sampled: false, ..given };
+        assert!(!Traceparent::of_session(id, Some(quiet)).sampled);
+    }
+
+    #[test]
+    fn a_span_that_nobody_records_stands_in_no_traceparent() {
+        let (id, effect) = (SessionId::from_u128(7), SpanId::of_effect(EffectId::from_u128(1)));
+        let given = Traceparent::parse(HEADER).unwrap();
+        assert_eq!(Trail::of_session(id, None, false), None);
+        let passed = Trail::of_session(id, Some(given), false).unwrap();
+        assert_eq!(passed.at(effect), given);
+        let recorded = Trail::of_session(id, Some(given), true).unwrap();
+        assert_eq!(recorded.at(effect), given.at(effect));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(trace in 1_u128.., span in 1_u64.., sampled: bool) {
+            let given = Traceparent {
+                trace: TraceId::from_u128(trace).unwrap(),
+                span: SpanId::from_u64(span).unwrap(),
+                sampled,
+            };
+            prop_assert_eq!(Traceparent::parse(&given.to_string()), Some(given));
+            let json = serde_json::to_string(&given).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Traceparent>(&json).unwrap(), given);
+        }
+
+        #[test]
+        fn no_text_panics(text in "[0-9a-fA-Fxyz -]{0,70}") {
+            if let Some(read) = Traceparent::parse(&text) {
+                prop_assert!(Traceparent::parse(&read.to_string()).is_some());
+            }
+        }
+    }
+}

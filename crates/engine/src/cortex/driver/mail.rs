@@ -1,0 +1,106 @@
+//! What reaches the driver of a session.
+
+use std::sync::Arc;
+
+use overmind_core::attest::Attested;
+use overmind_core::command::{LifeWord, StopHow};
+use overmind_core::effect::EffectResult;
+use overmind_core::ids::{ApprovalId, EffectId, InboxId};
+use overmind_core::live::LivePiece;
+use overmind_core::model::ModelDelta;
+use overmind_core::room::stay::{RoomDecision, RoomWord};
+use overmind_core::row::SessionRow;
+use overmind_core::store::{Commit, StoreError};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::EngineError;
+
+/// What reaches a session.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    /// It is new: `opening` makes it, and it begins in the same commit.
+    Begin {
+        opening: Box<Commit>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    /// Its turn in the queue has come.
+    Start,
+    /// It ran when the last process ended.
+    Recover,
+    Report {
+        epoch: u32,
+        effect: EffectId,
+        result: EffectResult,
+        /// The end of what the model streamed.
+        streamed: Vec<ModelDelta>,
+        /// The end of what a tool said.
+        live: Vec<LivePiece>,
+    },
+    /// What a tool says while it runs.
+    Live {
+        epoch: u32,
+        effect: EffectId,
+        pieces: Vec<LivePiece>,
+    },
+    Progress {
+        epoch: u32,
+        effect: EffectId,
+        delta: ModelDelta,
+    },
+    /// What is said of its command's life.
+    Life {
+        epoch: u32,
+        effect: EffectId,
+        word: LifeWord,
+    },
+    /// What is said of its room while it is made or given back.
+    Room {
+        epoch: u32,
+        effect: EffectId,
+        word: RoomWord,
+    },
+    /// What was decided over the work of its room, and done.
+    RoomDone {
+        decision: Box<RoomDecision>,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
+    },
+    /// What its sandbox was measured to give.
+    Attested {
+        epoch: u32,
+        attested: Arc<Attested>,
+    },
+    Order {
+        order: Order,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
+    },
+    /// The engine shuts down.
+    Drain,
+}
+
+/// Boxed: a channel keeps room for 32 letters, and there is one for each session that moves.
+pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
+
+/// What a caller asks of a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Order {
+    Cancel {
+        by: String,
+    },
+    /// Ends the command of a session that has one.
+    Stop {
+        how: StopHow,
+        by: String,
+    },
+    /// To the question `item`; without one, to whatever it asks now.
+    Answer {
+        item: Option<InboxId>,
+        message: String,
+        by: String,
+    },
+    Decide {
+        approval: ApprovalId,
+        approve: bool,
+        reason: Option<String>,
+        by: String,
+    },
+}

@@ -1,0 +1,113 @@
+//! Which sessions' tokens open something, without asking the store each time.
+//!
+//! What is known here was read from a row that nothing has changed since: a driver says so before it
+//! writes the row and after it has, and what was read before or in between is not kept. So a token is
+//! refused from the commit on that ends its session or its life.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use overmind_core::ids::SessionId;
+
+use super::lock;
+
+/// Most sessions that are remembered.
+const MAX_KNOWN: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tokens(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The start or life whose token is good, of sessions that have not ended.
+    known: HashMap<SessionId, u32>,
+    /// Sessions whose rows are being written. One driver moves a session, so once each.
+    moving: HashMap<SessionId, u32>,
+    /// Changes with each write: a read that began before it keeps nothing.
+    generation: u64,
+}
+
+/// When a row was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAt(u64);
+
+/// Held while a session's row is being written.
+#[derive(Debug)]
+pub(crate) struct Moving<'a> {
+    tokens: &'a Tokens,
+    session: SessionId,
+}
+
+impl Tokens {
+    /// Whether the token of this start is good; `Err` where the row must be read, to be kept with
+    /// [`Tokens::keep`].
+    pub(crate) fn is_good(&self, session: SessionId, start: u32) -> Result<bool, ReadAt> {
+        let inner = lock(&self.0);
+        match inner.known.get(&session) {
+            Some(known) => Ok(*known == start),
+            None => Err(ReadAt(inner.generation)),
+        }
+    }
+
+    /// Keeps what the row of a session that has not ended says, unless a row was written since.
+    pub(crate) fn keep(&self, session: SessionId, start: u32, read: ReadAt) {
+        let mut inner = lock(&self.0);
+        if inner.generation != read.0 || inner.moving.contains_key(&session) {
+            return;
+        }
+        if inner.known.len() >= MAX_KNOWN {
+            inner.known.clear();
+        }
+        inner.known.insert(session, start);
+    }
+
+    /// To be held over the commit that writes a session's row.
+    pub(crate) fn moving(&self, session: SessionId) -> Moving<'_> {
+        let mut inner = lock(&self.0);
+        inner.generation += 1;
+        inner.known.remove(&session);
+        *inner.moving.entry(session).or_default() += 1;
+        Moving { tokens: self, session }
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.tokens.0);
+        inner.generation += 1;
+        if let Some(count) = inner.moving.get_mut(&self.session) {
+            *count -= 1;
+            if *count == 0 {
+                inner.moving.remove(&self.session);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: SessionId = SessionId::from_u128(1);
+
+    #[test]
+    fn a_row_is_known_until_it_is_written_and_read_anew_after_that() {
+        let tokens = Tokens::default();
+        let read = tokens.is_good(ONE, 3).unwrap_err();
+        tokens.keep(ONE, 3, read);
+        assert!(tokens.is_good(ONE, 3).unwrap());
+        assert!(!tokens.is_good(ONE, 2).unwrap(), "the token of an earlier start");
+        let moving = tokens.moving(ONE);
+        let between = tokens.is_good(ONE, 3).unwrap_err();
+        tokens.keep(ONE, 3, between);
+        assert!(tokens.is_good(ONE, 3).is_err(), "what is read during the write is not kept");
+        drop(moving);
+        tokens.keep(ONE, 3, between);
+        assert!(tokens.is_good(ONE, 3).is_err(), "nor afterwards");
+        tokens.keep(ONE, 3, read);
+        assert!(tokens.is_good(ONE, 3).is_err(), "nor what was read before");
+        let read = tokens.is_good(ONE, 4).unwrap_err();
+        tokens.keep(ONE, 4, read);
+        assert!(!tokens.is_good(ONE, 3).unwrap() && tokens.is_good(ONE, 4).unwrap());
+    }
+}

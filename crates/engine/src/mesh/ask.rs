@@ -1,0 +1,288 @@
+//! Questions that a program asks people by a tool, and what is left of what it may spend.
+//!
+//! A session of our own waits while it asks; a program goes on and looks whether there is an answer.
+//! So its question is an item of the inbox with nobody behind it who waits: it is answered here, the
+//! first answer counts, and what nobody has answered is withdrawn with the session.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use overmind_core::ids::{ColonyId, EffectId, InboxId, SessionId};
+use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxKind, InboxState};
+use overmind_core::row::SessionRow;
+use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, Store, StoreError, StreamId};
+use overmind_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::cortex::lock;
+use crate::error::EngineError;
+use crate::inbox::closed;
+
+/// Questions of one session that wait at once.
+const MAX_OPEN: usize = 20;
+/// Longest question, in bytes.
+const MAX_QUESTION: usize = 10_000;
+/// Longest title, in characters.
+const MAX_TITLE: usize = 200;
+/// What marks such a question among the details of an item.
+const MARK: &str = "asked_by_tool";
+/// Items read at a time.
+const SCAN: u32 = 500;
+
+/// Questions that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Questions(Mutex<HashMap<SessionId, Vec<InboxId>>>);
+
+impl Questions {
+    pub(crate) async fn load(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut after: Option<InboxCursor> = None;
+        loop {
+            let filter = InboxFilter {
+                state: Some(InboxState::Open),
+                kind: Some(InboxKind::Question),
+                ..InboxFilter::default()
+            };
+            let page = store.inbox_list(filter, Page { limit: SCAN, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(last.cursor());
+            let mut open = lock(&self.0);
+            for item in page.iter().filter(|item| is_tools(item)) {
+                if let Some(session) = item.session {
+                    open.entry(session).or_default().push(item.id);
+                }
+            }
+        }
+    }
+
+    /// Those of a session that ends; it has none from now on.
+    pub(crate) fn take(&self, session: SessionId) -> Vec<InboxId> {
+        lock(&self.0).remove(&session).unwrap_or_default()
+    }
+}
+
+/// Whether nobody waits behind this question.
+pub(crate) fn is_tools(item: &InboxItem) -> bool {
+    item.kind == InboxKind::Question && item.details.get(MARK) == Some(&Value::Bool(true))
+}
+
+fn title(question: &str) -> String {
+    let line = question.trim().lines().next().unwrap_or_default();
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_TITLE).collect()
+}
+
+fn shown(item: &InboxItem) -> Value {
+    json!({
+        "question_id": item.id, "state": item.state.as_str(),
+        "answered": item.state == InboxState::Answered, "answer": item.answer,
+        "answered_by": item.answered_by,
+    })
+}
+
+impl Engine {
+    /// Puts a question into the inbox. The same call done again is the same question.
+    pub(super) async fn ask_people(
+        &self,
+        session: SessionId,
+        effect: EffectId,
+        question: &str,
+        wait: Duration,
+    ) -> Result<Value, EngineError> {
+        if question.trim().is_empty() || question.len() > MAX_QUESTION {
+            let message = format!("question must have 1 to {MAX_QUESTION} bytes");
+            return Err(EngineError::invalid("question", message));
+        }
+        let id = InboxId::from_u128(effect.as_u128());
+        if self.cortex.store.inbox_fetch(id).await?.is_none() {
+            self.put_question(session, id, question).await?;
+        }
+        self.read_answer(session, id, wait).await
+    }
+
+    async fn put_question(
+        &self,
+        session: SessionId,
+        id: InboxId,
+        question: &str,
+    ) -> Result<(), EngineError> {
+        let row = self.find_session(session).await?;
+        let agent = self.find_agent(&row.agent.to_string()).await?;
+        // Redacted by the store as all that is written is.
+        let mut details = json!({"prompt": question, "reason": "asked by a tool", MARK: true});
+        self.cortex.store.redact(&mut details);
+        let now = self.cortex.clock.now();
+        let item = InboxItem {
+            id,
+            colony: row.colony,
+            session: Some(session),
+            agent: Some(row.agent),
+            agent_name: agent.spec.name.clone(),
+            epoch: row.epoch,
+            kind: InboxKind::Question,
+            state: InboxState::Open,
+            title: title(details["prompt"].as_str().unwrap_or_default()),
+            details,
+            group: None,
+            asked_at: now,
+            expires_at: None,
+            answered_at: None,
+            answered_by: None,
+            answer: None,
+            changed: 0,
+        };
+        {
+            let mut open = lock(&self.cortex.mesh.questions.0);
+            let own = open.entry(session).or_default();
+            if own.len() >= MAX_OPEN {
+                let message = format!("{MAX_OPEN} questions wait for an answer; wait for one");
+                return Err(EngineError::conflict(message));
+            }
+            own.push(id);
+        }
+        let event = NewEvent {
+            stream: StreamId::Session(session),
+            kind: "question.asked",
+            ts: now,
+            payload: json!({"run_id": session, "inbox_id": id, "title": item.title}),
+        };
+        // Whoever has ended meanwhile asks nothing any more.
+        let guards = vec![Guard::SessionEpoch { session, epoch: row.epoch }];
+        let changes = vec![Change::InboxPut(Box::new(item))];
+        let done = self.cortex.store.commit(Commit { guards, events: vec![event], changes }).await;
+        if let Err(err) = done {
+            self.forget_question(session, id);
+            return Err(err.into());
+        }
+        self.cortex.inbox_moved();
+        Ok(())
+    }
+
+    fn forget_question(&self, session: SessionId, id: InboxId) {
+        let mut open = lock(&self.cortex.mesh.questions.0);
+        if let Some(own) = open.get_mut(&session) {
+            own.retain(|known| *known != id);
+            if own.is_empty() {
+                open.remove(&session);
+            }
+        }
+    }
+
+    /// What became of a question of the session's own; waits for an answer at most so long.
+    pub(super) async fn read_answer(
+        &self,
+        session: SessionId,
+        id: InboxId,
+        wait: Duration,
+    ) -> Result<Value, EngineError> {
+        let mut changes = self.cortex.inbox.subscribe();
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            changes.borrow_and_update();
+            let item = self.cortex.store.inbox_fetch(id).await?;
+            let item = item
+                .filter(|item| item.session == Some(session) && is_tools(item))
+                .ok_or_else(|| EngineError::not_found("Question"))?;
+            let over = item.state != InboxState::Open;
+            if over || tokio::time::timeout_at(until, changes.changed()).await.is_err() {
+                return Ok(shown(&item));
+            }
+        }
+    }
+
+    /// Answers such a question: the first answer counts.
+    pub(crate) async fn answer_question(
+        &self,
+        by: &Caller,
+        id: InboxId,
+        message: String,
+    ) -> Result<InboxItem, EngineError> {
+        crate::sessions::check_message(&message)?;
+        // One after the other: nobody else changes such an item but the end of its session, which
+        // the guard tells.
+        let _turn = self.raises.lock().await;
+        let item = self.find_item(id).await?;
+        if item.state != InboxState::Open {
+            return Err(closed(&item));
+        }
+        let Some(session) = item.session else {
+            return Err(EngineError::conflict("nothing waits for this item"));
+        };
+        let row = self.find_session(session).await?;
+        let now = self.cortex.clock.now();
+        let event = NewEvent {
+            stream: StreamId::Session(session),
+            kind: "question.answered",
+            ts: now,
+            payload: json!({"run_id": session, "inbox_id": id, "by": by.name, "message": message}),
+        };
+        let item = InboxItem {
+            state: InboxState::Answered,
+            answered_at: Some(now),
+            answered_by: Some(by.name.clone()),
+            answer: Some(message),
+            ..item
+        };
+        let guards = vec![Guard::SessionEpoch { session, epoch: row.epoch }];
+        let changes = vec![Change::InboxPut(Box::new(item))];
+        self.cortex.store.commit(Commit { guards, events: vec![event], changes }).await?;
+        self.forget_question(session, id);
+        self.cortex.inbox_moved();
+        self.find_item(id).await
+    }
+
+    /// How much the session may still spend: each limit that applies to it, and what it has spent.
+    pub(super) async fn cost_left(&self, session: SessionId) -> Result<Value, EngineError> {
+        let row: SessionRow = self.find_session(session).await?;
+        let limits: Vec<Value> = self
+            .budgets()
+            .limits_of(&row)
+            .await?
+            .into_iter()
+            .map(|view| {
+                let (limit, window) = (&view.limit, view.window);
+                let left = |most: Option<u64>, spent: u64, reserved: u64| {
+                    most.map(|most| most.saturating_sub(spent.saturating_add(reserved)))
+                };
+                let (spent, reserved) = (window.spent, window.reserved);
+                let (microusd, tokens) =
+                    (limit.microusd_in(view.start), limit.tokens_in(view.start));
+                json!({
+                    "scope": limit.scope, "period": limit.period.as_str(),
+                    "soft": limit.soft,
+                    "limit_microusd": microusd, "used_microusd": spent.microusd,
+                    "left_microusd": left(microusd, spent.microusd, reserved.microusd),
+                    "limit_tokens": tokens, "used_tokens": spent.tokens,
+                    "left_tokens": left(tokens, spent.tokens, reserved.tokens),
+                    "resets_at": view.resets_at,
+                })
+            })
+            .collect();
+        let least = |key: &str| {
+            let hard = limits.iter().filter(|limit| limit["soft"] == false);
+            hard.filter_map(|limit| limit[key].as_u64()).min()
+        };
+        Ok(json!({
+            "left_microusd": least("left_microusd"), "left_tokens": least("left_tokens"),
+            "halted": self.budgets().halted().is_some(), "limits": limits,
+        }))
+    }
+}
+
+/// What withdraws the questions of a session that has ended, for the commit that says so.
+pub(crate) async fn withdrawn(
+    store: &dyn Store,
+    questions: Vec<InboxId>,
+    now: Timestamp,
+) -> Result<Vec<Change>, StoreError> {
+    let mut changes = Vec::new();
+    for id in questions {
+        let Some(item) = store.inbox_fetch(id).await? else { continue };
+        if item.state == InboxState::Open && item.colony == ColonyId::DEFAULT {
+            let item = InboxItem { state: InboxState::Withdrawn, answered_at: Some(now), ..item };
+            changes.push(Change::InboxPut(Box::new(item)));
+        }
+    }
+    Ok(changes)
+}

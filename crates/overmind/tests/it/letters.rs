@@ -1,0 +1,341 @@
+//! Letters under kills: senders, publishers and readers of several agents on a real server that is
+//! killed again and again, and a model of what they were promised.
+//!
+//! Nothing that was answered is lost; what was acknowledged does not come back; one id is one letter
+//! in every delivery; first deliveries keep each sender's order; nobody gets a letter more than five
+//! times, and then it is dead; subscriptions stay.
+//!
+//! `OVERMIND_SEED` chooses the schedule (chance in the machine's timing remains).
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use overmind_api::{
+    AgentCreate, AgentMessage, Letter, LetterIds, LetterListQuery, LetterReceive, MeshEvent,
+    Subscription,
+};
+use overmind_client::{Client, ClientError};
+use overmind_core::ids::LetterId;
+use overmind_core::mesh::ATTEMPTS;
+use serde_json::{Value, json};
+
+use crate::crash::daemon::{Daemon, Places, Setup, Start, pause};
+use crate::crash::{rng::Rng, setting};
+
+/// Deaths by SIGKILL.
+const KILLS: u32 = 24;
+const AGENTS: [&str; 3] = ["ann", "bob", "eve"];
+/// Those who send, one letter after the other.
+const SENDERS: usize = 3;
+/// One letter in so many is never acknowledged.
+const POISON: u64 = 12;
+
+/// Longest that no letter may end while some are left.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// A letter as its sender knows it: who, and the number that he gave it.
+type Mark = (u64, u64);
+type Key = (&'static str, LetterId);
+
+#[derive(Default)]
+struct Model {
+    /// By recipient: what was answered.
+    sent: BTreeMap<Key, Mark>,
+    /// Sending was cut off, or is under way.
+    maybe: HashSet<(&'static str, Mark)>,
+    poison: HashSet<Mark>,
+    acknowledged: HashSet<Key>,
+    maybe_acknowledged: HashSet<Key>,
+    /// The newest attempt that a reader saw.
+    attempts: HashMap<Key, u32>,
+    /// The newest number of a first delivery, by recipient and sender.
+    newest: HashMap<(&'static str, u64), u64>,
+    next: u64,
+    deliveries: u64,
+    again: u64,
+}
+
+fn mark(letter: &Letter) -> Mark {
+    let number = |name: &str| letter.payload[name].as_u64().expect("a number");
+    (number("sender"), number("n"))
+}
+
+impl Model {
+    fn fresh(&mut self, rng: &mut Rng, sender: u64) -> (Mark, Value) {
+        self.next += 1;
+        let mark = (sender, self.next);
+        if rng.one_in(POISON) {
+            self.poison.insert(mark);
+        }
+        (mark, json!({"sender": sender, "n": self.next}))
+    }
+
+    fn known(&self, key: Key, mark: Mark) {
+        match self.sent.get(&key) {
+            Some(sent) => assert_eq!(*sent, mark, "{key:?} is another letter than before"),
+            None => assert!(self.maybe.contains(&(key.0, mark)), "nobody sent {key:?} {mark:?}"),
+        }
+    }
+
+    fn delivered(&mut self, agent: &'static str, letter: &Letter) {
+        let (key, (sender, n)) = ((agent, letter.id), mark(letter));
+        self.known(key, (sender, n));
+        assert!(!self.acknowledged.contains(&key), "{key:?} came after it was acknowledged");
+        assert!(letter.attempt <= ATTEMPTS, "{key:?} came {} times", letter.attempt);
+        let before = self.attempts.insert(key, letter.attempt).unwrap_or(0);
+        assert!(letter.attempt > before, "{key:?}: attempt {} after {before}", letter.attempt);
+        self.deliveries += 1;
+        if letter.attempt > 1 {
+            // An earlier one was cut off perhaps, so that others overtook it.
+            self.again += 1;
+            return;
+        }
+        let newest = self.newest.insert((agent, sender), n).unwrap_or(0);
+        assert!(n > newest, "{agent} got {n} of sender {sender} after {newest}");
+    }
+}
+
+/// Ends a part of the load when the server is gone; anything else it says is a failure.
+fn gone(err: &ClientError) {
+    assert_eq!(err.status(), None, "{err}");
+}
+
+async fn send(client: &Client, model: &RefCell<Model>, mut rng: Rng, sender: u64) {
+    loop {
+        let (mark, payload) = model.borrow_mut().fresh(&mut rng, sender);
+        if rng.one_in(4) {
+            model.borrow_mut().maybe.extend(AGENTS.map(|agent| (agent, mark)));
+            let event = json!({"topic": "news.all", "payload": payload});
+            let event: MeshEvent = serde_json::from_value(event).expect("an event");
+            let told = match client.topic_publish(&event).await {
+                Ok(told) => told,
+                Err(err) => return gone(&err),
+            };
+            assert_eq!((told.subscribers_notified, told.full.len()), (3, 0), "all subscribed");
+            let id = told.id.expect("somebody has a letter");
+            let mut model = model.borrow_mut();
+            for agent in AGENTS {
+                model.maybe.remove(&(agent, mark));
+                model.sent.insert((agent, id), mark);
+            }
+        } else {
+            let to = *rng.pick(&AGENTS);
+            model.borrow_mut().maybe.insert((to, mark));
+            let told = match client.message_send(&AgentMessage::new(to, "event", payload)).await {
+                Ok(told) => told,
+                Err(err) => return gone(&err),
+            };
+            let mut model = model.borrow_mut();
+            model.maybe.remove(&(to, mark));
+            model.sent.insert((to, told.id), mark);
+        }
+    }
+}
+
+fn ids(agent: &str, ids: Vec<LetterId>) -> LetterIds {
+    LetterIds { agent_id: Some(agent.to_owned()), ids }
+}
+
+async fn receive(
+    client: &Client,
+    agent: &str,
+    limit: u64,
+    wait_ms: u64,
+) -> Result<Vec<Letter>, ClientError> {
+    let limit = Some(u32::try_from(limit).expect("a few"));
+    let wish = LetterReceive { agent_id: Some(agent.to_owned()), limit, wait_ms };
+    client.message_receive(&wish).await
+}
+
+/// Reads letters, acknowledges most and gives back those that nobody can take.
+async fn read(
+    client: &Client,
+    model: &RefCell<Model>,
+    rng: &mut Rng,
+    agent: &'static str,
+    most: u64,
+) -> Result<usize, ClientError> {
+    let limit = if most > 0 { 1 + rng.below(8) } else { 100 };
+    let letters = receive(client, agent, limit, most).await?;
+    let (mut done, mut back) = (Vec::new(), Vec::new());
+    for letter in &letters {
+        let mut model = model.borrow_mut();
+        model.delivered(agent, letter);
+        match model.poison.contains(&mark(letter)) {
+            true => back.push(letter.id),
+            // Forgotten now and then, as by a reader that dies.
+            false if most > 0 && rng.one_in(10) => {}
+            false => done.push(letter.id),
+        }
+    }
+    if !done.is_empty() {
+        model.borrow_mut().maybe_acknowledged.extend(done.iter().map(|id| (agent, *id)));
+        let told = client.message_ack(&ids(agent, done.clone())).await?;
+        assert_eq!(told.ids, done, "{agent} holds them");
+        let mut model = model.borrow_mut();
+        for id in done {
+            model.maybe_acknowledged.remove(&(agent, id));
+            model.acknowledged.insert((agent, id));
+        }
+    }
+    if !back.is_empty() {
+        client.message_requeue(&ids(agent, back)).await?;
+    }
+    Ok(letters.len())
+}
+
+async fn reader(client: &Client, model: &RefCell<Model>, mut rng: Rng, agent: &'static str) {
+    loop {
+        if let Err(err) = read(client, model, &mut rng, agent, 50).await {
+            return gone(&err);
+        }
+    }
+}
+
+/// All letters of an agent.
+async fn all(client: &Client, agent: &str, dead: bool) -> Vec<Letter> {
+    let query = LetterListQuery {
+        agent_id: Some(agent.to_owned()),
+        dead: Some(dead),
+        limit: Some(1000),
+        ..LetterListQuery::default()
+    };
+    let mut found = Vec::new();
+    let mut page = client.message_list(&query).await.expect("the server is there");
+    loop {
+        found.append(&mut page.items);
+        match client.page_next(&page).await.expect("the server is there") {
+            Some(next) => page = next,
+            None => return found,
+        }
+    }
+}
+
+/// Gives back what readers held that were cut off: its time would come by itself, only later.
+async fn unhold(client: &Client, agent: &str) -> usize {
+    let living = all(client, agent, false).await;
+    let held: Vec<LetterId> =
+        living.iter().filter(|one| one.state == "held").map(|one| one.id).collect();
+    for held in held.chunks(100) {
+        client.message_requeue(&ids(agent, held.to_vec())).await.expect("they are there");
+    }
+    living.len()
+}
+
+async fn started(places: &Places) -> (Daemon, Client) {
+    let mut daemon = Daemon::spawn(places, &Setup { max_running: 2, ..Setup::default() });
+    match daemon.ready(places).await {
+        Start::Ready(client) => (daemon, client),
+        Start::Died(status) => panic!("{status}: {}", places.log_tail()),
+    }
+}
+
+async fn subscriptions(client: &Client) -> BTreeSet<String> {
+    let all: Vec<Subscription> = client.topic_list(None).await.expect("the server is there");
+    all.into_iter().map(|one| serde_json::to_value(one).expect("it is JSON").to_string()).collect()
+}
+
+async fn prepare(client: &Client) {
+    for agent in AGENTS {
+        let made = json!({"name": agent, "role": "reads", "model": "deterministic"});
+        let made: AgentCreate = serde_json::from_value(made).expect("an agent");
+        client.agent_create(&made, None).await.expect("it is made");
+        let may = json!({"can_subscribe": ["news.*"], "on_message": "queue"});
+        let may = serde_json::from_value(may).expect("permissions");
+        client.acl_put(agent, &may, None).await.expect("an admin may");
+        let wish = json!({"topic": "news.*", "agent_id": agent});
+        let wish = serde_json::from_value(wish).expect("a wish");
+        assert!(client.topic_subscribe(&wish).await.expect("it subscribes").subscribed);
+    }
+}
+
+/// Everything is read to its end: what can be acknowledged is, and what cannot dies.
+async fn settle(client: &Client, model: &RefCell<Model>, rng: &mut Rng) {
+    for agent in AGENTS {
+        let (mut least, mut moved) = (usize::MAX, Instant::now());
+        loop {
+            while read(client, model, rng, agent, 0).await.expect("the server is there") > 0 {}
+            let left = unhold(client, agent).await;
+            if left == 0 {
+                break;
+            }
+            if left < least {
+                (least, moved) = (left, Instant::now());
+            }
+            assert!(moved.elapsed() < STUCK, "{agent}: {left} letters neither end nor die");
+            // The sweep buries those that are due.
+            pause(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+async fn check(client: &Client, model: &Model) {
+    let mut dead: HashMap<Key, Letter> = HashMap::new();
+    for agent in AGENTS {
+        for letter in all(client, agent, true).await {
+            let key = (agent, letter.id);
+            model.known(key, mark(&letter));
+            assert_eq!(letter.why_dead.as_deref(), Some("unacknowledged"), "{letter:?}");
+            assert_eq!(letter.attempt, ATTEMPTS, "{letter:?}");
+            assert!(!model.acknowledged.contains(&key), "{key:?} is dead and was acknowledged");
+            dead.insert(key, letter);
+        }
+    }
+    for (key, mark) in &model.sent {
+        let ended = model.acknowledged.contains(key) || model.maybe_acknowledged.contains(key);
+        assert!(ended || dead.contains_key(key), "{key:?} {mark:?} is lost");
+        let poison = model.poison.contains(mark);
+        assert!(!poison || dead.contains_key(key), "{key:?} {mark:?} was never acknowledged");
+    }
+}
+
+#[tokio::test]
+async fn two_dozen_kills_lose_no_letter_and_bring_none_back() {
+    let seed = setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one("letters"));
+    eprintln!("letters: OVERMIND_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let (places, model) = (Places::new(), RefCell::new(Model::default()));
+    let (mut daemon, mut client) = started(&places).await;
+    prepare(&client).await;
+    let subscribed = subscriptions(&client).await;
+    assert_eq!(subscribed.len(), AGENTS.len());
+    for _ in 0..KILLS {
+        let mut own = || Rng::new(rng.next());
+        let (senders, readers) = ([(); SENDERS].map(|()| own()), AGENTS.map(|_| own()));
+        let life = rng.millis(20, 500);
+        let numbered = senders.into_iter().zip(0..);
+        let sends = numbered.map(|(rng, sender)| send(&client, &model, rng, sender));
+        let reads = readers.into_iter().zip(AGENTS);
+        let reads = reads.map(|(rng, agent)| reader(&client, &model, rng, agent));
+        let death = async {
+            pause(life).await;
+            assert!(daemon.kill(&places).await, "it was alive");
+        };
+        tokio::join!(
+            futures_util::future::join_all(sends),
+            futures_util::future::join_all(reads),
+            death
+        );
+        (daemon, client) = started(&places).await;
+        assert_eq!(subscriptions(&client).await, subscribed, "subscriptions stay");
+        for agent in AGENTS {
+            unhold(&client, agent).await;
+        }
+    }
+    settle(&client, &model, &mut rng).await;
+    let model = model.into_inner();
+    check(&client, &model).await;
+    eprintln!(
+        "letters: {} answered, {} cut off, {} acknowledged, {} deliveries, {} of them again",
+        model.sent.len(),
+        model.maybe.len(),
+        model.acknowledged.len(),
+        model.deliveries,
+        model.again,
+    );
+    // A test that crashed nothing of interest would pass, too.
+    assert!(model.sent.len() > 100 && !model.maybe.is_empty() && model.again > 0, "too little");
+    daemon.kill_if_alive().await;
+}

@@ -1,0 +1,214 @@
+//! Whether the door of the mesh leads where it is to lead, and nowhere else.
+//!
+//! While the probe runs, the driver stands at the end of the door in place of the server, at a
+//! socket that nobody else knows of. It answers with the secret and with what it was told. So the
+//! probe, which says things that could move a door that listens, sees whether each came there as it
+//! was said.
+
+use std::future::Future;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
+
+use overmind_core::enclosure::DOOR_PORT;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::facts::Facts;
+use super::questions::Questions;
+use crate::init::door::NAMES_PORT;
+
+/// What is said at once at the door.
+const MOST: u64 = 4096;
+
+/// What listens in the network of a sandbox whose network is the mesh.
+pub(super) fn expected_listeners() -> [String; 2] {
+    [format!("tcp 127.0.0.1:{DOOR_PORT}"), format!("udp 127.0.0.1:{NAMES_PORT}")]
+}
+
+/// What the probe says, each on a connection of its own: a plain word, and what would move a proxy
+/// of one kind or another to another place. `port` is one of the host's.
+fn words(questions: &Questions) -> Vec<Vec<u8>> {
+    let port = questions.tcp_port;
+    let socks: Vec<u8> = [&[4, 1][..], &port.to_be_bytes(), &[127, 0, 0, 1, 0]].concat();
+    vec![
+        questions.nonce.clone().into_bytes(),
+        format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").into_bytes(),
+        format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n")
+            .into_bytes(),
+        format!("PROXY TCP4 127.0.0.1 127.0.0.1 1 {port}\r\n").into_bytes(),
+        socks,
+    ]
+}
+
+/// How many [`words`] there are.
+pub(super) const WORDS: usize = 5;
+
+/// The probe's side.
+pub(super) fn look(questions: &Questions, facts: &mut Facts) {
+    if !questions.door {
+        return;
+    }
+    match listeners() {
+        Ok(found) => facts.listeners = found,
+        Err(err) => facts.unknown.push(format!("what listens: {err}")),
+    }
+    for words in words(questions) {
+        let said = say(&words);
+        let wanted = [questions.secret.as_bytes(), &words].concat();
+        if said.is_ok_and(|said| said == wanted) {
+            facts.door_kept += 1;
+        } else {
+            facts.door_lost += 1;
+        }
+    }
+}
+
+/// Says something at the door, and hears to the end.
+fn say(words: &[u8]) -> io::Result<Vec<u8>> {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, DOOR_PORT));
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(500))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(words)?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut heard = Vec::new();
+    stream.take(2 * MOST).read_to_end(&mut heard)?;
+    Ok(heard)
+}
+
+/// What listens in this network namespace: sockets of TCP, and bound ones of UDP.
+fn listeners() -> io::Result<Vec<String>> {
+    /// `TCP_LISTEN`, and the state of a socket of UDP that is not connected.
+    const STATES: [(&str, &str); 2] = [("tcp", "0A"), ("udp", "07")];
+    let mut found = Vec::new();
+    for (kind, state) in STATES {
+        for version in ["", "6"] {
+            let table = match std::fs::read_to_string(format!("/proc/self/net/{kind}{version}")) {
+                Ok(table) => table,
+                // A kernel without IPv6.
+                Err(err) if version == "6" && err.kind() == io::ErrorKind::NotFound => continue,
+                Err(err) => return Err(err),
+            };
+            found.extend(table.lines().skip(1).filter_map(|line| {
+                let mut fields = line.split_ascii_whitespace().skip(1);
+                let at = fields.next()?;
+                (fields.nth(1)? == state).then(|| format!("{kind} {}", address(at)))
+            }));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// As the kernel writes it: words of the machine's own order in hexadecimal digits.
+fn address(text: &str) -> String {
+    let parse = || {
+        let (ip, port) = text.split_once(':')?;
+        let words: Option<Vec<u32>> = ip
+            .as_bytes()
+            .chunks(8)
+            .map(|word| {
+                let whole = std::str::from_utf8(word).ok().filter(|word| word.len() == 8)?;
+                u32::from_str_radix(whole, 16).ok()
+            })
+            .collect();
+        let bytes: Vec<u8> = words?.into_iter().flat_map(u32::to_ne_bytes).collect();
+        let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
+            Ok(four) => IpAddr::from(Ipv4Addr::from(four)),
+            Err(_) => IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+        };
+        Some(SocketAddr::from((ip, u16::from_str_radix(port, 16).ok()?)).to_string())
+    };
+    parse().unwrap_or_else(|| text.to_owned())
+}
+
+/// The driver's side: who stands at the end of the door. Dropped, the socket is gone.
+#[derive(Debug)]
+pub(crate) struct DoorTrap {
+    listener: tokio::net::UnixListener,
+    path: PathBuf,
+    secret: String,
+}
+
+impl DoorTrap {
+    /// # Errors
+    ///
+    /// When there is no place for a socket.
+    pub(crate) fn set(questions: &Questions) -> io::Result<Self> {
+        let path = questions.trap_file.with_extension("sock");
+        // By the directory's number: a path may be too long for the address of a socket.
+        let (directory, name) = (path.parent(), path.file_name());
+        let directory = rustix::fs::open(
+            directory.unwrap_or(Path::new("/")),
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let number = std::os::fd::AsRawFd::as_raw_fd(&directory);
+        let short = Path::new("/proc/self/fd").join(number.to_string());
+        let listener = tokio::net::UnixListener::bind(short.join(name.unwrap_or_default()))?;
+        let trap = Self { listener, path, secret: questions.secret.clone() };
+        // Commands may run as another user.
+        std::fs::set_permissions(&trap.path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(trap)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Answers at the end of the door for as long as `probe` takes.
+    pub(crate) async fn attend<T>(&self, probe: impl Future<Output = T>) -> T {
+        let mut probe = pin!(probe);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut probe => return answer,
+                () = self.answer() => {}
+            }
+        }
+    }
+
+    async fn answer(&self) {
+        let Ok((mut stream, _)) = self.listener.accept().await else {
+            // It is told by what the probe does not hear.
+            return std::future::pending().await;
+        };
+        let mut said = Vec::new();
+        if (&mut stream).take(MOST).read_to_end(&mut said).await.is_ok() {
+            let _ = stream.write_all(&[self.secret.as_bytes(), &said].concat()).await;
+        }
+    }
+}
+
+impl Drop for DoorTrap {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_the_kernel_writes_them() {
+        let v4 = u32::from_ne_bytes([127, 0, 0, 1]);
+        assert_eq!(address(&format!("{v4:08X}:0050")), "127.0.0.1:80");
+        let last = u32::from_ne_bytes([0, 0, 0, 1]);
+        assert_eq!(address(&format!("{:024}{last:08X}:1F90", 0)), "[::1]:8080");
+        for odd in ["", "xyz:1", "00:1", "0100007F"] {
+            assert_eq!(address(odd), odd);
+        }
+    }
+
+    #[test]
+    fn what_listens_here_is_found() {
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = format!("tcp {}", here.local_addr().unwrap());
+        assert!(listeners().unwrap().contains(&at));
+        drop(here);
+        assert!(!listeners().unwrap().contains(&at));
+    }
+}
