@@ -326,7 +326,7 @@ impl Namespace {
     pub(crate) async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
         let config = self.config();
         let notary = self.options.notary.as_ref();
-        self.keeper.get(&config, notary, self.measure(config.clone())).await
+        self.keeper.get(&config, notary, Box::pin(self.measure(config.clone()))).await
     }
 
     /// Names what is measured: another kernel, program or option is another sandbox.

@@ -130,7 +130,7 @@ pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usiz
                 redactor.text(&mut content.text);
                 size += content.text.len();
             }
-            (Write::CallInsert(Box::new(call)), size)
+            (Write::CallInsert(call), size)
         }
     }
 }

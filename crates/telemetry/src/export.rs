@@ -179,9 +179,10 @@ impl Exporter {
             None => return,
         };
         // The next ones say the same and more: only the last are worth trying again.
-        match last {
-            true => drop(self.send(&self.metrics, body, true, give_up).await),
-            false => drop(self.attempt(&self.metrics, body.into()).await),
+        if last {
+            self.send(&self.metrics, body, true, give_up).await;
+        } else {
+            let _ = self.attempt(&self.metrics, body.into()).await;
         }
     }
 

@@ -26,5 +26,5 @@ pub enum BudgetChange {
     ReservationDelete(CallId),
     /// A call that has ended, and its share of each daily sum that it counts in. Its id must be
     /// new. Its day is that of `started_at`.
-    CallInsert(CallRecord),
+    CallInsert(Box<CallRecord>),
 }

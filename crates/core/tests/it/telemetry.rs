@@ -28,13 +28,14 @@ fn event(stream: StreamId, seq: u64, kind: &str, payload: &Value) -> LogEvent {
 
 fn spec(trace: Option<&str>) -> Spec {
     let mut spec = rules("do it").spec;
-    spec.trace = trace.map(|text| Traceparent::parse(text).unwrap());
+    spec.trace = trace.map(|text| Traceparent::parse(text).expect("a header"));
     spec
 }
 
 fn known(trace: Option<&str>) -> Known {
-    let payload = serde_json::to_value(spec(trace)).unwrap();
-    Known::of(&[event(StreamId::Session(SESSION), 1, "run.queued", &payload)]).unwrap()
+    let payload = serde_json::to_value(spec(trace)).expect("a payload");
+    Known::of(&[event(StreamId::Session(SESSION), 1, "run.queued", &payload)])
+        .expect("a session that began")
 }
 
 fn tell(known: Option<&Known>, event: &LogEvent, content: bool) -> Told {
@@ -43,7 +44,7 @@ fn tell(known: Option<&Known>, event: &LogEvent, content: bool) -> Told {
 }
 
 fn attr<'a>(told: &'a Told, name: &str) -> Option<&'a Attr> {
-    let span = told.span.as_ref().unwrap();
+    let span = told.span.as_ref().expect("a span");
     span.attrs.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
 }
 
@@ -55,7 +56,7 @@ fn settled(session: Option<SessionId>, caller: &str, more: &Value) -> Value {
         "usage": {"input_tokens": 20, "output_tokens": 10}, "ended": "completed", "status": 200,
         "first_byte_ms": 3, "total_ms": 40,
     });
-    for (name, value) in more.as_object().unwrap() {
+    for (name, value) in more.as_object().expect("an object") {
         payload[name] = value.clone();
     }
     payload

@@ -103,7 +103,7 @@ mod tests {
         async fn new() -> Self {
             let dir = TempDir::new().unwrap();
             let store: Arc<dyn Store> =
-                Arc::new(Sqlite::open(Options::new(&dir.path().join("s.db"))).unwrap());
+                Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
             let parts = Parts {
                 store: Arc::clone(&store),
                 clock: Arc::<ManualClock>::default() as Arc<dyn Clock>,

@@ -427,7 +427,7 @@ fn commit_of(group: &[Op]) -> Commit {
                 if !brief.contains(&record.call) {
                     changes.push(budget(BudgetChange::ReservationDelete(record.call)));
                 }
-                changes.push(budget(BudgetChange::CallInsert(record.clone())));
+                changes.push(budget(BudgetChange::CallInsert(Box::new(record.clone()))));
                 moves.extend(moved);
                 for reached in &end.reached {
                     let (event, item) = warning(reached, record);

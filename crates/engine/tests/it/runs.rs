@@ -171,7 +171,7 @@ impl World {
 
 /// What the first commit that tells of a new run tells of it, while `busy` others run.
 async fn first_commit(busy: u32) -> usize {
-    let dir = Arc::new(tempfile::TempDir::new().unwrap());
+    let dir = Arc::new(tempfile::TempDir::new().expect("a directory"));
     let models = FakeModels::new((0..=busy).map(|_| calls(&[("hang", json!({}))])));
     let world = World::at(dir, FakeTools::ok(), models, 1).await;
     let agent = world.agent("gpt-test", |_| ()).await;
@@ -181,9 +181,9 @@ async fn first_commit(busy: u32) -> usize {
     }
     let groups = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&groups);
-    world.store.listen(Box::new(move |places| seen.lock().unwrap().push(places.to_vec())));
+    world.store.listen(Box::new(move |places| seen.lock().expect("a lock").push(places.to_vec())));
     let run = world.run(&agent, "begin").await;
-    let groups = groups.lock().unwrap().clone();
+    let groups = groups.lock().expect("a lock").clone();
     let of_run =
         |group: &&Vec<_>| group.iter().any(|(stream, _)| *stream == StreamId::Session(run));
     let first = groups.iter().find(of_run).expect("it is written when this answers");

@@ -127,11 +127,8 @@ async fn past(db: &std::path::Path, count: u32) -> Result<(), Failure> {
             let usage = Usage { input_tokens: 100, output_tokens: 20, ..Usage::default() };
             let microusd = Some(7);
             let record = CallRecord::of(&ask(), Ended::Completed);
-            Change::Budget(Box::new(BudgetChange::CallInsert(CallRecord {
-                usage,
-                microusd,
-                ..record
-            })))
+            let record = CallRecord { usage, microusd, ..record };
+            Change::Budget(Box::new(BudgetChange::CallInsert(Box::new(record))))
         });
         store.commit(Commit { changes: changes.collect(), ..Commit::default() }).await?;
     }

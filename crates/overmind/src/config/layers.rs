@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::env::{self, Env};
 use super::error::ConfigError;
+use super::nearest::nearest;
 use super::settings::{self, Kind, Setting};
 
 /// Where a value came from.
@@ -267,14 +268,14 @@ fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
     let suggestion = match of_family(key) {
         Some((family, fields, name, field)) => {
             let fields = fields.iter().map(|setting| setting.key);
-            settings::nearest(field, fields).map(|near| format!("{family}.{name}.{near}"))
+            nearest(field, fields).map(|near| format!("{family}.{name}.{near}"))
         }
         None => {
             let keys = settings::SETTINGS.iter().map(|setting| setting.key);
             // A key without its table (`listen`) is the most common slip of all.
             let tail = |known: &&str| known.split_once('.').is_some_and(|(_, tail)| tail == key);
             let whole = keys.clone().find(tail);
-            whole.or_else(|| settings::nearest(key, keys)).map(str::to_owned)
+            whole.or_else(|| nearest(key, keys)).map(str::to_owned)
         }
     };
     ConfigError::UnknownKey { key: key.to_owned(), path: path.to_owned(), line, suggestion }

@@ -143,9 +143,9 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
         record(w, Some(child.id), "gpt-5", second),
         CallRecord { microusd: None, ..record(w, None, "qwen", second) },
     ];
-    let inserts = calls.iter().cloned().map(BudgetChange::CallInsert);
+    let inserts = calls.iter().cloned().map(Box::new).map(BudgetChange::CallInsert);
     store.commit(commit(inserts)).await.unwrap();
-    let twice = store.commit(commit([BudgetChange::CallInsert(calls[0].clone())])).await;
+    let twice = store.commit(commit([BudgetChange::CallInsert(Box::new(calls[0].clone()))])).await;
     assert!(matches!(twice, Err(StoreError::Conflict { .. })), "{twice:?}");
 
     let costs = async |by: CostBy, since: i32, until: i32| {
@@ -191,7 +191,7 @@ pub(super) async fn retention_takes_calls_along_and_leaves_the_sums(store: &dyn 
     let insert = Change::SessionInsert(Box::new(row.clone()));
     store.commit(Commit { changes: vec![insert], ..Commit::default() }).await.unwrap();
     let call = record(w, Some(row.id), "gpt-5", at(5));
-    store.commit(commit([BudgetChange::CallInsert(call)])).await.unwrap();
+    store.commit(commit([BudgetChange::CallInsert(Box::new(call))])).await.unwrap();
     store.prune(at(10), at(11)).await.unwrap();
     assert_eq!(store.call_list(None, Page { limit: 5, after: None }).await.unwrap(), []);
     let query = CostQuery { by: CostBy::Session, since: 0, until: 20, limit: 5 };
@@ -209,7 +209,7 @@ pub(super) async fn secrets_never_come_to_rest_in_calls(store: &dyn Store, w: &W
         asked: overmind_core::budget::Asked::default(),
         ..record(w, None, "gpt-5", at(5))
     };
-    store.commit(commit([BudgetChange::CallInsert(call)])).await.unwrap();
+    store.commit(commit([BudgetChange::CallInsert(Box::new(call))])).await.unwrap();
     let found = store.call_list(None, Page { limit: 5, after: None }).await.unwrap();
     assert!(!format!("{found:?}").contains(secret), "{found:?}");
 }
