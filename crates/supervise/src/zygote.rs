@@ -6,7 +6,7 @@
 //! thread and knows nothing of any session. When the daemon's end of the socket closes, it ends;
 //! the keepers do not notice.
 //!
-//! It does not wait to be asked: [`AHEAD`] keepers are forked and set up already, wait on that same
+//! It does not wait to be asked: two keepers are forked and set up already, wait on that same
 //! socket, and the first of them takes what is sent. Each tells by a pipe when it was taken and when
 //! its command runs. The zygote makes another at once when nobody waits any more, and otherwise
 //! when that start is over, so as not to be in its way. Those that wait end with the zygote.

@@ -427,6 +427,7 @@ impl Place {
                 sandbox: SandboxLevel::Namespace,
                 limits: SandboxLimits::default(),
                 live: overmind_core::live::LiveSink::default(),
+                traceparent: None,
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

@@ -81,6 +81,7 @@ impl Place {
                 reasoning_effort: None,
                 idle_timeout: Duration::from_secs(2),
                 total_timeout: Duration::from_secs(3),
+                traceparent: None,
             };
             Self { runtime, gateways: formats.map(gateway).into(), request, answer }
         })

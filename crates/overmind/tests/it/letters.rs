@@ -32,6 +32,9 @@ const SENDERS: usize = 3;
 /// One letter in so many is never acknowledged.
 const POISON: u64 = 12;
 
+/// Letters in a mailbox before senders only look: it takes 1,000, and readers may be slower.
+const OPEN: usize = 200;
+
 /// Longest that no letter may end while some are left.
 const STUCK: Duration = Duration::from_secs(60);
 
@@ -47,6 +50,8 @@ struct Model {
     maybe: HashSet<(&'static str, Mark)>,
     poison: HashSet<Mark>,
     acknowledged: HashSet<Key>,
+    /// Answered, not poison, and nobody has begun to acknowledge them; by recipient.
+    open: HashMap<&'static str, usize>,
     maybe_acknowledged: HashSet<Key>,
     /// The newest attempt that a reader saw.
     attempts: HashMap<Key, u32>,
@@ -70,6 +75,31 @@ impl Model {
             self.poison.insert(mark);
         }
         (mark, json!({"sender": sender, "n": self.next}))
+    }
+
+    fn answered(&mut self, agent: &'static str, id: LetterId, mark: Mark) {
+        self.maybe.remove(&(agent, mark));
+        self.sent.insert((agent, id), mark);
+        if !self.poison.contains(&mark) {
+            *self.open.entry(agent).or_default() += 1;
+        }
+    }
+
+    /// Its word is on its way, and may be lost with the server.
+    fn acknowledging(&mut self, key: Key) {
+        self.maybe_acknowledged.insert(key);
+        if let Some(open) = self.open.get_mut(key.0) {
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    fn acknowledged(&mut self, key: Key) {
+        self.maybe_acknowledged.remove(&key);
+        self.acknowledged.insert(key);
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.open.values().any(|open| *open >= OPEN)
     }
 
     fn known(&self, key: Key, mark: Mark) {
@@ -104,6 +134,17 @@ fn gone(err: &ClientError) {
 
 async fn send(client: &Client, model: &RefCell<Model>, mut rng: Rng, sender: u64) {
     loop {
+        if model.borrow().is_crowded() {
+            let query = LetterListQuery {
+                agent_id: Some(AGENTS[0].to_owned()),
+                limit: Some(1),
+                ..LetterListQuery::default()
+            };
+            if let Err(err) = client.message_list(&query).await {
+                return gone(&err);
+            }
+            continue;
+        }
         let (mark, payload) = model.borrow_mut().fresh(&mut rng, sender);
         if rng.one_in(4) {
             model.borrow_mut().maybe.extend(AGENTS.map(|agent| (agent, mark)));
@@ -116,10 +157,7 @@ async fn send(client: &Client, model: &RefCell<Model>, mut rng: Rng, sender: u64
             assert_eq!((told.subscribers_notified, told.full.len()), (3, 0), "all subscribed");
             let id = told.id.expect("somebody has a letter");
             let mut model = model.borrow_mut();
-            for agent in AGENTS {
-                model.maybe.remove(&(agent, mark));
-                model.sent.insert((agent, id), mark);
-            }
+            AGENTS.into_iter().for_each(|agent| model.answered(agent, id, mark));
         } else {
             let to = *rng.pick(&AGENTS);
             model.borrow_mut().maybe.insert((to, mark));
@@ -127,9 +165,7 @@ async fn send(client: &Client, model: &RefCell<Model>, mut rng: Rng, sender: u64
                 Ok(told) => told,
                 Err(err) => return gone(&err),
             };
-            let mut model = model.borrow_mut();
-            model.maybe.remove(&(to, mark));
-            model.sent.insert((to, told.id), mark);
+            model.borrow_mut().answered(to, told.id, mark);
         }
     }
 }
@@ -171,14 +207,11 @@ async fn read(
         }
     }
     if !done.is_empty() {
-        model.borrow_mut().maybe_acknowledged.extend(done.iter().map(|id| (agent, *id)));
+        done.iter().for_each(|id| model.borrow_mut().acknowledging((agent, *id)));
         let told = client.message_ack(&ids(agent, done.clone())).await?;
         assert_eq!(told.ids, done, "{agent} holds them");
         let mut model = model.borrow_mut();
-        for id in done {
-            model.maybe_acknowledged.remove(&(agent, id));
-            model.acknowledged.insert((agent, id));
-        }
+        done.into_iter().for_each(|id| model.acknowledged((agent, id)));
     }
     if !back.is_empty() {
         client.message_requeue(&ids(agent, back)).await?;

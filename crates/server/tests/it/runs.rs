@@ -241,10 +241,11 @@ async fn a_model_call_has_the_exact_keys_and_names_its_agent() {
             "latency_ms",
             "created_at",
             "seq",
+            "via",
         ])
     );
     assert_eq!((&call["agent_id"], &call["run_id"]), (&json!(agent), &json!(run)));
-    assert_eq!(call["usage_json"]["input_tokens"], 10);
+    assert_eq!((&call["usage_json"]["input_tokens"], &call["via"]), (&json!(10), &json!("engine")));
     let row = world.get(&format!("/api/runs/{run}")).await.fine();
     assert_eq!((&row["usage"]["output_tokens"], &row["cost_usd"]), (&json!(5), &json!(7e-6)));
     assert_eq!(row["final_answer"], "hello");
