@@ -1,6 +1,6 @@
 //! Servers over the helper program, with settings in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -191,12 +191,18 @@ pub(crate) fn state<'a>(view: &'a ServerView, tool: &str) -> &'a str {
 
 /// Processes of the whole machine whose command line has `mark`.
 pub(crate) fn alive(mark: &str) -> usize {
+    living(mark).len()
+}
+
+/// Their directories in `/proc`.
+pub(crate) fn living(mark: &str) -> BTreeSet<PathBuf> {
     let all = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    all.filter(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(mark)
-    })
-    .count()
+    all.map(|entry| entry.path())
+        .filter(|process| {
+            let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(mark)
+        })
+        .collect()
 }
 
 /// Waits until nothing on the machine has the mark.
