@@ -1,11 +1,11 @@
 //! What the server does, told to a collector of OpenTelemetry: OTLP over HTTP, in protobuf.
 //!
-//! The log is what is followed: [`follow`] reads events as they become durable and asks
-//! [`overmind_core::telemetry`] what they are as spans. [`export`] sends those in batches. The
+//! The log is what is followed: `follow` reads events as they become durable and asks
+//! [`overmind_core::telemetry`] what they are as spans. `export` sends those in batches. The
 //! engine calls nothing here and waits for nothing; between the two stands a bounded queue, and
 //! what does not fit is dropped and counted in [`Counts`].
 //!
-//! The messages are few and do not change any more, so they are written by hand in [`wire`]; the
+//! The messages are few and do not change any more, so they are written by hand in `wire`; the
 //! tests read them with OpenTelemetry's own package.
 
 mod config;
