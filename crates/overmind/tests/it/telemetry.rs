@@ -109,23 +109,18 @@ fn started(gateway: &Gateway, agent: &str, task: &str, parent: Option<&str>) -> 
     made["id"].as_str().unwrap().to_owned()
 }
 
+/// An agent whose model asks for files; its id.
+fn worker(gateway: &Gateway) -> String {
+    let create = ["agent", "create", "--name", "worker", "--model", "m-1"];
+    let rest = ["--tools", "list_files", "-o", "name"];
+    gateway.home.run(&[&create[..], &rest[..]].concat()).ok().line().to_owned()
+}
+
 #[test]
 fn needs_python_otlp_a_session_is_one_trace_of_its_calls_under_who_asked_for_it() {
     let Some(collector) = Collector::start("") else { return };
     let gateway = Gateway::with(Script::by(agent), &vars(&collector.url), "");
-    let made = gateway.home.run(&[
-        "agent",
-        "create",
-        "--name",
-        "worker",
-        "--model",
-        "m-1",
-        "--tools",
-        "list_files",
-        "-o",
-        "name",
-    ]);
-    let worker = made.ok().line().to_owned();
+    let worker = worker(&gateway);
     let id = started(&gateway, &worker, "the secret task", Some(PARENT));
     gateway.home.run(&["wait", &id]).ok();
     let whole = collector.span("invoke_agent worker");
@@ -336,19 +331,7 @@ fn needs_promtool_to_find_no_fault_with_the_figures_of_a_busy_server() {
     let script = Script::by(agent);
     let gateway =
         Gateway::with(script, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")], "");
-    let made = gateway.home.run(&[
-        "agent",
-        "create",
-        "--name",
-        "worker",
-        "--model",
-        "m-1",
-        "--tools",
-        "list_files",
-        "-o",
-        "name",
-    ]);
-    let worker = made.ok().line().to_owned();
+    let worker = worker(&gateway);
     let id = started(&gateway, &worker, "busy", None);
     gateway.home.run(&["wait", &id]).ok();
     // What callers choose is in no label.
