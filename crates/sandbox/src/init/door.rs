@@ -463,6 +463,11 @@ mod tests {
             let (stop, stopped) = UnixStream::pair().unwrap();
             let serving = std::thread::spawn(move || {
                 assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
+                // What was said before the end may be on its way still.
+                let ended = Instant::now();
+                while !door.carrier.open.is_empty() && ended.elapsed() < PATIENCE {
+                    assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
+                }
                 assert_eq!(door.carrier.open.len(), 0, "nothing is left of what was carried");
             });
             Self { at, names: asked, stop, serving: Some(serving) }
