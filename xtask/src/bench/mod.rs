@@ -48,7 +48,7 @@ pub fn command(host: &Host) -> Result<()> {
     std::fs::create_dir_all(&scratch).with_context(|| format!("making {}", scratch.display()))?;
     let fsync = floors::fsync(&scratch, 500)?;
     let spawn = floors::spawn("/bin/true", 300)?;
-    let mut figures = process::figures(&binary, spawn)?;
+    let mut figures = vec![process::version(&binary, spawn)?];
     let Printed { figures: more, left_out } = from_product(host, &binary, &scratch)?;
     figures.extend(more);
     let report = Report { machine, fsync, spawn, figures, left_out };

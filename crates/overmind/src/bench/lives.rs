@@ -14,7 +14,7 @@ use overmind_core::time::Clock as _;
 
 use super::floors::Floors;
 use super::process::{command, rss, times};
-use super::store::mib;
+use super::store::{megabytes, mib};
 use super::{Figure, Goal, Setting, ms, percentile, rate};
 use crate::app::clock::SystemClock;
 use crate::cli::exit::Failure;
@@ -195,8 +195,6 @@ impl Place {
         if bytes < u64::from(lines) * 64 {
             return Err(Failure::failed(format!("{bytes} bytes of {lines} lines were fetched")));
         }
-        #[expect(clippy::cast_precision_loss, reason = "some 10^8 bytes")]
-        let megabytes = bytes as f64 / 1e6;
         Ok(vec![
             Figure::new("log lines", rate(lines, took), "lines/s")
                 .goal(Goal::Least(1_000_000.0))
@@ -207,7 +205,7 @@ impl Place {
             Figure::new("log tail", ms(percentile(&tails, 0.5)), "ms")
                 .goal(Goal::Most(5.0))
                 .note("the last 100 lines, over the socket"),
-            Figure::new("log fetch", megabytes / fetching.as_secs_f64(), "MB/s")
+            Figure::new("log fetch", megabytes(bytes) / fetching.as_secs_f64(), "MB/s")
                 .goal(Goal::Least(200.0))
                 .note("all of it, over the socket"),
         ])

@@ -241,7 +241,6 @@ const SANDBOX: &[&str] = &[
     "namespace call p50, by floor",
     "namespace call p99",
     "namespace call without waiting",
-    "namespace attestation",
     "docker call p50",
     "docker call without waiting",
     "microvm call p50",

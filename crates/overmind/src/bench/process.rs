@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::time::Clock as _;
 
-use super::store::mib;
+use super::store::{megabytes, mib};
 use super::{Figure, Goal, Setting, ms, percentile};
 use crate::app::clock::SystemClock;
 use crate::cli::exit::Failure;
@@ -62,7 +62,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         Figure::new("idle rss", mib(idle), "MiB")
             .goal(Goal::Most(20.0))
             .note("resident memory of the server, two seconds after some requests"),
-        Figure::new("binary size", mib(size), "MiB").goal(Goal::Most(30.0)),
+        Figure::new("binary size", megabytes(size), "MB").goal(Goal::Most(30.0)),
     ])
 }
 

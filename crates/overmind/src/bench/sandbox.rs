@@ -137,7 +137,6 @@ async fn namespace(
 ) -> Result<Vec<Figure>, Failure> {
     let rounds = setting.count(200);
     let cold = Options { waiting: 0, ..options.clone() };
-    let begun = Instant::now();
     let driver = Namespace::new(cold);
     match driver.attest().await {
         Ok(_) => {}
@@ -146,7 +145,6 @@ async fn namespace(
             return Ok(Vec::new());
         }
     }
-    let attestation = begun.elapsed();
     let floor = bare(rounds)?;
     let cold = calls(&driver, place, rounds, || true).await?;
     let keeping = Namespace::new(Options { waiting: options.waiting.max(1), ..options.clone() });
@@ -168,9 +166,6 @@ async fn namespace(
             .goal(Goal::TimesFloor(3.0)),
         Figure::new("namespace call p99", ms(percentile(&warm, 0.99)), "ms"),
         with_floor(Figure::new("namespace call without waiting", ms(percentile(&cold, 0.5)), "ms")),
-        Figure::new("namespace attestation", ms(attestation), "ms")
-            .goal(Goal::Most(20.0))
-            .note("the first of this process, once; it includes the probe's own call"),
     ])
 }
 

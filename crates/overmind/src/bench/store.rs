@@ -187,3 +187,8 @@ async fn read_all(store: &dyn Store, most: Option<u64>) -> Result<(u64, u64), St
 pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
+
+#[expect(clippy::cast_precision_loss, reason = "files are far smaller than 2^53")]
+pub(super) fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
