@@ -106,6 +106,8 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
     // FULL: one fsync at every commit, before it is answered.
     // No automatic checkpoints: they would run inside a commit. See `wal`.
     // The log file keeps its size: overwriting is cheaper than growing.
+    // What is written is the newest of each table and index: 4 MiB hold all of that, and more
+    // would be filled with pages that nobody comes back to.
     conn.execute_batch(
         "PRAGMA synchronous = FULL;
          PRAGMA foreign_keys = ON;
@@ -113,7 +115,7 @@ pub(crate) fn open_writer(path: &Path, max_bytes: Option<u64>) -> Outcome<Connec
          PRAGMA cell_size_check = ON;
          PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = 67108864;
-         PRAGMA cache_size = -16384;",
+         PRAGMA cache_size = -4096;",
     )?;
     if let Some(bytes) = max_bytes {
         let page: u32 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
