@@ -466,10 +466,21 @@ impl Lives {
                 ProcessIo::Pipes { stdin, stderr }
             }
         };
-        let opening = (key.epoch > 1).then(|| {
-            let text = format!("restart #{} at {}", key.epoch - 1, self.clock.now());
-            (NoteKind::Restart, text)
-        });
+        let opening = match (key.epoch, network, launch.beyond.as_slice()) {
+            (0 | 1, Network::Mesh, beyond @ [_, ..]) => {
+                let text = format!(
+                    "not reached over the mesh: {}; with the host's network, which an admin may \
+                     grant, it is",
+                    beyond.join(", ")
+                );
+                Some((NoteKind::Note, text))
+            }
+            (0 | 1, _, _) => None,
+            (life, _, _) => {
+                let text = format!("restart #{} at {}", life - 1, self.clock.now());
+                Some((NoteKind::Restart, text))
+            }
+        };
         let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
         let mut argv = launch.argv.clone();
         if let Some(server) = door {
@@ -512,6 +523,7 @@ impl Lives {
             write: launch.write.clone(),
             network: launch.network,
             ports: launch.ports.clone(),
+            reaches: launch.reaches.clone(),
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
