@@ -26,6 +26,7 @@ mod mesh;
 mod meshed;
 mod nouns;
 mod offline;
+mod outward;
 mod placeholders;
 mod policy;
 mod providers;
