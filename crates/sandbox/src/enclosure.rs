@@ -158,6 +158,10 @@ impl Enclosures {
             return Arc::clone(driver);
         }
         if measured.len() >= MEASURED {
+            // Ports are of one session, and no other comes again for the same ones.
+            measured.retain(|granted, _| granted.reaches.is_empty());
+        }
+        if measured.len() >= MEASURED {
             measured.clear();
         }
         let Granted { read, write, network, reaches } = granted.clone();
