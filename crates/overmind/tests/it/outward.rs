@@ -190,8 +190,8 @@ fn needs_postgres_two_sandboxed_runs_use_their_own_database_and_service_over_the
     for (_, run) in &runs {
         order(&House::directory(run), "alone.json", &json!({}));
     }
-    for n in 0..2 {
-        let url = own[n]["database"].as_str().unwrap();
+    for own in &own {
+        let url = own["database"].as_str().unwrap();
         let query = "SELECT count(*) FROM posts WHERE title LIKE '% alone'";
         until("it has written while no server was there", || {
             let counted =
