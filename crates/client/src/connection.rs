@@ -233,7 +233,8 @@ impl Connections {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, token.clone());
         }
-        if call.body.is_some() {
+        let is_named = call.headers.iter().any(|(name, _)| *name == header::CONTENT_TYPE);
+        if call.body.is_some() && !is_named {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         for (name, value) in &call.headers {

@@ -67,8 +67,8 @@ use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
 pub use self::mesh::{
-    AclEntry, BoardFound, BoardWrite, Effective, LetterDraft, LetterSent, MeshAgent, MeshDoor,
-    Published, Spawned,
+    AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
+    LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
 };
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody, SERVER};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overmind_engine::{Caller, Engine, EngineError};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
@@ -17,6 +18,9 @@ use crate::metrics::Metrics;
 use crate::rate::Limiter;
 use crate::viewer::Viewers;
 use overmind_api::ProblemKind;
+
+/// Contents that come in at once; further ones wait.
+const UPLOADS: usize = 8;
 
 /// The context of the whole server; one per [`crate::Server`].
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub(crate) struct Cx {
     /// Cancelled when the server is told to stop. Open streams end then.
     pub(crate) stop: CancellationToken,
     pub(crate) viewers: Arc<Viewers>,
+    /// Contents of artifacts on their way in: each is held in memory whole.
+    pub(crate) uploads: Semaphore,
     by_address: Option<Limiter<IpAddr>>,
     by_caller: Option<Limiter<String>>,
 }
@@ -42,6 +48,7 @@ impl Cx {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             viewers: Arc::default(),
+            uploads: Semaphore::new(UPLOADS),
             by_address: config.address_rate.map(Limiter::new),
             by_caller: config.caller_rate.map(Limiter::new),
             engine,

@@ -64,6 +64,25 @@ pub enum MeshAct {
         question: InboxId,
         wait_seconds: u64,
     },
+    /// Keeps a file for people and other agents.
+    SaveArtifact {
+        name: String,
+        content: Vec<u8>,
+        media_type: Option<String>,
+    },
+    /// Of the own run, of another, or all that an agent shares.
+    ListArtifacts {
+        of: ArtifactOf,
+        limit: u32,
+        after: Option<String>,
+    },
+    /// Part of a content: text, or bytes in Base64.
+    ReadArtifact {
+        of: ArtifactOf,
+        name: String,
+        offset: u64,
+        base64: bool,
+    },
     /// What may still be spent.
     CostLeft,
     Agents,
@@ -71,6 +90,16 @@ pub enum MeshAct {
     History {
         agent: String,
     },
+}
+
+/// Whose artifacts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ArtifactOf {
+    #[default]
+    Own,
+    Run(SessionId),
+    /// Those that an agent shares, by its name.
+    Agent(String),
 }
 
 /// A child session.

@@ -439,6 +439,8 @@ impl Recorded {
             | "attach.ended"
             | "question.asked"
             | "question.answered"
+            | "artifact.saved"
+            | "artifact.deleted"
             | "budget.settled"
             | "budget.released"
             | "budget.refused" => Self::Observation,

@@ -10,6 +10,7 @@ use overmind_core::trace::SpanId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::artifacts::ArtifactDraft;
 use super::board::BoardWrite;
 use super::letters::LetterDraft;
 use super::postmaster::told;
@@ -189,6 +190,16 @@ impl Engine {
             MeshAct::Answer { question, wait_seconds } => {
                 let wait = Duration::from_secs(wait_seconds.min(30));
                 self.read_answer(session, question, wait).await
+            }
+            MeshAct::SaveArtifact { name, content, media_type } => {
+                let draft = ArtifactDraft { name, content, media_type };
+                self.artifact_saved_by_tool(who, session, effect, draft).await
+            }
+            MeshAct::ListArtifacts { of, limit, after } => {
+                self.artifacts_listed(&who, session, of, limit, after).await
+            }
+            MeshAct::ReadArtifact { of, name, offset, base64 } => {
+                self.artifact_read(&who, session, of, &name, (offset, base64)).await
             }
             MeshAct::CostLeft => self.cost_left(session).await,
             MeshAct::History { agent } => {

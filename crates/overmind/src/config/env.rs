@@ -19,6 +19,9 @@ pub const CONFIG: &str = "OVERMIND_CONFIG";
 pub const SERVER: &str = "OVERMIND_SERVER";
 /// The token that the commands of the client present.
 pub const TOKEN: &str = "OVERMIND_TOKEN";
+/// In a command that is a run, and in a command of a tool: the run that it is of.
+pub const SESSION_ID: &str = "OVERMIND_SESSION_ID";
+pub const SESSION: &str = "OVERMIND_SESSION";
 /// PEM file of the roots that the client trusts in place of the machine's.
 pub const CA_FILE: &str = "OVERMIND_CA_FILE";
 /// Address to listen at. [`HOST`] and [`PORT`] are its two halves, for who sets only one.
@@ -94,6 +97,8 @@ pub const NAMES: &[&str] = &[
     CONFIG,
     SERVER,
     TOKEN,
+    SESSION_ID,
+    SESSION,
     CA_FILE,
     LISTEN,
     HOST,

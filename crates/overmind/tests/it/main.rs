@@ -1,6 +1,7 @@
 //! The whole product, from outside: the real binary on data directories of its own.
 
 mod api;
+mod artifacts;
 mod attach;
 mod budgets;
 mod commands;

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
 mod agents;
+mod artifacts;
 mod doors;
 mod hostile;
 mod inbox;
