@@ -18,6 +18,7 @@ pub mod error;
 mod hive;
 mod inbox;
 mod keys;
+mod letters;
 mod live;
 mod mesh;
 mod policies;
