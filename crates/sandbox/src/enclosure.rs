@@ -309,6 +309,10 @@ impl Enclose for Enclosures {
     fn ended(&self, session: SessionId) -> Fut<'_, ()> {
         let home = self.homes.join(session.to_string());
         Box::pin(async move {
+            // Most have none. To look takes a microsecond; to have a thread look, fifty.
+            if home.symlink_metadata().is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
+                return;
+            }
             let _ = tokio::task::spawn_blocking(move || remove(&home)).await;
         })
     }
