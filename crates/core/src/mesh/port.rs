@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::ids::{EffectId, InboxId, LetterId, SessionId};
+use crate::trace::Traceparent;
 
 /// What a session wants of the mesh. Whatever is not bounded here is bounded by the mesh.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +88,8 @@ pub struct MeshSpawn {
     pub task: String,
     /// Most seconds that a new agent may take.
     pub ttl: Option<u64>,
+    /// The span that it is asked for in.
+    pub trace: Option<Traceparent>,
 }
 
 /// Why it was not done.

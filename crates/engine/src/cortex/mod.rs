@@ -6,6 +6,7 @@
 
 mod driver;
 mod gating;
+mod identities;
 mod inbox;
 mod keeper;
 mod load;
@@ -40,12 +41,12 @@ use tokio_util::sync::CancellationToken;
 use self::driver::Mail;
 pub(crate) use self::driver::Order;
 pub(crate) use self::gating::gate_request;
+use self::identities::Identities;
 pub(crate) use self::keeper::{TOOL_SERVERS, ToolServersKeeper};
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
 use crate::budgets::Budgets;
-use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::mesh::MeshState;
 use crate::tasks::Tasks;
@@ -94,7 +95,7 @@ pub(crate) struct Cortex {
     agent_names: Mutex<HashMap<(ColonyId, String), AgentId>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
-    identities: Mutex<HashMap<[u8; 32], Caller>>,
+    pub(crate) identities: Identities,
     pub(crate) tokens: tokens::Tokens,
 }
 
@@ -199,7 +200,7 @@ impl Cortex {
             agent_names: Mutex::default(),
             toolsets: Mutex::new(toolsets),
             calls: Mutex::default(),
-            identities: Mutex::default(),
+            identities: Identities::default(),
             tokens: tokens::Tokens::default(),
         })
     }
@@ -582,22 +583,6 @@ impl Cortex {
             self.keep_decoded(toolset);
         }
         Ok(toolset)
-    }
-
-    pub(crate) fn identity(&self, hash: &[u8; 32]) -> Option<Caller> {
-        lock(&self.identities).get(hash).cloned()
-    }
-
-    pub(crate) fn keep_identity(&self, hash: [u8; 32], caller: Caller) {
-        let mut identities = lock(&self.identities);
-        if identities.len() >= 1000 {
-            identities.clear();
-        }
-        identities.insert(hash, caller);
-    }
-
-    pub(crate) fn forget_identities(&self) {
-        lock(&self.identities).clear();
     }
 
     pub(crate) fn await_call(&self, call: EffectId) -> oneshot::Receiver<Called> {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{BoardEntry, Mesh, MeshAct, MeshError};
-use overmind_core::trace::SpanId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -173,9 +172,7 @@ impl Engine {
                 Ok(json!({"count": shown.len(), "agents": shown}))
             }
             MeshAct::Spawn(wish) => {
-                let trail = self.trail_of(session).await?;
-                let trace = trail.map(|trail| trail.at(SpanId::of_effect(effect)));
-                let done = self.spawn_as(&who, wish, Some(effect), trace).await?;
+                let done = self.spawn_as(&who, wish, Some(effect)).await?;
                 Ok(json!({
                     "spawned": true, "agent_id": done.agent, "role": done.role,
                     "run_id": done.session.id, "name": done.session.name,

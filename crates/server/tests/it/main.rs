@@ -9,6 +9,7 @@ mod agents;
 mod doors;
 mod hostile;
 mod inbox;
+mod lapsed;
 mod lifecycle;
 mod proxy;
 mod replay;

@@ -269,7 +269,10 @@ impl Tool for MeshTool {
 
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
-            let act = self.act(args)?;
+            let mut act = self.act(args)?;
+            if let MeshAct::Spawn(wish) = &mut act {
+                wish.trace = context.traceparent;
+            }
             let done = self.mesh.act(context.session, context.effect, act).await;
             let all = fields(done.map_err(failure)?);
             Ok(match self.which {
@@ -452,6 +455,7 @@ impl MeshTool {
                     model,
                     task,
                     ttl,
+                    trace: None,
                 })
             }
             Which::Subscribe => {
