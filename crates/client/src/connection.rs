@@ -38,6 +38,8 @@ pub struct Options {
     /// For one quick request, answer included. Long ones (audit, backup, tool calls, forks)
     /// wait as long as the server does.
     pub request_timeout: Duration,
+    /// The span that all requests are made in, as the header `traceparent` has it.
+    pub traceparent: Option<String>,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
             ca_file: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
+            traceparent: None,
         }
     }
 }
@@ -232,6 +235,9 @@ impl Connections {
             .header(header::USER_AGENT, concat!("overmind-client/", env!("CARGO_PKG_VERSION")));
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, token.clone());
+        }
+        if let Some(span) = &self.options.traceparent {
+            request = request.header("traceparent", span);
         }
         if call.body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");

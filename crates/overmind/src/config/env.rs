@@ -71,6 +71,8 @@ pub const OTEL_DISABLED: &str = "OTEL_SDK_DISABLED";
 /// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
 /// crash tests only.
 pub const FAILPOINTS: &str = "OVERMIND_FAILPOINTS";
+/// The span that whoever started this program is in: the commands of the client pass it on.
+pub const TRACEPARENT: &str = "TRACEPARENT";
 pub const NO_COLOR: &str = "NO_COLOR";
 pub const CLICOLOR_FORCE: &str = "CLICOLOR_FORCE";
 pub const TERM: &str = "TERM";
@@ -139,6 +141,7 @@ pub const NAMES: &[&str] = &[
     OTEL_SPANS_EVERY,
     OTEL_METRICS_EVERY,
     OTEL_DISABLED,
+    TRACEPARENT,
     FAILPOINTS,
     NO_COLOR,
     CLICOLOR_FORCE,
