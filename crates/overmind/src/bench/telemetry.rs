@@ -104,6 +104,9 @@ async fn round(app: &App) -> Result<(f64, f64), Failure> {
     let me = std::process::id();
     let before = process::cpu(me);
     let (steps, took) = many(app.engine(), "short", SESSIONS).await?;
+    // What is still to be told is this round's work and not the next one's.
+    let rest = Duration::from_millis(2 * GATHERED_MS);
+    let _ = tokio::time::timeout(rest, std::future::pending::<()>()).await;
     let worked = process::cpu(me).saturating_sub(before);
     Ok((rate(steps, took), ms(worked) / f64::from(steps.max(1))))
 }
@@ -123,12 +126,6 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     for _ in 0..ROUNDS {
         plain.push(round(&without).await?);
         told.push(round(&with).await?);
-        // What is still to be told is this round's and not the next one's.
-        let _ = tokio::time::timeout(
-            Duration::from_millis(2 * GATHERED_MS),
-            std::future::pending::<()>(),
-        )
-        .await;
     }
     let _ = without.stop(std::future::pending()).await;
     let _ = with.stop(std::future::pending()).await;
@@ -156,8 +153,8 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         Figure::new("telemetry processor time", of(&told, |round| round.1), "ms/step")
             .floor("without", of(&plain, |round| round.1))
             .note(
-                "of this process, its collector included; it moves less than rates do. What is told \
-                 after a round's end is not in it",
+                "of this process, its collector included, until all of a round is told; it moves less \
+                 than rates do",
             ),
     ])
 }
