@@ -94,8 +94,7 @@ pub struct Command {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64)]
     pub write: Vec<String>,
-    /// In a sandbox: its network. Left out: the mesh, or the host's in a room that has services or
-    /// databases.
+    /// In a sandbox: its network. Left out: the mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<CommandNetwork>,
     /// The models that its program may ask this server for: names, or beginnings that end in `*`.
@@ -116,7 +115,8 @@ pub enum CommandNetwork {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
     Host,
     /// A loopback of its own, on which this server answers at `http://127.0.0.1:80` for models,
-    /// the mesh and the run itself. Nothing else is reached.
+    /// the mesh and the run itself, and services of its room at their own ports. Nothing else is
+    /// reached.
     Mesh,
     /// A loopback of its own, and nothing else.
     None,

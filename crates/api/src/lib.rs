@@ -20,6 +20,7 @@
 
 mod admin;
 mod agent;
+mod artifact;
 mod attach;
 mod budget;
 mod command;
@@ -42,6 +43,7 @@ pub use admin::{
     StoreStatus, Tool, Version,
 };
 pub use agent::{Agent, AgentCreate, AgentLimits, AgentPatch};
+pub use artifact::{Artifact, ArtifactSaved, MAX_ARTIFACT};
 pub use attach::{
     ATTACH_PROTOCOL, ATTACH_TOKEN_PROTOCOL, AttachMode, AttachSaid, AttachWord, MAX_ATTACH_MESSAGE,
     TerminalSize,

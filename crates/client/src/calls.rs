@@ -614,7 +614,7 @@ impl Client {
     }
 }
 
-fn parse<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
+pub(crate) fn parse<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
     serde_json::from_slice(&answer.body).map_err(|err| unreadable(answer.attempt.clone(), &err))
 }
 

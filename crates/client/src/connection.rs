@@ -38,6 +38,8 @@ pub struct Options {
     /// For one quick request, answer included. Long ones (audit, backup, tool calls, forks)
     /// wait as long as the server does.
     pub request_timeout: Duration,
+    /// The span that all requests are made in, as the header `traceparent` has it.
+    pub traceparent: Option<String>,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
             ca_file: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
+            traceparent: None,
         }
     }
 }
@@ -233,7 +236,11 @@ impl Connections {
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, token.clone());
         }
-        if call.body.is_some() {
+        if let Some(span) = &self.options.traceparent {
+            request = request.header("traceparent", span);
+        }
+        let is_named = call.headers.iter().any(|(name, _)| *name == header::CONTENT_TYPE);
+        if call.body.is_some() && !is_named {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         for (name, value) in &call.headers {

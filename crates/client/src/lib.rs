@@ -9,6 +9,7 @@
 //! repeated only if it changes nothing. Redirects are not followed and proxies not asked: the
 //! token goes to the target and nowhere else.
 
+mod artifacts;
 mod budgets;
 mod calls;
 mod connection;

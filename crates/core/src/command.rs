@@ -72,8 +72,7 @@ pub struct CommandSpec {
     /// In a sandbox: files and directories of the host that it may write beyond its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub write: Vec<PathBuf>,
-    /// In a sandbox: its network. `None`: the mesh, unless its room has services or databases,
-    /// which are on the host's; see [`CommandSpec::network_in`].
+    /// In a sandbox: its network. `None`: the mesh; see [`CommandSpec::network_in`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
     /// The models that its program may ask this server for: names, or beginnings that end in `*`.
@@ -194,7 +193,8 @@ impl CommandSpec {
             || reach(self.network) > reach(other.network)
     }
 
-    /// Its network in a sandbox, in a room of which something listens outside (`serves`) or not.
+    /// Its network in a sandbox: the mesh, where nobody chose, but in rooms of before
+    /// ([`RoomMade::serves`](crate::room::RoomMade::serves)).
     pub fn network_in(&self, serves: bool) -> Network {
         self.network.unwrap_or(if serves { Network::Host } else { Network::Mesh })
     }
@@ -217,7 +217,8 @@ impl CommandSpec {
     }
 }
 
-/// How much a choice of network may come to reach. No choice may come to be the host's.
+/// How much a choice of network may come to reach. No choice may come to be the host's,
+/// in rooms of before.
 fn reach(network: Option<Network>) -> u8 {
     match network {
         Some(Network::None) => 0,
@@ -264,6 +265,10 @@ pub struct Launch {
     pub network: Network,
     /// Its room's ports on the host's loopback that it is to serve on itself.
     pub ports: Vec<u16>,
+    /// Those on which services and databases of its room listen.
+    pub reaches: Vec<u16>,
+    /// Those that it does not reach over the mesh.
+    pub beyond: Vec<String>,
     /// Where it begins, in the session's room. `None`: it has none, and works in its workspace.
     pub directory: Option<PathBuf>,
     /// The top of the room's worktree: all of it is shown in a sandbox.
@@ -483,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mesh_is_the_network_unless_something_of_the_room_is_on_the_hosts() {
+    fn the_mesh_is_the_network_of_who_chose_none_but_in_rooms_of_before() {
         let plain = spec(&["a"]);
         assert_eq!(plain.network_in(false), Network::Mesh);
         assert_eq!(plain.network_in(true), Network::Host);

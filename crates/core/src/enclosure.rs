@@ -25,7 +25,8 @@ pub enum Network {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
     Host,
     /// A loopback of its own on which one door answers, that of the server ([`DOOR_URL`]): models,
-    /// the mesh, its own run. Nothing else is reached.
+    /// the mesh, its own run. Beside it the services and databases of its room answer, each at its
+    /// own port ([`EnclosePlan::reaches`]). Nothing else is reached.
     Mesh,
     /// A loopback of its own, and nothing else.
     None,
@@ -35,6 +36,17 @@ pub enum Network {
 pub const DOOR_PORT: u16 = 80;
 /// The same as programs are told.
 pub const DOOR_URL: &str = "http://127.0.0.1:80";
+
+/// Inside, where names are asked for.
+pub const NAMES_PORT: u16 = 53;
+/// So many ports of the host's loopback can be reached from inside at most.
+pub const MAX_REACHED: usize = 32;
+
+/// Whether what listens on this port of the host's loopback can be reached from inside at the same
+/// one: all can but those that are taken there.
+pub const fn may_be_reached(port: u16) -> bool {
+    !matches!(port, 0 | DOOR_PORT | NAMES_PORT)
+}
 
 /// What is said first on each connection that comes through a door, before anything from inside:
 /// whose door it is.
@@ -83,6 +95,10 @@ pub struct EnclosePlan {
     /// Of the host's loopback, the session's own: what connects there is let in. Only looked at
     /// with [`Network::Mesh`].
     pub ports: Vec<u16>,
+    /// Of the host's loopback, where services and databases of the session's room listen: what
+    /// connects to the same port inside is carried there. At most [`MAX_REACHED`], of which
+    /// [`may_be_reached`] is true. Only looked at with [`Network::Mesh`].
+    pub reaches: Vec<u16>,
 }
 
 impl fmt::Debug for EnclosePlan {
@@ -96,6 +112,7 @@ impl fmt::Debug for EnclosePlan {
             .field("read", &self.read)
             .field("write", &self.write)
             .field("network", &self.network)
+            .field("reaches", &self.reaches)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 pub mod acl;
 pub mod agent;
 pub mod approval;
+pub mod artifact;
 pub mod attest;
 pub mod budget;
 pub mod bus;

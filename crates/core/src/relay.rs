@@ -19,10 +19,12 @@ use http::HeaderMap;
 use crate::Fut;
 use crate::model::Usage;
 
+pub mod ending;
 pub mod head;
 pub mod peek;
 mod refusal;
 
+pub use self::ending::{CallError, Ending};
 pub use self::peek::{BadBody, Peek};
 pub use self::refusal::{Refusal, RefusalKind};
 
@@ -126,6 +128,8 @@ pub struct Tally {
     pub model: Option<String>,
     /// Bytes of text and arguments that were streamed: what a stream that was cut is judged by.
     pub said_bytes: u64,
+    /// Why it stopped.
+    pub ending: Ending,
 }
 
 impl Tally {

@@ -97,8 +97,16 @@ pub struct RoomMade {
     /// What the project asks its commands to run in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxLevel>,
-    /// Whether anything of it listens on the host's network: a service, a database. A sandbox that
-    /// has another network does not reach it.
+    /// Ports of the host's loopback on which its services and databases listen. A sandbox whose
+    /// network is the mesh reaches these, see [`crate::enclosure::EnclosePlan::reaches`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reaches: Vec<u16>,
+    /// Services and databases that no such port leads to, each with where it is: `db at
+    /// db.example:5432`. A sandbox reaches them with the host's network only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beyond: Vec<String>,
+    /// Of a room that was made before there were `reaches`: whether anything of it listens on the
+    /// host's network, which its sandboxes get then. Of any other it is false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub serves: bool,
     /// Said aloud: what was left out, failed and did not stop the rest.

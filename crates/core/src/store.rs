@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::agent::Agent;
+use crate::artifact::{Artifact, ArtifactContent, ArtifactHold, ArtifactName, ArtifactSums};
 use crate::attest::{Attested, Kept};
 use crate::budget::{self, BudgetChange, CallRecord, CostQuery, CostRow};
 use crate::ids::{
@@ -219,6 +220,15 @@ pub enum Change {
     SubscriptionDelete(SubscriptionId),
     /// What an agent says about itself, in place of what it said before.
     RegistrationPut(Box<Registration>),
+    /// A new version of an artifact, or the first. Its `place` becomes the global number of the
+    /// commit's last event. A name that differs from another of the session only in case is refused
+    /// with [`StoreError::Conflict`].
+    ArtifactPut(Box<Artifact>),
+    /// Removes the row of an artifact; its bytes go with [`Store::artifact_drop`].
+    ArtifactDelete {
+        session: SessionId,
+        name: ArtifactName,
+    },
 }
 
 /// What a first request with an Idempotency-Key made.
@@ -670,6 +680,37 @@ pub trait Store: Send + Sync + fmt::Debug {
         after: Option<AgentId>,
         limit: u32,
     ) -> Fut<'_, Result<Vec<Registration>, StoreError>>;
+
+    /// Keeps bytes of an artifact under `file`, durably, and holds them for a commit to come. The
+    /// same file again takes the place of what was there. They are not masked: see
+    /// [`Store::redact`].
+    fn artifact_write(
+        &self,
+        session: SessionId,
+        file: EffectId,
+        content: Vec<u8>,
+    ) -> Fut<'_, Result<ArtifactHold, StoreError>>;
+    /// Removes bytes that no row names and nobody holds; others stay. What a crash leaves without
+    /// a row goes by itself after the next start.
+    fn artifact_drop(&self, session: SessionId, file: EffectId) -> Fut<'_, Result<(), StoreError>>;
+    /// `None` when there are no such bytes.
+    fn artifact_open(
+        &self,
+        session: SessionId,
+        file: EffectId,
+    ) -> Fut<'_, Result<Option<Arc<dyn ArtifactContent>>, StoreError>>;
+    fn artifact_fetch(
+        &self,
+        session: SessionId,
+        name: ArtifactName,
+    ) -> Fut<'_, Result<Option<Artifact>, StoreError>>;
+    /// Those saved last first; `after` is a place.
+    fn artifact_list(
+        &self,
+        session: SessionId,
+        page: Page<u64>,
+    ) -> Fut<'_, Result<Vec<Artifact>, StoreError>>;
+    fn artifact_sums(&self, session: SessionId) -> Fut<'_, Result<ArtifactSums, StoreError>>;
 
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>>;
 

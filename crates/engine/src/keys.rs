@@ -32,13 +32,14 @@ impl Engine {
             return Ok(Caller::admin());
         }
         // Found by its hash: what an attacker can time is the hash of a guess, not the key.
-        if let Some(caller) = self.cortex.identity(&hash) {
-            return Ok(caller);
-        }
+        let read = match self.cortex.identities.of(&hash) {
+            Ok(caller) => return Ok(caller),
+            Err(read) => read,
+        };
         let key = self.cortex.store.api_key_by_hash(hash).await?;
         let key = key.filter(|key| key.revoked_at.is_none()).ok_or_else(wrong)?;
         let caller = Caller::new(key.name, Rights::Role(key.role));
-        self.cortex.keep_identity(hash, caller.clone());
+        self.cortex.identities.keep(hash, caller.clone(), read);
         Ok(caller)
     }
 
@@ -138,8 +139,9 @@ impl Engine {
                     return Err(EngineError::conflict("Key is already revoked"));
                 }
                 key.revoked_at = Some(self.cortex.clock.now());
+                // Over the commit: whoever sees its event finds the key revoked.
+                let _revoking = self.cortex.identities.revoking();
                 self.key_commit("key.revoked", by, &key).await?;
-                self.cortex.forget_identities();
                 return Ok(key);
             }
         }

@@ -18,6 +18,7 @@ pub mod error;
 mod hive;
 mod inbox;
 mod keys;
+mod letters;
 mod live;
 mod mesh;
 mod policies;
@@ -67,8 +68,8 @@ use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
 pub use self::mesh::{
-    AclEntry, BoardFound, BoardWrite, Effective, LetterDraft, LetterSent, MeshAgent, MeshDoor,
-    Published, Spawned,
+    AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
+    LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
 };
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody, SERVER};

@@ -247,8 +247,13 @@ impl Repeat {
         let mut agent = spec.agent;
         if let Some(old) = &spec.fork {
             // A fork of a fork repeats what its source did as the source was in the end.
-            agent.model = old.model.clone().unwrap_or(agent.model);
-            agent.role = old.prompt.clone().unwrap_or(agent.role);
+            let agent = Arc::make_mut(&mut agent);
+            if let Some(model) = &old.model {
+                agent.model.clone_from(model);
+            }
+            if let Some(prompt) = &old.prompt {
+                agent.role.clone_from(prompt);
+            }
         }
         let rules = overmind_core::agent::PolicyKind::Deterministic;
         let becomes = self.fork.model.as_deref().unwrap_or(&agent.model);

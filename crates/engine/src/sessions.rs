@@ -91,7 +91,7 @@ impl Engine {
             agent_id: agent.id,
             agent_version: agent.version,
             step_limit: draft.step_limit.unwrap_or(agent_spec.limits.max_steps),
-            agent: agent_spec,
+            agent: Arc::new(agent_spec),
             task: draft.task,
             name: String::new(),
             parent,

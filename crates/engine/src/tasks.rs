@@ -22,12 +22,13 @@ pub enum Drained {
 }
 
 impl Tasks {
-    /// Starts `task`, which must return soon after its token is cancelled.
+    /// Starts `task`, which must return soon after its token is cancelled. The token is everybody's:
+    /// a task that must be able to cancel makes a child of it.
     pub fn spawn<F>(&self, task: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.tracker.spawn(task(self.stop.child_token()));
+        self.tracker.spawn(task(self.stop.clone()));
     }
 
     /// Cancelled when the drain begins.

@@ -225,14 +225,30 @@ fn passed_on(event: &LogEvent, payload: &Value) -> ModelCallView {
     if let Some(digest) = digest("request") {
         request["digest"] = digest;
     }
-    let mut response = some(&["provider", "status", "ended", "first_byte_ms", "spent"]);
+    let mut response = some(&[
+        "provider",
+        "status",
+        "ended",
+        "first_byte_ms",
+        "spent",
+        "response_id",
+        "finish_reasons",
+    ]);
     response["model"] = answered.into();
     if let Some(digest) = digest("response") {
         response["digest"] = digest;
     }
     let ended = text("ended").unwrap_or_default();
-    let error = (ended != "completed")
-        .then(|| serde_json::json!({"code": ended, "status": field(payload, "status")}));
+    let told = payload.get("error").filter(|error| error.is_object());
+    let error = (ended != "completed" || told.is_some()).then(|| {
+        let mut error = serde_json::json!({"code": ended, "status": field(payload, "status")});
+        for name in ["type", "message"] {
+            if let Some(text) = told.and_then(|told| told.get(name)) {
+                error[name] = text.clone();
+            }
+        }
+        error
+    });
     ModelCallView {
         id: text("call_id").unwrap_or_default(),
         via: "gateway",

@@ -51,6 +51,7 @@ fn tools(mode: &str, flipped: bool) -> Vec<Value> {
         tool("flip", "Changes what echo is."),
         tool("slow", "Reports, and waits to be cancelled."),
         tool("env", "Its environment."),
+        tool("meta", "What stands beside its arguments."),
         tool("fail", "Fails."),
         tool("picture", "A picture."),
         tool("crash", "Ends."),
@@ -181,6 +182,7 @@ fn serve(mode: &str, mark: &str) {
                         all.sort();
                         answer(text(&all.join("\n")));
                     }
+                    "meta" => answer(text(&message["params"]["_meta"].to_string())),
                     "fail" => {
                         let mut result = text("no such row");
                         result["isError"] = true.into();

@@ -26,6 +26,7 @@ mod link;
 mod pins;
 mod result;
 mod servers;
+mod traced;
 mod vet;
 
 pub use config::{

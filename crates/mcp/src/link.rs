@@ -38,6 +38,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Limits, Protocol};
 use crate::guard::{Guarded, MAX_MESSAGE_BYTES, Reason, Tail};
+use crate::traced::Traced;
 use crate::vet::{MAX_TOOLS, Offered};
 
 /// Calls at one time; more wait for their turn.
@@ -659,7 +660,7 @@ async fn listen(peer: Peer<RoleClient>, shared: Arc<Shared>, stop: CancellationT
 fn http(
     url: &str,
     headers: &[(String, String)],
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+) -> Result<StreamableHttpClientTransport<Traced>, String> {
     let client = reqwest::Client::builder()
         // A redirect could lead anywhere, headers and all.
         .redirect(reqwest::redirect::Policy::none())
@@ -680,7 +681,7 @@ fn http(
         .custom_headers(custom)
         .max_concurrent_requests(MAX_CALLS)
         .max_sse_event_size(MAX_MESSAGE_BYTES);
-    Ok(StreamableHttpClientTransport::with_client(client, config))
+    Ok(StreamableHttpClientTransport::with_client(Traced(client), config))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

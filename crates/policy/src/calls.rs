@@ -40,7 +40,14 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         // The same, and what they may reach there the permission matrix says.
         "ask_people" | "cost_left" | "list_agents" | "list_shared_state" | "publish_event"
         | "read_agent_history" | "read_answer" | "read_messages" | "read_shared_state"
-        | "send_message" | "spawn_agent" | "subscribe_event" | "write_shared_state" => {}
+        | "send_message" | "spawn_agent" | "subscribe_event" | "write_shared_state"
+        | "list_artifacts" | "read_artifact" => {}
+        // What it saves it reads, where a file is named.
+        "save_artifact" => {
+            if request.args.get("path").is_some_and(|path| !path.is_null()) {
+                path(&mut act, TouchKind::Read, text("path"));
+            }
+        }
         _ => act.touch(TouchKind::External, request.tool.clone()),
     }
     vec![act]

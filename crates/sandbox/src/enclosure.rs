@@ -7,11 +7,12 @@
 //! * a home, which is a directory beneath the driver's own and outlives a life. Where commands run
 //!   as another user it is in memory, and gone with the life;
 //! * the network is what the plan says: the host's, where programs may also ask for its addresses;
-//!   one of its own with a door to the server; or nothing;
+//!   one of its own with a door to the server, and ways to services of the session's own; or nothing;
 //! * terminals can be made;
 //! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
 //!
-//! Each set of granted paths, with each network, is a sandbox of its own and measured as one.
+//! Each set of granted paths, with each network and each set of services that it reaches, is a sandbox
+//! of its own and measured as one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -21,13 +22,16 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
-use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network, whose_door};
+use overmind_core::enclosure::{
+    Enclose, EnclosePlan, Enclosed, MAX_REACHED, Network, may_be_reached, whose_door,
+};
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 
 use crate::attest;
 use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
+use crate::init::outward::Reach;
 use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
@@ -54,6 +58,8 @@ struct Granted {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
     network: Network,
+    /// Sorted. Only with the mesh.
+    reaches: Vec<u16>,
 }
 
 /// The driver.
@@ -152,13 +158,18 @@ impl Enclosures {
             return Arc::clone(driver);
         }
         if measured.len() >= MEASURED {
+            // Ports are of one session, and no other comes again for the same ones.
+            measured.retain(|granted, _| granted.reaches.is_empty());
+        }
+        if measured.len() >= MEASURED {
             measured.clear();
         }
-        let Granted { read, write, network } = granted.clone();
+        let Granted { read, write, network, reaches } = granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
         let (sockets, door) = (self.sockets.clone(), self.door.clone());
-        let living = Living { network, writable: write, sockets, door };
+        let reaches = reaches.into_iter().map(|port| Reach { port, leads_to: port }).collect();
+        let living = Living { network, writable: write, sockets, door, reaches };
         #[cfg(feature = "mutations")]
         let driver = match self.mutation.clone() {
             Some(mutation) => Namespace::broken(options, mutation),
@@ -225,7 +236,11 @@ impl Enclosures {
         let mut read = list(&plan.read)?;
         // It is shown already.
         read.retain(|path| !is_of_the_system(path));
-        Ok(Granted { read, write: list(&plan.write)?, network: plan.network })
+        let reaches = match plan.network {
+            Network::Mesh => reached(&plan.reaches)?,
+            Network::Host | Network::None => Vec::new(),
+        };
+        Ok(Granted { read, write: list(&plan.write)?, network: plan.network, reaches })
     }
 
     fn private(&self) -> impl Iterator<Item = PathBuf> {
@@ -309,6 +324,10 @@ impl Enclose for Enclosures {
     fn ended(&self, session: SessionId) -> Fut<'_, ()> {
         let home = self.homes.join(session.to_string());
         Box::pin(async move {
+            // Most have none. To look takes a microsecond; to have a thread look, fifty.
+            if home.symlink_metadata().is_err_and(|err| err.kind() == io::ErrorKind::NotFound) {
+                return;
+            }
             let _ = tokio::task::spawn_blocking(move || remove(&home)).await;
         })
     }
@@ -361,6 +380,27 @@ fn open_up(directory: &Path) {
 fn really(path: &Path) -> Result<PathBuf, SandboxError> {
     path.canonicalize()
         .map_err(|err| bad_config(format!("a sandbox cannot show {}: {err}", path.display())))
+}
+
+/// Ports that are let out, each once.
+fn reached(ports: &[u16]) -> Result<Vec<u16>, SandboxError> {
+    let mut ports = ports.to_vec();
+    ports.sort_unstable();
+    ports.dedup();
+    if let Some(port) = ports.iter().find(|port| !may_be_reached(**port)) {
+        return Err(bad_config(format!(
+            "port {port} of a service cannot be reached over the mesh, which has its own there: ask \
+             for `\"network\": \"host\"`"
+        )));
+    }
+    if ports.len() > MAX_REACHED {
+        return Err(bad_config(format!(
+            "{} ports of services are more than the mesh lets out ({MAX_REACHED}): ask for \
+             `\"network\": \"host\"`",
+            ports.len()
+        )));
+    }
+    Ok(ports)
 }
 
 fn never(path: &Path) -> Result<(), SandboxError> {

@@ -39,7 +39,7 @@ use overmind_core::sandbox::{
     OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
 
-use crate::attest::{self, DoorTrap, Inquiry, Keeper, Traps};
+use crate::attest::{self, DoorTrap, Inquiry, Keeper};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
 use crate::init::root::{HOME_OF_THE_LIVING, TERMINALS};
@@ -374,12 +374,17 @@ impl Namespace {
         let result = match self.kind(Program::Probe).door() {
             None => self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?,
             Some(_) => {
-                inquiry = inquiry.with(Traps::at_the_door);
-                let trap = DoorTrap::set(inquiry.traps.questions()).map_err(|err| {
+                let reaches: Vec<u16> = {
+                    let kind = self.kind(Program::Probe);
+                    kind.reaches().iter().map(|reach| reach.port).collect()
+                };
+                inquiry = inquiry.with(|traps| traps.at_the_door(reaches));
+                let failed = |err: std::io::Error| {
                     attest::failed(SandboxLevel::Namespace, &format!("the end of the door: {err}"))
-                })?;
+                };
+                let trap = DoorTrap::set(inquiry.traps.questions()).map_err(failed)?;
                 let mut spec = self.spec(&inquiry.request, Program::Probe);
-                spec.kind = spec.kind.leading_to(trap.path());
+                spec.kind = spec.kind.leading_to(trap.path(), &trap.ends().map_err(failed)?);
                 let variable = Some(inquiry.traps.variable());
                 let probe = self.launch(&inquiry.request, &spec, variable, None);
                 into_result(trap.attend(probe).await?, SandboxLevel::Namespace)?

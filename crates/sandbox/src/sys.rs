@@ -260,6 +260,24 @@ pub(crate) fn loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The state of a socket of TCP, as the kernel numbers them.
+pub(crate) fn tcp_state(socket: BorrowedFd<'_>) -> io::Result<u8> {
+    let mut state = 0u8;
+    let mut length: libc::socklen_t = 1;
+    // SAFETY: the kernel writes at most `length` bytes, of which there is one: it is the first field
+    // of `tcp_info`. Both pointers live through the call.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut state).cast(),
+            &raw mut length,
+        )
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(state) }
+}
+
 /// Makes the kernel's random numbers depend on what was last written to `random`
 /// (`/dev/urandom`), at once and not some time later.
 pub(crate) fn reseed(random: BorrowedFd<'_>) -> io::Result<()> {

@@ -33,7 +33,7 @@ pub(crate) async fn whose(stream: &mut (impl AsyncRead + Unpin)) -> Option<Peer>
         }
     }
     let session = door_of(std::str::from_utf8(&line).ok()?)?;
-    // All of them count as one address that nobody else has.
+    // Treated as a client over TCP. Nobody has this address, and nothing is counted by it.
     let (client, local) = (Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST);
     Some(Peer { tcp: Some((client.into(), local.into())), door_of: Some(session) })
 }

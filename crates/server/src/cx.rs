@@ -1,22 +1,26 @@
 //! What every handler can reach.
 
 use std::future::Future;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use overmind_engine::{Caller, Engine, EngineError};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::config::ServerConfig;
 use crate::fault::Fault;
+use crate::front::Source;
 use crate::host::HostRules;
 use crate::metrics::Metrics;
 use crate::rate::Limiter;
 use crate::viewer::Viewers;
 use overmind_api::ProblemKind;
+
+/// Contents that come in at once; further ones wait.
+const UPLOADS: usize = 8;
 
 /// The context of the whole server; one per [`crate::Server`].
 #[derive(Debug)]
@@ -30,7 +34,9 @@ pub(crate) struct Cx {
     /// Cancelled when the server is told to stop. Open streams end then.
     pub(crate) stop: CancellationToken,
     pub(crate) viewers: Arc<Viewers>,
-    by_address: Option<Limiter<IpAddr>>,
+    /// Contents of artifacts on their way in: each is held in memory whole.
+    pub(crate) uploads: Semaphore,
+    by_source: Option<Limiter<Source>>,
     by_caller: Option<Limiter<String>>,
 }
 
@@ -42,17 +48,22 @@ impl Cx {
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             viewers: Arc::default(),
-            by_address: config.address_rate.map(Limiter::new),
+            uploads: Semaphore::new(UPLOADS),
+            by_source: config.address_rate.map(Limiter::new),
             by_caller: config.caller_rate.map(Limiter::new),
             engine,
             config,
         }
     }
 
-    /// Counts one request of an address.
-    pub(crate) fn admit_address(&self, address: IpAddr) -> Result<(), Fault> {
-        let Some(limiter) = &self.by_address else { return Ok(()) };
-        self.admitted(limiter.check(address, Instant::now()), "this address")
+    /// Counts one request of an address, or of a sandbox.
+    pub(crate) fn admit_source(&self, source: Source) -> Result<(), Fault> {
+        let Some(limiter) = &self.by_source else { return Ok(()) };
+        let who = match source {
+            Source::Address(_) => "this address",
+            Source::Sandbox(_) => "this sandbox",
+        };
+        self.admitted(limiter.check(source, Instant::now()), who)
     }
 
     /// Counts one request of a caller.

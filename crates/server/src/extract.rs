@@ -82,6 +82,8 @@ path_ids! {
     ServicePath(String) = "name" "Service";
     /// `{key}` of the shared state, slashes included. The engine looks at it.
     KeyOfBoard(String) = "key" "Key";
+    /// `{name}` of an artifact, slashes included. The engine looks at it.
+    ArtifactPath(String) = "name" "Artifact";
     /// `{agent}` of the permission matrix. The engine looks it up.
     AgentOfAcl(String) = "agent" "Agent";
 }

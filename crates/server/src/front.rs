@@ -33,7 +33,24 @@ pub(crate) struct Peer {
     pub(crate) door_of: Option<SessionId>,
 }
 
+/// Whose requests count together where nobody has proved who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    Address(IpAddr),
+    /// The sandbox of this session, whatever it says of itself.
+    Sandbox(SessionId),
+}
+
 impl Peer {
+    /// `None`: what comes from it is not counted.
+    fn source(&self) -> Option<Source> {
+        match (self.door_of, self.tcp) {
+            (Some(session), _) => Some(Source::Sandbox(session)),
+            (None, Some((client, _))) => Some(Source::Address(client)),
+            (None, None) => None,
+        }
+    }
+
     fn shown(&self) -> String {
         match self.tcp {
             _ if self.door_of.is_some() => "sandbox".to_owned(),
@@ -122,12 +139,10 @@ impl Front {
             return Ok(routes::health::alive());
         }
         if let Some(door) = routes::llm::Door::of(path) {
-            return Ok(
-                routes::llm::answer(cx, peer.tcp.map(|(ip, _)| ip), door, request, name).await
-            );
+            return Ok(routes::llm::answer(cx, peer.source(), door, request, name).await);
         }
-        if let Some((client, _)) = peer.tcp {
-            cx.admit_address(client)?;
+        if let Some(source) = peer.source() {
+            cx.admit_source(source)?;
         }
         // Doors find the token themselves: it stands where a client of a service puts its key.
         let open = routes::services::is_door(path) || (reads && path == "/readyz");

@@ -22,7 +22,6 @@ enum At {
 }
 
 pub(crate) struct InboxSource {
-    caller: Caller,
     at: At,
     /// The last change sent.
     after: u64,
@@ -31,23 +30,23 @@ pub(crate) struct InboxSource {
 impl InboxSource {
     /// `open` and `changed` were read together, before anything is sent: a change that comes
     /// between is sent twice rather than not at all.
-    pub(crate) fn new(caller: Caller, after: Option<u64>, open: u64, changed: u64) -> Self {
+    pub(crate) fn new(after: Option<u64>, open: u64, changed: u64) -> Self {
         let at = match after {
             Some(_) => At::Following,
             None => At::Snapshot(None, InboxSnapshot { open, changed }),
         };
-        Self { caller, at, after: after.unwrap_or(changed) }
+        Self { at, after: after.unwrap_or(changed) }
     }
 }
 
 impl Source for InboxSource {
-    async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
+    async fn look(&mut self, cx: &Cx, by: &Caller) -> Result<Look, EngineError> {
         let mut text = String::new();
         match &self.at {
             At::Snapshot(after, snapshot) => {
                 let (page, snapshot) = (Page { limit: PAGE, after: *after }, *snapshot);
                 let query = InboxQuery { state: Some(InboxState::Open), ..InboxQuery::default() };
-                let items = cx.engine.inbox_list(&self.caller, query, page).await?;
+                let items = cx.engine.inbox_list(by, query, page).await?;
                 for item in &items {
                     told(&mut text, None, item);
                 }
@@ -62,7 +61,7 @@ impl Source for InboxSource {
                 Ok(Look::More(text))
             }
             At::Following => {
-                let items = cx.engine.inbox_changes(&self.caller, self.after, PAGE).await?;
+                let items = cx.engine.inbox_changes(by, self.after, PAGE).await?;
                 for (n, item) in items.iter().enumerate() {
                     // Those of one commit share a number: only after the last of them is it
                     // true that everything up to it was sent.

@@ -11,20 +11,19 @@ use crate::sse::{Look, Source, message};
 const PAGE: u32 = 128;
 
 pub(crate) struct LogSource {
-    caller: Caller,
     /// Number of the last event sent.
     after: u64,
 }
 
 impl LogSource {
-    pub(crate) fn new(caller: Caller, after: u64) -> Self {
-        Self { caller, after }
+    pub(crate) fn new(after: u64) -> Self {
+        Self { after }
     }
 }
 
 impl Source for LogSource {
-    async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
-        let events = cx.engine.events_after(&self.caller, self.after, PAGE).await?;
+    async fn look(&mut self, cx: &Cx, by: &Caller) -> Result<Look, EngineError> {
+        let events = cx.engine.events_after(by, self.after, PAGE).await?;
         let Some(last) = events.last() else { return Ok(Look::Nothing) };
         self.after = last.global;
         let mut text = String::with_capacity(events.len() * 512);

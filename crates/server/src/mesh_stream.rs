@@ -10,24 +10,21 @@ use crate::cx::Cx;
 use crate::sse::{Look, Source, message};
 
 pub(crate) struct BoardSource {
-    caller: Caller,
-    /// Looked at again before each page: a stream lives longer than some tokens are worth anything.
-    token: String,
     prefix: String,
     /// Number of the last event of the mesh's stream that was looked at.
     after: u64,
 }
 
 impl BoardSource {
-    pub(crate) fn new(caller: Caller, token: String, prefix: String, after: u64) -> Self {
-        Self { caller, token, prefix, after }
+    pub(crate) fn new(prefix: String, after: u64) -> Self {
+        Self { prefix, after }
     }
 
-    async fn told(&self, cx: &Cx, event: &LogEvent) -> Result<Option<String>, EngineError> {
+    async fn told(cx: &Cx, by: &Caller, event: &LogEvent) -> Result<Option<String>, EngineError> {
         let payload = event.value();
         let text = |name: &str| payload.get(name).and_then(Value::as_str).map(str::to_owned);
         let Some(key) = text("key") else { return Ok(None) };
-        let entry = match cx.engine.board_get(&self.caller, None, &key).await {
+        let entry = match cx.engine.board_get(by, None, &key).await {
             Ok(entry) => Some(BlackboardEntry::from((*entry).clone())),
             Err(EngineError::NotFound { .. }) => None,
             // What may not be read any more is not told of.
@@ -47,16 +44,14 @@ impl BoardSource {
 }
 
 impl Source for BoardSource {
-    async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
-        self.caller = cx.engine.authenticate(&self.token).await?;
-        let (upto, events) =
-            cx.engine.board_changes(&self.caller, &self.prefix, self.after).await?;
+    async fn look(&mut self, cx: &Cx, by: &Caller) -> Result<Look, EngineError> {
+        let (upto, events) = cx.engine.board_changes(by, &self.prefix, self.after).await?;
         if upto == self.after {
             return Ok(Look::Nothing);
         }
         let mut out = String::new();
         for event in &events {
-            if let Some(data) = self.told(cx, event).await? {
+            if let Some(data) = Self::told(cx, by, event).await? {
                 message(&mut out, Some(event.seq), None, &data);
             }
         }

@@ -8,8 +8,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequi
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    acl, admin, agents, attach, budgets, commands, door, health, inbox, mcp, memory, mesh, rooms,
-    runs, services, vault,
+    acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, mcp, memory,
+    mesh, rooms, runs, services, vault,
 };
 
 /// Paths that need no token.
@@ -36,6 +36,8 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,
+        artifacts::artifact_list, artifacts::artifact_fetch, artifacts::artifact_put,
+        artifacts::artifact_delete,
         rooms::run_work, rooms::run_done, rooms::room_leaks, rooms::room_fix,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,

@@ -1,5 +1,10 @@
 //! Lists: bare arrays, with the way to the next page in a `Link` header.
 
+use std::fmt;
+use std::str::FromStr;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{DEFAULT_LIMIT, MAX_LIMIT};
@@ -9,6 +14,9 @@ use serde::Serialize;
 use crate::extract::Query;
 use crate::fault::Fault;
 
+/// Longest cursor of the kind [`Hex`]: more than any name or key takes.
+const MAX_HEX: usize = 2048;
+
 /// `limit` and `cursor` of a list.
 pub(crate) struct Window<Cursor> {
     /// 1..=1000.
@@ -16,7 +24,7 @@ pub(crate) struct Window<Cursor> {
     pub(crate) after: Option<Cursor>,
 }
 
-impl<Cursor: std::str::FromStr> Window<Cursor> {
+impl<Cursor: FromStr> Window<Cursor> {
     /// Takes both from the query.
     ///
     /// # Errors
@@ -30,6 +38,42 @@ impl<Cursor: std::str::FromStr> Window<Cursor> {
         let wanted = "the cursor of an earlier page's Link header";
         let after = query.take_parsed("cursor", wanted, |text| text.parse().ok())?;
         Ok(Self { limit: limit.unwrap_or(DEFAULT_LIMIT), after })
+    }
+}
+
+/// Of a list that can be asked for nothing else.
+impl<S: Send + Sync, Cursor: FromStr> FromRequestParts<S> for Window<Cursor> {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        let mut query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let window = Self::take(&mut query)?;
+        query.finish()?;
+        Ok(window)
+    }
+}
+
+/// A text as a cursor: its bytes in hexadecimal, so that it needs no escaping.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Hex(pub(crate) String);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Hex {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
+        if text.len() > MAX_HEX || !text.len().is_multiple_of(2) || !digits {
+            return Err(());
+        }
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| ());
+        let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect::<Result<_, ()>>()?;
+        String::from_utf8(bytes).map(Self).map_err(|_| ())
     }
 }
 
@@ -87,7 +131,26 @@ pub(crate) fn next_link(uri: &Uri, cursor: &str) -> Option<HeaderValue> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_text_is_read_back_from_its_cursor_and_no_text_panics(text in ".{0,60}") {
+            let cursor = Hex(text.clone()).to_string();
+            prop_assert!(cursor.bytes().all(|b| b.is_ascii_alphanumeric()));
+            prop_assert_eq!(cursor.parse::<Hex>(), Ok(Hex(text.clone())));
+            let _ = text.parse::<Hex>();
+        }
+    }
+
+    #[test]
+    fn what_is_no_cursor_of_a_text_is_refused() {
+        for bad in ["f", "+f", "zz", "ff", "\u{fc}", &"00".repeat(1025)] {
+            assert_eq!(bad.parse::<Hex>(), Err(()), "{bad}");
+        }
+    }
 
     #[test]
     fn limits_and_cursors_are_checked() {

@@ -4,8 +4,8 @@
 //! there may be more. Nothing is kept in memory for a client that reads slowly: the next page is
 //! read when the client has taken the last one.
 //!
-//! What a stream says is its [`Source`]'s; signs of life, the end of the server, errors and resuming
-//! are the same for all.
+//! What a stream says is its [`Source`]'s; whether its token still counts, signs of life, the end of
+//! the server, errors and resuming are the same for all.
 
 use std::convert::Infallible;
 use std::fmt::{Display, Write as _};
@@ -13,25 +13,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use overmind_engine::EngineError;
+use overmind_engine::{Caller, EngineError};
 use tokio::sync::watch;
 
 use crate::cx::Cx;
+use crate::extract::Query;
 use crate::fault::Fault;
 use crate::host::single;
 use crate::metrics::Open;
+use crate::proof::Proof;
 
 /// Between two tries when the engine has let go of a watch.
 const RESUBSCRIBE: Duration = Duration::from_millis(500);
 
 /// What a stream tells of.
 pub(crate) trait Source: Send + 'static {
-    /// Reads what comes next: at most a page, as messages of [`message`].
-    fn look(&mut self, cx: &Cx) -> impl Future<Output = Result<Look, EngineError>> + Send;
+    /// Reads what comes next, as far as `by` may: at most a page, as messages of [`message`].
+    fn look(
+        &mut self,
+        cx: &Cx,
+        by: &Caller,
+    ) -> impl Future<Output = Result<Look, EngineError>> + Send;
 
     /// Changes whenever another look may find something.
     fn watch(&self, cx: &Cx) -> watch::Receiver<u64>;
@@ -50,6 +58,8 @@ pub(crate) enum Look {
 /// One stream under way.
 pub(crate) struct Stream<S> {
     cx: Arc<Cx>,
+    /// Looked at again before each page: a stream lives longer than some tokens are worth anything.
+    proof: Proof,
     source: S,
     watch: watch::Receiver<u64>,
     ended: bool,
@@ -57,9 +67,9 @@ pub(crate) struct Stream<S> {
 }
 
 impl<S: Source> Stream<S> {
-    pub(crate) fn new(cx: Arc<Cx>, source: S) -> Self {
+    pub(crate) fn new(cx: Arc<Cx>, proof: Proof, source: S) -> Self {
         let (watch, open) = (source.watch(&cx), cx.metrics.stream());
-        Self { cx, source, watch, ended: false, _open: open }
+        Self { cx, proof, source, watch, ended: false, _open: open }
     }
 
     /// The next bytes; `None` at the end.
@@ -71,7 +81,11 @@ impl<S: Source> Stream<S> {
             }
             // Marked as seen before the look, so that what comes meanwhile wakes the wait below.
             self.watch.borrow_and_update();
-            match self.source.look(&self.cx).await {
+            let looked = match self.proof.again(&self.cx).await {
+                Ok(by) => self.source.look(&self.cx, &by).await,
+                Err(err) => Err(err),
+            };
+            match looked {
                 Ok(Look::More(text)) => return Some(text.into()),
                 Ok(Look::Nothing) => {
                     if let Some(bytes) = self.wait().await {
@@ -150,6 +164,20 @@ pub(crate) fn resume_after<T>(
         let message = format!("must be the `id:` of an event of this stream, not `{shown}`");
         Fault::invalid("Last-Event-ID", message)
     })
+}
+
+/// The number to resume after, of a stream that can be asked for nothing else.
+pub(crate) struct Resume(pub(crate) Option<u64>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Resume {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        let mut query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let last = query.take("last_event_id");
+        query.finish()?;
+        resume_after(&parts.headers, last.as_deref(), number).map(Self)
+    }
 }
 
 /// A number in digits alone.

@@ -24,7 +24,6 @@ pub(crate) fn parse_place(text: &str) -> Option<Place> {
 
 /// The timeline of one run, from a place on: to its end, or to what is there now.
 pub(crate) struct TimelineSource {
-    caller: Caller,
     run: SessionId,
     agent: AgentId,
     after: Place,
@@ -32,8 +31,8 @@ pub(crate) struct TimelineSource {
 }
 
 impl TimelineSource {
-    pub(crate) fn new(caller: Caller, run: &SessionRow, after: Place, follow: bool) -> Self {
-        Self { caller, run: run.id, agent: run.agent, after, follow }
+    pub(crate) fn new(run: &SessionRow, after: Place, follow: bool) -> Self {
+        Self { run: run.id, agent: run.agent, after, follow }
     }
 
     fn write(&mut self, items: Vec<TimelineItem>) -> String {
@@ -52,8 +51,8 @@ impl TimelineSource {
 }
 
 impl Source for TimelineSource {
-    async fn look(&mut self, cx: &Cx) -> Result<Look, EngineError> {
-        let page = cx.engine.session_timeline(&self.caller, self.run, self.after, PAGE).await?;
+    async fn look(&mut self, cx: &Cx, by: &Caller) -> Result<Look, EngineError> {
+        let page = cx.engine.session_timeline(by, self.run, self.after, PAGE).await?;
         let over = !page.more && page.status.is_terminal();
         let nothing_new = page.items.is_empty();
         let mut text = self.write(page.items);

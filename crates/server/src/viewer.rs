@@ -22,6 +22,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use crate::config::ServerConfig;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::proof::Proof;
 
 /// How long a program may take to read what is typed. Nothing is shown meanwhile.
 const TYPING: Duration = Duration::from_secs(2);
@@ -88,17 +89,21 @@ enum Over {
     Ended,
     /// It goes on without this viewer, for this reason.
     Away(String),
+    /// The same: the viewer may not look any more.
+    Lapsed(String),
 }
 
 /// One viewer's connection.
 struct Viewer {
     socket: WebSocketStream<TokioIo<Upgraded>>,
     read_only: bool,
+    proof: Proof,
 }
 
 /// Serves a viewer from the upgrade of its connection until it leaves, and records that it has.
 pub(crate) async fn serve(
     cx: Arc<Cx>,
+    proof: Proof,
     seat: Seat,
     mut attached: Attached,
     mode: AttachMode,
@@ -114,7 +119,7 @@ pub(crate) async fn serve(
             .max_frame_size(Some(MAX_ATTACH_MESSAGE));
         let io = TokioIo::new(upgraded);
         let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-        let mut viewer = Viewer { socket, read_only: mode == AttachMode::Read };
+        let mut viewer = Viewer { socket, read_only: mode == AttachMode::Read, proof };
         let over = match viewer.look(&cx, &mut attached, mode).await {
             Ok(over) => over,
             Err(err) => {
@@ -152,17 +157,29 @@ impl Viewer {
                     missed = 0;
                     match frame {
                         None => return Ok(Over::Left),
-                        Some(frame) => if let Some(over) = self.hear(frame?, attached).await? {
-                            return Ok(over);
-                        },
+                        Some(frame) => {
+                            let frame = frame?;
+                            if let Some(over) = self.lapsed(cx).await {
+                                return Ok(over);
+                            }
+                            if let Some(over) = self.hear(frame, attached).await? {
+                                return Ok(over);
+                            }
+                        }
                     }
                 }
                 seen = attached.view.next() => {
+                    if let Some(over) = self.lapsed(cx).await {
+                        return Ok(over);
+                    }
                     if let Some(over) = self.show(seen).await? {
                         return Ok(over);
                     }
                 }
                 _ = signs.tick() => {
+                    if let Some(over) = self.lapsed(cx).await {
+                        return Ok(over);
+                    }
                     if missed == MISSED {
                         return Ok(Over::Left);
                     }
@@ -171,6 +188,11 @@ impl Viewer {
                 }
             }
         }
+    }
+
+    /// Why it may not look any more, if so. Asked before anything is shown or typed.
+    async fn lapsed(&mut self, cx: &Cx) -> Option<Over> {
+        self.proof.again(cx).await.err().map(|err| Over::Lapsed(err.to_string()))
     }
 
     async fn show(&mut self, seen: Result<Seen, ProcessError>) -> Result<Option<Over>, Error> {
@@ -248,6 +270,10 @@ impl Viewer {
             Over::Away(reason) => {
                 let _ = self.say(&AttachSaid::Away { reason }).await;
                 CloseCode::Away
+            }
+            Over::Lapsed(reason) => {
+                let _ = self.say(&AttachSaid::Away { reason }).await;
+                CloseCode::Policy
             }
         };
         let close = async {

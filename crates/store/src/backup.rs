@@ -1,6 +1,7 @@
 //! Copies of a store, out and back.
 //!
-//! A backup is the database file alone, consistent as of one moment. It does not contain the
+//! A backup is the database file, consistent as of one moment, and beside it the bytes of the
+//! artifacts that it names, in `<backup>.artifacts`, if there are any. It does not contain the
 //! key that signs checkpoints: on another machine the audit reports the old checkpoints as
 //! signed by an unknown key, unless the key file is brought along or its public half is named in
 //! [`crate::Options::trusted_keys`].
@@ -14,6 +15,7 @@ use overmind_core::store::{StoreError, backup_target};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 
+use crate::artifacts::{self, Files, root_of};
 use crate::error::{Fault, Outcome, closed, explain_io};
 use crate::files::{Header, Lock, check_owner, prepare_dir, read_header, sync_dir};
 use crate::options::{beside, parent};
@@ -25,21 +27,39 @@ const PAGES_PER_STEP: i32 = 1_024;
 /// Writes a consistent copy of `from` to `to`, which must not exist, and answers its bytes.
 ///
 /// The copy appears under its name only when it is whole and on disk.
-pub(crate) fn backup(from: &Path, to: &Path, stop: &dyn Fn() -> bool) -> Result<u64, StoreError> {
+pub(crate) fn backup(
+    from: &Path,
+    to: &Path,
+    files: &Files,
+    stop: &dyn Fn() -> bool,
+) -> Result<u64, StoreError> {
     backup_target(to)
         .map_err(|detail| StoreError::Other { attempt: "backing up".into(), detail })?;
     let taken = || StoreError::Conflict { what: format!("{} exists already", to.display()) };
-    if to.symlink_metadata().is_ok() {
+    let artifacts = root_of(to);
+    if to.symlink_metadata().is_ok() || artifacts.symlink_metadata().is_ok() {
         return Err(taken());
     }
     let part = PartFile::create(to)?;
-    copy(from, &part.path, stop)?;
-    let bytes = part
-        .path
-        .metadata()
-        .map_err(|err| explain_io(&err, &part.path, "measuring the backup"))?
-        .len();
-    match part.publish_new(to) {
+    let beside_it = PartDir::new(to);
+    let copied = files.while_copying(from, || {
+        copy(from, &part.path, stop, &|conn| files.copy_named(conn, &beside_it.0, stop))
+    })?;
+    let bytes = copied
+        + part
+            .path
+            .metadata()
+            .map_err(|err| explain_io(&err, &part.path, "measuring the backup"))?
+            .len();
+    // First: a backup that has its name is whole.
+    beside_it
+        .publish(&artifacts)
+        .map_err(|err| explain_io(&err, &artifacts, "naming the backup"))?;
+    let done = part.publish_new(to);
+    if done.is_err() {
+        let _ = fs::remove_dir_all(&artifacts);
+    }
+    match done {
         Ok(()) => Ok(bytes),
         Err(err) if err.kind() == io::ErrorKind::AlreadyExists => Err(taken()),
         Err(err) => Err(explain_io(&err, to, "naming the backup")),
@@ -106,10 +126,42 @@ impl Drop for PartFile {
     }
 }
 
-/// Copies page by page. The read transaction stays open all the while: without it, every
+/// A directory beside its later place, removed unless it is published.
+#[derive(Debug)]
+struct PartDir(PathBuf);
+
+impl PartDir {
+    fn new(to: &Path) -> Self {
+        let path = beside(to, &format!(".artifacts-part-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    /// Gives it its name, if anything was put into it.
+    fn publish(self, to: &Path) -> io::Result<()> {
+        match fs::rename(&self.0, to) {
+            Ok(()) => sync_dir(parent(to)),
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+impl Drop for PartDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Copies page by page, and lets `more` read what else belongs to the same moment. The read transaction stays open all the while: without it, every
 /// commit that comes between two steps would make SQLite begin again.
-fn copy(from: &Path, to: &Path, stop: &dyn Fn() -> bool) -> Result<(), StoreError> {
-    let run = || -> Outcome<()> {
+fn copy<T>(
+    from: &Path,
+    to: &Path,
+    stop: &dyn Fn() -> bool,
+    more: &dyn Fn(&Connection) -> Outcome<T>,
+) -> Result<T, StoreError> {
+    let run = || -> Outcome<T> {
         let source = open_reader(from)?;
         source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;")?;
         let mut target = Connection::open_with_flags(
@@ -124,7 +176,7 @@ fn copy(from: &Path, to: &Path, stop: &dyn Fn() -> bool) -> Result<(), StoreErro
                 return Err(Fault::Refused(closed()));
             }
             match backup.step(PAGES_PER_STEP)? {
-                StepResult::Done => return Ok(()),
+                StepResult::Done => return more(&source),
                 StepResult::More => {}
                 // Nobody else has these files open; wait for the next time slice.
                 _ => std::thread::yield_now(),
@@ -176,12 +228,19 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
         });
     }
     let part = PartFile::create(to)?;
-    copy(from, &part.path, &|| false)?;
+    copy(from, &part.path, &|| false, &|_| Ok(()))?;
+    let (kept, artifacts) = (root_of(from), root_of(to));
+    let beside_it = PartDir::new(to);
+    artifacts::copy_all(&kept, &beside_it.0)
+        .map_err(|err| explain_io(&err, &kept, "copying the backup's artifacts"))?;
     let aside = if exists {
         Some(put_aside(to).map_err(|err| explain_io(&err, to, "putting the old store aside"))?)
     } else {
         None
     };
+    beside_it
+        .publish(&artifacts)
+        .map_err(|err| explain_io(&err, &artifacts, "naming the restored artifacts"))?;
     part.publish_over(to).map_err(|err| explain_io(&err, to, "naming the restored store"))?;
     Ok(aside)
 }
@@ -210,7 +269,7 @@ fn put_aside(path: &Path) -> io::Result<PathBuf> {
         .find(|aside| aside.symlink_metadata().is_err())
         .expect("fewer old stores than numbers");
     // The log first: a database without its log would be a different state.
-    for suffix in ["-wal", "-shm", ""] {
+    for suffix in ["-wal", "-shm", ".artifacts", ""] {
         match fs::rename(beside(path, suffix), beside(&aside, suffix)) {
             Ok(()) => {}
             Err(err) if err.kind() == io::ErrorKind::NotFound && !suffix.is_empty() => {}

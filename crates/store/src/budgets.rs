@@ -463,6 +463,7 @@ pub(crate) fn call_list(
             request: content(19)?,
             response: content(21)?,
             asked: overmind_core::budget::Asked::default(),
+            ending: overmind_core::relay::Ending::default(),
         })
     })
 }

@@ -15,6 +15,7 @@
 //! counters beyond 2⁶³−1 are written as that; the file does not shrink after retention, its
 //! space is used again.
 
+mod artifacts;
 mod attestations;
 mod audit;
 mod backup;

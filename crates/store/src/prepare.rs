@@ -4,7 +4,10 @@
 //! and binds. Everything that is written passes through [`prepare`]: it is the one choke point.
 
 use overmind_core::agent::Agent;
-use overmind_core::ids::{AgentId, ColonyId, EffectId, HiveId, LetterId, MemoryId, SubscriptionId};
+use overmind_core::artifact::{Artifact, ArtifactName};
+use overmind_core::ids::{
+    AgentId, ColonyId, EffectId, HiveId, LetterId, MemoryId, SessionId, SubscriptionId,
+};
 use overmind_core::inbox::InboxItem;
 use overmind_core::memory::MemoryItem;
 use overmind_core::mesh::{BoardEntry, Key, Letter, LetterMark, Registration, Subscription};
@@ -128,6 +131,11 @@ pub(crate) enum Write {
     RegistrationPut {
         registration: Box<Registration>,
         capabilities: String,
+    },
+    ArtifactPut(Box<Artifact>),
+    ArtifactDelete {
+        session: SessionId,
+        name: ArtifactName,
     },
 }
 
@@ -298,6 +306,22 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
             let size = capabilities.len();
             (Write::RegistrationPut { registration, capabilities }, size)
         }
+        Change::ArtifactPut(mut artifact) => {
+            let mut name = artifact.name.to_string();
+            redactor.text(&mut name);
+            if name != artifact.name.as_str() {
+                // Masked it would be another name, and the event would tell of a third.
+                return Err(StoreError::Other {
+                    attempt: "keeping an artifact".into(),
+                    detail: "its name holds a secret".into(),
+                });
+            }
+            redactor.text(&mut artifact.media_type);
+            redactor.text(&mut artifact.author);
+            let size = name.len() + artifact.media_type.len() + artifact.author.len();
+            (Write::ArtifactPut(artifact), size)
+        }
+        Change::ArtifactDelete { session, name } => (Write::ArtifactDelete { session, name }, 0),
     })
 }
 

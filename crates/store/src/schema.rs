@@ -24,6 +24,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0010_budgets.sql"),
     include_str!("../migrations/0011_mesh.sql"),
     include_str!("../migrations/0012_board_past.sql"),
+    include_str!("../migrations/0013_artifacts.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
@@ -239,6 +240,7 @@ mod tests {
             "letters",
             "subscriptions",
             "registrations",
+            "artifacts",
         ] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");

@@ -7,6 +7,9 @@ use std::thread::JoinHandle;
 
 use overmind_core::Fut;
 use overmind_core::agent::Agent;
+use overmind_core::artifact::{
+    Artifact, ArtifactContent, ArtifactHold, ArtifactName, ArtifactSums,
+};
 use overmind_core::attest::{Kept, Notary};
 use overmind_core::budget::{Baseline, CallRecord, CostQuery, CostRow, Scope, Snapshot};
 use overmind_core::ids::{
@@ -40,7 +43,7 @@ use crate::redact::Redactor;
 use crate::vectors::Vectors;
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
-use crate::{attestations, audit, backup, budgets, schema, wal};
+use crate::{artifacts, attestations, audit, backup, budgets, schema, wal};
 
 /// Commits that may be queued; further callers wait.
 const QUEUE: usize = 1_024;
@@ -100,6 +103,7 @@ pub struct Sqlite {
     long_reads: Semaphore,
     vectors: Arc<Vectors>,
     common_words: Arc<CommonWords>,
+    artifacts: Arc<artifacts::Files>,
 }
 
 impl Sqlite {
@@ -148,6 +152,8 @@ impl Sqlite {
             broken: None,
         };
         let readers = Pool::start(&path, options.readers).map_err(thread)?;
+        let artifacts = Arc::new(artifacts::Files::new(&path));
+        sweep(&artifacts, &shared).map_err(thread)?;
         let writer = std::thread::Builder::new()
             .name("store-write".into())
             .spawn(move || writer.run())
@@ -164,6 +170,7 @@ impl Sqlite {
             long_reads: Semaphore::new(1),
             vectors: Arc::default(),
             common_words: Arc::default(),
+            artifacts,
         })
     }
 
@@ -245,6 +252,22 @@ impl Sqlite {
             detail: "it ended without an answer".into(),
         })?
     }
+}
+
+/// Lets go of bytes that no row names, beside all that begins. Nobody waits for it.
+fn sweep(artifacts: &Arc<artifacts::Files>, shared: &Arc<Shared>) -> std::io::Result<()> {
+    if !artifacts.are_there() {
+        return Ok(());
+    }
+    let (files, shared) = (Arc::clone(artifacts), Arc::clone(shared));
+    std::thread::Builder::new().name("store-sweep".into()).spawn(move || {
+        match files.sweep(&shared.path, &|| shared.is_closed()) {
+            Ok(0) => {}
+            Ok(files) => tracing::info!(files, "removed bytes of artifacts that no row names"),
+            Err(err) => tracing::warn!(error = %err, "artifacts could not be looked through"),
+        }
+    })?;
+    Ok(())
 }
 
 impl Drop for Sqlite {
@@ -621,6 +644,66 @@ impl Store for Sqlite {
         )
     }
 
+    fn artifact_write(
+        &self,
+        session: SessionId,
+        file: EffectId,
+        content: Vec<u8>,
+    ) -> Fut<'_, Result<ArtifactHold, StoreError>> {
+        let files = Arc::clone(&self.artifacts);
+        Box::pin(async move {
+            if self.shared.is_closed() {
+                return Err(closed());
+            }
+            let hold = files.hold((session, file));
+            artifacts::blocking("keeping an artifact", move || {
+                files.write((session, file), &content).map(|()| hold)
+            })
+            .await
+        })
+    }
+
+    fn artifact_drop(&self, session: SessionId, file: EffectId) -> Fut<'_, Result<(), StoreError>> {
+        let files = Arc::clone(&self.artifacts);
+        Box::pin(self.read("removing an artifact", move |conn| {
+            files.drop_unless((session, file), || artifacts::is_named(conn, session, file))
+        }))
+    }
+
+    fn artifact_open(
+        &self,
+        session: SessionId,
+        file: EffectId,
+    ) -> Fut<'_, Result<Option<Arc<dyn ArtifactContent>>, StoreError>> {
+        let files = Arc::clone(&self.artifacts);
+        Box::pin(artifacts::blocking("opening an artifact", move || {
+            let found = files.open((session, file))?;
+            Ok(found.map(|content| content as Arc<dyn ArtifactContent>))
+        }))
+    }
+
+    fn artifact_fetch(
+        &self,
+        session: SessionId,
+        name: ArtifactName,
+    ) -> Fut<'_, Result<Option<Artifact>, StoreError>> {
+        Box::pin(
+            self.read("reading an artifact", move |conn| artifacts::fetch(conn, session, &name)),
+        )
+    }
+
+    fn artifact_list(
+        &self,
+        session: SessionId,
+        page: Page<u64>,
+    ) -> Fut<'_, Result<Vec<Artifact>, StoreError>> {
+        Box::pin(self.read("listing artifacts", move |conn| artifacts::list(conn, session, page)))
+    }
+
+    fn artifact_sums(&self, session: SessionId) -> Fut<'_, Result<ArtifactSums, StoreError>> {
+        Box::pin(self.read("adding up artifacts", move |conn| artifacts::sums(conn, session)))
+    }
+
     fn stats(&self) -> Fut<'_, Result<StoreStats, StoreError>> {
         Box::pin(async move {
             let stats = self.read("counting", queries::stats).await?;
@@ -645,8 +728,9 @@ impl Store for Sqlite {
     }
 
     fn backup(&self, to: PathBuf) -> Fut<'_, Result<u64, StoreError>> {
+        let files = Arc::clone(&self.artifacts);
         Box::pin(self.read_long("backup", move |shared| {
-            backup::backup(&shared.path, &to, &|| shared.is_closed())
+            backup::backup(&shared.path, &to, &files, &|| shared.is_closed())
         }))
     }
 
@@ -655,7 +739,14 @@ impl Store for Sqlite {
             let mut all = Pruned::default();
             loop {
                 // Batch by batch through the queue, so that commits go on between them.
-                let (part, more) = self.ask(move |reply| Job::Prune { before, now, reply }).await?;
+                let (part, more, sessions) =
+                    self.ask(move |reply| Job::Prune { before, now, reply }).await?;
+                let files = Arc::clone(&self.artifacts);
+                artifacts::blocking("removing artifacts", move || {
+                    sessions.into_iter().for_each(|session| files.drop_all(session));
+                    Ok(())
+                })
+                .await?;
                 all.sessions += part.sessions;
                 all.events += part.events;
                 all.steps += part.steps;

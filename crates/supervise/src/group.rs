@@ -302,9 +302,17 @@ pub(crate) fn kill(directory: &Path) -> bool {
 
 /// Removes a group and what was made below it; `false` while something is in it.
 pub(crate) fn remove(directory: &Path) -> bool {
+    // Mostly there is nothing below, and to look for it costs as much as this.
+    if remove_one(directory) {
+        return true;
+    }
     for below in subgroups(directory) {
         remove(&below);
     }
+    remove_one(directory)
+}
+
+fn remove_one(directory: &Path) -> bool {
     match std::fs::remove_dir(directory) {
         Ok(()) => true,
         Err(err) => err.kind() == io::ErrorKind::NotFound,

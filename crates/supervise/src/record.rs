@@ -104,13 +104,20 @@ pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, kind: Kind, epoch: u32) 
 
 /// Removes a record, and what a keeper that was killed left of one.
 pub(crate) fn remove(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
-    for name in [kind.name(epoch), draft(kind, epoch)] {
-        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(err) => return Err(err.into()),
-        }
+    remove_whole(&dir, kind, epoch)?;
+    unlink(&dir, &draft(kind, epoch))
+}
+
+/// Removes a record of which nothing but the whole can be there: whoever wrote it lives.
+pub(crate) fn remove_whole(dir: impl AsFd, kind: Kind, epoch: u32) -> io::Result<()> {
+    unlink(dir, &kind.name(epoch))
+}
+
+fn unlink(dir: impl AsFd, name: &str) -> io::Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(err) => Err(err.into()),
     }
-    Ok(())
 }
 
 /// Opens a directory itself.

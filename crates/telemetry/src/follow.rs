@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overmind_core::ids::SessionId;
+use overmind_core::budget::CallRecord;
+use overmind_core::ids::{CallId, SessionId};
 use overmind_core::store::{EventQuery, LogEvent, Page, Store, StoreError, StreamId};
 use overmind_core::telemetry::figures::Figures;
-use overmind_core::telemetry::{Known, Lens, Span, TOLD, told};
+use overmind_core::telemetry::{ENDS, Known, Lens, Span, TOLD, told};
 use overmind_core::time::Clock;
+use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -126,7 +128,7 @@ impl Follower {
 
     /// Whether figures moved.
     async fn tell(&mut self, event: &LogEvent) -> Result<bool, StoreError> {
-        let ends = matches!(&*event.kind, "run.succeeded" | "run.failed" | "run.canceled");
+        let ends = ENDS.contains(&&*event.kind);
         let (mut known, mut above, mut row) = (None, None, None);
         if let StreamId::Session(session) = event.stream {
             known = self.known(session).await?;
@@ -137,10 +139,15 @@ impl Follower {
                 row = self.store.session_fetch(session).await?;
             }
         }
+        let call = match self.content {
+            true => self.call(event).await?,
+            false => None,
+        };
         let lens = Lens {
             known: known.as_deref(),
             above: above.as_deref(),
             row: row.as_ref(),
+            call: call.as_ref(),
             content: self.content,
             address: &*self.addresses,
         };
@@ -154,6 +161,28 @@ impl Follower {
             self.figures.count(measured);
         }
         Ok(told.measured.is_some())
+    }
+
+    /// The record of the call that an event ends, where more was kept of it than the event says.
+    async fn call(&self, event: &LogEvent) -> Result<Option<CallRecord>, StoreError> {
+        #[derive(Deserialize)]
+        struct Payload {
+            call_id: CallId,
+            /// Its digest.
+            request: Option<String>,
+        }
+        if !event.kind.starts_with("budget.") {
+            return Ok(None);
+        }
+        let Ok(payload) = serde_json::from_str::<Payload>(&event.payload) else { return Ok(None) };
+        if payload.request.is_none() {
+            return Ok(None);
+        }
+        // Newest first: the first one before the next id is this one.
+        let after = payload.call_id.as_u128().checked_add(1).map(CallId::from_u128);
+        let page = Page { limit: 1, after };
+        let found = self.store.call_list(None, page).await?.into_iter().next();
+        Ok(found.filter(|call| call.call == payload.call_id))
     }
 
     async fn known(&mut self, session: SessionId) -> Result<Option<Arc<Known>>, StoreError> {

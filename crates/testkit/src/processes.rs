@@ -30,6 +30,8 @@ pub struct FakeProcesses {
     pub deaf: AtomicBool,
     /// Lines that are not output.
     pub notes: Mutex<Vec<String>>,
+    /// Lives end as soon as they begin, and well.
+    brief: bool,
 }
 
 fn now() -> Timestamp {
@@ -58,6 +60,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl FakeProcesses {
     pub fn new(journal: Journal) -> Arc<Self> {
         Arc::new(Self { journal, ..Self::default() })
+    }
+
+    /// Whose lives end as soon as they begin, and well.
+    pub fn brief() -> Arc<Self> {
+        Arc::new(Self { brief: true, ..Self::default() })
     }
 
     /// The one life that goes on exits with `code`. False when there is none.
@@ -111,7 +118,8 @@ impl Processes for FakeProcesses {
         let key = spec.key;
         self.journal.write(format!("start {}", key.epoch));
         lock(&self.started).push(spec);
-        lock(&self.lives).insert(key, watch::Sender::new(None));
+        let ended = self.brief.then(|| exit(ExitStatus::Code(0), EndedBy::Itself));
+        lock(&self.lives).insert(key, watch::Sender::new(ended));
         done(Ok(Started { key, pid: 100, at: now(), offset: 0 }))
     }
 

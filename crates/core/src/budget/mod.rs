@@ -37,6 +37,7 @@ pub use self::store::BudgetChange;
 
 use crate::ids::{AgentId, CallId, ColonyId, SessionId};
 use crate::model::Usage;
+use crate::relay::Ending;
 use crate::time::Timestamp;
 use crate::trace::Traceparent;
 
@@ -142,6 +143,8 @@ pub struct CallRecord {
     pub response: Option<Content>,
     /// Stands in the event of the call's end and not in its row.
     pub asked: Asked,
+    /// Stands there too, and not in its row.
+    pub ending: Ending,
 }
 
 /// What whoever asked said of itself.
@@ -175,6 +178,7 @@ impl CallRecord {
             request: None,
             response: None,
             asked: Asked::default(),
+            ending: Ending::default(),
         }
     }
 }

@@ -17,7 +17,8 @@ pub use self::name::{
     HISTORY, Key, MAX_KEY, MAX_SEGMENTS, MAX_TOPIC, NameError, TopicPattern, check_prefix,
     check_topic,
 };
-pub use self::port::{Mesh, MeshAct, MeshError, MeshSpawn};
+pub(crate) use self::name::{check_chars, check_segments};
+pub use self::port::{ArtifactOf, Mesh, MeshAct, MeshError, MeshSpawn};
 
 use crate::ids::{AgentId, ColonyId, EffectId, SubscriptionId};
 use crate::time::Timestamp;
@@ -44,16 +45,19 @@ pub const MAX_CHILDREN: u32 = 8;
 
 /// Tools that a run's own door offers whatever its agent's list of tools says: the permission
 /// matrix decides what they may.
-pub const DOOR_TOOLS: [&str; 13] = [
+pub const DOOR_TOOLS: [&str; 16] = [
     "ask_people",
     "cost_left",
     "list_agents",
+    "list_artifacts",
     "list_shared_state",
     "publish_event",
     "read_agent_history",
     "read_answer",
+    "read_artifact",
     "read_messages",
     "read_shared_state",
+    "save_artifact",
     "send_message",
     "spawn_agent",
     "subscribe_event",

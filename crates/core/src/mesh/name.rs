@@ -18,6 +18,12 @@ pub const HISTORY: &str = "history/";
 #[error("{0}")]
 pub struct NameError(String);
 
+impl NameError {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
 fn no(why: impl Into<String>) -> NameError {
     NameError(why.into())
 }
@@ -28,7 +34,7 @@ fn is_plain(c: char) -> bool {
     !c.is_control() && (!c.is_whitespace() || c == ' ') && !matches!(c, '*' | '\\' | '\u{10FFFF}')
 }
 
-fn check_segments<'a>(segments: impl Iterator<Item = &'a str>) -> Result<(), NameError> {
+pub(crate) fn check_segments<'a>(segments: impl Iterator<Item = &'a str>) -> Result<(), NameError> {
     let mut count = 0;
     for segment in segments {
         count += 1;
@@ -80,7 +86,7 @@ impl Key {
     }
 }
 
-fn check_chars(text: &str, most: usize, what: &str) -> Result<(), NameError> {
+pub(crate) fn check_chars(text: &str, most: usize, what: &str) -> Result<(), NameError> {
     if text.is_empty() || text.len() > most {
         return Err(no(format!("has {} bytes; {what} has 1 to {most}", text.len())));
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::ids::{EffectId, InboxId, LetterId, SessionId};
+use crate::trace::Traceparent;
 
 /// What a session wants of the mesh. Whatever is not bounded here is bounded by the mesh.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +65,25 @@ pub enum MeshAct {
         question: InboxId,
         wait_seconds: u64,
     },
+    /// Keeps a file for people and other agents.
+    SaveArtifact {
+        name: String,
+        content: Vec<u8>,
+        media_type: Option<String>,
+    },
+    /// Of the own run, of another, or all that an agent shares.
+    ListArtifacts {
+        of: ArtifactOf,
+        limit: u32,
+        after: Option<String>,
+    },
+    /// Part of a content: text, or bytes in Base64.
+    ReadArtifact {
+        of: ArtifactOf,
+        name: String,
+        offset: u64,
+        base64: bool,
+    },
     /// What may still be spent.
     CostLeft,
     Agents,
@@ -71,6 +91,16 @@ pub enum MeshAct {
     History {
         agent: String,
     },
+}
+
+/// Whose artifacts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ArtifactOf {
+    #[default]
+    Own,
+    Run(SessionId),
+    /// Those that an agent shares, by its name.
+    Agent(String),
 }
 
 /// A child session.
@@ -87,6 +117,8 @@ pub struct MeshSpawn {
     pub task: String,
     /// Most seconds that a new agent may take.
     pub ttl: Option<u64>,
+    /// The span that it is asked for in.
+    pub trace: Option<Traceparent>,
 }
 
 /// Why it was not done.

@@ -33,6 +33,25 @@ pub enum RefusalKind {
     Internal,
 }
 
+impl RefusalKind {
+    /// As it stands in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::Unauthenticated => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::TooLarge => "too_large",
+            Self::RateLimited => "rate_limited",
+            Self::OverBudget => "over_budget",
+            Self::Overloaded => "overloaded",
+            Self::Unreachable => "unreachable",
+            Self::Silent => "silent",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// Why a call was not passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

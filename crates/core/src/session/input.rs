@@ -5,6 +5,8 @@
 //! makes them again and compares. *Observations* (streamed output, calls of tools from
 //! outside the session) change nothing and are skipped.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -30,7 +32,8 @@ pub struct Spec {
     pub colony: ColonyId,
     pub agent_id: AgentId,
     pub agent_version: u32,
-    pub agent: AgentSpec,
+    /// Shared with the session: of two thousand there are two thousand and not twice that.
+    pub agent: Arc<AgentSpec>,
     pub task: String,
     /// Empty in sessions that were made before there were names.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -439,6 +442,8 @@ impl Recorded {
             | "attach.ended"
             | "question.asked"
             | "question.answered"
+            | "artifact.saved"
+            | "artifact.deleted"
             | "budget.settled"
             | "budget.released"
             | "budget.refused" => Self::Observation,

@@ -204,6 +204,8 @@ impl Session {
             write: command.write.clone(),
             network: command.network_in(room.is_some_and(|room| room.serves)),
             ports: room.map(|room| room.own_ports()).unwrap_or_default(),
+            reaches: room.map(|room| room.reaches.clone()).unwrap_or_default(),
+            beyond: room.map(|room| room.beyond.clone()).unwrap_or_default(),
             directory: room.map(|room| room.directory.clone()),
             worktree: room.and_then(|room| room.worktree.clone()),
             borrowed: room.map(|room| room.borrowed.clone()).unwrap_or_default(),

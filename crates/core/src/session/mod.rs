@@ -140,7 +140,7 @@ pub struct Session {
 impl Session {
     /// Makes the session that `spec` describes. Its event is `run.queued` with the spec.
     pub fn begin(spec: Spec, toolset: Arc<Toolset>, now: Timestamp) -> Self {
-        let agent = Arc::new(spec.agent.clone());
+        let agent = Arc::clone(&spec.agent);
         let gated = spec.gated;
         let row = SessionRow {
             id: spec.run_id,
@@ -177,7 +177,11 @@ impl Session {
             created_by: spec.created_by.clone(),
         };
         Self {
-            system: prompt::system(&agent, agent.sandbox != SandboxLevel::None).into(),
+            // Who runs a command asks no model.
+            system: match agent.command {
+                Some(_) => Arc::default(),
+                None => prompt::system(&agent, agent.sandbox != SandboxLevel::None).into(),
+            },
             spec: Arc::new(spec),
             toolset,
             offer: None,

@@ -48,10 +48,10 @@ impl Known {
         Some(Self {
             session: run_id,
             agent: agent_id,
-            agent_name: agent.name,
+            agent_name: agent.name.clone(),
             agent_version,
             name,
-            model: agent.model,
+            model: agent.model.clone(),
             task,
             parent,
             queued_at: first.ts,

@@ -6,10 +6,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::figures::Labels;
-use super::{Attr, Attrs, Known, Span, SpanKind};
-use crate::budget::{Ended, Spend};
+use super::{Attr, Attrs, Known, Span, SpanKind, said};
+use crate::budget::{CallRecord, Ended, Spend};
 use crate::ids::{CallId, EffectId, SessionId};
 use crate::model::{ModelFailure, ModelReply, StopReason, Usage};
+use crate::relay::CallError;
 use crate::row::SessionRow;
 use crate::store::{LogEvent, StreamId};
 use crate::time::Timestamp;
@@ -23,6 +24,9 @@ pub struct Lens<'a> {
     pub above: Option<&'a Known>,
     /// The session's row, when the event ends it.
     pub row: Option<&'a SessionRow>,
+    /// The record of the model call that the event ends: what was said in it, as far as that is
+    /// kept.
+    pub call: Option<&'a CallRecord>,
     /// Whether what was said is told, too.
     pub content: bool,
     /// Host and port of a provider, by our name of it.
@@ -61,10 +65,15 @@ pub const TOLD: &[&str] = &[
     "model.infer.failed",
     "run.canceled",
     "run.failed",
+    "run.stopped",
     "run.succeeded",
     "tool.called",
     "tool.denied",
 ];
+
+/// Those of them that end a session: one of them once. A command that somebody stopped ends with
+/// `run.stopped`.
+pub const ENDS: &[&str] = &["run.canceled", "run.failed", "run.stopped", "run.succeeded"];
 
 /// Turns an event into what it ends. An event that cannot be read, or is a copy, tells nothing.
 pub fn told(event: &LogEvent, lens: &Lens<'_>) -> Told {
@@ -73,7 +82,7 @@ pub fn told(event: &LogEvent, lens: &Lens<'_>) -> Told {
         return Told::default();
     }
     match &*event.kind {
-        "run.succeeded" | "run.failed" | "run.canceled" => {
+        kind if ENDS.contains(&kind) => {
             Told { span: lens.known.and_then(|known| ended(event, known, lens)), measured: None }
         }
         "tool.called" | "tool.denied" => {
@@ -136,7 +145,7 @@ fn ended(event: &LogEvent, known: &Known, lens: &Lens<'_>) -> Option<Span> {
             // A message may quote what was said.
             Some(if lens.content { message.to_owned() } else { code.to_owned() })
         }
-        "run.canceled" => {
+        "run.canceled" | "run.stopped" => {
             attrs.push(("error.type", "canceled".into()));
             None
         }
@@ -476,6 +485,12 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
         client_session: Option<String>,
         #[serde(default)]
         traceparent: Option<Traceparent>,
+        #[serde(default)]
+        response_id: Option<String>,
+        #[serde(default)]
+        finish_reasons: Vec<String>,
+        #[serde(default)]
+        error: Option<CallError>,
     }
     let payload: Payload = serde_json::from_str(&event.payload).ok()?;
     // Of the engine's own calls, which stand in the system's stream, their session tells itself.
@@ -484,13 +499,16 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
         return None;
     }
     let operation = operation(&payload.format)?;
-    let error = match payload.ended {
+    let (kind, why) = payload.error.map(|told| (told.kind, told.message)).unzip();
+    let ended = match payload.ended {
         Ended::Completed => None,
         Ended::Failed if payload.status > 0 => Some(payload.status.to_string()),
         Ended::Failed | Ended::Cut | Ended::Cancelled | Ended::Unknown => {
             Some(payload.ended.as_str().to_owned())
         }
     };
+    // What the provider calls it says more; it may also say so in the middle of an answer.
+    let error = kind.or(ended);
     let mut attrs: Attrs = vec![("overmind.call.id", payload.call_id.to_string().into())];
     if lens.known.is_none() {
         attrs.push(("overmind.caller", payload.caller.into()));
@@ -504,7 +522,20 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
     if payload.status > 0 {
         attrs.push(("http.response.status_code", u64::from(payload.status).into()));
     }
-    let answered = (error.is_none() || payload.ended != Ended::Failed).then_some(&*payload.model);
+    if let Some(id) = payload.response_id {
+        attrs.push(("gen_ai.response.id", id.into()));
+    }
+    if lens.content
+        && operation == "chat"
+        && let Some(call) = lens.call.filter(|call| call.call == payload.call_id)
+    {
+        said::of_call(call, &payload.finish_reasons, &mut attrs);
+    }
+    if !payload.finish_reasons.is_empty() {
+        let reasons = Attr::Texts(payload.finish_reasons);
+        attrs.push(("gen_ai.response.finish_reasons", reasons));
+    }
+    let answered = (payload.ended != Ended::Failed).then_some(&*payload.model);
     let call = Chat {
         span: SpanId::of_call(payload.call_id),
         at: place(lens.known, payload.traceparent, TraceId::of_call(payload.call_id)),
@@ -517,7 +548,7 @@ fn relayed(event: &LogEvent, lens: &Lens<'_>) -> Option<Told> {
         start: before(event.ts, payload.total_ms),
         took_ms: payload.total_ms,
         error,
-        why: None,
+        why: why.filter(|why| lens.content && !why.is_empty()),
         attrs,
     };
     Some(chat(call, lens.known, lens))

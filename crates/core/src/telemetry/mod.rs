@@ -12,12 +12,13 @@
 pub mod figures;
 mod known;
 mod map;
+mod said;
 
 use crate::time::Timestamp;
 use crate::trace::{SpanId, TraceId, Traceparent};
 
 pub use self::known::Known;
-pub use self::map::{Lens, Measured, TOLD, Told, told};
+pub use self::map::{ENDS, Lens, Measured, TOLD, Told, told};
 
 /// Longest text of an attribute, in bytes: what models and tools say is cut there.
 pub const MAX_TEXT: usize = 16 << 10;

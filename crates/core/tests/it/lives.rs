@@ -113,9 +113,9 @@ impl World {
     pub(crate) fn wishing(command: CommandSpec, max_seconds: u32, wish: Option<RoomWish>) -> Self {
         let setup = rules("mend it");
         let mut spec = setup.spec.clone();
-        spec.agent.command = Some(command);
-        spec.room = wish;
-        spec.agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
+        let agent = std::sync::Arc::make_mut(&mut spec.agent);
+        agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
+        (agent.command, spec.room) = (Some(command), wish);
         let now = Timestamp::from_micros(1_000_000_000);
         let session = Session::begin(spec.clone(), toolset(), now);
         let payload = serde_json::to_string(&spec).expect("plain data");

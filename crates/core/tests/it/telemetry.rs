@@ -40,7 +40,7 @@ fn known(trace: Option<&str>) -> Known {
 
 fn tell(known: Option<&Known>, event: &LogEvent, content: bool) -> Told {
     let address = |name: &str| (name == "openai").then(|| ("api.openai.com".to_owned(), 443));
-    told(event, &Lens { known, above: None, row: None, content, address: &address })
+    told(event, &Lens { known, above: None, row: None, call: None, content, address: &address })
 }
 
 fn attr<'a>(told: &'a Told, name: &str) -> Option<&'a Attr> {
@@ -108,6 +108,45 @@ fn failures_have_a_type_and_no_words_without_consent() {
         assert_eq!(span.parent, Traceparent::parse(GIVEN).map(|given| given.span));
         let said = span.attrs.iter().any(|(name, _)| name.ends_with(".messages"));
         assert_eq!(said, content);
+    }
+}
+
+#[test]
+fn a_run_that_somebody_ended_has_its_span_whatever_it_was() {
+    let own = known(None);
+    for (kind, payload) in [
+        ("run.canceled", json!({"run_id": SESSION, "by": "admin"})),
+        ("run.stopped", json!({"run_id": SESSION, "by": "admin", "exit_code": null, "signal": 9})),
+    ] {
+        let done = tell(Some(&own), &event(StreamId::Session(SESSION), 6, kind, &payload), false);
+        assert_eq!(attr(&done, "error.type"), Some(&Attr::Text("canceled".into())), "{kind}");
+        let span = done.span.unwrap();
+        assert_eq!((span.id, span.trace), (own.here.span, own.here.trace), "{kind}");
+    }
+}
+
+#[test]
+fn a_call_that_was_passed_on_says_why_it_stopped_and_what_went_wrong() {
+    let own = known(None);
+    let stream = StreamId::Session(SESSION);
+    let more = json!({"response_id": "resp-1", "finish_reasons": ["stop", "length"]});
+    let done = settled(Some(SESSION), "ses", &more);
+    let done = tell(Some(&own), &event(stream, 5, "budget.settled", &done), false);
+    assert_eq!(attr(&done, "gen_ai.response.id"), Some(&Attr::Text("resp-1".into())));
+    let reasons = Attr::Texts(vec!["stop".into(), "length".into()]);
+    assert_eq!(attr(&done, "gen_ai.response.finish_reasons"), Some(&reasons));
+    assert_eq!(attr(&done, "error.type"), None);
+    // In the middle of an answer, and instead of one.
+    let error = json!({"type": "overloaded_error", "message": "busy with a secret"});
+    for (ended, status) in [("completed", 200), ("failed", 529), ("cut", 200)] {
+        let more = json!({"error": error, "ended": ended, "status": status});
+        let failed = settled(Some(SESSION), "ses", &more);
+        for (content, words) in [(false, "overloaded_error"), (true, "busy with a secret")] {
+            let done = tell(Some(&own), &event(stream, 5, "budget.settled", &failed), content);
+            let kind = Attr::Text("overloaded_error".into());
+            assert_eq!(attr(&done, "error.type"), Some(&kind));
+            assert_eq!(done.span.unwrap().error.as_deref(), Some(words));
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use overmind_core::budget::{
 };
 use overmind_core::ids::{CallId, InboxId};
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
+use overmind_core::relay::Ending;
 use overmind_core::store::{Change, Commit, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::json;
@@ -467,6 +468,16 @@ fn ended_event(end: &End) -> NewEvent {
     }
     if let Some(trace) = record.asked.trace {
         payload["traceparent"] = json!(trace);
+    }
+    let Ending { id, finish, error } = &record.ending;
+    if let Some(id) = id {
+        payload["response_id"] = id.clone().into();
+    }
+    if !finish.is_empty() {
+        payload["finish_reasons"] = json!(finish);
+    }
+    if let Some(error) = error {
+        payload["error"] = json!(error);
     }
     if *above {
         payload["above_reservation"] = true.into();

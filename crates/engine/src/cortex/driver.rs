@@ -6,11 +6,14 @@
 mod live;
 mod mail;
 mod rooms;
+#[cfg(test)]
+mod sizes;
 mod streamed;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::Fut;
 use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
@@ -33,7 +36,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::mail::{Mail, Mailbox, Order};
+pub(crate) use self::mail::{Mail, Mailbox, Order, Slot};
 use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down};
 use crate::budgets::Held;
@@ -61,11 +64,11 @@ struct Driver {
     cortex: Arc<Cortex>,
     id: SessionId,
     /// Taken out only while a step is made of it: a copy would cost the whole conversation.
-    held: Option<Session>,
-    /// Of the model call under way.
-    streamed: Option<streamed::Streamed>,
+    held: Option<Box<Session>>,
+    /// Of the model call under way. Boxed, as the next: who keeps a command has none.
+    streamed: Option<Box<streamed::Streamed>>,
     /// What is reserved for it.
-    reserved: Option<Held>,
+    reserved: Option<Box<Held>>,
     /// Calls of the model's last reply in which canaries were masked.
     masked: Vec<Masked>,
     /// Output of tool calls under way that waits for its lines to end.
@@ -76,22 +79,13 @@ struct Driver {
 pub(super) async fn drive(
     cortex: Arc<Cortex>,
     id: SessionId,
-    fresh: Option<Session>,
-    mut mailbox: Mailbox,
+    fresh: Option<Box<Session>>,
+    mailbox: Mailbox,
     stop: CancellationToken,
 ) {
-    let loaded = match fresh.or_else(|| cortex.take_fresh(id)) {
-        Some(session) => Ok(Some(session)),
-        None => cortex.load(id).await,
-    };
-    let session = match loaded {
-        Ok(Some(session)) => session,
-        Ok(None) => return refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run")),
-        Err(err) => {
-            tracing::error!(session.id = %id, error = %err, "session cannot be rebuilt");
-            return refuse(&cortex, id, &mut mailbox, &err);
-        }
-    };
+    // Boxed, here and below, is what is awaited once or seldom: a driver of a command waits for
+    // days, there are thousands of them, and each would keep room for it.
+    let Some(session) = Box::pin(begin(&cortex, id, fresh, &mailbox)).await else { return };
     let mut driver = Driver {
         cortex: Arc::clone(&cortex),
         id,
@@ -102,7 +96,7 @@ pub(super) async fn drive(
         live: Vec::new(),
         stop,
     };
-    let outcome = driver.run(&mut mailbox).await;
+    let outcome = driver.run(&mailbox).await;
     let status = driver.session().status();
     if status == SessionStatus::AwaitingInput {
         // At rest, it can take a letter.
@@ -111,11 +105,11 @@ pub(super) async fn drive(
     match outcome {
         Ok(()) => {}
         Err(Stop::Fenced) => {
-            refuse(&cortex, id, &mut mailbox, &EngineError::conflict("Run was started elsewhere"));
+            refuse(&cortex, id, &mailbox, &EngineError::conflict("Run was started elsewhere"));
         }
-        Err(Stop::Shutdown) => refuse(&cortex, id, &mut mailbox, &shutting_down()),
+        Err(Stop::Shutdown) => refuse(&cortex, id, &mailbox, &shutting_down()),
         Err(Stop::Unmade(why)) => {
-            refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run"));
+            refuse(&cortex, id, &mailbox, &EngineError::not_found("Run"));
             // Last: whoever hears it may make it under another name.
             let (made, err) = *why;
             let _ = made.send(Err(err));
@@ -133,14 +127,33 @@ pub(super) async fn drive(
     }
 }
 
-/// Ends a driver that cannot work: everyone who waits is told why.
-fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &mut Mailbox, why: &EngineError) {
-    {
-        let mut drivers = lock(&cortex.drivers);
-        mailbox.close();
-        drivers.remove(&id);
+/// What is driven: just made, kept since it was, or read back from its log. `None` where there is
+/// none; everyone who waits has been told then.
+async fn begin(
+    cortex: &Arc<Cortex>,
+    id: SessionId,
+    fresh: Option<Box<Session>>,
+    mailbox: &Mailbox,
+) -> Option<Box<Session>> {
+    if let Some(session) = fresh.or_else(|| cortex.take_fresh(id)) {
+        return Some(session);
     }
-    while let Ok(mail) = mailbox.try_recv() {
+    match cortex.load(id).await {
+        Ok(Some(session)) => return Some(Box::new(session)),
+        Ok(None) => refuse(cortex, id, mailbox, &EngineError::not_found("Run")),
+        Err(err) => {
+            tracing::error!(session.id = %id, error = %err, "session cannot be rebuilt");
+            refuse(cortex, id, mailbox, &err);
+        }
+    }
+    None
+}
+
+/// Ends a driver that cannot work: everyone who waits is told why.
+fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &Mailbox, why: &EngineError) {
+    // Mail is posted under this lock, and only to who is on the list.
+    lock(&cortex.drivers).remove(&id);
+    while let Some(mail) = mailbox.take() {
         if let Mail::Order { reply, .. } = *mail {
             let _ = reply.send(Err(why.clone()));
         }
@@ -158,38 +171,30 @@ impl Driver {
     fn step(&mut self, input: &Input, now: Timestamp) -> Step {
         let session = self.held.take().expect("a driver holds its session between steps");
         let (next, step) = session.step(input, now);
-        self.held = Some(next);
+        self.held = Some(Box::new(next));
         step
     }
 
-    async fn run(&mut self, mailbox: &mut Mailbox) -> Result<(), Stop> {
+    async fn run(&mut self, mailbox: &Mailbox) -> Result<(), Stop> {
         loop {
             let needed =
                 self.session().status() == SessionStatus::Running || self.session().is_alive();
             if !needed && self.leave(mailbox) {
                 return Ok(());
             }
-            let due = self.session().due();
-            let clock = Arc::clone(&self.cortex.clock);
             let mail = tokio::select! {
                 biased;
-                mail = mailbox.recv() => mail,
+                mail = mailbox.next() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
-                (at, input) = async { match due {
-                    Some((at, input)) => {
-                        let ahead = matches!(input, Input::Life(LifeInput::Due));
-                        clock.sleep_until(if ahead { at.before(AHEAD) } else { at }).await;
-                        (at, input)
-                    }
-                    None => std::future::pending().await,
-                } } => {
+                () = self.due() => {
+                    // As it was: nothing else changes the session.
+                    let Some((at, input)) = self.session().due() else { continue };
                     // What is written ahead is told of the moment for which it is written.
                     let now = self.cortex.clock.now().max(at);
                     Box::pin(self.input_after(Vec::new(), input, now)).await?;
                     continue;
                 }
             };
-            let Some(mail) = mail else { return Err(Stop::Shutdown) };
             Box::pin(self.mail(*mail)).await?;
             if self.cortex.draining() && self.may_leave_running(mailbox) {
                 return Err(Stop::Shutdown);
@@ -197,8 +202,19 @@ impl Driver {
         }
     }
 
+    /// Waits until something is due by the clock alone, for ever where nothing is.
+    fn due(&self) -> Fut<'_, ()> {
+        match self.session().due() {
+            Some((at, input)) => {
+                let ahead = matches!(input, Input::Life(LifeInput::Due));
+                self.cortex.clock.sleep_until(if ahead { at.before(AHEAD) } else { at })
+            }
+            None => Box::pin(std::future::pending()),
+        }
+    }
+
     /// Takes itself off the list, unless mail came in meanwhile. True when it is off.
-    fn leave(&self, mailbox: &mut Mailbox) -> bool {
+    fn leave(&self, mailbox: &Mailbox) -> bool {
         let mut drivers = lock(&self.cortex.drivers);
         if !mailbox.is_empty() {
             return false;
@@ -502,7 +518,7 @@ impl Driver {
             if let EffectAction::Model(request) = &mut effect.action {
                 let row = self.session().row().clone();
                 match Box::pin(self.cortex.budgets.hold(&row, effect.id, request)).await {
-                    Ok(held) => self.reserved = Some(held),
+                    Ok(held) => self.reserved = Some(Box::new(held)),
                     Err(failure) => {
                         refused = self.session().effect_number(effect.id).zip(Some(failure));
                         continue;

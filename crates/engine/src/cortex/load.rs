@@ -50,7 +50,7 @@ impl Cortex {
         let Some(first) = self.store.events(query).await?.pop() else { return Ok(Provider::Raw) };
         let recorded = Recorded::decode(&first.kind, &first.payload);
         let Ok(Recorded::Queued(spec)) = recorded else { return Ok(Provider::Raw) };
-        let command = spec.agent.command.filter(launch::is_read);
+        let command = spec.agent.command.as_ref().filter(|command| launch::is_read(command));
         Ok(command.map_or(Provider::Raw, |command| command.provider))
     }
 

@@ -6,6 +6,7 @@
 
 mod driver;
 mod gating;
+mod identities;
 mod inbox;
 mod keeper;
 mod load;
@@ -34,18 +35,18 @@ use overmind_core::tool::{ToolOutcome, ToolSpec, Toolbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use self::driver::Mail;
 pub(crate) use self::driver::Order;
+use self::driver::{Mail, Mailbox, Slot};
 pub(crate) use self::gating::gate_request;
+use self::identities::Identities;
 pub(crate) use self::keeper::{TOOL_SERVERS, ToolServersKeeper};
 pub(crate) use self::watch::Watchers;
 use crate::Config;
 use crate::alarms::Alarms;
 use crate::budgets::Budgets;
-use crate::caller::Caller;
 use crate::error::EngineError;
 use crate::mesh::MeshState;
 use crate::tasks::Tasks;
@@ -87,14 +88,14 @@ pub(crate) struct Cortex {
     /// Why the store refuses writes now, if it does.
     degraded: Mutex<Option<String>>,
     queue: Mutex<FairQueue>,
-    drivers: Mutex<HashMap<SessionId, mpsc::UnboundedSender<Box<Mail>>>>,
-    fresh: Mutex<HashMap<SessionId, Session>>,
+    drivers: Mutex<HashMap<SessionId, Slot>>,
+    fresh: Mutex<HashMap<SessionId, Box<Session>>>,
     agents: Mutex<HashMap<AgentId, Arc<Agent>>>,
     /// Ids of agents by a name that they had once.
     agent_names: Mutex<HashMap<(ColonyId, String), AgentId>>,
     toolsets: Mutex<HashMap<String, Arc<Toolset>>>,
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
-    identities: Mutex<HashMap<[u8; 32], Caller>>,
+    pub(crate) identities: Identities,
     pub(crate) tokens: tokens::Tokens,
 }
 
@@ -199,7 +200,7 @@ impl Cortex {
             agent_names: Mutex::default(),
             toolsets: Mutex::new(toolsets),
             calls: Mutex::default(),
-            identities: Mutex::default(),
+            identities: Identities::default(),
             tokens: tokens::Tokens::default(),
         })
     }
@@ -259,16 +260,14 @@ impl Cortex {
     /// rest, and its row does not change.
     pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
         if let Some(driver) = lock(&self.drivers).get(&session) {
-            let _ = driver.send(Box::new(Mail::Attested { epoch, attested }));
+            driver.put(Box::new(Mail::Attested { epoch, attested }));
         }
     }
 
     /// Results go only to a driver that is there: without one, nobody waits for them.
     fn report(&self, session: SessionId, mail: Mail) {
         match lock(&self.drivers).get(&session) {
-            Some(driver) => {
-                let _ = driver.send(Box::new(mail));
-            }
+            Some(driver) => driver.put(Box::new(mail)),
             None => count(&self.counters.stale),
         }
     }
@@ -279,21 +278,20 @@ impl Cortex {
     }
 
     /// [`Self::post`]; a driver that is started holds `fresh`.
-    fn drive(self: &Arc<Self>, session: SessionId, fresh: Option<Session>, mail: Mail) {
+    fn drive(self: &Arc<Self>, session: SessionId, fresh: Option<Box<Session>>, mail: Mail) {
         let mut drivers = lock(&self.drivers);
         if let Some(driver) = drivers.get(&session) {
             // The driver removes itself under this lock, with its mailbox empty: it hears this.
-            let _ = driver.send(Box::new(mail));
-            return;
+            return driver.put(Box::new(mail));
         }
         // Unbounded, for whoever sends is bounded: one result per effect, gathered pieces of
         // one model call over a bounded bus, and API requests that wait for their answer.
-        let (send, receive) = mpsc::unbounded_channel();
-        let _ = send.send(Box::new(mail));
-        drivers.insert(session, send);
+        let slot = Slot::default();
+        slot.put(Box::new(mail));
+        drivers.insert(session, Arc::clone(&slot));
         drop(drivers);
-        let cortex = Arc::clone(self);
-        self.tasks.spawn(move |stop| driver::drive(cortex, session, fresh, receive, stop));
+        let (cortex, mailbox) = (Arc::clone(self), Mailbox(slot));
+        self.tasks.spawn(move |stop| driver::drive(cortex, session, fresh, mailbox, stop));
     }
 
     /// Gives an order to a session and waits for what comes of it.
@@ -345,7 +343,7 @@ impl Cortex {
         }
         let (reply, made) = oneshot::channel();
         // The place is given back by its driver, also when there is no session in the end.
-        self.drive(id, Some(session), Mail::Begin { opening: Box::new(opening), reply });
+        self.drive(id, Some(Box::new(session)), Mail::Begin { opening: Box::new(opening), reply });
         let closed = || StoreError::Closed { detail: "the server is shutting down".into() };
         made.await.unwrap_or_else(|_| Err(closed()))
     }
@@ -359,7 +357,7 @@ impl Cortex {
         if let Some(session) = session {
             let mut fresh = lock(&self.fresh);
             if fresh.len() < KEPT_FRESH {
-                fresh.insert(ticket.session, session);
+                fresh.insert(ticket.session, Box::new(session));
             }
         }
         lock(&self.queue).push(ticket);
@@ -403,7 +401,7 @@ impl Cortex {
         lock(&self.queue).waiting()
     }
 
-    fn take_fresh(&self, session: SessionId) -> Option<Session> {
+    fn take_fresh(&self, session: SessionId) -> Option<Box<Session>> {
         lock(&self.fresh).remove(&session)
     }
 
@@ -584,22 +582,6 @@ impl Cortex {
         Ok(toolset)
     }
 
-    pub(crate) fn identity(&self, hash: &[u8; 32]) -> Option<Caller> {
-        lock(&self.identities).get(hash).cloned()
-    }
-
-    pub(crate) fn keep_identity(&self, hash: [u8; 32], caller: Caller) {
-        let mut identities = lock(&self.identities);
-        if identities.len() >= 1000 {
-            identities.clear();
-        }
-        identities.insert(hash, caller);
-    }
-
-    pub(crate) fn forget_identities(&self) {
-        lock(&self.identities).clear();
-    }
-
     pub(crate) fn await_call(&self, call: EffectId) -> oneshot::Receiver<Called> {
         let (send, receive) = oneshot::channel();
         lock(&self.calls).insert(call, send);
@@ -624,7 +606,7 @@ impl Cortex {
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Release);
         for driver in lock(&self.drivers).values() {
-            let _ = driver.send(Box::new(Mail::Drain));
+            driver.put(Box::new(Mail::Drain));
         }
     }
 

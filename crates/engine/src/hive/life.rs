@@ -15,7 +15,7 @@ use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
 use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network};
 use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::process::prompt::{self, Judged, Provider, Question};
+use overmind_core::process::prompt::{self, Judged, Provider};
 use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Adopted, End, Ended, NoteKind, ProcessError, ProcessIo, ProcessKey, ProcessSpec, Processes,
@@ -27,18 +27,14 @@ use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{oneshot, watch};
 
-use super::letters::Letters;
+use super::look::{JUDGED_AFTER, LOOK, Look, ticks};
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
+use crate::letters::Letters;
 use crate::relay::{self, Door, GATEWAY, SERVER};
 use crate::tasks::Tasks;
 
-/// How often a life is looked at, and how often one that has been silent for long and asks nothing.
-const LOOK: Duration = Duration::from_millis(500);
-const QUIET_LOOK: Duration = Duration::from_secs(2);
-/// Silences after which a screen is judged: once soon, and once when nothing has moved for long.
-const JUDGED_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
 /// Rows of a screen that are looked at.
 const ROWS: u16 = 40;
 /// How long a program may take to read what is typed.
@@ -86,10 +82,26 @@ pub(crate) struct Lives {
 /// What a life begins with.
 #[derive(Debug)]
 pub(crate) struct Birth {
+    pub(crate) launch: Box<Launch>,
     /// Its session's own.
     pub(crate) token: Option<String>,
     /// When its program is to begin.
     pub(crate) not_before: Option<Timestamp>,
+}
+
+/// What of a launch is needed after the start: the rest of it goes then.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    provider: Provider,
+    read_from: Option<u64>,
+    silence: Option<Duration>,
+}
+
+impl Kept {
+    fn of(launch: &Launch) -> Self {
+        let Launch { provider, read_from, silence, .. } = *launch;
+        Self { provider, read_from, silence }
+    }
 }
 
 /// As long as it is there, a process of the session is being started or killed.
@@ -271,8 +283,7 @@ impl Lives {
         self: &Arc<Self>,
         assignment: &Assignment,
         effect: EffectId,
-        launch: &Launch,
-        birth: Birth,
+        birth: Box<Birth>,
         say: &Say,
     ) -> LifeEnded {
         let inbox = self.under_way().get_mut(&effect).and_then(|one| {
@@ -283,49 +294,52 @@ impl Lives {
         let Some(orders) = inbox else {
             return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
         };
-        let ended = self.lived(assignment, effect, launch, birth, orders, say).await;
+        let key = ProcessKey { session: assignment.session, epoch: birth.launch.life };
+        let kept = Kept::of(&birth.launch);
+        // Boxed: what a life needs until it has begun is given back then.
+        let begun = Box::pin(self.begin(assignment, effect, key, birth, say)).await;
+        let ended = match begun {
+            Ok(()) => self.watch(key, kept, &orders, say).await,
+            Err(ended) => ended,
+        };
         self.under_way().remove(&effect);
         ended
     }
 
-    async fn lived(
+    /// Finds or starts a life. `Err` is how it ended before anybody looked after it.
+    async fn begin(
         self: &Arc<Self>,
         assignment: &Assignment,
         effect: EffectId,
-        launch: &Launch,
-        birth: Birth,
-        orders: Orders,
+        key: ProcessKey,
+        birth: Box<Birth>,
         say: &Say,
-    ) -> LifeEnded {
-        let key = ProcessKey { session: assignment.session, epoch: launch.life };
+    ) -> Result<(), LifeEnded> {
+        let Birth { launch, token, not_before } = *birth;
+        let lost = |reason| Err(self.told(Ended::Lost { reason, killed: 0 }));
         let started = match self.found(key).await {
             Some(Adopted::Live(started)) => Ok(started),
             Some(Adopted::Ended(_, ended)) => {
-                let mut reading = Reading::of(launch);
+                let mut reading = Reading::of(launch.provider, launch.read_from);
                 read::to_the_end(&*self.processes, key, &mut reading, say).await;
-                return self.told(ended);
+                return Err(self.told(ended));
             }
-            Some(Adopted::Unreachable { reason, .. }) => {
-                return self.told(Ended::Lost { reason, killed: 0 });
-            }
+            Some(Adopted::Unreachable { reason, .. }) => return lost(reason),
             None => match self.processes.activity(key) {
                 // Placed anew while it lives: the same process is looked after.
-                Some(_) => return self.watch(key, launch, orders, say).await,
+                Some(_) => return Ok(()),
                 None => {
-                    let room = match self.of_room(assignment.session, launch).await {
+                    let room = match self.of_room(assignment.session, &launch).await {
                         Ok(room) => room,
-                        Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                        Err(reason) => return lost(reason),
                     };
-                    let spec = match self.spec(assignment, key, launch, room, birth.token) {
-                        Ok(spec) => ProcessSpec { not_before: birth.not_before, ..spec },
-                        Err(reason) => return self.told(Ended::Lost { reason, killed: 0 }),
+                    let spec = match self.spec(assignment, key, &launch, room, token) {
+                        Ok(spec) => ProcessSpec { not_before, ..spec },
+                        Err(reason) => return lost(reason),
                     };
-                    match self.enclosed(assignment, launch, spec, say).await {
+                    match self.enclosed(assignment, &launch, spec, say).await {
                         Ok(spec) => self.start(effect, spec).await,
-                        Err(refused) => {
-                            let reason = told(&refused);
-                            return self.told(Ended::Lost { reason, killed: 0 });
-                        }
+                        Err(refused) => return lost(told(&refused)),
                     }
                 }
             },
@@ -340,9 +354,9 @@ impl Lives {
                     }
                 }
                 say(Said::Word(LifeWord::Started { pid: started.pid }));
-                self.watch(key, launch, orders, say).await
+                Ok(())
             }
-            Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
+            Err(err) => lost(err.to_string()),
         }
     }
 
@@ -466,10 +480,21 @@ impl Lives {
                 ProcessIo::Pipes { stdin, stderr }
             }
         };
-        let opening = (key.epoch > 1).then(|| {
-            let text = format!("restart #{} at {}", key.epoch - 1, self.clock.now());
-            (NoteKind::Restart, text)
-        });
+        let opening = match (key.epoch, network, launch.beyond.as_slice()) {
+            (0 | 1, Network::Mesh, beyond @ [_, ..]) => {
+                let text = format!(
+                    "not reached over the mesh: {}; with the host's network, which an admin may \
+                     grant, it is",
+                    beyond.join(", ")
+                );
+                Some((NoteKind::Note, text))
+            }
+            (0 | 1, _, _) => None,
+            (life, _, _) => {
+                let text = format!("restart #{} at {}", life - 1, self.clock.now());
+                Some((NoteKind::Restart, text))
+            }
+        };
         let directory = launch.directory.as_ref().unwrap_or(&assignment.workspace);
         let mut argv = launch.argv.clone();
         if let Some(server) = door {
@@ -512,6 +537,7 @@ impl Lives {
             write: launch.write.clone(),
             network: launch.network,
             ports: launch.ports.clone(),
+            reaches: launch.reaches.clone(),
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
@@ -539,30 +565,29 @@ impl Lives {
     async fn watch(
         self: &Arc<Self>,
         key: ProcessKey,
-        launch: &Launch,
-        orders: Orders,
+        kept: Kept,
+        orders: &Letters<LifeOrder>,
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
-        let mut reading = Reading::of(launch);
+        let mut reading = Reading::of(kept.provider, kept.read_from);
         let mut pause = LOOK;
         let mut tick = ticks(pause);
-        let ended = self.processes.ended(key);
-        tokio::pin!(ended);
+        let mut ended = self.processes.ended(key);
         loop {
             tokio::select! {
                 biased;
                 ended = &mut ended => {
-                    read::to_the_end(&*self.processes, key, &mut reading, say).await;
+                    Box::pin(read::to_the_end(&*self.processes, key, &mut reading, say)).await;
                     return match ended {
                         Ok(ended) => self.told(ended),
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                order = orders.next() => Box::pin(self.obey(key, launch, order)).await,
+                order = orders.next() => Box::pin(self.obey(key, kept, order)).await,
                 _ = tick.tick() => {
                     Box::pin(read::on(&*self.processes, key, &mut reading, say)).await;
-                    Box::pin(self.look(key, launch, &mut look, say)).await;
+                    Box::pin(self.look(key, kept, &mut look, say)).await;
                     // Whose words are read is looked at as often as it may say some.
                     let next = if reading.is_open() { LOOK } else { look.pause() };
                     if next != pause {
@@ -574,7 +599,7 @@ impl Lives {
         }
     }
 
-    async fn look(&self, key: ProcessKey, launch: &Launch, look: &mut Look, say: &Say) {
+    async fn look(&self, key: ProcessKey, kept: Kept, look: &mut Look, say: &Say) {
         let Some(activity) = self.processes.activity(key) else { return };
         let now = self.clock.now();
         if activity.offset != look.offset {
@@ -582,14 +607,14 @@ impl Lives {
         }
         let silence = now.since(activity.last_output_at);
         // Who speaks a protocol asks in it, and shows no screen.
-        if launch.read_from.is_none()
+        if kept.read_from.is_none()
             && let Some(after) = JUDGED_AFTER.get(look.judged)
             && silence >= *after
         {
             look.judged += 1;
-            self.judge(key, launch, silence, look, say).await;
+            self.judge(key, kept.provider, silence, look, say).await;
         }
-        let Some(limit) = launch.silence else { return };
+        let Some(limit) = kept.silence else { return };
         if silence < limit || look.silent_until.is_some_and(|until| silence < until) {
             return;
         }
@@ -607,16 +632,16 @@ impl Lives {
     async fn judge(
         &self,
         key: ProcessKey,
-        launch: &Launch,
+        provider: Provider,
         silence: Duration,
         look: &mut Look,
         say: &Say,
     ) {
         let Ok(screen) = self.processes.screen(key.session, ROWS).await else { return };
-        match prompt::judge(&screen, launch.provider, silence) {
+        match prompt::judge(&screen, provider, silence) {
             Judged::Waiting(question) => {
-                if look.asks.as_ref() != Some(&question) {
-                    look.asks = Some(question.clone());
+                if look.asks.as_deref() != Some(&question) {
+                    look.asks = Some(Box::new(question.clone()));
                     say(Said::Word(LifeWord::Noticed(Notice::Waits(question))));
                 }
             }
@@ -660,7 +685,7 @@ impl Lives {
 
     /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
     /// keep it from being ended.
-    async fn obey(self: &Arc<Self>, key: ProcessKey, launch: &Launch, order: LifeOrder) {
+    async fn obey(self: &Arc<Self>, key: ProcessKey, kept: Kept, order: LifeOrder) {
         let done = match order {
             LifeOrder::End { how, reason } => {
                 let how = match how {
@@ -673,7 +698,7 @@ impl Lives {
             }
             LifeOrder::Type { text, by: _, asked_at } => {
                 let lives = Arc::clone(self);
-                let provider = launch.read_from.map_or(Provider::Raw, |_| launch.provider);
+                let provider = kept.read_from.map_or(Provider::Raw, |_| kept.provider);
                 self.tasks.spawn(move |_stop| async move {
                     let typed = lives.type_line(key, provider, &text, asked_at);
                     if let Err(err) = typed.await {
@@ -748,34 +773,4 @@ fn told(refused: &SandboxError) -> String {
         | SandboxError::BadConfig { .. }
         | SandboxError::Failed { .. } => refused.to_string(),
     }
-}
-
-/// What was seen of a life, since output last came.
-#[derive(Debug, Default)]
-struct Look {
-    offset: u64,
-    /// How many of [`JUDGED_AFTER`] have passed.
-    judged: usize,
-    /// The question that the Cortex was told of.
-    asks: Option<Question>,
-    /// Processor time when the silence was last looked at.
-    cpu: Option<Duration>,
-    /// Until when a silence is none.
-    silent_until: Option<Duration>,
-}
-
-impl Look {
-    /// Until the next one.
-    fn pause(&self) -> Duration {
-        match self.judged >= JUDGED_AFTER.len() && self.asks.is_none() {
-            true => QUIET_LOOK,
-            false => LOOK,
-        }
-    }
-}
-
-fn ticks(pause: Duration) -> tokio::time::Interval {
-    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    tick
 }

@@ -3,8 +3,8 @@
 //! It hears [`ToHive`] and says [`ToCortex`]. Work for an older epoch than it knows is dropped;
 //! an aborted effect's future is dropped, which kills what it started.
 
-mod letters;
 pub(crate) mod life;
+mod look;
 mod read;
 pub(crate) mod rooms;
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
-use overmind_core::command::{Launch, LifeEnded};
+use overmind_core::command::LifeEnded;
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
@@ -24,15 +24,15 @@ use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, M
 use overmind_core::process::ProcessKey;
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
-use overmind_core::time::Clock;
+use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
 use overmind_core::trace::SpanId;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use self::letters::Letters;
 use self::life::{Birth, Lives, Said, Say};
 use self::rooms::{Stays, Turn};
+use crate::letters::Letters;
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -63,6 +63,21 @@ struct Done {
     result: EffectResult,
     streamed: Vec<ModelDelta>,
     live: Vec<LivePiece>,
+}
+
+impl Done {
+    /// Of what says nothing while it is done.
+    fn of(result: EffectResult) -> Self {
+        Self { result, streamed: Vec::new(), live: Vec::new() }
+    }
+}
+
+/// A call of a tool.
+struct Call {
+    name: String,
+    args: Value,
+    bound: Option<Bound>,
+    definition: Option<String>,
 }
 
 #[derive(Debug)]
@@ -212,7 +227,7 @@ impl Hive {
         token: Option<String>,
         sessions: &Sessions,
     ) {
-        let stop = CancellationToken::new();
+        let stop = self.tasks.stopping().child_token();
         let assignment = {
             let mut sessions = lock(sessions);
             let Some(placed) = sessions.get_mut(&session) else {
@@ -231,14 +246,12 @@ impl Hive {
         }
         let about_room = matches!(effect.action, EffectAction::Room(_));
         let stays = self.stays.as_ref().filter(|_| about_room);
-        let turn = stays.map(|stays| stays.turn(session));
+        let turn = stays.map(|stays| Arc::new(stays.turn(session)));
         let (hive, sessions, id) = (Arc::clone(self), Arc::clone(sessions), effect.id);
-        self.tasks.spawn(|shutdown| async move {
-            let result = tokio::select! {
-                () = stop.cancelled() => None,
-                () = shutdown.cancelled() => None,
-                result = hive.act(&assignment, effect, token, turn.as_ref(), &sessions) => Some(result),
-            };
+        let work = self.act(assignment, effect, token, turn.clone(), &sessions);
+        self.tasks.spawn(|_shutdown| async move {
+            // It is cancelled by a shutdown, too.
+            let result = stop.run_until_cancelled(work).await;
             // Only now may another be done about the room: what was dropped is over.
             drop(turn);
             if let Some(placed) = lock(&sessions).get_mut(&session)
@@ -255,109 +268,118 @@ impl Hive {
         });
     }
 
-    /// Does one effect.
-    async fn act(
+    /// Does one effect. Each kind is a future of its own: whoever keeps a command for days holds
+    /// no room for a call.
+    fn act(
         self: &Arc<Self>,
-        assignment: &Assignment,
+        assignment: Arc<Assignment>,
         effect: Effect,
         token: Option<String>,
-        turn: Option<&Turn>,
+        turn: Option<Arc<Turn>>,
         sessions: &Sessions,
-    ) -> Done {
-        // A life is made ready first.
-        if let Some(at) = effect.not_before
-            && !matches!(effect.action, EffectAction::Live(_))
-        {
-            self.clock.sleep_until(at).await;
-        }
-        failpoint::point("hive.before_effect");
-        let began = Instant::now();
-        match effect.action {
-            EffectAction::Tool { name, args, class: _, bound, definition } => {
-                let gathered = Arc::new(LiveGathered::default());
-                let context = context(assignment, effect.id, gathered.sink());
-                // Boxed, as the others: whoever keeps a command for days holds no room for a call.
-                let outcome = Box::pin(async {
-                    match self.still_agreed(&context, &name, &args, bound).await {
-                        Ok(()) => {
-                            self.attest(assignment, &context, &name, sessions).await;
-                            let call = match &definition {
-                                Some(known) => {
-                                    self.tools.call_defined(&context, &name, &args, known)
-                                }
-                                None => self.tools.call(&context, &name, &args),
-                            };
-                            self.listening(assignment, effect.id, &gathered, call).await
-                        }
-                        Err(stale) => stale,
-                    }
-                })
-                .await;
-                Done {
-                    result: EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) },
-                    streamed: Vec::new(),
-                    live: gathered.rest(),
-                }
+    ) -> Fut<'static, Done> {
+        let (hive, Effect { id, step: _, not_before, action }) = (Arc::clone(self), effect);
+        match action {
+            // A life is made ready before its time.
+            EffectAction::Live(launch) => {
+                let birth = Box::new(Birth { launch, token, not_before });
+                Box::pin(async move { hive.live(&assignment, id, birth).await })
             }
-            EffectAction::Model(mut request) => {
-                request.traceparent =
-                    assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect.id)));
-                let (reply, streamed) = Box::pin(self.ask(assignment, effect.id, &request)).await;
+            EffectAction::Tool { name, args, class: _, bound, definition } => {
+                let sessions = Arc::clone(sessions);
+                Box::pin(async move {
+                    hive.due(not_before).await;
+                    let call = Call { name, args, bound, definition };
+                    hive.call(&assignment, id, call, &sessions).await
+                })
+            }
+            EffectAction::Model(mut request) => Box::pin(async move {
+                hive.due(not_before).await;
+                let began = Instant::now();
+                request.traceparent = assignment.trail.map(|trail| trail.at(SpanId::of_effect(id)));
+                let (reply, streamed) = hive.ask(&assignment, id, &request).await;
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
-            }
-            EffectAction::Live(launch) => {
-                let birth = Birth { token, not_before: effect.not_before };
-                let end = Box::pin(self.live(assignment, effect.id, &launch, birth)).await;
-                Done { result: EffectResult::Lived(end), streamed: Vec::new(), live: Vec::new() }
-            }
-            EffectAction::Room(act) => {
-                let report = self.room(assignment, effect.id, act, turn).await;
-                Done { result: EffectResult::Room(report), streamed: Vec::new(), live: Vec::new() }
-            }
-            EffectAction::Bind { name, args, files, policy } => {
-                let context = context(assignment, effect.id, LiveSink::default());
-                let hash = self.tools.bind(&context, &name, &args, &files, &policy).await;
-                let result = EffectResult::Bound { hash };
-                Done { result, streamed: Vec::new(), live: Vec::new() }
-            }
+            }),
+            EffectAction::Room(act) => Box::pin(async move {
+                hive.due(not_before).await;
+                let report = hive.room(&assignment, id, act, turn.as_deref()).await;
+                Done::of(EffectResult::Room(report))
+            }),
+            EffectAction::Bind { name, args, files, policy } => Box::pin(async move {
+                hive.due(not_before).await;
+                let context = context(&assignment, id, LiveSink::default());
+                let hash = hive.tools.bind(&context, &name, &args, &files, &policy).await;
+                Done::of(EffectResult::Bound { hash })
+            }),
         }
     }
 
-    /// Keeps a command alive, and sends on what is to be said of it meanwhile.
-    async fn live(
-        self: &Arc<Self>,
+    /// Waits until an effect may begin.
+    async fn due(&self, not_before: Option<Timestamp>) {
+        if let Some(at) = not_before {
+            self.clock.sleep_until(at).await;
+        }
+        failpoint::point("hive.before_effect");
+    }
+
+    /// Calls a tool, unless what a human agreed to is not what would be called.
+    async fn call(
+        &self,
         assignment: &Assignment,
         effect: EffectId,
-        launch: &Launch,
-        birth: Birth,
-    ) -> LifeEnded {
-        let Some(lives) = self.lives.clone() else {
+        call: Call,
+        sessions: &Sessions,
+    ) -> Done {
+        let Call { name, args, bound, definition } = call;
+        let began = Instant::now();
+        let gathered = Arc::new(LiveGathered::default());
+        let context = context(assignment, effect, gathered.sink());
+        let outcome = match self.still_agreed(&context, &name, &args, bound).await {
+            Ok(()) => {
+                self.attest(assignment, &context, &name, sessions).await;
+                let call = match &definition {
+                    Some(known) => self.tools.call_defined(&context, &name, &args, known),
+                    None => self.tools.call(&context, &name, &args),
+                };
+                self.listening(assignment, effect, &gathered, call).await
+            }
+            Err(stale) => stale,
+        };
+        let result = EffectResult::Tool { outcome, latency_ms: millis(began.elapsed()) };
+        Done { result, streamed: Vec::new(), live: gathered.rest() }
+    }
+
+    /// Keeps a command alive, and sends on what is to be said of it meanwhile.
+    async fn live(&self, assignment: &Assignment, effect: EffectId, birth: Box<Birth>) -> Done {
+        failpoint::point("hive.before_effect");
+        let Some(lives) = &self.lives else {
             let reason = "this hive runs no commands".to_owned();
-            return LifeEnded::lost(reason, self.clock.now());
+            let end = LifeEnded::lost(reason, self.clock.now());
+            return Done::of(EffectResult::Lived(end));
         };
         // Words leave in their order, and all of them before the report of the end.
         let said = Arc::new(Letters::default());
         let words = Arc::clone(&said);
         let say: Say = Arc::new(move |word| words.put(word));
-        let (session, epoch) = (assignment.session, assignment.epoch);
-        let life = lives.live(assignment, effect, launch, birth, &say);
+        let life = lives.live(assignment, effect, birth, &say);
         tokio::pin!(life);
         loop {
             tokio::select! {
                 biased;
-                word = said.next() => self.pass_on(session, epoch, effect, word).await,
+                word = said.next() => Box::pin(self.pass_on(assignment, effect, word)).await,
                 end = &mut life => {
                     while let Some(word) = said.take() {
-                        self.pass_on(session, epoch, effect, word).await;
+                        Box::pin(self.pass_on(assignment, effect, word)).await;
                     }
-                    return end;
+                    return Done::of(EffectResult::Lived(end));
                 }
             }
         }
     }
 
-    async fn pass_on(&self, session: SessionId, epoch: u32, effect: EffectId, said: Said) {
+    async fn pass_on(&self, assignment: &Assignment, effect: EffectId, said: Said) {
+        let (session, epoch) = (assignment.session, assignment.epoch);
         match said {
             Said::Word(word) => self.say(ToCortex::Life { session, epoch, effect, word }).await,
             Said::Attested(attested) => {
@@ -584,6 +606,21 @@ fn millis(elapsed: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn size<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn who_keeps_a_life_for_days_holds_little() {
+        // There are thousands of them; what is awaited once or seldom is boxed.
+        let living = size(
+            |hive: Arc<Hive>, of: Arc<Assignment>, id: EffectId, birth: Box<Birth>| async move {
+                hive.live(&of, id, birth).await
+            },
+        );
+        assert!(living <= 1200, "{living} bytes");
+    }
 
     #[test]
     fn pieces_are_joined_and_end_at_white_space() {

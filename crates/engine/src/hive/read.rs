@@ -4,8 +4,9 @@
 //! goes on. So nothing is told twice or never, whatever is killed in between; and a program that
 //! writes faster than it is read is held up by nobody.
 
-use overmind_core::command::{Launch, LifeWord};
+use overmind_core::command::LifeWord;
 use overmind_core::ids::SessionId;
+use overmind_core::process::prompt::Provider;
 use overmind_core::process::provider::{Fact, MAX_LINE, Reader};
 use overmind_core::process::{PieceReader, ProcessError, ProcessKey, Processes};
 
@@ -16,7 +17,7 @@ const AT_ONCE: u64 = 512 << 10;
 
 /// The place in a log that has been read up to. Of a command that says nothing to be read: none.
 #[derive(Debug)]
-pub(super) struct Reading(Option<Open>);
+pub(super) struct Reading(Option<Box<Open>>);
 
 #[derive(Debug)]
 struct Open {
@@ -29,12 +30,14 @@ struct Open {
 }
 
 impl Reading {
-    pub(super) fn of(launch: &Launch) -> Self {
-        Self(launch.read_from.map(|from| Open {
-            reader: Reader::new(launch.provider, from),
-            pieces: None,
-            facts: Vec::new(),
-            failed: false,
+    pub(super) fn of(provider: Provider, from: Option<u64>) -> Self {
+        Self(from.map(|from| {
+            Box::new(Open {
+                reader: Reader::new(provider, from),
+                pieces: None,
+                facts: Vec::new(),
+                failed: false,
+            })
         }))
     }
 

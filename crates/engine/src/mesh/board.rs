@@ -157,7 +157,7 @@ impl Cortex {
     }
 
     /// The whole of one write: at most one at a time for a key.
-    async fn board_write(
+    pub(super) async fn board_write(
         &self,
         who: Who,
         key: Key,
@@ -224,7 +224,7 @@ impl Cortex {
         unreachable!("the last attempt returns")
     }
 
-    async fn board_remove(
+    pub(super) async fn board_remove(
         &self,
         who: Who,
         key: Key,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{BoardEntry, Mesh, MeshAct, MeshError};
-use overmind_core::trace::SpanId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::artifacts::ArtifactDraft;
 use super::board::BoardWrite;
 use super::letters::LetterDraft;
 use super::postmaster::told;
@@ -173,9 +173,7 @@ impl Engine {
                 Ok(json!({"count": shown.len(), "agents": shown}))
             }
             MeshAct::Spawn(wish) => {
-                let trail = self.trail_of(session).await?;
-                let trace = trail.map(|trail| trail.at(SpanId::of_effect(effect)));
-                let done = self.spawn_as(&who, wish, Some(effect), trace).await?;
+                let done = self.spawn_as(&who, wish, Some(effect)).await?;
                 Ok(json!({
                     "spawned": true, "agent_id": done.agent, "role": done.role,
                     "run_id": done.session.id, "name": done.session.name,
@@ -189,6 +187,16 @@ impl Engine {
             MeshAct::Answer { question, wait_seconds } => {
                 let wait = Duration::from_secs(wait_seconds.min(30));
                 self.read_answer(session, question, wait).await
+            }
+            MeshAct::SaveArtifact { name, content, media_type } => {
+                let draft = ArtifactDraft { name, content, media_type };
+                self.artifact_saved_by_tool(who, session, effect, draft).await
+            }
+            MeshAct::ListArtifacts { of, limit, after } => {
+                self.artifacts_listed(&who, session, of, limit, after).await
+            }
+            MeshAct::ReadArtifact { of, name, offset, base64 } => {
+                self.artifact_read(&who, session, of, &name, (offset, base64)).await
             }
             MeshAct::CostLeft => self.cost_left(session).await,
             MeshAct::History { agent } => {

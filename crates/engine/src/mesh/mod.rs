@@ -5,6 +5,7 @@
 //! copy of what the store holds, or a count of it; a restart loses nothing.
 
 mod acl;
+mod artifacts;
 pub(crate) mod ask;
 mod board;
 mod door;
@@ -26,6 +27,7 @@ use overmind_core::time::Timestamp;
 use serde_json::Value;
 
 pub use self::acl::{AclEntry, Effective};
+pub use self::artifacts::{ArtifactDraft, ArtifactOpened, ArtifactSaved};
 pub use self::board::{BoardFound, BoardWrite};
 pub use self::door::MeshDoor;
 pub use self::inform::MeshAgent;
@@ -56,6 +58,7 @@ pub(crate) struct MeshState {
     /// Neither a session's agent nor its parent ever changes.
     lines: Mutex<HashMap<SessionId, Line>>,
     pub(crate) questions: ask::Questions,
+    saving: artifacts::Saving,
     /// Held over counting children and starting one.
     spawning: tokio::sync::Mutex<()>,
 }

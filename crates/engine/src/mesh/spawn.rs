@@ -6,7 +6,6 @@ use overmind_core::ids::EffectId;
 use overmind_core::mesh::{MAX_CHILDREN, MAX_SPAWN_DEPTH, MeshSpawn};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::store::{Page, SessionFilter};
-use overmind_core::trace::Traceparent;
 
 use super::Who;
 use crate::Engine;
@@ -45,7 +44,7 @@ impl Engine {
         wish: MeshSpawn,
     ) -> Result<Spawned, EngineError> {
         let who = self.who(by, given).await?;
-        self.spawn_as(&who, wish, None, by.trace).await
+        self.spawn_as(&who, wish, None).await
     }
 
     pub(super) async fn spawn_as(
@@ -53,7 +52,6 @@ impl Engine {
         who: &Who,
         wish: MeshSpawn,
         effect: Option<EffectId>,
-        trace: Option<Traceparent>,
     ) -> Result<Spawned, EngineError> {
         for (field, text) in
             [("role", &wish.role), ("agent", wish.agent.as_ref().unwrap_or(&wish.role))]
@@ -84,7 +82,7 @@ impl Engine {
         };
         let name = who.session.map_or_else(|| who.name.clone(), |id| id.to_string());
         let mut as_operator = Caller::new(name, Rights::Role(Role::Operator));
-        as_operator.trace = trace;
+        as_operator.trace = wish.trace;
         let key = effect.map(|effect| (effect.to_string(), [0; 32]));
         let (agent, ttl) = match there {
             Some(agent) => {

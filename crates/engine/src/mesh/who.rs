@@ -32,6 +32,11 @@ pub(crate) struct Who {
 }
 
 impl Who {
+    /// The same rights, and another name in the log.
+    pub(super) fn in_name_of(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
     /// Refuses callers that are no agent.
     pub(crate) fn agent(&self) -> Result<AgentId, EngineError> {
         self.agent.ok_or_else(|| {

@@ -214,11 +214,11 @@ impl Engine {
         let row = self.find_session(session).await?;
         let Spec { agent, trace, .. } = self.spec_of(session).await?;
         let trail = Trail::of_session(session, trace, self.cortex.config.traced);
-        let models = match agent.command {
+        let models = match &agent.command {
             Some(command) if command.models.is_empty() => None,
-            Some(command) => Some(command.models.into()),
+            Some(command) => Some(command.models.as_slice().into()),
             // A session of our own loop has its one model.
-            None => Some([agent.model].into()),
+            None => Some([agent.model.clone()].into()),
         };
         let agent = Some(row.agent);
         Ok(Party { session: Some(session), agent, colony: row.colony, models, trail })

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use overmind_core::budget::{Ask, Asked, CallRecord, Content, Ended, Spend};
 use overmind_core::model::{Models, Usage};
-use overmind_core::relay::{Answer, Call, Cut, Dialect, Endpoint, Hop, Pieces, Refusal};
+use overmind_core::relay::{Answer, Call, CallError, Cut, Dialect, Endpoint, Hop, Pieces, Refusal};
 use overmind_core::trace::Traceparent;
 
 use crate::Engine;
@@ -94,6 +94,7 @@ impl Tab {
         record.total_ms = ms(self.began);
         record.request = self.seen.request;
         record.asked = self.seen.asked;
+        record.ending.error = Some(CallError::new(refusal.kind.as_str(), &refusal.message));
         self.hold.end(None, record);
     }
 
@@ -165,18 +166,18 @@ impl RelayedBody {
                 Some(Ok(bytes))
             }
             Ok(None) => {
-                self.settle(Ended::Completed);
+                self.settle(Ended::Completed, None);
                 None
             }
             Err(cut) => {
                 tracing::info!(why = %cut, "the answer to a model call broke off");
-                self.settle(Ended::Cut);
+                self.settle(Ended::Cut, Some(&cut));
                 Some(Err(cut))
             }
         }
     }
 
-    fn settle(&mut self, ended: Ended) {
+    fn settle(&mut self, ended: Ended, cut: Option<&Cut>) {
         let Some(open) = self.open.take() else { return };
         let Open { tab, hop, status, first_byte_ms } = *open;
         let Tab { models, ask, hold, seen, began } = tab;
@@ -192,6 +193,13 @@ impl RelayedBody {
         if seen.capture > 0 {
             record.response = Some(std::mem::take(&mut self.said).content());
         }
+        let mut tally = self.pieces.tally();
+        record.ending = std::mem::take(&mut tally.ending);
+        if let Some(cut) = cut
+            && record.ending.error.is_none()
+        {
+            record.ending.error = Some(CallError::new(ended.as_str(), &cut.why));
+        }
         if status >= 400 {
             record.ended = Ended::Failed;
             hold.end(None, record);
@@ -201,7 +209,6 @@ impl RelayedBody {
             hold.end(Some(Spend::NONE), record);
             return;
         }
-        let mut tally = self.pieces.tally();
         if tally.usage.is_none() && tally.said_bytes == 0 {
             // Nothing was told and nothing understood: what passed is what there is to go by.
             tally.said_bytes = self.passed;
@@ -225,7 +232,7 @@ impl Drop for RelayedBody {
         // Whoever has all that the head promised, or the last figures, does not ask for more.
         let whole =
             self.length.is_some_and(|length| self.passed >= length) || self.pieces.tally().is_final;
-        self.settle(if whole { Ended::Completed } else { Ended::Cancelled });
+        self.settle(if whole { Ended::Completed } else { Ended::Cancelled }, None);
     }
 }
 

@@ -3,158 +3,22 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::attest::{Attestation, AttestationRef, Attested};
 use overmind_core::command::CommandSpec;
 use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
 use overmind_core::ids::SessionId;
-use overmind_core::process::prompt::Screen;
-use overmind_core::process::{
-    Activity, Adopted, AttachOptions, Attachment, End, Ended, EndedBy, ExitStatus, LogQuery,
-    LogReader, NoteKind, PieceReader, ProcessError, ProcessExit, ProcessKey, ProcessSpec,
-    ProcessUser, Processes, Started, TerminalSize, Usage,
-};
+use overmind_core::process::ProcessUser;
 use overmind_core::row::{Role, SessionStatus};
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::session::SANDBOX_ATTESTED;
-use overmind_core::time::Timestamp;
 use overmind_engine::request::{AgentDraft, AgentPatch, SessionDraft};
 use overmind_engine::{Caller, EngineError, Rights};
+use overmind_testkit::processes::FakeProcesses;
 use overmind_testkit::store_conformance::attestation;
 
 use crate::world::World;
-
-const AT: Timestamp = Timestamp::from_micros(1);
-
-/// Processes that end at once and well. It remembers what was started.
-#[derive(Debug, Default)]
-struct FakeProcesses(Mutex<Vec<ProcessSpec>>);
-
-impl FakeProcesses {
-    fn started(&self) -> Vec<ProcessSpec> {
-        self.0.lock().expect("no test panics here").clone()
-    }
-}
-
-fn never<T>(key: ProcessKey) -> Fut<'static, Result<T, ProcessError>> {
-    Box::pin(async move { Err(ProcessError::NotAlive(key)) })
-}
-
-fn no_log<T>(session: SessionId) -> Fut<'static, Result<T, ProcessError>> {
-    Box::pin(async move { Err(ProcessError::Log { session, reason: "a fake".to_owned() }) })
-}
-
-impl Processes for FakeProcesses {
-    fn start(&self, spec: ProcessSpec) -> Fut<'_, Result<Started, ProcessError>> {
-        let key = spec.key;
-        self.0.lock().expect("no test panics here").push(spec);
-        Box::pin(async move { Ok(Started { key, pid: 7, at: AT, offset: 0 }) })
-    }
-
-    fn adopt_all(&self) -> Fut<'_, Result<Vec<Adopted>, ProcessError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn end(&self, key: ProcessKey, _: End, _: Option<String>) -> Fut<'_, Result<(), ProcessError>> {
-        never(key)
-    }
-
-    fn signal(&self, key: ProcessKey, _: i32) -> Fut<'_, Result<(), ProcessError>> {
-        never(key)
-    }
-
-    fn write(&self, key: ProcessKey, _: Vec<u8>, _: Duration) -> Fut<'_, Result<(), ProcessError>> {
-        never(key)
-    }
-
-    fn close_input(&self, key: ProcessKey) -> Fut<'_, Result<(), ProcessError>> {
-        never(key)
-    }
-
-    fn resize(&self, key: ProcessKey, _: TerminalSize) -> Fut<'_, Result<(), ProcessError>> {
-        never(key)
-    }
-
-    fn note(
-        &self,
-        session: SessionId,
-        _: NoteKind,
-        _: String,
-    ) -> Fut<'_, Result<(), ProcessError>> {
-        no_log(session)
-    }
-
-    fn usage(&self, key: ProcessKey) -> Fut<'_, Result<Usage, ProcessError>> {
-        never(key)
-    }
-
-    fn usages(
-        &self,
-        _: Vec<ProcessKey>,
-    ) -> Fut<'_, Result<Vec<(ProcessKey, Usage)>, ProcessError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn activity(&self, _: ProcessKey) -> Option<Activity> {
-        None
-    }
-
-    fn ended(&self, _: ProcessKey) -> Fut<'_, Result<Ended, ProcessError>> {
-        Box::pin(async {
-            Ok(Ended::Exited(ProcessExit {
-                status: ExitStatus::Code(0),
-                by: EndedBy::Itself,
-                started_at: AT,
-                ended_at: AT,
-                user: Duration::ZERO,
-                system: Duration::ZERO,
-                max_resident_bytes: 0,
-                leftovers: 0,
-                survivors: 0,
-                offset: 0,
-            }))
-        })
-    }
-
-    fn acknowledge(&self, _: ProcessKey) -> Fut<'_, Result<(), ProcessError>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn log(
-        &self,
-        session: SessionId,
-        _: LogQuery,
-    ) -> Fut<'_, Result<Box<dyn LogReader>, ProcessError>> {
-        no_log(session)
-    }
-
-    fn pieces(
-        &self,
-        session: SessionId,
-        _: u64,
-        _: bool,
-    ) -> Fut<'_, Result<Box<dyn PieceReader>, ProcessError>> {
-        no_log(session)
-    }
-
-    fn screen(&self, session: SessionId, _: u16) -> Fut<'_, Result<Screen, ProcessError>> {
-        no_log(session)
-    }
-
-    fn attach(
-        &self,
-        key: ProcessKey,
-        _: AttachOptions,
-    ) -> Fut<'_, Result<Box<dyn Attachment>, ProcessError>> {
-        never(key)
-    }
-
-    fn forget(&self, _: SessionId) -> Fut<'_, Result<(), ProcessError>> {
-        Box::pin(async { Ok(()) })
-    }
-}
 
 /// Answers what it was made with. It remembers what it was asked.
 #[derive(Debug)]
@@ -219,7 +83,7 @@ fn boxed(draft: &mut AgentDraft, command: CommandSpec) {
 
 #[tokio::test]
 async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_before() {
-    let (processes, attested) = (Arc::new(FakeProcesses::default()), namespace(None));
+    let (processes, attested) = (FakeProcesses::brief(), namespace(None));
     let enclosures = FakeEnclosures::new(Ok(Arc::clone(&attested)));
     let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
     let granted = command(|command| {
@@ -238,7 +102,7 @@ async fn what_the_enclosure_answers_is_started_and_its_measurement_is_told_befor
     assert_eq!((plan.workspace, plan.terminal), (world.dir.path().to_owned(), true));
     assert_eq!((plan.read, plan.network), (vec!["/opt/node".into()], Network::None));
 
-    let spec = processes.started().remove(0);
+    let spec = processes.started.lock().unwrap().remove(0);
     assert!(spec.enclosed);
     assert_eq!(spec.argv, ["launcher", "serve", "now"]);
     assert_eq!(spec.cwd, PathBuf::from("/elsewhere"));
@@ -276,7 +140,7 @@ async fn a_refusal_ends_the_run_in_words_and_nothing_is_started() {
         (Some(with as Arc<dyn Enclose>), "no namespaces here; to do: allow them"),
         (None, "puts no sandbox around a command"),
     ] {
-        let processes = Arc::new(FakeProcesses::default());
+        let processes = FakeProcesses::brief();
         let world = World::with_commands(processes.clone(), enclosures).await;
         let agent = world.agent("m", |draft| boxed(draft, command(|_| ()))).await;
         let run = world.run(&agent, "").await;
@@ -284,14 +148,14 @@ async fn a_refusal_ends_the_run_in_words_and_nothing_is_started() {
         assert_eq!((row.status, row.attestation), (SessionStatus::Failed, None));
         let error = row.error.expect("it failed").to_string();
         assert!(error.contains(words), "{error}");
-        assert_eq!(processes.started(), [], "nothing weaker either");
+        assert_eq!(*processes.started.lock().unwrap(), [], "nothing weaker either");
         world.check(&[run]).await;
     }
 }
 
 #[tokio::test]
 async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
-    let processes = Arc::new(FakeProcesses::default());
+    let processes = FakeProcesses::brief();
     let enclosures = FakeEnclosures::new(Ok(namespace(None)));
     let world = World::with_commands(processes.clone(), Some(enclosures.clone())).await;
     let open = world
@@ -330,7 +194,7 @@ async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
 
 #[tokio::test]
 async fn paths_of_the_host_are_an_admins_to_grant() {
-    let world = World::with_commands(Arc::new(FakeProcesses::default()), None).await;
+    let world = World::with_commands(FakeProcesses::brief(), None).await;
     let operator = Caller { rights: Rights::Role(Role::Operator), ..Caller::admin() };
     let draft = |name: &str, read: &[&str]| {
         let read = read.iter().map(PathBuf::from).collect();

@@ -1,5 +1,6 @@
 //! The engine over the real SQLite store, with tools and models that do what each test says.
 
+mod artifacts;
 mod attested;
 mod budgets;
 mod canaries;

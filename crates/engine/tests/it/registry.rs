@@ -172,6 +172,7 @@ async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
         let run = world.run(&agent, "x").await;
         world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
         let token = world.engine.session_token(run, 1);
+        let once = tokio::sync::Notify::new();
         let in_use = async {
             let mut used = 0;
             loop {
@@ -182,7 +183,10 @@ async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
                     assert!(!good, "it opened something after its session's end");
                     return used;
                 }
-                used += u32::from(good);
+                if good {
+                    used += 1;
+                    once.notify_one();
+                }
             }
         };
         let end = async {
@@ -190,6 +194,8 @@ async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
             for _ in 0..50 {
                 assert!(world.engine.authenticate(&token).await.is_ok());
             }
+            // By both, before it ends.
+            once.notified().await;
             world.engine.session_cancel(&world.by, run).await.unwrap();
             assert!(world.engine.authenticate(&token).await.is_err());
         };

@@ -5,6 +5,7 @@
 //! can help, until one has answered. From then on the caller has its bytes as they come.
 
 mod body;
+mod document;
 mod lanes;
 mod scan;
 mod scripted;
@@ -19,7 +20,8 @@ use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::model::Usage;
 use overmind_core::relay::{
-    Answer, Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, head,
+    Answer, Call, CallError, Dialect, Ending, Endpoint, Hop, Offered, Refusal, RefusalKind,
+    Upstreams, Worst, head,
 };
 use serde_json::Value;
 
@@ -375,7 +377,7 @@ impl Gateway {
             response: None,
             ready: VecDeque::new(),
             shape: Shape::AsItIs,
-            meter: Meter::Blind,
+            meter: Meter::Blind(Box::default()),
             idle,
             until,
             provider: hop.provider.clone(),
@@ -476,6 +478,8 @@ impl Gateway {
             return Err(Miss::Refused { refusal, again: true });
         }
         let mut bytes = without_keys(bytes, &self.secrets());
+        let ending = Ending { error: CallError::read(&bytes), ..Ending::default() };
+        body.meter = Meter::Blind(Box::new(ending));
         if hop.endpoint.dialect() != call.endpoint.dialect() {
             bytes = translate::error(call.endpoint.dialect(), status, &bytes).into();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

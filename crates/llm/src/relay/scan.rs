@@ -1,30 +1,33 @@
 //! Figures of an answer, read as it passes.
 //!
 //! An answer as one JSON document is followed byte by byte, without a tree and without keeping more
-//! than the two values that are wanted. A stream is followed line by line.
+//! than the few values that are wanted: see [`Document`]. A stream is followed line by line.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 use overmind_core::model::Usage;
-use overmind_core::relay::{Endpoint, Tally};
+use overmind_core::relay::ending::{self, MAX_CHOICES};
+use overmind_core::relay::{CallError, Ending, Endpoint, Tally};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Longest value that is kept: figures are short.
-const MAX_VALUE: usize = 16 * 1024;
+use super::document::Document;
+
 /// Longest line of a stream that is read; figures come on short ones, but for the last one of
 /// Responses, which holds the whole answer.
 const MAX_LINE: usize = 16 << 20;
+/// Longest event that is looked through for an error when it is none that we know.
+const MAX_ERROR: usize = 64 << 10;
 
 /// Reads what passes.
 #[derive(Debug)]
 pub(crate) enum Meter {
     Stream(Lines),
     Whole(Document),
-    /// Nothing is read: an error, or packed bytes.
-    Blind,
+    /// Nothing is read: packed bytes, or an error, of which all is known.
+    Blind(Box<Ending>),
 }
 
 impl Meter {
@@ -39,7 +42,7 @@ impl Meter {
         match self {
             Self::Stream(lines) => lines.feed(bytes),
             Self::Whole(document) => document.feed(bytes),
-            Self::Blind => {}
+            Self::Blind(_) => {}
         }
     }
 
@@ -47,7 +50,7 @@ impl Meter {
         match self {
             Self::Stream(lines) => lines.tally.clone(),
             Self::Whole(document) => document.tally(),
-            Self::Blind => Tally::default(),
+            Self::Blind(ending) => Tally { ending: (**ending).clone(), ..Tally::default() },
         }
     }
 }
@@ -107,6 +110,11 @@ struct Seen<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow, default)]
     choices: Option<Vec<Choice<'a>>>,
+    // What only says more is taken as it is: an odd value here is not to cost the figures.
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -115,6 +123,28 @@ struct Inner<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     usage: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    incomplete_details: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    output: Option<&'a RawValue>,
+}
+
+/// An item of an answer of Responses.
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+}
+
+/// The end of a message.
+#[derive(Deserialize)]
+struct Stopped<'a> {
+    #[serde(borrow, default)]
+    stop_reason: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +153,30 @@ struct Choice<'a> {
     delta: Option<&'a RawValue>,
     #[serde(borrow, default)]
     finish_reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    index: Option<&'a RawValue>,
+}
+
+/// Why an answer of Responses ended: `how` is the last word of its event or its status.
+pub(super) fn response_end(how: &str, why: Option<&str>, calls: bool) -> &'static str {
+    match (how, why) {
+        ("completed", _) if calls => "tool_calls",
+        ("completed", _) => "stop",
+        ("incomplete", Some("content_filter")) => "content_filter",
+        ("incomplete", _) => "length",
+        ("failed", _) => "error",
+        ("cancelled", _) => "cancelled",
+        _ => "",
+    }
+}
+
+/// Whether an item of Responses asks the caller to do something.
+pub(super) fn is_call(kind: &str) -> bool {
+    matches!(kind, "function_call" | "custom_tool_call" | "local_shell_call" | "computer_call")
+}
+
+fn text_of(raw: &RawValue) -> Option<Cow<'_, str>> {
+    serde_json::from_str(raw.get()).ok()
 }
 
 /// Reads a stream of events.
@@ -173,9 +227,13 @@ impl Lines {
         let Ok(seen) = serde_json::from_slice::<Seen<'_>>(data) else {
             // Whatever it is, it was sent, and something may be billed for it.
             self.tally.said_bytes += u64::try_from(data.len()).unwrap_or(0);
+            if data.len() <= MAX_ERROR && self.tally.ending.error.is_none() {
+                self.tally.ending.error = CallError::read(data);
+            }
             return;
         };
         let inner = seen.message.as_ref().or(seen.response.as_ref());
+        self.ending(&seen, inner);
         if self.tally.model.is_none() {
             let model = seen.model.as_ref().or_else(|| inner.and_then(|i| i.model.as_ref()));
             self.tally.model = model.filter(|name| name.len() <= 256).map(|name| name.to_string());
@@ -208,6 +266,50 @@ impl Lines {
             ),
         };
     }
+
+    /// What the event says of the answer's end. Most say nothing.
+    fn ending(&mut self, seen: &Seen<'_>, inner: Option<&Inner<'_>>) {
+        let ending = &mut self.tally.ending;
+        if ending.id.is_none() {
+            let id = inner.and_then(|inner| inner.id).or(seen.id).and_then(text_of);
+            ending.id = id.and_then(|id| Some(ending::word(&id)?.to_owned()));
+        }
+        if let Some(error) = seen.error.or_else(|| inner.and_then(|inner| inner.error)) {
+            let error = serde_json::from_str(error.get()).ok();
+            ending.error = error.and_then(|error| CallError::of(&error)).or(ending.error.take());
+        }
+        for choice in seen.choices.iter().flatten() {
+            let Some(why) = choice.finish_reason.as_deref().and_then(ending::finish) else {
+                continue;
+            };
+            let at = choice.index.and_then(|at| at.get().parse().ok()).unwrap_or(0_usize);
+            if at < MAX_CHOICES {
+                // One that is not there yet ends later, or never.
+                ending.finish.resize(ending.finish.len().max(at + 1), Cow::Borrowed(""));
+                ending.finish[at] = why;
+            }
+        }
+        let why = match (seen.kind.as_deref(), inner) {
+            (Some("message_delta"), _) => {
+                let delta = seen.delta.map(RawValue::get).unwrap_or_default();
+                serde_json::from_str::<Stopped<'_>>(delta)
+                    .ok()
+                    .and_then(|stopped| stopped.stop_reason.as_deref().and_then(ending::finish))
+            }
+            (Some(kind), Some(inner)) => kind.strip_prefix("response.").and_then(|how| {
+                let items = inner.output.map(RawValue::get).unwrap_or_default();
+                let items = serde_json::from_str::<Vec<Item<'_>>>(items).unwrap_or_default();
+                let calls = items.iter().any(|item| item.kind.as_deref().is_some_and(is_call));
+                let details = inner.incomplete_details.map(RawValue::get).unwrap_or_default();
+                let details = serde_json::from_str::<Value>(details).unwrap_or_default();
+                ending::finish(response_end(how, details["reason"].as_str(), calls))
+            }),
+            _ => None,
+        };
+        if let Some(why) = why {
+            ending.finish = vec![why];
+        }
+    }
 }
 
 impl Seen<'_> {
@@ -231,131 +333,6 @@ impl Seen<'_> {
                 .sum()
         });
         u64::try_from(all.sum::<usize>()).unwrap_or(u64::MAX)
-    }
-}
-
-/// Follows a JSON document and keeps the values of `usage` and `model` at its top.
-#[derive(Debug)]
-pub(crate) struct Document {
-    endpoint: Endpoint,
-    depth: u32,
-    in_string: bool,
-    escaped: bool,
-    /// At the top, where a name may come; else a value is due.
-    name_next: bool,
-    /// The text of the name that is being read, or was read last.
-    name: Vec<u8>,
-    reading_name: bool,
-    /// The value that is being kept.
-    keeping: Option<Wanted>,
-    value: Vec<u8>,
-    usage: Option<Value>,
-    model: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Usage,
-    Model,
-}
-
-impl Document {
-    fn new(endpoint: Endpoint) -> Self {
-        Self {
-            endpoint,
-            depth: 0,
-            in_string: false,
-            escaped: false,
-            name_next: false,
-            name: Vec::new(),
-            reading_name: false,
-            keeping: None,
-            value: Vec::new(),
-            usage: None,
-            model: None,
-        }
-    }
-
-    fn feed(&mut self, bytes: &[u8]) {
-        let mut at = 0;
-        while at < bytes.len() {
-            // Within texts that nobody wants, from quote to quote.
-            if self.in_string && !self.escaped && !self.reading_name && self.keeping.is_none() {
-                match memchr2(b'"', b'\\', &bytes[at..]) {
-                    None => return,
-                    Some(skip) => at += skip,
-                }
-            }
-            self.byte(bytes[at]);
-            at += 1;
-        }
-    }
-
-    fn byte(&mut self, byte: u8) {
-        if self.keeping.is_some() {
-            let ends = !self.in_string && self.depth == 1 && matches!(byte, b',' | b'}');
-            if ends {
-                self.kept();
-            } else if self.value.len() < MAX_VALUE {
-                self.value.push(byte);
-            } else {
-                self.keeping = None;
-            }
-        }
-        if self.in_string {
-            if self.escaped {
-                self.escaped = false;
-            } else if byte == b'\\' {
-                self.escaped = true;
-            } else if byte == b'"' {
-                self.in_string = false;
-                self.reading_name = false;
-            } else if self.reading_name && self.name.len() < 64 {
-                self.name.push(byte);
-            }
-            return;
-        }
-        match byte {
-            b'"' => {
-                self.in_string = true;
-                if self.depth == 1 && self.name_next {
-                    self.reading_name = true;
-                    self.name.clear();
-                }
-            }
-            b'{' | b'[' => {
-                self.depth += 1;
-                self.name_next = self.depth == 1 && byte == b'{';
-            }
-            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-            b',' if self.depth == 1 => self.name_next = true,
-            b':' if self.depth == 1 && self.name_next => {
-                self.name_next = false;
-                self.keeping = match self.name.as_slice() {
-                    b"usage" => Some(Wanted::Usage),
-                    b"model" => Some(Wanted::Model),
-                    _ => None,
-                };
-                self.value.clear();
-            }
-            _ => {}
-        }
-    }
-
-    fn kept(&mut self) {
-        let value = serde_json::from_slice::<Value>(&self.value).ok();
-        match (self.keeping.take(), value) {
-            (Some(Wanted::Usage), Some(value @ Value::Object(_))) => self.usage = Some(value),
-            (Some(Wanted::Model), Some(Value::String(name))) if name.len() <= 256 => {
-                self.model = Some(name);
-            }
-            _ => {}
-        }
-    }
-
-    fn tally(&self) -> Tally {
-        let usage = self.usage.as_ref().and_then(|usage| usage_of(self.endpoint, usage));
-        Tally { is_final: usage.is_some(), usage, model: self.model.clone(), said_bytes: 0 }
     }
 }
 
@@ -428,6 +405,115 @@ mod tests {
             ),
             want,
         );
+    }
+
+    #[track_caller]
+    fn ends(endpoint: Endpoint, is_stream: bool, text: &str, id: &str, finish: &[&str]) {
+        for piece in [1, 2, 5, text.len()] {
+            let ending = read(endpoint, is_stream, text, piece).ending;
+            assert_eq!(ending.id.as_deref(), Some(id), "{text} in pieces of {piece}");
+            assert_eq!(ending.finish, finish, "{text} in pieces of {piece}");
+            assert_eq!(ending.error, None);
+        }
+    }
+
+    #[test]
+    fn why_an_answer_stopped_is_read_from_each_format_whole_or_streamed() {
+        let content = r#"\"finish_reason\":\"length\",{}[] \\"#;
+        let chat = format!(
+            r#"{{"id":"c-1","choices":[{{"index":0,"message":{{"content":"{content}","finish_reason":"x","tool_calls":[{{"type":"y"}}]}},"logprobs":null,"finish_reason":"tool_calls"}},{{"message":{{}}, "finish_reason" : "length" }}],"usage":{{}}}}"#
+        );
+        ends(Endpoint::Chat, false, &chat, "c-1", &["tool_call", "length"]);
+        let stream = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n\
+                      data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n\
+                      data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+        ends(Endpoint::Chat, true, stream, "c-1", &["stop", "length"]);
+        let message = r#"{"id":"m-1","type":"message","content":[{"type":"text","text":"stop_reason"}],"stop_reason":"max_tokens","usage":{}}"#;
+        ends(Endpoint::Messages, false, message, "m-1", &["length"]);
+        let stream = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m-1\",\"stop_reason\":null}}\n\n\
+                      data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n\
+                      data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"},\"usage\":{\"output_tokens\":3}}\n\n";
+        ends(Endpoint::Messages, true, stream, "m-1", &["tool_call"]);
+        for (status, more, output, finish) in [
+            ("completed", "", "", "stop"),
+            ("completed", "", r#"{"type":"reasoning"},{"type":"function_call"}"#, "tool_call"),
+            (
+                "incomplete",
+                r#""incomplete_details":{"reason":"max_output_tokens"},"#,
+                r#"{"type":"function_call"}"#,
+                "length",
+            ),
+            (
+                "incomplete",
+                r#""incomplete_details":{"reason":"content_filter"},"#,
+                "",
+                "content_filter",
+            ),
+        ] {
+            let body = format!(
+                r#"{{"id":"r-1","status":"{status}","error":null,{more}"output":[{output}],"usage":null}}"#
+            );
+            ends(Endpoint::Responses, false, &body, "r-1", &[finish]);
+            let stream = format!(
+                "data: {{\"type\":\"response.created\",\"response\":{{\"id\":\"r-1\",\"status\":\"in_progress\"}}}}\n\n\
+                 data: {{\"type\":\"response.output_item.done\",\"item\":{{\"id\":\"i-1\"}}}}\n\n\
+                 data: {{\"type\":\"response.{status}\",\"response\":{body}}}\n\n"
+            );
+            ends(Endpoint::Responses, true, &stream, "r-1", &[finish]);
+        }
+    }
+
+    #[test]
+    fn an_error_in_the_middle_of_an_answer_is_its_end() {
+        for (endpoint, is_stream, text, kind) in [
+            (
+                Endpoint::Messages,
+                true,
+                "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n",
+                "overloaded_error",
+            ),
+            (
+                Endpoint::Chat,
+                true,
+                "data: {\"error\":{\"message\":\"busy\",\"code\":\"server_error\"}}\n\n",
+                "server_error",
+            ),
+            (
+                Endpoint::Responses,
+                true,
+                "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"busy\",\"param\":null}\n\n",
+                "server_error",
+            ),
+            (
+                Endpoint::Responses,
+                true,
+                "data: {\"type\":\"response.failed\",\"response\":{\"status\":\"failed\",\"error\":{\"code\":\"rate_limit_exceeded\",\"message\":\"busy\"}}}\n\n",
+                "rate_limit_exceeded",
+            ),
+            (
+                Endpoint::Responses,
+                false,
+                r#"{"status":"failed","error":{"code":"server_error","message":"busy"}}"#,
+                "server_error",
+            ),
+        ] {
+            for piece in [1, 7, text.len()] {
+                let error = read(endpoint, is_stream, text, piece).ending.error.unwrap();
+                assert_eq!((error.kind.as_str(), error.message.as_str()), (kind, "busy"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_odd_id_or_index_costs_no_figures() {
+        let text = "data: {\"id\":7,\"choices\":[{\"index\":\"a\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":3}}\n\n";
+        let tally = read(Endpoint::Chat, true, text, 9);
+        assert_eq!(tally.usage.unwrap().input_tokens, 3);
+        assert_eq!((tally.ending.id, tally.ending.finish.len()), (None, 1));
+        let text = r#"{"id":{"a":[1]},"choices":[1,"finish_reason",[{"finish_reason":"x"}]],"usage":{"prompt_tokens":3}}"#;
+        let tally = read(Endpoint::Chat, false, text, 9);
+        assert_eq!(tally.usage.unwrap().input_tokens, 3);
+        assert_eq!((tally.ending.id, tally.ending.finish.len()), (None, 0));
     }
 
     #[test]

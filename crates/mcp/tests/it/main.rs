@@ -9,3 +9,4 @@ mod pins;
 mod processes;
 mod real;
 mod support;
+mod traced;

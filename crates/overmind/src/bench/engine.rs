@@ -25,11 +25,16 @@ const ROUNDS: usize = 3;
 
 /// An app on a directory of its own that only its socket leads to.
 pub(super) async fn start_app(dir: &Path) -> Result<App, Failure> {
-    let flags = Flags {
-        data: Some(dir.join("data")),
-        config: None,
-        values: vec![(settings::LISTEN, "--listen", "none".to_owned())],
-    };
+    start_app_with(dir, Vec::new()).await
+}
+
+/// The same with settings: their key, who says so, and what.
+pub(super) async fn start_app_with(
+    dir: &Path,
+    mut values: Vec<(&'static str, &'static str, String)>,
+) -> Result<App, Failure> {
+    values.push((settings::LISTEN, "--listen", "none".to_owned()));
+    let flags = Flags { data: Some(dir.join("data")), config: None, values };
     let config = Config::load(&flags, &Env::default(), dir)?;
     Ok(Box::pin(App::start(config)).await?)
 }
@@ -43,16 +48,8 @@ impl From<EngineError> for Failure {
 pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("engine")?;
     let (short, long) = (setting.count(60).max(10), setting.count(400));
-    for n in 0..long {
-        std::fs::write(dir.join(format!("f{n}.txt")), "some text\n")
-            .map_err(|err| Failure::failed(format!("writing {}: {err}", dir.display())))?;
-    }
     let app = start_app(&dir).await?;
-    let cassettes = dir.join("data/cassettes");
-    std::fs::create_dir_all(&cassettes)
-        .and_then(|()| std::fs::write(cassettes.join("short.json"), cassette("short", short)))
-        .and_then(|()| std::fs::write(cassettes.join("long.json"), cassette("long", long)))
-        .map_err(|err| Failure::failed(format!("writing cassettes: {err}")))?;
+    prepared(&dir, long, &[("short", short), ("long", long)])?;
     let engine = app.engine();
     for name in ["short", "long"] {
         agent(engine, name).await?;
@@ -110,6 +107,21 @@ fn commits(engine: &Engine) -> f64 {
     found.map_or(0.0, |(_, _, count)| f64::from(u32::try_from(*count).unwrap_or(u32::MAX)))
 }
 
+/// Writes the files that agents read, and cassettes of so many turns.
+pub(super) fn prepared(dir: &Path, files: u32, cassettes: &[(&str, u32)]) -> Result<(), Failure> {
+    let failed = |err| Failure::failed(format!("writing in {}: {err}", dir.display()));
+    for n in 0..files {
+        std::fs::write(dir.join(format!("f{n}.txt")), "some text\n").map_err(failed)?;
+    }
+    let place = dir.join("data/cassettes");
+    std::fs::create_dir_all(&place).map_err(failed)?;
+    for (name, turns) in cassettes {
+        let text = cassette(name, *turns);
+        std::fs::write(place.join(format!("{name}.json")), text).map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// A cassette that reads another file in each turn: doing the same again would be a stall.
 fn cassette(name: &str, turns: u32) -> String {
     let mut text = format!("{{\"name\":\"{name}\",\"turns\":[");
@@ -122,7 +134,7 @@ fn cassette(name: &str, turns: u32) -> String {
     text + "{\"calls\":[{\"name\":\"final_answer\",\"args\":{\"message\":\"done\"}}]}]}"
 }
 
-async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
+pub(super) async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
     let draft = AgentDraft {
         name: name.into(),
         role: "measure".into(),
@@ -136,7 +148,11 @@ async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
 }
 
 /// Runs sessions side by side; their steps in all, and how long it took.
-async fn many(engine: &Engine, agent: &str, count: u32) -> Result<(u32, Duration), Failure> {
+pub(super) async fn many(
+    engine: &Engine,
+    agent: &str,
+    count: u32,
+) -> Result<(u32, Duration), Failure> {
     let start = Instant::now();
     let mut ids = Vec::new();
     for _ in 0..count {

@@ -24,6 +24,7 @@ mod relay;
 mod rooms;
 mod sandbox;
 mod store;
+mod telemetry;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -292,6 +293,7 @@ const GROUPS: &[Group] = &[
     ("rooms", &["warm room", "room given back"]),
     ("mesh", MESH),
     ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
+    ("telemetry", &["telemetry steps", "telemetry cost", "telemetry processor time"]),
     ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
 ];
 
@@ -371,6 +373,7 @@ async fn measure(
             "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
             "lives" => Box::pin(lives::measure(setting, &floors)).await?,
             "mesh" => Box::pin(mesh::measure(setting, &floors)).await?,
+            "telemetry" => Box::pin(telemetry::measure(setting)).await?,
             "budgets" => Box::pin(budgets::measure(setting, &floors)).await?,
             _ => Box::pin(process::measure(setting)).await?,
         };

@@ -286,6 +286,9 @@ Examples:
     /// Manage servers of tools (MCP)
     #[command(subcommand)]
     Mcp(McpCommand),
+    /// List, save and fetch files that runs leave behind
+    #[command(subcommand, visible_alias = "artifacts")]
+    Artifact(super::args_artifact::ArtifactCommand),
     /// Read, write and watch the state that agents share
     #[command(subcommand)]
     Mesh(MeshCommand),
@@ -330,7 +333,8 @@ Examples:
 Example:
   overmind backup /var/backups/overmind-$(date +%F).db
 
-The secrets of the data directory (admin.token, token.key, the signing key) are not in it.")]
+Artifacts of runs stand beside it, in FILE.artifacts. The secrets of the data directory
+(admin.token, token.key, the signing key) are in neither.")]
     Backup {
         /// File to write, on the server's machine; it must not exist
         #[arg(value_hint = ValueHint::FilePath)]

@@ -44,8 +44,8 @@ pub struct CommandFlags {
     /// agent's, and none for words]
     #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
     pub sandbox: Option<SandboxArg>,
-    /// host, mesh or none: its network in a sandbox; mesh is this server alone. More than its
-    /// agent's is for admins [default: the agent's, else mesh, or host where its room has services]
+    /// host, mesh or none: its network in a sandbox; mesh is this server and the services of its
+    /// room. More than its agent's is for admins [default: the agent's, else mesh]
     #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
     pub network: Option<NetworkArg>,
     /// Add this to its environment

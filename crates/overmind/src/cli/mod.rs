@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod agent;
 pub mod args;
+pub mod args_artifact;
 pub mod args_budget;
 pub mod args_command;
 pub mod args_inbox;
@@ -14,6 +15,7 @@ pub mod args_mesh;
 pub mod args_more;
 pub mod args_room;
 pub mod args_vault;
+pub mod artifact;
 pub mod asked;
 pub mod attach;
 pub mod budget;
@@ -138,6 +140,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Tool(command) => Box::pin(things::tool(cx, command)).await,
         Command::Memory(command) => Box::pin(things::memory(cx, command)).await,
         Command::Mcp(command) => Box::pin(mcp::run(cx, command)).await,
+        Command::Artifact(command) => Box::pin(artifact::run(cx, command)).await,
         Command::Mesh(command) => Box::pin(mesh::mesh(cx, command)).await,
         Command::Publish(args) => mesh::publish(cx, &args).await,
         Command::SubscribeTopic(args) => mesh::subscribe_topic(cx, args).await,

@@ -21,6 +21,7 @@ use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
     ReplayOptions, RunLog, Target, Terminal,
 };
+use overmind_core::trace::Traceparent;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -141,7 +142,13 @@ impl Remote {
 
     fn open(cx: &Context, target: Target, token: &Secret) -> Result<Self, Failure> {
         cx.out.detail(&format!("talking to {target}"));
-        let options = Options { ca_file: cx.env.path(env::CA_FILE), ..Options::default() };
+        // What is none says nothing, as the recommendation has it.
+        let span = cx.env.text(env::TRACEPARENT).and_then(Traceparent::parse);
+        let options = Options {
+            ca_file: cx.env.path(env::CA_FILE),
+            traceparent: span.map(|span| span.to_string()),
+            ..Options::default()
+        };
         Ok(Self { client: Client::with_options(target, Some(token.expose()), options)? })
     }
 

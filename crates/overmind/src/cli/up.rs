@@ -28,6 +28,8 @@ use crate::output::table::Tone;
 
 /// How long the server may take to say that it is ready, recovery of a large log included.
 const START_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a thread for what blocks waits for more of it.
+const IDLE_THREADS: Duration = Duration::from_secs(2);
 
 /// What the process in the background says about its start.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,6 +83,8 @@ fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("overmind")
+        // A burst makes dozens for what blocks, each of which holds its stack.
+        .thread_keep_alive(IDLE_THREADS)
         .enable_all()
         .build()
         .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;

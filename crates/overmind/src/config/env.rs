@@ -19,6 +19,9 @@ pub const CONFIG: &str = "OVERMIND_CONFIG";
 pub const SERVER: &str = "OVERMIND_SERVER";
 /// The token that the commands of the client present.
 pub const TOKEN: &str = "OVERMIND_TOKEN";
+/// In a command that is a run, and in a command of a tool: the run that it is of.
+pub const SESSION_ID: &str = "OVERMIND_SESSION_ID";
+pub const SESSION: &str = "OVERMIND_SESSION";
 /// PEM file of the roots that the client trusts in place of the machine's.
 pub const CA_FILE: &str = "OVERMIND_CA_FILE";
 /// Address to listen at. [`HOST`] and [`PORT`] are its two halves, for who sets only one.
@@ -71,6 +74,8 @@ pub const OTEL_DISABLED: &str = "OTEL_SDK_DISABLED";
 /// `name:n,…`: the n-th time that the named point is passed, the process kills itself. For
 /// crash tests only.
 pub const FAILPOINTS: &str = "OVERMIND_FAILPOINTS";
+/// The span that whoever started this program is in: the commands of the client pass it on.
+pub const TRACEPARENT: &str = "TRACEPARENT";
 pub const NO_COLOR: &str = "NO_COLOR";
 pub const CLICOLOR_FORCE: &str = "CLICOLOR_FORCE";
 pub const TERM: &str = "TERM";
@@ -94,6 +99,8 @@ pub const NAMES: &[&str] = &[
     CONFIG,
     SERVER,
     TOKEN,
+    SESSION_ID,
+    SESSION,
     CA_FILE,
     LISTEN,
     HOST,
@@ -139,6 +146,7 @@ pub const NAMES: &[&str] = &[
     OTEL_SPANS_EVERY,
     OTEL_METRICS_EVERY,
     OTEL_DISABLED,
+    TRACEPARENT,
     FAILPOINTS,
     NO_COLOR,
     CLICOLOR_FORCE,

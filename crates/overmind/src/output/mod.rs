@@ -71,6 +71,17 @@ impl Output {
         out.flush()
     }
 
+    /// Writes bytes as they are to standard output.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()
+    }
+
     /// Writes one line to standard output.
     ///
     /// # Errors

@@ -302,7 +302,11 @@ fn the_way_may_be_tcp_with_tls() {
 }
 
 /// One handshake over a socket: the status, and the rest of the head.
-fn handshake(address: &str, path: &str, headers: &[(&str, &str)]) -> (u16, String, TcpStream) {
+pub(crate) fn handshake(
+    address: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (u16, String, TcpStream) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut text = format!("GET {path} HTTP/1.1\r\n");
@@ -335,7 +339,7 @@ fn handshake(address: &str, path: &str, headers: &[(&str, &str)]) -> (u16, Strin
 }
 
 /// One frame of the server's: what it is, and what is in it.
-fn frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+pub(crate) fn frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let mut head = [0; 2];
     stream.read_exact(&mut head).unwrap();
     let length = match head[1] {
@@ -352,7 +356,7 @@ fn frame(stream: &mut TcpStream) -> (u8, Vec<u8>) {
 }
 
 /// Sends one short frame, masked as a client must.
-fn send(stream: &mut TcpStream, kind: u8, bytes: &[u8]) {
+pub(crate) fn send(stream: &mut TcpStream, kind: u8, bytes: &[u8]) {
     let mut frame = vec![0x80 | kind, 0x80 | u8::try_from(bytes.len()).unwrap(), 1, 2, 3, 4];
     frame.extend(bytes.iter().enumerate().map(|(at, byte)| byte ^ [1, 2, 3, 4][at % 4]));
     stream.write_all(&frame).unwrap();

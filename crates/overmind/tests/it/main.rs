@@ -1,6 +1,7 @@
 //! The whole product, from outside: the real binary on data directories of its own.
 
 mod api;
+mod artifacts;
 mod attach;
 mod budgets;
 mod commands;
@@ -19,6 +20,7 @@ mod hostile;
 mod inbox;
 mod keyring;
 mod kills;
+mod lapsed;
 mod letters;
 mod life;
 mod mcp;
@@ -26,6 +28,7 @@ mod mesh;
 mod meshed;
 mod nouns;
 mod offline;
+mod outward;
 mod placeholders;
 mod policy;
 mod providers;
@@ -36,6 +39,7 @@ mod storm;
 mod streaming;
 mod surface;
 mod telemetry;
+mod traced;
 mod tty;
 mod vault;
 mod watch_mesh;

@@ -222,10 +222,10 @@ from mcp.client.stdio import stdio_client
 
 async def use(session):
     tools = {tool.name for tool in (await session.list_tools()).tools}
-    assert {"write_shared_state", "read_messages", "spawn_agent"} <= tools, tools
+    assert {"write_shared_state", "read_messages", "spawn_agent", "save_artifact"} <= tools, tools
     assert "run_shell" not in tools, tools
-    async def call(name, **args):
-        done = await session.call_tool(name, args)
+    async def call(tool, /, **args):
+        done = await session.call_tool(tool, args)
         failed = getattr(done, "isError", None)
         failed = done.is_error if failed is None else failed
         return failed, json.loads(done.content[0].text)
@@ -239,6 +239,20 @@ async def use(session):
     assert not failed and done["sent"], done
     failed, done = await call("write_shared_state", key="tasks/sdk")
     assert failed and done["error"]["code"] == "bad_args", done
+    failed, done = await call("save_artifact", name="sdk/notes.md", content="By the SDK\n")
+    assert not failed and done["saved"] and done["shared"] is None, done
+    failed, done = await call("save_artifact", name="sdk/raw.bin", content_base64="AP8B")
+    assert not failed and done["size"] == 3 and not done["text"], done
+    failed, done = await call("list_artifacts")
+    assert not failed and [one["name"] for one in done["artifacts"]][0] == "sdk/raw.bin", done
+    failed, done = await call("read_artifact", name="sdk/notes.md")
+    assert not failed and done["content"] == "By the SDK\n" and done["untrusted"], done
+    failed, done = await call("read_artifact", name="sdk/raw.bin", encoding="base64", offset=1)
+    assert not failed and done["content_base64"] == "/wE=", done
+    failed, done = await call("save_artifact", name="../up", content="x")
+    assert failed and done["error"]["code"] == "bad_args", done
+    failed, done = await call("read_artifact", name="x", agent="bob")
+    assert failed and done["error"]["code"] == "denied", done
     failed, done = await call("cost_left")
     assert not failed and done["limits"][0]["used_tokens"] == 0, done
     assert done["left_tokens"] == 5000 and done["left_microusd"] is None, done

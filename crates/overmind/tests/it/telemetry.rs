@@ -13,20 +13,20 @@ use serde_json::{Value, json};
 use crate::gateway::{Gateway, chat, messages};
 use crate::home::{Home, until};
 
-const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-const SPAN: &str = "00f067aa0ba902b7";
+pub(crate) const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+pub(crate) const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+pub(crate) const SPAN: &str = "00f067aa0ba902b7";
 
 /// [`otlp.py`](otlp.py) at work, and what it was sent.
-struct Collector {
+pub(crate) struct Collector {
     process: Child,
-    url: String,
+    pub(crate) url: String,
     told: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Collector {
     /// `answers` as that file explains; `None` where its package is not there.
-    fn start(answers: &str) -> Option<Self> {
+    pub(crate) fn start(answers: &str) -> Option<Self> {
         let packages = counterpart("PYTHON_OTLP")?;
         let mut process = Command::new("python3")
             .args(["-c", include_str!("otlp.py"), answers])
@@ -49,7 +49,7 @@ impl Collector {
         Some(Self { process, url: format!("http://127.0.0.1:{port}"), told })
     }
 
-    fn told(&self) -> Vec<Value> {
+    pub(crate) fn told(&self) -> Vec<Value> {
         let told = self.told.lock().unwrap().clone();
         let broken = told.iter().find(|one| one.get("broken").is_some());
         assert!(broken.is_none(), "{broken:?}");
@@ -57,13 +57,13 @@ impl Collector {
     }
 
     /// Spans of requests that were taken.
-    fn spans(&self) -> Vec<Value> {
+    pub(crate) fn spans(&self) -> Vec<Value> {
         let told = self.told();
         let taken = told.iter().filter(|one| one["answer"] == "200");
         taken.filter_map(|one| one["spans"].as_array()).flatten().cloned().collect()
     }
 
-    fn span(&self, name: &str) -> Value {
+    pub(crate) fn span(&self, name: &str) -> Value {
         until("the span is told", || self.spans().into_iter().find(|span| span["name"] == name))
     }
 }
@@ -86,7 +86,7 @@ fn agent(request: &Received) -> Answer {
     }
 }
 
-fn vars(collector: &str) -> Vec<(&str, &str)> {
+pub(crate) fn vars(collector: &str) -> Vec<(&str, &str)> {
     vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector),
         ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one%20two,authorization=Bearer%20otlp-key-4711"),
@@ -97,7 +97,7 @@ fn vars(collector: &str) -> Vec<(&str, &str)> {
     ]
 }
 
-fn started(gateway: &Gateway, agent: &str, task: &str, parent: Option<&str>) -> String {
+pub(crate) fn started(gateway: &Gateway, agent: &str, task: &str, parent: Option<&str>) -> String {
     let body = json!({"agent_id": agent, "task": task});
     let mut request = gateway.api("/api/runs").json(&body);
     if let Some(parent) = parent {
@@ -173,7 +173,7 @@ fn needs_python_otlp_a_session_is_one_trace_of_its_calls_under_who_asked_for_it(
 }
 
 /// What a provider was told of the call's span.
-fn parent_of(request: &Received) -> String {
+pub(crate) fn parent_of(request: &Received) -> String {
     request.headers.get("traceparent").cloned().unwrap_or_default()
 }
 
@@ -226,7 +226,7 @@ fn needs_python_otlp_a_call_that_is_passed_on_hangs_under_its_caller_or_its_sess
     }
 }
 
-fn with_token(request: reqwest::RequestBuilder, token: &str) -> reqwest::RequestBuilder {
+pub(crate) fn with_token(request: reqwest::RequestBuilder, token: &str) -> reqwest::RequestBuilder {
     let (client, request) = request.build_split();
     let mut request = request.unwrap();
     let value = format!("Bearer {token}").parse().unwrap();

@@ -3,29 +3,36 @@
 //! While the probe runs, the driver stands at the end of the door in place of the server, at a
 //! socket that nobody else knows of. It answers with the secret and with what it was told. So the
 //! probe, which says things that could move a door that listens, sees whether each came there as it
-//! was said.
+//! was said. It also stands at the end of each port that is let out, at one of the host's that nobody
+//! else knows of, and says there which one it was asked at.
 
 use std::future::Future;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use overmind_core::enclosure::DOOR_PORT;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use futures_util::future::{Either, poll_fn, select};
+use overmind_core::enclosure::{DOOR_PORT, NAMES_PORT};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::facts::Facts;
 use super::questions::Questions;
-use crate::init::door::NAMES_PORT;
 
 /// What is said at once at the door.
 const MOST: u64 = 4096;
 
-/// What listens in the network of a sandbox whose network is the mesh.
-pub(super) fn expected_listeners() -> [String; 2] {
-    [format!("tcp 127.0.0.1:{DOOR_PORT}"), format!("udp 127.0.0.1:{NAMES_PORT}")]
+/// What listens in the network of a sandbox whose network is the mesh, and from which these ports are
+/// let out.
+pub(super) fn expected_listeners(reaches: &[u16]) -> Vec<String> {
+    let tcp = [DOOR_PORT].iter().chain(reaches).map(|port| format!("tcp 127.0.0.1:{port}"));
+    let mut all: Vec<String> = tcp.chain([format!("udp 127.0.0.1:{NAMES_PORT}")]).collect();
+    all.sort();
+    all
 }
 
 /// What the probe says, each on a connection of its own: a plain word, and what would move a proxy
@@ -56,19 +63,25 @@ pub(super) fn look(questions: &Questions, facts: &mut Facts) {
         Err(err) => facts.unknown.push(format!("what listens: {err}")),
     }
     for words in words(questions) {
-        let said = say(&words);
-        let wanted = [questions.secret.as_bytes(), &words].concat();
-        if said.is_ok_and(|said| said == wanted) {
-            facts.door_kept += 1;
-        } else {
-            facts.door_lost += 1;
+        let kept = say(DOOR_PORT, &words).is_ok_and(|said| said == answer(questions, None, &words));
+        *if kept { &mut facts.door_kept } else { &mut facts.door_lost } += 1;
+        for port in &questions.reaches {
+            let wanted = answer(questions, Some(*port), &words);
+            let kept = say(*port, &words).is_ok_and(|said| said == wanted);
+            *if kept { &mut facts.reaches_kept } else { &mut facts.reaches_lost } += 1;
         }
     }
 }
 
-/// Says something at the door, and hears to the end.
-fn say(words: &[u8]) -> io::Result<Vec<u8>> {
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, DOOR_PORT));
+/// What is answered at the end of the door, or of this port that is let out.
+fn answer(questions: &Questions, at: Option<u16>, words: &[u8]) -> Vec<u8> {
+    let at = at.map(|port| format!(" at {port} ")).unwrap_or_default();
+    [questions.secret.as_bytes(), at.as_bytes(), words].concat()
+}
+
+/// Says something at this port, and hears to the end.
+fn say(port: u16, words: &[u8]) -> io::Result<Vec<u8>> {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(500))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     stream.write_all(words)?;
@@ -124,12 +137,15 @@ fn address(text: &str) -> String {
     parse().unwrap_or_else(|| text.to_owned())
 }
 
-/// The driver's side: who stands at the end of the door. Dropped, the socket is gone.
+/// The driver's side: who stands at the end of the door, and of each port that is let out. Dropped,
+/// the sockets are gone.
 #[derive(Debug)]
 pub(crate) struct DoorTrap {
     listener: tokio::net::UnixListener,
     path: PathBuf,
-    secret: String,
+    /// In the order of the questions' ports.
+    ends: Vec<tokio::net::TcpListener>,
+    questions: Questions,
 }
 
 impl DoorTrap {
@@ -145,17 +161,31 @@ impl DoorTrap {
             rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        let number = std::os::fd::AsRawFd::as_raw_fd(&directory);
+        let number = directory.as_raw_fd();
         let short = Path::new("/proc/self/fd").join(number.to_string());
         let listener = tokio::net::UnixListener::bind(short.join(name.unwrap_or_default()))?;
-        let trap = Self { listener, path, secret: questions.secret.clone() };
+        let mut trap = Self { listener, path, ends: Vec::new(), questions: questions.clone() };
         // Commands may run as another user.
         std::fs::set_permissions(&trap.path, std::fs::Permissions::from_mode(0o666))?;
+        for _ in &questions.reaches {
+            let end = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            end.set_nonblocking(true)?;
+            trap.ends.push(tokio::net::TcpListener::from_std(end)?);
+        }
         Ok(trap)
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Ports of the host's loopback, in the order of the questions'.
+    ///
+    /// # Errors
+    ///
+    /// What asking the kernel gives.
+    pub(crate) fn ends(&self) -> io::Result<Vec<u16>> {
+        self.ends.iter().map(|end| Ok(end.local_addr()?.port())).collect()
     }
 
     /// Answers at the end of the door for as long as `probe` takes.
@@ -171,13 +201,27 @@ impl DoorTrap {
     }
 
     async fn answer(&self) {
-        let Ok((mut stream, _)) = self.listener.accept().await else {
+        let at_a_port = poll_fn(|cx| {
+            for (end, port) in self.ends.iter().zip(&self.questions.reaches) {
+                if let Poll::Ready(Ok((stream, _))) = end.poll_accept(cx) {
+                    return Poll::Ready((stream, *port));
+                }
+            }
+            Poll::Pending
+        });
+        match select(pin!(self.listener.accept()), at_a_port).await {
+            Either::Left((Ok((stream, _)), _)) => self.say(stream, None).await,
             // It is told by what the probe does not hear.
-            return std::future::pending().await;
-        };
+            Either::Left((Err(_), _)) => std::future::pending().await,
+            Either::Right(((stream, port), _)) => self.say(stream, Some(port)).await,
+        }
+    }
+
+    /// Hears one to the end, and answers.
+    async fn say(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin, at: Option<u16>) {
         let mut said = Vec::new();
         if (&mut stream).take(MOST).read_to_end(&mut said).await.is_ok() {
-            let _ = stream.write_all(&[self.secret.as_bytes(), &said].concat()).await;
+            let _ = stream.write_all(&answer(&self.questions, at, &said)).await;
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct Facts {
     /// those that did not.
     pub door_kept: usize,
     pub door_lost: usize,
+    /// The same of ports that are let out, all together.
+    pub reaches_kept: usize,
+    pub reaches_lost: usize,
     pub sockets: Vec<String>,
     pub visible_processes: u32,
     pub daemon_visible: bool,

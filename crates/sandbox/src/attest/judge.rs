@@ -23,6 +23,8 @@ pub struct Subject {
     pub devices: Vec<String>,
     /// Of commands that live: which network they have. The host's is shared on purpose.
     pub living: Option<Network>,
+    /// Ports of the host's loopback that are let out on purpose, to services of the command's own.
+    pub reaches: Vec<u16>,
     pub at: Timestamp,
     pub took: Duration,
     /// Hash of the driver's configuration; see [`Attestation::config`].
@@ -249,11 +251,19 @@ fn expected(
             ("a loopback and no route".to_owned(), pass)
         }
         CheckName::HostServices if subject.has_door() => {
+            let ways = subject.reaches.len() * WORDS;
             let kept = facts.door_kept == WORDS && facts.door_lost == 0;
-            let one_door = facts.listeners == expected_listeners();
+            let kept = kept && facts.reaches_kept == ways && facts.reaches_lost == 0;
+            let listeners = expected_listeners(&subject.reaches);
+            let one_door = facts.listeners == listeners;
+            let own: Vec<String> = subject.reaches.iter().map(u16::to_string).collect();
+            let own = match own.as_slice() {
+                [] => String::new(),
+                some => format!(", and its own services, at ports {}", some.join(", ")),
+            };
             let words = format!(
-                "out of reach but for the server, by one door that nothing moves; listening: {}",
-                expected_listeners().join(", ")
+                "out of reach but for the server, by one door that nothing moves{own}; listening: {}",
+                listeners.join(", ")
             );
             (words, facts.host_services.is_empty() && one_door && kept)
         }
@@ -423,6 +433,7 @@ mod tests {
             variables: vec!["PATH".to_owned()],
             devices: Vec::new(),
             living: None,
+            reaches: Vec::new(),
             at: Timestamp::from_micros(1),
             took: Duration::from_millis(1),
             config: String::new(),
@@ -587,7 +598,7 @@ mod tests {
     #[test]
     fn the_mesh_is_one_door_that_leads_to_the_server_whatever_is_said_at_it() {
         let mesh = || Subject { living: Some(Network::Mesh), ..subject(SandboxLevel::Namespace) };
-        let listeners = || expected_listeners().to_vec();
+        let listeners = || expected_listeners(&[]);
         let facts = || Facts { listeners: listeners(), door_kept: WORDS, ..good() };
         let failed = |facts: &Facts| -> Vec<CheckName> {
             judge(mesh(), facts).failed().map(|check| check.name).collect()
@@ -608,6 +619,25 @@ mod tests {
         ] {
             assert_eq!(failed(&facts), [name], "{facts:?}");
         }
+        // With services of its own: those ports and no other, each to its own end.
+        let with = || Subject { reaches: vec![20_001, 443], ..mesh() };
+        let failed = |facts: &Facts| judge(with(), facts).failed().count();
+        let listeners = || expected_listeners(&[20_001, 443]);
+        let own = || Facts { listeners: listeners(), reaches_kept: 2 * WORDS, ..facts() };
+        assert_eq!(failed(&own()), 0);
+        for broken in [
+            facts(),
+            Facts { listeners: expected_listeners(&[20_001]), ..own() },
+            Facts { listeners: [listeners(), vec!["udp x".to_owned()]].concat(), ..own() },
+            Facts { reaches_kept: 2 * WORDS - 1, ..own() },
+            Facts { reaches_lost: 1, ..own() },
+        ] {
+            assert_eq!(failed(&broken), 1, "{broken:?}");
+        }
+        let record = judge(with(), &own());
+        let services = record.checks.iter().find(|check| check.name == CheckName::HostServices);
+        let expected = &services.expect("it is checked").expected;
+        assert!(expected.contains("at ports 20001, 443; listening: "), "{expected}");
         let record = judge(mesh(), &facts());
         assert!(record.driver.ends_with("network mesh"), "{}", record.driver);
         let services = record.checks.iter().find(|check| check.name == CheckName::HostServices);

@@ -28,6 +28,8 @@ pub struct Questions {
     pub(crate) by_name: bool,
     /// There is a door to the server, and somebody at its end.
     pub(crate) door: bool,
+    /// Ports that are let out beside it, with somebody at the end of each.
+    pub(crate) reaches: Vec<u16>,
     /// Nothing stands between the probe and the host: rights are asked for, and no file is made.
     pub(crate) only_look: bool,
 }
@@ -121,6 +123,7 @@ impl Traps {
             writable: writable.to_vec(),
             by_name: false,
             door: false,
+            reaches: Vec::new(),
             only_look: false,
             nonce,
             secret,
@@ -151,10 +154,11 @@ impl Traps {
         self
     }
 
-    /// For a probe that finds a door to the server.
+    /// For a probe that finds a door to the server, and these ports let out beside it.
     #[must_use]
-    pub(crate) fn at_the_door(mut self) -> Self {
+    pub(crate) fn at_the_door(mut self, reaches: Vec<u16>) -> Self {
         self.questions.door = true;
+        self.questions.reaches = reaches;
         self
     }
 

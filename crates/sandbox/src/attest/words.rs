@@ -38,13 +38,24 @@ pub(super) fn measured(name: CheckName, facts: &Facts) -> String {
             };
             format!("{}{machine}; {routes}", listed(&facts.interfaces))
         }
-        CheckName::HostServices if facts.door_kept + facts.door_lost > 0 => format!(
-            "{}; listening: {}; through the door {} of {} words came to the server as they were said",
-            listed(&facts.host_services),
-            listed(&facts.listeners),
-            facts.door_kept,
-            facts.door_kept + facts.door_lost
-        ),
+        CheckName::HostServices if facts.door_kept + facts.door_lost > 0 => {
+            let out = facts.reaches_kept + facts.reaches_lost;
+            let out = match out {
+                0 => String::new(),
+                _ => format!(
+                    "; through its own ports {} of {out} to its services",
+                    facts.reaches_kept
+                ),
+            };
+            format!(
+                "{}; listening: {}; through the door {} of {} words came to the server as they were \
+                 said{out}",
+                listed(&facts.host_services),
+                facts.listeners.join(", "),
+                facts.door_kept,
+                facts.door_kept + facts.door_lost
+            )
+        }
         CheckName::HostServices => listed(&facts.host_services),
         CheckName::MetadataService => listed(&facts.metadata_routes),
         CheckName::EngineSockets => listed(&facts.sockets),

@@ -8,13 +8,15 @@
 //!
 //! The other way it lets in: what connects to a port of the session's own on the host's loopback is
 //! carried to the same port inside. The host's listeners were bound before there was a network of
-//! its own, and lead to no other port.
+//! its own, and lead to no other port. And it lets out: what connects inside to a port on which a
+//! service of the session's room listens is carried there, see [`super::outward`].
 //!
 //! Beside it stands what names are asked of, on port 53: it knows none and says so at once, where
 //! programs that heed no `nsswitch.conf` would wait for an answer.
 //!
 //! One thread and one `poll`. What is not taken is held, up to [`PIECE`] bytes for each direction,
-//! and no more is read meanwhile. It ends with the launcher.
+//! and no more is read meanwhile. What goes to the server, what is let in and what is let out are
+//! counted each by itself, so none of them keeps another waiting. It ends with the launcher.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -22,31 +24,32 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use overmind_core::enclosure::DOOR_PORT;
+use overmind_core::enclosure::{DOOR_PORT, NAMES_PORT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
-    addr::SocketAddrArg, connect, send, shutdown, socket_with,
+    addr::SocketAddrArg, connect, send, shutdown, socket_with, sockopt,
 };
 
 use crate::init::mutation::{Layer, skips};
+use crate::init::outward::Sockets;
 use crate::init::spec::{Doing, Kind, Step, Stop};
 
-/// Connections at once. More wait in the kernel.
+/// Connections to the server at once, and as many that are let in. More wait in the kernel.
 const MOST: usize = 128;
 /// Bytes that are read at once, and that are held at most for each direction.
 const PIECE: usize = 64 << 10;
 /// Pieces of one direction before others have their turn.
 const TURNS: usize = 8;
+/// Connections at one port before others have their turn.
+const ACCEPTED: usize = 16;
 /// For so long a connection waits for a server that is being started anew.
 const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 /// For so long the inside may go on to speak when the server has ended the connection.
 const LINGER: Duration = Duration::from_secs(10);
-/// Where names are asked for.
-pub(crate) const NAMES_PORT: u16 = 53;
 
 /// Where the door leads: found before there are namespaces, and fixed from then on.
 #[derive(Debug)]
@@ -58,6 +61,10 @@ pub(crate) struct Way {
     whose: Vec<u8>,
     /// On the host's loopback: what is let in.
     host: Vec<(TcpListener, u16)>,
+    /// Ports inside, and where on the host's loopback each leads.
+    out: Vec<(u16, SocketAddr)>,
+    /// Of the host's network: by these alone is anything let out.
+    sockets: Sockets,
 }
 
 impl Way {
@@ -66,13 +73,23 @@ impl Way {
         let Some(socket) = kind.door() else { return Ok(None) };
         #[cfg(feature = "mutations")]
         let socket = crate::init::mutation::door().unwrap_or(socket);
+        let reaches = kind.reaches().iter().map(|reach| (reach.port, reach.leads_to));
+        #[cfg(feature = "mutations")]
+        let reaches = crate::init::mutation::ways_out(reaches);
+        let out: Vec<(u16, SocketAddr)> =
+            reaches.map(|(port, end)| (port, (Ipv4Addr::LOCALHOST, end).into())).collect();
+        let sockets = match out.is_empty() {
+            true => Sockets::default(),
+            false => Sockets::of_this_network().doing(Step::Start, "sockets of the host's")?,
+        };
         let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
             return Err(Stop::BadConfig(format!("{} is no socket", socket.display())));
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(directory, flags, Mode::empty())
             .doing(Step::Start, format_args!("the server's directory {}", directory.display()))?;
-        Ok(Some(Self { directory, name: name.into(), whose: Vec::new(), host: Vec::new() }))
+        let (name, whose, host) = (name.into(), Vec::new(), Vec::new());
+        Ok(Some(Self { directory, name, whose, host, out, sockets }))
     }
 
     /// Has this said on each connection before anything that comes from inside.
@@ -98,9 +115,11 @@ impl Way {
 /// What listens inside, and what came through it.
 #[derive(Debug)]
 pub(crate) struct Door {
-    listener: TcpListener,
     names: UdpSocket,
-    way: Way,
+    /// Where the way begins.
+    directory: OwnedFd,
+    /// What listens, inside and outside, and where what comes to it leads.
+    listeners: Vec<(TcpListener, To)>,
     carrier: Carrier,
 }
 
@@ -108,30 +127,38 @@ impl Door {
     /// Opens it, in a network whose loopback is up.
     pub(crate) fn open(way: Way) -> Result<Self, Stop> {
         let at = |port: u16| (Ipv4Addr::LOCALHOST, port);
-        let make = || -> io::Result<(TcpListener, UdpSocket)> {
-            let listener = TcpListener::bind(at(DOOR_PORT))?;
-            listener.set_nonblocking(true)?;
-            let names = UdpSocket::bind(at(NAMES_PORT))?;
-            names.set_nonblocking(true)?;
+        let make = || -> io::Result<(UdpSocket, Vec<(TcpListener, To)>)> {
+            let mut inside = vec![(TcpListener::bind(at(DOOR_PORT))?, To::Server)];
+            for (port, end) in &way.out {
+                inside.push((TcpListener::bind(at(*port))?, To::Host(*end)));
+            }
             if skips(Layer::OneDoor) {
                 std::mem::forget(TcpListener::bind(at(0))?);
             }
-            Ok((listener, names))
+            Ok((UdpSocket::bind(at(NAMES_PORT))?, inside))
         };
-        let (listener, names) = make().doing(Step::Network, "the door")?;
-        Self::of(listener, names, way).doing(Step::Network, "the door")
+        let (names, inside) = make().doing(Step::Network, "the door")?;
+        Self::of(names, inside, way).doing(Step::Network, "the door")
     }
 
-    fn of(listener: TcpListener, names: UdpSocket, way: Way) -> io::Result<Self> {
-        let server = SocketAddrUnix::new(&way.name)?;
-        let whose = way.whose.clone();
-        let carrier = Carrier { server, whose, open: Vec::new(), scratch: vec![0; PIECE] };
-        Ok(Self { listener, names, way, carrier })
+    /// `inside` is what listens there, and where it leads.
+    fn of(names: UdpSocket, inside: Vec<(TcpListener, To)>, way: Way) -> io::Result<Self> {
+        let Way { directory, name, whose, host, out: _, sockets } = way;
+        let host = host.into_iter().map(|(listener, port)| (listener, To::Inside(port)));
+        let listeners: Vec<(TcpListener, To)> = inside.into_iter().chain(host).collect();
+        names.set_nonblocking(true)?;
+        for (listener, _) in &listeners {
+            listener.set_nonblocking(true)?;
+        }
+        let server = SocketAddrUnix::new(&name)?;
+        let scratch = vec![0; PIECE];
+        let carrier = Carrier { server, whose, sockets, open: Vec::new(), scratch };
+        Ok(Self { names, directory, listeners, carrier })
     }
 
     /// Stands where the way begins. After the last fork: no other process is to stand there.
     pub(crate) fn stand(&self) -> Result<(), Stop> {
-        rustix::process::fchdir(&self.way.directory).doing(Step::Network, "the door")
+        rustix::process::fchdir(&self.directory).doing(Step::Network, "the door")
     }
 
     /// Waits until one of `others` has something to be read, or has ended, and carries meanwhile;
@@ -148,10 +175,10 @@ impl Door {
             let mut fds: Vec<PollFd<'_>> =
                 others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
             fds.push(PollFd::new(&self.names, PollFlags::IN));
-            if !self.carrier.is_full() {
-                let listeners = self.way.host.iter().map(|(listener, _)| listener);
-                let all = listeners.chain([&self.listener]);
-                fds.extend(all.map(|listener| PollFd::new(listener, PollFlags::IN)));
+            for (listener, to) in &self.listeners {
+                if self.carrier.has_room(*to) {
+                    fds.push(PollFd::new(listener, PollFlags::IN));
+                }
             }
             self.carrier.interests(&mut fds);
             let timeout = self.carrier.due(Instant::now());
@@ -165,9 +192,8 @@ impl Door {
                 names(&self.names);
             }
             self.carrier.carry(Instant::now());
-            self.carrier.accept(&self.listener, To::Server);
-            for (listener, port) in &self.way.host {
-                self.carrier.accept(listener, To::Inside(*port));
+            for (listener, to) in &self.listeners {
+                self.carrier.accept(listener, *to);
             }
             if ready[..N].contains(&true) {
                 return Ok(std::array::from_fn(|n| ready[n]));
@@ -176,11 +202,12 @@ impl Door {
     }
 }
 
-/// Carries connections to one socket, and to ports inside.
+/// Carries connections to one socket, to ports inside and to ports of the host.
 #[derive(Debug)]
 struct Carrier {
     server: SocketAddrUnix,
     whose: Vec<u8>,
+    sockets: Sockets,
     open: Vec<Connection>,
     scratch: Vec<u8>,
 }
@@ -190,6 +217,8 @@ struct Carrier {
 enum To {
     Server,
     Inside(u16),
+    /// A port of the host's loopback.
+    Host(SocketAddr),
 }
 
 #[derive(Debug)]
@@ -227,12 +256,22 @@ struct Pipe {
 }
 
 impl Carrier {
-    fn is_full(&self) -> bool {
-        self.open.len() >= MOST
+    /// Whether one more can be carried there. Each kind counts by itself.
+    fn has_room(&self, to: To) -> bool {
+        let of_kind = |kind: fn(&To) -> bool| self.open.iter().filter(|one| kind(&one.to)).count();
+        match to {
+            To::Server => of_kind(|to| matches!(to, To::Server)) < MOST,
+            To::Inside(_) => of_kind(|to| matches!(to, To::Inside(_))) < MOST,
+            To::Host(_) => self.sockets.has_one(),
+        }
     }
 
     fn accept(&mut self, listener: &TcpListener, to: To) {
-        while !self.is_full() {
+        // Bounded: those that end as soon as they have come take no room.
+        for _ in 0..ACCEPTED {
+            if !self.has_room(to) {
+                return;
+            }
             let Ok((from, _)) = listener.accept() else { return };
             // Small answers must not wait for more to come.
             if from.set_nonblocking(true).and_then(|()| from.set_nodelay(true)).is_ok() {
@@ -244,19 +283,33 @@ impl Carrier {
     fn take(&mut self, from: OwnedFd, to: To, now: Instant) {
         let held = match to {
             To::Server => self.whose.clone(),
-            To::Inside(_) => Vec::new(),
+            To::Inside(_) | To::Host(_) => Vec::new(),
         };
         let (up, down) = (Pipe { held, ..Pipe::default() }, Pipe::default());
         let other = Other::Away(now);
-        let mut one = Connection { from, to, since: now, other, up, down, over: None };
-        if one.carry(&self.server, &mut self.scratch, now) {
-            self.open.push(one);
-        }
+        self.open.push(Connection { from, to, since: now, other, up, down, over: None });
+        self.carry_some(self.open.len() - 1, now);
     }
 
     fn carry(&mut self, now: Instant) {
-        let Self { server, open, scratch, .. } = self;
-        open.retain_mut(|one| one.carry(server, scratch, now));
+        self.sockets.look(now);
+        self.carry_some(0, now);
+    }
+
+    /// Carries what there is of those from number `first`, and lets go of those that are over.
+    fn carry_some(&mut self, first: usize, now: Instant) {
+        let Self { server, sockets, open, scratch, .. } = self;
+        let mut n = 0;
+        open.retain_mut(|one| {
+            n += 1;
+            if n <= first || one.carry(server, sockets, scratch, now) {
+                return true;
+            }
+            if let (To::Host(_), Other::Open(other)) = (one.to, one.other.taken(now)) {
+                sockets.put(other, one.up.told, now);
+            }
+            false
+        });
     }
 
     /// What is waited for.
@@ -286,6 +339,7 @@ impl Carrier {
             (Other::Open(_), Some(over)) => Some(over + LINGER),
             (Other::Open(_), None) => None,
         });
+        let next = next.chain(self.sockets.due(now));
         let wait = next.min()?.saturating_duration_since(now);
         // Rounded up, so that it is over when it is looked at.
         Timespec::try_from(wait + Duration::from_millis(1)).ok()
@@ -294,7 +348,13 @@ impl Carrier {
 
 impl Connection {
     /// Does what can be done at once; whether anything is left.
-    fn carry(&mut self, server: &SocketAddrUnix, scratch: &mut [u8], now: Instant) -> bool {
+    fn carry(
+        &mut self,
+        server: &SocketAddrUnix,
+        sockets: &mut Sockets,
+        scratch: &mut [u8],
+        now: Instant,
+    ) -> bool {
         if let Other::Away(again) = &mut self.other {
             if now < *again {
                 return true;
@@ -304,6 +364,7 @@ impl Connection {
                 To::Inside(port) => {
                     dial(AddressFamily::INET, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
                 }
+                To::Host(end) => sockets.connected(end, now),
             };
             match (dialled, self.to) {
                 (Ok(other), _) => self.other = Other::Open(other),
@@ -311,12 +372,20 @@ impl Connection {
                     *again = now + RETRY;
                     return true;
                 }
-                (Err(_), _) => return false,
+                (Err(_), To::Server) => return false,
+                (Err(_), To::Inside(_) | To::Host(_)) => {
+                    self.break_off();
+                    return false;
+                }
             }
         }
         let Other::Open(other) = &self.other else { return true };
         // What the other side says is of no use to one who has left.
-        if self.down.pump(other, &self.from, scratch).is_err() || self.down.refused {
+        if self.down.pump(other, &self.from, scratch).is_err() {
+            self.break_off();
+            return false;
+        }
+        if self.down.refused {
             return false;
         }
         if self.up.pump(&self.from, other, scratch).is_err() {
@@ -327,6 +396,26 @@ impl Connection {
             return !self.up.told && now.duration_since(over) < LINGER;
         }
         true
+    }
+}
+
+impl Connection {
+    /// Nobody listens at the other end, or it broke. Who came is not to take that for an end in good
+    /// order.
+    fn break_off(&self) {
+        match self.to {
+            To::Server => {}
+            To::Inside(_) | To::Host(_) => {
+                let _ = sockopt::set_socket_linger(&self.from, Some(Duration::ZERO));
+            }
+        }
+    }
+}
+
+impl Other {
+    /// Leaves nobody there.
+    fn taken(&mut self, now: Instant) -> Self {
+        std::mem::replace(self, Self::Away(now))
     }
 }
 
@@ -383,9 +472,18 @@ impl Pipe {
 fn dial(family: AddressFamily, to: &impl SocketAddrArg) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let other = socket_with(family, SocketType::STREAM, flags, None)?;
-    match connect(&other, to) {
+    if family == AddressFamily::INET {
+        sockopt::set_tcp_nodelay(&other, true)?;
+    }
+    reach(&other, to)?;
+    Ok(other)
+}
+
+/// Begins to connect.
+pub(super) fn reach(other: &OwnedFd, to: &impl SocketAddrArg) -> Result<(), Errno> {
+    match connect(other, to) {
         // What is written waits until it is there; what is read says why it is not.
-        Ok(()) | Err(Errno::INPROGRESS) => Ok(other),
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
         Err(err) => Err(err),
     }
 }
@@ -427,214 +525,4 @@ fn no_such_name(question: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::net::{Shutdown, TcpStream};
-    use std::os::fd::AsFd as _;
-    use std::os::unix::net::{UnixListener, UnixStream};
-    use std::path::Path;
-
-    use super::*;
-
-    /// A door on ports of the test's own, which is served until the test ends.
-    struct Open {
-        at: SocketAddr,
-        names: SocketAddr,
-        stop: UnixStream,
-        serving: Option<std::thread::JoinHandle<()>>,
-    }
-
-    impl Open {
-        fn to(socket: &Path, let_in: &[(TcpListener, u16)]) -> Self {
-            let any = (Ipv4Addr::LOCALHOST, 0);
-            let listener = TcpListener::bind(any).unwrap();
-            let names = UdpSocket::bind(any).unwrap();
-            let host: Vec<(TcpListener, u16)> =
-                let_in.iter().map(|(one, port)| (one.try_clone().unwrap(), *port)).collect();
-            for one in host.iter().map(|(one, _)| one).chain([&listener]) {
-                one.set_nonblocking(true).unwrap();
-            }
-            names.set_nonblocking(true).unwrap();
-            let (at, asked) = (listener.local_addr().unwrap(), names.local_addr().unwrap());
-            let directory = std::fs::File::open("/").unwrap().into();
-            let whose = b"mine\n".to_vec();
-            let way = Way { directory, name: socket.to_owned(), whose, host };
-            let mut door = Door::of(listener, names, way).unwrap();
-            let (stop, stopped) = UnixStream::pair().unwrap();
-            let serving = std::thread::spawn(move || {
-                assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
-                // What was said before the end may be on its way still.
-                let ended = Instant::now();
-                while !door.carrier.open.is_empty() && ended.elapsed() < PATIENCE {
-                    assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
-                }
-                assert_eq!(door.carrier.open.len(), 0, "nothing is left of what was carried");
-            });
-            Self { at, names: asked, stop, serving: Some(serving) }
-        }
-
-        fn end(mut self) {
-            self.stop.shutdown(Shutdown::Both).unwrap();
-            self.serving.take().unwrap().join().unwrap();
-        }
-    }
-
-    fn place() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("s");
-        (dir, socket)
-    }
-
-    fn heard(mut stream: impl Read) -> Vec<u8> {
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).unwrap();
-        all
-    }
-
-    #[test]
-    fn ten_megabytes_pass_both_ways_and_each_end_is_told_of_the_others() {
-        let (_dir, socket) = place();
-        let server = UnixListener::bind(&socket).unwrap();
-        let door = Open::to(&socket, &[]);
-        let text: Vec<u8> = (0..10u32 << 20).map(|n| n.to_le_bytes()[1]).collect();
-        let wanted = text.clone();
-        let echo = std::thread::spawn(move || {
-            let (mut stream, _) = server.accept().unwrap();
-            // To the end first: whoever came has ended its side, and still hears.
-            let all = heard(&stream);
-            let text = all.strip_prefix(b"mine\n").expect("it is said whose door it is");
-            stream.write_all(text).unwrap();
-        });
-        let mut stream = TcpStream::connect(door.at).unwrap();
-        stream.write_all(&text).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
-        assert!(heard(&stream) == wanted);
-        echo.join().unwrap();
-        drop(stream);
-        door.end();
-    }
-
-    #[test]
-    fn a_connection_waits_for_a_server_that_comes_back_and_the_next_one_reaches_the_next_server() {
-        let (_dir, socket) = place();
-        let door = Open::to(&socket, &[]);
-        for word in ["first", "second"] {
-            let mut stream = TcpStream::connect(door.at).unwrap();
-            stream.write_all(b"who is there").unwrap();
-            let _ = std::fs::remove_file(&socket);
-            let server = UnixListener::bind(&socket).unwrap();
-            let (mut came, _) = server.accept().unwrap();
-            let mut asked = [0; 17];
-            came.read_exact(&mut asked).unwrap();
-            assert_eq!(&asked, b"mine\nwho is there");
-            came.write_all(word.as_bytes()).unwrap();
-            drop((came, server));
-            assert_eq!(heard(&stream), word.as_bytes());
-        }
-        door.end();
-    }
-
-    #[test]
-    fn one_who_leaves_is_told_to_the_server_and_a_server_that_will_hear_no_more_is_heard() {
-        let (_dir, socket) = place();
-        let server = UnixListener::bind(&socket).unwrap();
-        let door = Open::to(&socket, &[]);
-        let stream = TcpStream::connect(door.at).unwrap();
-        let (mut came, _) = server.accept().unwrap();
-        drop(stream);
-        assert_eq!(heard(&mut came), b"mine\n");
-        drop(came);
-        // As a server that refuses a body before it has come: its answer arrives.
-        let mut stream = TcpStream::connect(door.at).unwrap();
-        let (mut came, _) = server.accept().unwrap();
-        came.write_all(b"too much").unwrap();
-        came.shutdown(Shutdown::Read).unwrap();
-        came.shutdown(Shutdown::Write).unwrap();
-        stream.write_all(&vec![0; 1 << 20]).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
-        assert_eq!(heard(&stream), b"too much");
-        drop((stream, came));
-        door.end();
-    }
-
-    #[test]
-    fn more_than_fit_at_once_wait_and_are_served() {
-        let (_dir, socket) = place();
-        let server = UnixListener::bind(&socket).unwrap();
-        let door = Open::to(&socket, &[]);
-        let many = MOST + 20;
-        let came: Vec<TcpStream> =
-            (0..many).map(|_| TcpStream::connect(door.at).unwrap()).collect();
-        let mut served = Vec::new();
-        for _ in 0..MOST {
-            served.push(server.accept().unwrap().0);
-        }
-        server.set_nonblocking(true).unwrap();
-        assert!(server.accept().is_err(), "no more are open at once");
-        server.set_nonblocking(false).unwrap();
-        drop(served);
-        for _ in MOST..many {
-            drop(server.accept().unwrap());
-        }
-        for stream in came {
-            assert_eq!(heard(&stream), b"");
-        }
-        door.end();
-    }
-
-    #[test]
-    fn a_port_of_the_host_leads_to_its_own_and_to_no_other() {
-        let (_dir, socket) = place();
-        let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = inside.local_addr().unwrap().port();
-        let host = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let at = host.local_addr().unwrap();
-        let door = Open::to(&socket, &[(host, port)]);
-        let mut stream = TcpStream::connect(at).unwrap();
-        let (mut came, _) = inside.accept().unwrap();
-        stream.write_all(b"hello").unwrap();
-        let mut said = [0; 5];
-        came.read_exact(&mut said).unwrap();
-        came.write_all(&said).unwrap();
-        drop(came);
-        assert_eq!(heard(&stream), b"hello");
-        drop(stream);
-        // Where nobody listens one is sent away.
-        drop(inside);
-        let stream = TcpStream::connect(at).unwrap();
-        let left = (&stream).read(&mut [0]);
-        assert!(matches!(left, Ok(0) | Err(_)), "{left:?}");
-        drop(stream);
-        door.end();
-    }
-
-    #[test]
-    fn no_name_is_known_and_that_is_said_at_once() {
-        let (_dir, socket) = place();
-        let door = Open::to(&socket, &[]);
-        let asks = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let question = b"\x12\x34\x01\x00\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
-        asks.send_to(question, door.names).unwrap();
-        let mut answer = [0; 512];
-        let count = asks.recv(&mut answer).unwrap();
-        let told = b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\0\x07example\x03com\0\0\x01\0\x01";
-        assert_eq!(&answer[..count], told);
-        // What is no question is not answered, and answers least of all.
-        for odd in [&b""[..], &question[..20], told, &[0xff; 40]] {
-            assert_eq!(no_such_name(odd), None, "{odd:?}");
-        }
-        door.end();
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn whatever_is_asked_is_answered_with_no_more_than_it_was(
-            question in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..600),
-        ) {
-            if let Some(answer) = no_such_name(&question) {
-                proptest::prop_assert!(answer.len() <= question.len());
-                proptest::prop_assert_eq!(&answer[12..], &question[12..answer.len()]);
-            }
-        }
-    }
-}
+mod tests;

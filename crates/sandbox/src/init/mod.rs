@@ -18,7 +18,8 @@
 //! Further means of confinement become one more step there and one more field of the order.
 //! `unconfined` only watches over the tree. `enclosed` is for a command that lives, whose keeper and
 //! streams are not the daemon's: it is told all at once, and nobody waits for its answers. `door` is
-//! the way to the server where that is all the network there is. [`crate::attest`] is how it is proven.
+//! the way to the server where that is all the network there is, and `outward` the one to services of
+//! the same session. [`crate::attest`] is how it is proven.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -35,6 +36,7 @@ pub(crate) mod door;
 pub(crate) mod enclosed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
+pub(crate) mod outward;
 pub(crate) mod root;
 pub(crate) mod seat;
 pub(crate) mod seccomp;

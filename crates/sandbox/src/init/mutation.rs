@@ -60,6 +60,10 @@ pub enum Mutation {
     Shows(PathBuf),
     /// The door of the mesh leads to this socket.
     LeadsTo(PathBuf),
+    /// Every port that is let out leads to this one of the host's.
+    LeadsOutTo(u16),
+    /// This port of the host's is let out as well.
+    LetsOut(u16),
 }
 
 #[cfg(feature = "mutations")]
@@ -90,7 +94,13 @@ pub(crate) const fn skips(_layer: Layer) -> bool {
 pub(crate) fn shown() -> Option<&'static std::path::Path> {
     match MUTATION.get() {
         Some(Mutation::Shows(path)) => Some(path),
-        Some(Mutation::Without(_) | Mutation::LeadsTo(_)) | None => None,
+        Some(
+            Mutation::Without(_)
+            | Mutation::LeadsTo(_)
+            | Mutation::LeadsOutTo(_)
+            | Mutation::LetsOut(_),
+        )
+        | None => None,
     }
 }
 
@@ -99,6 +109,25 @@ pub(crate) fn shown() -> Option<&'static std::path::Path> {
 pub(crate) fn door() -> Option<&'static std::path::Path> {
     match MUTATION.get() {
         Some(Mutation::LeadsTo(path)) => Some(path),
-        Some(Mutation::Without(_) | Mutation::Shows(_)) | None => None,
+        Some(
+            Mutation::Without(_)
+            | Mutation::Shows(_)
+            | Mutation::LeadsOutTo(_)
+            | Mutation::LetsOut(_),
+        )
+        | None => None,
     }
+}
+
+/// Where a test has ports lead that are let out, each with where it leads.
+#[cfg(feature = "mutations")]
+pub(crate) fn ways_out(ways: impl Iterator<Item = (u16, u16)>) -> impl Iterator<Item = (u16, u16)> {
+    let (all, more) = match MUTATION.get() {
+        Some(Mutation::LeadsOutTo(port)) => (Some(*port), None),
+        Some(Mutation::LetsOut(port)) => (None, Some((*port, *port))),
+        Some(Mutation::Without(_) | Mutation::Shows(_) | Mutation::LeadsTo(_)) | None => {
+            (None, None)
+        }
+    };
+    ways.map(move |(port, end)| (port, all.unwrap_or(end))).chain(more)
 }

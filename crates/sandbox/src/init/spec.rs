@@ -8,6 +8,8 @@ use overmind_core::enclosure::Network;
 use overmind_core::sandbox::HomeFile;
 use serde::{Deserialize, Serialize};
 
+use crate::init::outward::Reach;
+
 /// What is the same for every command of a driver, and comes first: with it the sandbox is built
 /// as far as possible while there is no command yet. It names nothing of any session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +84,8 @@ pub(crate) struct Living {
     pub(crate) sockets: Vec<PathBuf>,
     /// The server's socket that the door of the mesh leads to; see [`super::door`].
     pub(crate) door: Option<PathBuf>,
+    /// What else is let out, with the mesh for a network; see [`super::outward`].
+    pub(crate) reaches: Vec<Reach>,
 }
 
 impl Kind {
@@ -98,11 +102,20 @@ impl Kind {
         living.door.as_deref()
     }
 
-    /// The same, with its door elsewhere.
+    /// What is let out beside it.
+    pub(crate) fn reaches(&self) -> &[Reach] {
+        let living = self.living().filter(|living| living.network == Network::Mesh);
+        living.map(|living| living.reaches.as_slice()).unwrap_or_default()
+    }
+
+    /// The same, with its door elsewhere, and each port that is let out.
     #[must_use]
-    pub(crate) fn leading_to(mut self, socket: &Path) -> Self {
+    pub(crate) fn leading_to(mut self, socket: &Path, ports: &[u16]) -> Self {
         if let Self::Namespace { living: Some(living), .. } = &mut self {
             living.door = Some(socket.to_owned());
+            for (reach, port) in living.reaches.iter_mut().zip(ports) {
+                reach.leads_to = *port;
+            }
         }
         self
     }

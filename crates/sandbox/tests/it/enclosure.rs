@@ -62,6 +62,7 @@ impl Place {
             write: Vec::new(),
             network: Network::Host,
             ports: Vec::new(),
+            reaches: Vec::new(),
         }
     }
 
@@ -86,7 +87,7 @@ impl Place {
 }
 
 /// What a keeper starts.
-fn command(env: &[(String, String)], enclosed: Enclosed) -> Command {
+pub(crate) fn command(env: &[(String, String)], enclosed: Enclosed) -> Command {
     let mut command = Command::new(&enclosed.argv[0]);
     command.args(&enclosed.argv[1..]).env_clear().current_dir(enclosed.cwd);
     command.envs(env.iter().cloned()).envs(enclosed.tells).envs(enclosed.needs);

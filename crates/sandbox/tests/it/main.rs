@@ -10,6 +10,7 @@ mod enclosure;
 mod image;
 mod microvm;
 mod namespace;
+mod outward;
 mod piped;
 mod support;
 mod unconfined;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{
     AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, KeyCreated, ListQuery,
@@ -21,7 +21,8 @@ use crate::extract::{Body, KeyPath, Query, SettingPath, Who};
 use crate::fault::Fault;
 use crate::log_stream::LogSource;
 use crate::page::{Window, json, list};
-use crate::sse;
+use crate::proof::Proof;
+use crate::sse::{self, Resume};
 
 /// Lists the registered tools by name.
 #[utoipa::path(get, path = "/api/tools", tag = "server", responses((status = 200, body = [Tool])))]
@@ -43,10 +44,8 @@ pub(crate) async fn event_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<u64>,
 ) -> Result<Response, Fault> {
-    let window = Window::<u64>::take(&mut query)?;
-    query.finish()?;
     let limit = window.limit;
     let events = cx.engine.events(&caller, window.into()).await?;
     Ok(list(&uri, limit, events, |event| event.global.to_string(), Event::from))
@@ -55,7 +54,8 @@ pub(crate) async fn event_list(
 /// Streams the events of all runs and of the system as server-sent events, as they come.
 ///
 /// Each `data:` is an event, and its `id:` is its number in the whole log, to resume after
-/// (`Last-Event-ID`); without one the stream begins with what comes next.
+/// (`Last-Event-ID`); without one the stream begins with what comes next. It ends, with
+/// `event: error` and the problem, when its token is worth nothing any more.
 #[utoipa::path(get, path = "/api/events/stream", tag = "server",
     params(
         ("last_event_id" = Option<String>, Query, description = "As the header, for those who cannot set it"),
@@ -68,17 +68,14 @@ pub(crate) async fn event_list(
 pub(crate) async fn event_stream(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
-    headers: HeaderMap,
-    mut query: Query,
+    proof: Proof,
+    Resume(after): Resume,
 ) -> Result<Response, Fault> {
-    let resume = query.take("last_event_id");
-    query.finish()?;
-    let after = sse::resume_after(&headers, resume.as_deref(), sse::number)?;
     // Asked before the stream begins, so that 403 is still a status.
     let head = cx.engine.events(&caller, Page { limit: 1, after: None }).await?;
     let head = head.first().map_or(0, |event| event.global);
-    let log = LogSource::new(caller, after.unwrap_or(head));
-    Ok(sse::Stream::new(cx, log).into_response())
+    let log = LogSource::new(after.unwrap_or(head));
+    Ok(sse::Stream::new(cx, proof, log).into_response())
 }
 
 /// Says whether a model provider's key is set, without showing it.
@@ -126,10 +123,8 @@ pub(crate) async fn key_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<ApiKeyId>,
 ) -> Result<Response, Fault> {
-    let window = Window::<ApiKeyId>::take(&mut query)?;
-    query.finish()?;
     let limit = window.limit;
     let keys = cx.engine.key_list(&caller, window.into()).await?;
     Ok(list(&uri, limit, keys, |key| key.id.to_string(), Key::from))

@@ -10,7 +10,7 @@ use overmind_core::ids::AgentId;
 
 use crate::convert;
 use crate::cx::Cx;
-use crate::extract::{AgentPath, Body, Query, Who, if_match, none_match};
+use crate::extract::{AgentPath, Body, Who, if_match, none_match};
 use crate::fault::Fault;
 use crate::page::{Window, json, list};
 
@@ -64,10 +64,8 @@ pub(crate) async fn agent_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<AgentId>,
 ) -> Result<Response, Fault> {
-    let window = Window::<AgentId>::take(&mut query)?;
-    query.finish()?;
     let limit = window.limit;
     let agents = cx.engine.agent_list(&caller, window.into()).await?;
     Ok(list(&uri, limit, agents, |agent| agent.id.to_string(), Agent::from))
@@ -153,10 +151,8 @@ pub(crate) async fn agent_versions(
     Who(caller): Who,
     AgentPath(agent): AgentPath,
     uri: Uri,
-    mut query: Query,
+    window: Window<u32>,
 ) -> Result<Response, Fault> {
-    let window = Window::<u32>::take(&mut query)?;
-    query.finish()?;
     let limit = window.limit;
     let versions = cx.engine.agent_versions(&caller, &agent, window.into()).await?;
     Ok(list(&uri, limit, versions, |agent| agent.version.to_string(), Agent::from))

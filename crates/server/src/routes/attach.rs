@@ -15,13 +15,15 @@ use crate::cx::Cx;
 use crate::extract::{Query, RunPath, Who};
 use crate::fault::Fault;
 use crate::page::json as answer;
+use crate::proof::Proof;
 use crate::viewer;
 
 /// The terminal of a run's command, as a WebSocket.
 ///
 /// Binary frames are the terminal's bytes in both directions, text frames are words: `AttachWord` to
 /// the server, `AttachSaid` from it. The first frames draw the screen as it is. A browser, which
-/// cannot set a header, may give its token as a second protocol, `overmind.token.TOKEN`.
+/// cannot set a header, may give its token as a second protocol, `overmind.token.TOKEN`. When that
+/// is worth nothing any more, the connection is closed with the word `away` and the code 1008.
 #[utoipa::path(get, path = "/api/runs/{id}/attach", tag = "runs",
     params(
         ("id" = String, Path),
@@ -40,6 +42,7 @@ use crate::viewer;
 pub(crate) async fn run_attach(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
+    proof: Proof,
     RunPath(id): RunPath,
     mut query: Query,
     mut request: Request,
@@ -72,7 +75,7 @@ pub(crate) async fn run_attach(
     cx.detached(async move {
         let attached = engine.session_attach(&caller, id, mode == AttachMode::Read, size).await?;
         let tasks = serving.tasks.clone();
-        drop(tasks.spawn(viewer::serve(serving, seat, attached, mode, upgrade)));
+        drop(tasks.spawn(viewer::serve(serving, proof, seat, attached, mode, upgrade)));
         Ok(())
     })
     .await?;

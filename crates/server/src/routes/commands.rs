@@ -19,6 +19,7 @@ use crate::cx::Cx;
 use crate::extract::{Body, Query, RunPath, Who, parse_bool};
 use crate::fault::Fault;
 use crate::page::json as answer;
+use crate::proof::Proof;
 
 /// Ends a run's command: TERM to all of its processes and KILL after the grace, or KILL at once.
 /// Answers at once; the run has ended when its processes have.
@@ -104,6 +105,7 @@ pub(crate) async fn run_usage(
 pub(crate) async fn run_log(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
+    proof: Proof,
     RunPath(id): RunPath,
     mut query: Query,
 ) -> Result<Response, Fault> {
@@ -136,25 +138,24 @@ pub(crate) async fn run_log(
     };
     let log = LogQuery { from, follow, grep, strip, notes };
     let reader = cx.engine.session_log(&caller, id, log).await?;
-    Ok(stream_log(reader, objects.unwrap_or(false)))
+    Ok(stream_log(cx, proof, reader, objects.unwrap_or(false)))
 }
 
-fn stream_log(reader: Box<dyn LogReader>, objects: bool) -> Response {
-    let bytes = stream::unfold(Some(reader), move |reader| async move {
-        let mut reader = reader?;
-        match reader.next().await {
+fn stream_log(cx: Arc<Cx>, proof: Proof, reader: Box<dyn LogReader>, objects: bool) -> Response {
+    let bytes = stream::unfold(Some((cx, proof, reader)), move |state| async move {
+        let (cx, proof, mut reader) = state?;
+        match read_on(&cx, &proof, &mut *reader).await {
             Ok(items) if items.is_empty() => None,
             Ok(items) => {
                 let mut text = Vec::new();
                 for item in items {
                     write_item(&mut text, item, objects);
                 }
-                Some((Ok::<_, Infallible>(Bytes::from(text)), Some(reader)))
+                Some((Ok::<_, Infallible>(Bytes::from(text)), Some((cx, proof, reader))))
             }
-            Err(err) => {
+            Err(why) => {
                 // The status has been sent: what is left is to say it where the log is read.
-                tracing::warn!(error = %err, "a log cannot be read on");
-                let text = format!("--- the log cannot be read on: {err} ---\n");
+                let text = format!("--- the log cannot be read on: {why} ---\n");
                 Some((Ok(Bytes::from(text)), None))
             }
         }
@@ -166,6 +167,27 @@ fn stream_log(reader: Box<dyn LogReader>, objects: bool) -> Response {
         .headers_mut()
         .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
+}
+
+/// What comes next of a log, for whoever may still read it.
+async fn read_on(
+    cx: &Cx,
+    proof: &Proof,
+    reader: &mut dyn LogReader,
+) -> Result<Vec<LogItem>, String> {
+    loop {
+        let read = tokio::time::timeout(cx.config.keepalive, reader.next()).await;
+        proof.again(cx).await.map_err(|err| err.to_string())?;
+        match read {
+            Ok(Ok(items)) => return Ok(items),
+            Ok(Err(err)) => {
+                tracing::warn!(error = %err, "a log cannot be read on");
+                return Err(err.to_string());
+            }
+            // Nothing was written for as long as other streams wait for a sign of life.
+            Err(_) => {}
+        }
+    }
 }
 
 fn write_item(text: &mut Vec<u8>, item: LogItem, objects: bool) {

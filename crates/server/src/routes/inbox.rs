@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
+use axum::http::Uri;
 use axum::response::Response;
 use overmind_api::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxGroup, InboxItem, InboxKind, InboxListQuery,
@@ -19,7 +19,8 @@ use crate::extract::{Body, InboxPath, Query, Who};
 use crate::fault::Fault;
 use crate::inbox_stream::InboxSource;
 use crate::page::{Window, json, list};
-use crate::sse;
+use crate::proof::Proof;
+use crate::sse::{self, Resume};
 
 /// Lists what waits for a human, asked last first.
 #[utoipa::path(get, path = "/api/inbox", tag = "inbox", params(InboxListQuery),
@@ -161,7 +162,8 @@ pub(crate) async fn inbox_proposals(
 /// First comes each open item as `event: opened`, then `event: snapshot`, then changes as they
 /// happen: `event: opened` and `event: closed` with the item as it stands. An item that was
 /// opened and closed between two looks comes as closed alone. Messages have an `id:` to resume
-/// after (`Last-Event-ID`); a resumed stream has no snapshot.
+/// after (`Last-Event-ID`); a resumed stream has no snapshot. It ends, with `event: error` and the
+/// problem, when its token is worth nothing any more.
 #[utoipa::path(get, path = "/api/inbox/events", tag = "inbox",
     params(
         ("last_event_id" = Option<String>, Query, description = "As the header, for those who cannot set it"),
@@ -174,14 +176,11 @@ pub(crate) async fn inbox_proposals(
 pub(crate) async fn inbox_events(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
-    headers: HeaderMap,
-    mut query: Query,
+    proof: Proof,
+    Resume(after): Resume,
 ) -> Result<Response, Fault> {
-    let resume = query.take("last_event_id");
-    query.finish()?;
-    let after = sse::resume_after(&headers, resume.as_deref(), sse::number)?;
     // Asked before the stream begins, so that 403 is still a status.
     let (counts, head) = cx.engine.inbox_counts(&caller).await?;
-    let inbox = InboxSource::new(caller, after, counts.total(), head);
-    Ok(sse::Stream::new(cx, inbox).into_response())
+    let inbox = InboxSource::new(after, counts.total(), head);
+    Ok(sse::Stream::new(cx, proof, inbox).into_response())
 }

@@ -5,7 +5,6 @@
 //! around the router, its time limit and the limits by caller: an answer may stream for an hour,
 //! and what a provider is asked is bounded by provider.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ use crate::agents;
 use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
-use crate::front::trace;
+use crate::front::{Source, trace};
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,12 +90,12 @@ impl Door {
 /// Answers one request. `name` becomes the caller's, once it is known.
 pub(crate) async fn answer(
     cx: &Arc<Cx>,
-    client: Option<IpAddr>,
+    source: Option<Source>,
     door: Door,
     request: Request,
     name: &mut Option<String>,
 ) -> Response {
-    let mut response = match Box::pin(attend(cx, client, &door, request, name)).await {
+    let mut response = match Box::pin(attend(cx, source, &door, request, name)).await {
         Ok(response) => response,
         Err(refused) => refused.render(cx, door.dialect),
     };
@@ -165,7 +164,7 @@ impl Refused {
 
 async fn attend(
     cx: &Arc<Cx>,
-    client: Option<IpAddr>,
+    source: Option<Source>,
     door: &Door,
     request: Request,
     name: &mut Option<String>,
@@ -182,10 +181,10 @@ async fn attend(
     let (mut caller, only) = match proved {
         Ok(proved) => proved,
         Err(refusal) => {
-            if let Some(client) = client
-                && cx.admit_address(client).is_err()
+            if let Some(source) = source
+                && cx.admit_source(source).is_err()
             {
-                let text = "too many requests without a valid token from this address";
+                let text = "too many requests without a valid token from here";
                 let wait = Duration::from_secs(1);
                 return Err(Refusal::new(RefusalKind::RateLimited, text).after(wait).into());
             }

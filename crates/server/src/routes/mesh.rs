@@ -19,14 +19,14 @@ use overmind_api::{
 use overmind_core::mesh::{BoardEntry, MeshSpawn};
 use overmind_engine::{BoardWrite, LetterDraft};
 
-use crate::auth;
 use crate::cx::Cx;
 use crate::extract::{
     AgentPath, AnyBody, Body, KeyOfBoard, LargeBody, Query, Who, if_match, parse_bool,
 };
 use crate::fault::Fault;
 use crate::mesh_stream::BoardSource;
-use crate::page::{Window, json, next_link};
+use crate::page::{Hex, Window, json, next_link};
+use crate::proof::Proof;
 use crate::sse;
 
 fn entry(entry: &BoardEntry) -> Response {
@@ -65,28 +65,6 @@ pub(crate) async fn board_list(
         response.headers_mut().insert(header::LINK, link);
     }
     Ok(response)
-}
-
-/// A key as a cursor: its bytes in hexadecimal.
-struct Hex(String);
-
-impl std::fmt::Display for Hex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.bytes().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::str::FromStr for Hex {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if !text.len().is_multiple_of(2) || text.len() > 1024 || !text.is_ascii() {
-            return Err(());
-        }
-        let byte = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
-        String::from_utf8(bytes.ok_or(())?).map(Self).map_err(|_| ())
-    }
 }
 
 /// Reads a key.
@@ -195,6 +173,7 @@ pub(crate) async fn board_delete(
 pub(crate) async fn board_watch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
+    proof: Proof,
     headers: HeaderMap,
     mut query: Query,
 ) -> Result<Response, Fault> {
@@ -208,9 +187,8 @@ pub(crate) async fn board_watch(
     };
     // Refused here, and not inside the stream.
     cx.engine.board_changes(&caller, &prefix, after).await?;
-    let token = auth::token(&headers)?.to_owned();
-    let source = BoardSource::new(caller, token, prefix, after);
-    Ok(sse::Stream::new(cx, source).into_response())
+    let source = BoardSource::new(prefix, after);
+    Ok(sse::Stream::new(cx, proof, source).into_response())
 }
 
 /// Sends a letter to an agent. It is durable when this answers, and delivered at least once.
@@ -439,7 +417,8 @@ pub(crate) async fn spawn(
     let SpawnRequest { agent, role, spawned_by, system_prompt, model, ttl, task } = body.value;
     let role = role.unwrap_or_else(|| "assistant".to_owned());
     let model = (!model.is_empty()).then_some(model);
-    let wish = MeshSpawn { agent, role, system_prompt, model, task, ttl };
+    let trace = caller.trace;
+    let wish = MeshSpawn { agent, role, system_prompt, model, task, ttl, trace };
     let engine = cx.engine.clone();
     let work = async move { engine.spawn(&caller, spawned_by.as_deref(), wish).await };
     let done = cx.detached(work).await?;

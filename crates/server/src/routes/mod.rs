@@ -17,6 +17,7 @@ use crate::fault::Fault;
 pub(crate) mod acl;
 pub(crate) mod admin;
 pub(crate) mod agents;
+pub(crate) mod artifacts;
 pub(crate) mod attach;
 pub(crate) mod budgets;
 pub(crate) mod commands;
@@ -92,6 +93,10 @@ routes! {
     Quick get "/api/runs/{id}/log" => commands::run_log;
     Quick get "/api/runs/{id}/attach" => attach::run_attach;
     Quick post "/api/runs/{id}/approvals/{approval_id}" => runs::run_decide;
+    Quick get "/api/runs/{id}/artifacts" => artifacts::artifact_list;
+    Quick get "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_fetch;
+    Long put "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_put;
+    Quick delete "/api/runs/{id}/artifacts/{*name}" => artifacts::artifact_delete;
     Quick get "/api/runs/{id}/attestation" => runs::run_attestation;
     Quick get "/api/runs/{id}/steps" => runs::run_steps;
     Quick get "/api/runs/{id}/tool-calls" => runs::run_tool_calls;

@@ -21,6 +21,7 @@ use crate::cx::Cx;
 use crate::extract::{ApprovalPath, Body, LargeBody, Query, RunPath, Who, parse_bool};
 use crate::fault::Fault;
 use crate::page::{Window, json, list};
+use crate::proof::Proof;
 use crate::sse::{self, Stream};
 use crate::timeline_stream::{TimelineSource, parse_place};
 
@@ -205,10 +206,9 @@ pub(crate) async fn run_steps(
     Who(caller): Who,
     RunPath(id): RunPath,
     uri: Uri,
-    mut query: Query,
+    window: Window<u32>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<u32>::take(&mut query)?;
-    query.finish()?;
+    let Window { limit, after } = window;
     let steps = cx.engine.session_steps(&caller, id, after, limit).await?;
     Ok(list(&uri, limit, steps, |step| step.idx.to_string(), Step::from))
 }
@@ -222,10 +222,9 @@ pub(crate) async fn run_tool_calls(
     Who(caller): Who,
     RunPath(id): RunPath,
     uri: Uri,
-    mut query: Query,
+    window: Window<u64>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<u64>::take(&mut query)?;
-    query.finish()?;
+    let Window { limit, after } = window;
     let calls = cx.engine.session_tool_calls(&caller, id, after.unwrap_or(0), limit).await?;
     Ok(list(&uri, limit, calls, |call| call.seq.to_string(), convert::tool_call))
 }
@@ -239,10 +238,9 @@ pub(crate) async fn run_model_calls(
     Who(caller): Who,
     RunPath(id): RunPath,
     uri: Uri,
-    mut query: Query,
+    window: Window<u64>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<u64>::take(&mut query)?;
-    query.finish()?;
+    let Window { limit, after } = window;
     let agent = cx.engine.session_fetch(&caller, id).await?.agent;
     let calls = cx.engine.session_model_calls(&caller, id, after.unwrap_or(0), limit).await?;
     let show = |call| convert::model_call(call, agent);
@@ -258,10 +256,9 @@ pub(crate) async fn run_events(
     Who(caller): Who,
     RunPath(id): RunPath,
     uri: Uri,
-    mut query: Query,
+    window: Window<u64>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<u64>::take(&mut query)?;
-    query.finish()?;
+    let Window { limit, after } = window;
     let events = cx.engine.session_events(&caller, id, after.unwrap_or(0), limit).await?;
     Ok(list(&uri, limit, events, |event| event.seq.to_string(), Event::from))
 }
@@ -270,7 +267,8 @@ pub(crate) async fn run_events(
 ///
 /// Each item has an `id:` to resume after (`Last-Event-ID`) and `data:` with
 /// `{"kind","ts","data"}`; a step comes again each time it changes. When the run has ended,
-/// `event: done` with `{"run_id","status"}` closes the stream.
+/// `event: done` with `{"run_id","status"}` closes the stream. It ends before, with
+/// `event: error` and the problem, when its token is worth nothing any more.
 #[utoipa::path(get, path = "/api/runs/{id}/replay", tag = "runs",
     params(
         ("id" = String, Path),
@@ -285,6 +283,7 @@ pub(crate) async fn run_events(
 pub(crate) async fn run_replay(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
+    proof: Proof,
     RunPath(id): RunPath,
     headers: HeaderMap,
     mut query: Query,
@@ -296,8 +295,8 @@ pub(crate) async fn run_replay(
     let after = sse::resume_after(&headers, resume.as_deref(), parse_place)?.unwrap_or((0, 0));
     // Asked before the stream begins, so that 403 and 404 are still a status.
     let run = cx.engine.session_fetch(&caller, id).await?;
-    let timeline = TimelineSource::new(caller, &run, after, follow.unwrap_or(false));
-    Ok(Stream::new(cx, timeline).into_response())
+    let timeline = TimelineSource::new(&run, after, follow.unwrap_or(false));
+    Ok(Stream::new(cx, proof, timeline).into_response())
 }
 
 /// Calls a tool in the run's name. Always 200: a denied or failed call says so in its body.

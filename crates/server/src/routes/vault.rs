@@ -17,28 +17,7 @@ use overmind_engine::{SecretView, ServiceView, VaultStatus};
 use crate::cx::Cx;
 use crate::extract::{Body, LargeBody, Query, SecretPath, ServicePath, Who};
 use crate::fault::Fault;
-use crate::page::{Window, json, list};
-
-/// The text of a list's cursor: what it stands for in hexadecimal, so that it needs no escaping.
-struct Cursor(String);
-
-impl std::str::FromStr for Cursor {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
-        if text.len() > 2048 || !text.len().is_multiple_of(2) || !digits {
-            return Err(());
-        }
-        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| ());
-        let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect::<Result<_, ()>>()?;
-        String::from_utf8(bytes).map(Self).map_err(|_| ())
-    }
-}
-
-fn cursor(text: &str) -> String {
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
-}
+use crate::page::{Hex, Window, json, list};
 
 fn secret_info(view: SecretView) -> SecretInfo {
     SecretInfo {
@@ -143,13 +122,12 @@ pub(crate) async fn secret_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<Hex>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<Cursor>::take(&mut query)?;
-    query.finish()?;
-    let after = after.map(|Cursor(text)| text);
+    let Window { limit, after } = window;
+    let after = after.map(|Hex(text)| text);
     let all = cx.engine.secret_list(&caller, after.as_deref(), limit)?;
-    Ok(list(&uri, limit, all, |view| cursor(view.name.as_str()), secret_info))
+    Ok(list(&uri, limit, all, |view| Hex(view.name.to_string()).to_string(), secret_info))
 }
 
 /// Sets a secret: its first version, or the next. Answers without the value.
@@ -240,13 +218,12 @@ pub(crate) async fn service_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<Hex>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<Cursor>::take(&mut query)?;
-    query.finish()?;
-    let after = after.map(|Cursor(text)| text);
+    let Window { limit, after } = window;
+    let after = after.map(|Hex(text)| text);
     let all = cx.engine.service_list(&caller, after.as_deref(), limit)?;
-    Ok(list(&uri, limit, all, |view| cursor(&view.service.name), service_info))
+    Ok(list(&uri, limit, all, |view| Hex(view.service.name.clone()).to_string(), service_info))
 }
 
 /// Declares a service, also in place of a built-in one. Admins only: it says where a key goes.
@@ -297,14 +274,13 @@ pub(crate) async fn grant_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     uri: Uri,
-    mut query: Query,
+    window: Window<Hex>,
 ) -> Result<Response, Fault> {
-    let Window { limit, after } = Window::<Cursor>::take(&mut query)?;
-    query.finish()?;
-    let after = after.and_then(|Cursor(text)| serde_json::from_str::<Grant>(&text).ok());
+    let Window { limit, after } = window;
+    let after = after.and_then(|Hex(text)| serde_json::from_str::<Grant>(&text).ok());
     let all = cx.engine.grant_list(&caller, after.as_ref(), limit)?;
     let place = |row: &GrantRow| {
-        cursor(&serde_json::to_string(&row.grant).expect("a grant is three texts"))
+        Hex(serde_json::to_string(&row.grant).expect("a grant is three texts")).to_string()
     };
     Ok(list(&uri, limit, all, place, grant_info))
 }

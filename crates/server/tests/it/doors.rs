@@ -73,5 +73,17 @@ async fn what_comes_by_doors_counts_against_the_limits_and_against_nobody_elses(
         refused += usize::from(answer.status == 429);
     }
     assert!(refused > 0, "what comes by doors is counted");
+    // By each door for itself, at both kinds of path: whoever tries wrong tokens slows no other.
+    for n in 8..11 {
+        let other = whose_door(SessionId::from_u128(n));
+        at_the_door(&path, &other, "/api/runs", "").await.problem(401);
+        assert_eq!(at_the_door(&path, &other, "/llm/openai/v1/models", "").await.status, 401);
+    }
+    let mut refused = 0;
+    for _ in 0..12 {
+        let answer = at_the_door(&path, &whose, "/llm/openai/v1/models", "").await;
+        refused += usize::from(answer.status == 429);
+    }
+    assert!(refused > 0, "models are asked for by the same door");
     assert_eq!(world.get("/api/version").await.status, 200);
 }

@@ -6,9 +6,11 @@
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
 mod agents;
+mod artifacts;
 mod doors;
 mod hostile;
 mod inbox;
+mod lapsed;
 mod lifecycle;
 mod proxy;
 mod replay;

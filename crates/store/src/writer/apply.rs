@@ -10,7 +10,7 @@ use super::{memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
-use crate::vault;
+use crate::{artifacts, vault};
 
 /// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
@@ -253,6 +253,8 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
         Write::RegistrationPut { registration, capabilities } => {
             mesh::registration_put(conn, registration, capabilities)
         }
+        Write::ArtifactPut(artifact) => artifacts::put(conn, artifact, global),
+        Write::ArtifactDelete { session, name } => artifacts::delete(conn, *session, name),
     }
 }
 

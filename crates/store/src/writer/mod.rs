@@ -20,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use overmind_core::failpoint;
+use overmind_core::ids::SessionId;
 use overmind_core::store::{Committed, Pruned, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use rusqlite::Connection;
@@ -49,11 +50,11 @@ pub(crate) enum Job {
         now: Timestamp,
         reply: Reply<Option<u64>>,
     },
-    /// One batch of retention; the answer says whether there may be more.
+    /// One batch of retention; the answer says whether there may be more, and which sessions went.
     Prune {
         before: Timestamp,
         now: Timestamp,
-        reply: Reply<(Pruned, bool)>,
+        reply: Reply<(Pruned, bool, Vec<SessionId>)>,
     },
     Close {
         reply: Reply<()>,
@@ -282,13 +283,17 @@ impl Writer {
         Ok(signed.map(|signed| signed.number))
     }
 
-    fn prune(&mut self, before: Timestamp, now: Timestamp) -> Result<(Pruned, bool), StoreError> {
+    fn prune(
+        &mut self,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<(Pruned, bool, Vec<SessionId>), StoreError> {
         let batch = self.alone("removing what retention says", |conn, log, _| {
             prune::batch(conn, log, before, now)
         })?;
         self.log.forget(&batch.streams);
         self.tell(&batch.places);
-        Ok((batch.pruned, batch.more))
+        Ok((batch.pruned, batch.more, batch.sessions))
     }
 
     /// Tells the listener about a durable commit.

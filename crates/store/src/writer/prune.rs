@@ -42,6 +42,7 @@ const RUNS_PER_RECORD: usize = 2_000;
 pub(crate) struct Batch {
     pub(crate) pruned: Pruned,
     pub(crate) streams: Vec<StreamId>,
+    pub(crate) sessions: Vec<SessionId>,
     pub(crate) places: Vec<(StreamId, u64)>,
     /// There may be more to remove.
     pub(crate) more: bool,
@@ -120,8 +121,11 @@ fn remove(
         .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM model_calls WHERE session = ?1")?
         .execute([blob(session.as_u128())])?;
+    conn.prepare_cached("DELETE FROM artifacts WHERE session = ?1")?
+        .execute([blob(session.as_u128())])?;
     conn.prepare_cached("DELETE FROM sessions WHERE id = ?1")?
         .execute([blob(session.as_u128())])?;
+    batch.sessions.push(session);
     batch.pruned.sessions += 1;
     batch.pruned.steps += steps as u64;
 

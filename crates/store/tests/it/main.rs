@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests themselves")]
 
+mod artifacts;
 mod backup;
 mod conformance;
 mod crash;

@@ -192,9 +192,10 @@ impl Keeper {
 
     /// The end is recorded elsewhere: nothing but the log need stay.
     fn acknowledge(&mut self) {
-        for kind in Kind::ALL {
-            // What stays is told again after the next restart, which changes nothing.
-            let _ = record::remove(&self.dir, kind, self.key.epoch);
+        for kind in [Kind::Socket, Kind::Life] {
+            // What stays is told again after the next restart, which changes nothing. Of the end
+            // nothing was written: it is here.
+            let _ = record::remove_whole(&self.dir, kind, self.key.epoch);
         }
         self.acknowledged = true;
     }

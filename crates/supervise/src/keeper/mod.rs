@@ -158,11 +158,11 @@ impl Keeper {
         loop {
             let now = Instant::now();
             self.due(now);
-            if let Phase::Over { until, .. } = self.phase
+            if let Phase::Over { exit, until } = self.phase
                 && (now >= until || self.peers.is_empty())
             {
                 // Nobody has taken note of the end: the disk does.
-                return self.leave_record();
+                return self.leave_record(&exit);
             }
             let ready = self.wait(now)?;
             if ready.signals {
@@ -416,9 +416,11 @@ impl Keeper {
             .take()
             .unwrap_or(MainEnd { status: ExitStatus::Signal(libc::SIGKILL), at_us: now_us() });
         let usage = sys::children_usage();
-        // The kernel's count of the group has also those whom nobody waited for.
-        let (user_us, system_us) =
-            self.tree.group.cpu().map_or((usage.user_us, usage.system_us), |(user, system)| {
+        // The kernel's count of the group has also those whom nobody waited for. It gathers it from
+        // all processors, which of one that was killed is worth nobody's while.
+        let counted = if by == By::Kill { None } else { self.tree.group.cpu() };
+        let (user_us, system_us) = counted
+            .map_or((usage.user_us, usage.system_us), |(user, system)| {
                 (micros(user), micros(system))
             });
         let offset = self.log.offset();
@@ -450,9 +452,6 @@ impl Keeper {
         drop(left);
         self.streams = Streams::Pipes { input: None, output: None, errors: None };
         self.input.refuse_all(&mut self.peers, "the process has ended");
-        // If this fails, the next daemon finds a keeper that is gone without a word, which is
-        // told as lost: the disk is then worse off than this life.
-        let _ = record::write(&self.dir, Kind::Exit, self.key.epoch, &exit);
         // From here on the next life may write the log.
         let _ = rustix::fs::flock(&self.dir, rustix::fs::FlockOperation::Unlock);
         for peer in &mut self.peers {
@@ -465,12 +464,17 @@ impl Keeper {
         self.phase = Phase::Over { exit, until: Instant::now() + ACKNOWLEDGED_WITHIN };
     }
 
-    /// The end stands on the disk; the socket goes.
-    fn leave_record(&self) -> io::Result<()> {
-        let synced = record::sync(&self.dir, Kind::Exit, self.key.epoch);
+    /// Puts the end on the disk; the socket goes.
+    ///
+    /// If this fails, the next daemon finds a keeper that is gone without a word, which is told as
+    /// lost: the disk is then worse off than this life.
+    fn leave_record(&self, exit: &Exit) -> io::Result<()> {
+        let epoch = self.key.epoch;
+        let kept = record::write(&self.dir, Kind::Exit, epoch, exit)
+            .and_then(|()| record::sync(&self.dir, Kind::Exit, epoch));
         let _ = self.log.sync();
-        record::remove(&self.dir, Kind::Socket, self.key.epoch)?;
-        synced
+        record::remove(&self.dir, Kind::Socket, epoch)?;
+        kept
     }
 
     /// Writes a marker. On a full disk it is lost: output has the right of way.

@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::process::{Ended, ProcessError, ProcessKey, Started, TerminalSize};
 use overmind_core::time::Timestamp;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::record::{self, Kind};
 use crate::supervisor::entry::Entry;
 use crate::supervisor::lost::LostLife;
 use crate::supervisor::pulse::{Pulse, State};
+use crate::supervisor::queue::{Receiver, Sender, queue};
 use crate::supervisor::{Ground, Shared, lost};
 use crate::wire::{self, Answer, Ask, Frame, FromKeeper, OLDEST, PROTOCOL, Running, ToKeeper};
 
@@ -187,10 +189,9 @@ pub(crate) fn below(dir: &std::os::fd::OwnedFd, name: &str) -> String {
 pub(crate) struct Life {
     pub(crate) started: Started,
     pub(crate) terminal: Option<TerminalSize>,
-    /// Boxed: a channel keeps room for 32, and each life has one.
-    pub(crate) requests: mpsc::Sender<Box<Request>>,
+    pub(crate) requests: Sender<Box<Request>>,
     /// Held by whoever writes: a keeper takes one piece of us at a time.
-    pub(crate) input: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) input: tokio::sync::Mutex<()>,
 }
 
 /// Begins to serve a life whose keeper has said that it runs.
@@ -200,13 +201,13 @@ pub(crate) fn serve(
     connection: Connection,
     running: &Running,
 ) {
-    let (requests, receiver) = mpsc::channel(REQUESTS);
+    let (requests, receiver) = queue(REQUESTS);
     let started = running.started();
     let life = Life {
         started,
         terminal: running.terminal.map(TerminalSize::from),
         requests,
-        input: Arc::default(),
+        input: tokio::sync::Mutex::default(),
     };
     entry.begin(life);
     entry.pulse.send_replace(Pulse {
@@ -215,22 +216,24 @@ pub(crate) fn serve(
         last_output: Timestamp::from_micros(running.last_output_us),
         state: State::Live,
     });
-    let driver = Driver {
+    let driver = Box::new(Driver {
+        connection,
         key: started.key,
         ground: Arc::clone(&shared.ground),
         entry: Arc::clone(entry),
         requests: receiver,
         waiting: HashMap::new(),
         watched: false,
-    };
-    shared.spawn(Box::pin(driver.run(connection)));
+    });
+    shared.spawn(Box::pin(driver.run()));
 }
 
 struct Driver {
+    connection: Connection,
     key: ProcessKey,
     ground: Arc<Ground>,
     entry: Arc<Entry>,
-    requests: mpsc::Receiver<Box<Request>>,
+    requests: Receiver<Box<Request>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// What the keeper was told last.
     watched: bool,
@@ -244,9 +247,10 @@ enum Stopped {
 }
 
 impl Driver {
-    async fn run(mut self, mut connection: Connection) {
+    /// In its box: to be moved about it would be twice in the task.
+    async fn run(mut self: Box<Self>) {
         loop {
-            match self.listen(&mut connection).await {
+            match self.listen().await {
                 Stopped::Done => return,
                 Stopped::Broken => {}
             }
@@ -256,41 +260,41 @@ impl Driver {
             if self.has_ended() {
                 return;
             }
-            match reach(&self.entry.dir, self.key).await {
+            // Boxed, as the next: it is seldom, and there is a task for each life.
+            match Box::pin(reach(&self.entry.dir, self.key)).await {
                 Ok((again, running)) => {
                     self.heard_output(running.end, running.last_output_us);
-                    connection = again;
-                }
-                Err(Unreached::Gone) => {
-                    self.find_end().await;
-                    return;
+                    self.connection = again;
                 }
                 Err(err) => {
-                    tracing::warn!(key = %self.key, ?err, "a keeper cannot be reached any more");
-                    self.find_end().await;
-                    return;
+                    if !matches!(err, Unreached::Gone) {
+                        tracing::warn!(key = %self.key, ?err, "a keeper cannot be reached any more");
+                    }
+                    return Box::pin(self.find_end()).await;
                 }
             }
         }
     }
 
-    async fn listen(&mut self, connection: &mut Connection) -> Stopped {
-        let mut watchers = self.entry.watchers.changes();
+    async fn listen(&mut self) -> Stopped {
+        let entry = Arc::clone(&self.entry);
         loop {
-            watchers.mark_unchanged();
+            let mut changed = pin!(entry.watchers.changed());
+            // What changes from here on is heard of below.
+            changed.as_mut().enable();
             let wanted = self.entry.watchers.any();
             if wanted != self.watched && !self.has_ended() {
                 self.watched = wanted;
                 let id = self.entry.next_id();
                 let ask = Ask::Watch(wanted);
-                wire::put(&mut connection.outbox, &ToKeeper::Request { id, ask });
+                wire::put(&mut self.connection.outbox, &ToKeeper::Request { id, ask });
             }
-            let sending = !connection.outbox.is_empty();
-            if sending && connection.flush().await.is_err() {
+            let sending = !self.connection.outbox.is_empty();
+            if sending && self.connection.flush().await.is_err() {
                 return Stopped::Broken;
             }
             tokio::select! {
-                heard = connection.hear() => match heard {
+                heard = self.connection.hear() => match heard {
                     Ok(message) => self.take(message),
                     Err(_) => return Stopped::Broken,
                 },
@@ -300,10 +304,11 @@ impl Driver {
                         let Request { id, what, reply } = *request;
                         match what {
                             What::Ask(ask) => {
-                                wire::put(&mut connection.outbox, &ToKeeper::Request { id, ask });
+                                let request = ToKeeper::Request { id, ask };
+                                wire::put(&mut self.connection.outbox, &request);
                             }
                             What::Input(bytes) => {
-                                wire::put_input(&mut connection.outbox, id, &bytes);
+                                wire::put_input(&mut self.connection.outbox, id, &bytes);
                             }
                         }
                         if let Some(reply) = reply {
@@ -311,8 +316,7 @@ impl Driver {
                         }
                     }
                 },
-                // The entry that has the sender is held here.
-                _ = watchers.changed() => {}
+                () = changed => {}
             }
         }
     }
@@ -382,4 +386,19 @@ pub(crate) fn recorded(dir: &Path, key: ProcessKey) -> Option<Ended> {
     let dir = record::open_dir(dir).ok()?;
     let exit: wire::Exit = record::read(dir, Kind::Exit, key.epoch)?;
     (ProcessKey::from(exit.key) == key).then(|| Ended::Exited(exit.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn who_serves_a_life_for_days_holds_little() {
+        let serving = size(Driver::run) + size_of::<Driver>();
+        assert!(serving <= 800, "{serving} bytes, and there is one for each life");
+    }
 }

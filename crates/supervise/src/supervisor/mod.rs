@@ -28,6 +28,7 @@ mod lost;
 mod nursery;
 mod port;
 pub(crate) mod pulse;
+mod queue;
 mod request;
 mod start;
 

@@ -1,10 +1,12 @@
 //! What is known of a session's process at the moment, for everybody who waits for a change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use overmind_core::process::{Activity, Ended};
 use overmind_core::time::Timestamp;
-use tokio::sync::watch;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, watch};
 
 /// The state that watchers see.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,28 +40,38 @@ pub(crate) struct Watching {
 }
 
 /// How many watch; drivers of lives tell their keepers when that becomes none or some.
-#[derive(Debug)]
-pub(crate) struct Watchers(watch::Sender<usize>);
-
-impl Default for Watchers {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
+///
+/// There is one for each session that lives, so it is no channel, which has some 350 bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    count: AtomicUsize,
+    news: Notify,
 }
 
 impl Watchers {
     pub(crate) fn any(&self) -> bool {
-        *self.0.borrow() > 0
+        self.count.load(Ordering::SeqCst) > 0
     }
 
-    pub(crate) fn changes(&self) -> watch::Receiver<usize> {
-        self.0.subscribe()
+    /// The next change, from when this is enabled or first polled.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.news.notified()
+    }
+
+    fn come(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.news.notify_waiters();
+    }
+
+    fn go(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        self.news.notify_waiters();
     }
 }
 
 impl Watching {
     pub(crate) fn new(pulse: watch::Receiver<Pulse>, count: Arc<Watchers>) -> Self {
-        count.0.send_modify(|count| *count += 1);
+        count.come();
         Self { pulse, count }
     }
 
@@ -84,6 +96,6 @@ impl Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.count.0.send_modify(|count| *count -= 1);
+        self.count.go();
     }
 }

@@ -150,9 +150,14 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
             }
             let life = entry.lock().life.clone();
             if let Some(life) = life.filter(|life| life.started.key == key) {
-                // A keeper that has gone meanwhile has left a record, which goes below.
-                let _ = ask(entry, &life, "acknowledging the end", Ask::Acknowledge).await;
+                let asked = ask(entry, &life, "acknowledging the end", Ask::Acknowledge).await;
                 entry.lock().life = None;
+                if asked.is_ok() {
+                    // It has removed them itself.
+                    let _ = shared.forget(key.session, true);
+                    return Ok(());
+                }
+                // One that has gone meanwhile has left a record.
             }
         }
     }

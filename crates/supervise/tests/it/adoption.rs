@@ -130,8 +130,11 @@ async fn what_ended_meanwhile_tells_its_true_end_until_that_is_acknowledged() {
     assert_eq!(first_told.status, ExitStatus::Code(7));
     // This daemon dies too, before it has recorded the end.
     drop(supervisor);
-    eventually("the end is on the disk", async || leftovers(dir.path(), key.session).len() == 2)
-        .await;
+    let on_disk = || {
+        let left = leftovers(dir.path(), key.session);
+        left.iter().any(|name| name == "exit-1") && !left.iter().any(|name| name.contains("sock"))
+    };
+    eventually("the end is on the disk, and its keeper is gone", async || on_disk()).await;
     for _ in 0..2 {
         let supervisor = Place::supervisor(dir.path());
         let adopted = supervisor.adopt_all().await.unwrap();

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use crate::ids::SeededIds;
 
+mod artifacts;
 mod budgets;
 mod inbox;
 mod log;
@@ -117,6 +118,12 @@ cases! {
     mesh::letters_are_marked_and_die
     mesh::subscriptions_and_registrations_round_trip
     mesh::secrets_never_come_to_rest_in_the_mesh
+    artifacts::artifacts_round_trip_and_are_replaced
+    artifacts::artifacts_are_listed_as_they_were_saved
+    artifacts::names_that_differ_only_in_case_are_refused
+    artifacts::bytes_that_are_held_stay_until_the_hold_ends
+    artifacts::retention_takes_artifacts_along
+    artifacts::secrets_never_come_to_rest_in_artifacts
     rows::names_of_api_keys_are_unique_until_revoked
     rows::settings_round_trip
     rows::idempotency_keys_are_taken_once

@@ -12,6 +12,7 @@ use overmind_core::tool::{EffectClass, ToolContext, ToolSpec};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::artifacts::artifact_tools;
 use crate::answer::{Answer, Failure, fields, untrusted};
 use crate::gateway::Tool;
 use crate::schema::{integer, parse};
@@ -19,7 +20,8 @@ use crate::schema::{integer, parse};
 /// Every tool of the mesh. They are given to [`crate::Gateway::with_options`].
 pub fn mesh_tools(mesh: &Arc<dyn Mesh>) -> Vec<Arc<dyn Tool>> {
     let all = Which::ALL.into_iter();
-    all.map(|which| Arc::new(MeshTool { which, mesh: Arc::clone(mesh) }) as Arc<dyn Tool>).collect()
+    let tool = |which| Arc::new(MeshTool { which, mesh: Arc::clone(mesh) }) as Arc<dyn Tool>;
+    all.map(tool).chain(artifact_tools(mesh)).collect()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,14 +65,14 @@ struct MeshTool {
     mesh: Arc<dyn Mesh>,
 }
 
-fn object(properties: &Value, required: &[&str]) -> Value {
+pub(super) fn object(properties: &Value, required: &[&str]) -> Value {
     json!({
         "type": "object", "properties": properties, "required": required,
         "additionalProperties": false,
     })
 }
 
-fn text(most: u32, description: &str) -> Value {
+pub(super) fn text(most: u32, description: &str) -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": most, "description": description})
 }
 
@@ -269,7 +271,10 @@ impl Tool for MeshTool {
 
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
-            let act = self.act(args)?;
+            let mut act = self.act(args)?;
+            if let MeshAct::Spawn(wish) = &mut act {
+                wish.trace = context.traceparent;
+            }
             let done = self.mesh.act(context.session, context.effect, act).await;
             let all = fields(done.map_err(failure)?);
             Ok(match self.which {
@@ -289,7 +294,7 @@ impl Tool for MeshTool {
     }
 }
 
-fn has(all: &Map<String, Value>, list: &str) -> bool {
+pub(super) fn has(all: &Map<String, Value>, list: &str) -> bool {
     all.get(list).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
 }
 
@@ -452,6 +457,7 @@ impl MeshTool {
                     model,
                     task,
                     ttl,
+                    trace: None,
                 })
             }
             Which::Subscribe => {
@@ -466,7 +472,7 @@ impl MeshTool {
     }
 }
 
-fn failure(err: MeshError) -> Failure {
+pub(super) fn failure(err: MeshError) -> Failure {
     let code = match &err {
         MeshError::Invalid(_) => "bad_args",
         MeshError::Denied(_) => "denied",

@@ -9,6 +9,7 @@ use crate::egress::Door;
 use crate::gateway::{Parts, Tool};
 use crate::options::Options;
 
+mod artifacts;
 mod command;
 mod edit_file;
 mod http_request;

@@ -17,6 +17,7 @@
 mod filling;
 mod maker;
 mod project;
+mod reached;
 mod say;
 mod work;
 
@@ -38,6 +39,7 @@ use self::filling::Pools;
 use self::maker::{Details, Maker};
 use self::project::Ground;
 pub use self::project::project_top;
+use self::reached::Reached;
 use self::say::Teller;
 use crate::git::Git;
 use crate::leaks::LeakKind;
@@ -511,6 +513,7 @@ fn made(lease: &Lease) -> RoomMade {
     let own = own.map(|(name, port)| (name.as_str(), *port));
     let urls = own.chain(http_services(lease));
     let urls = urls.map(|(name, port)| (name.to_owned(), format!("http://127.0.0.1:{port}")));
+    let Reached { ports: reaches, beyond } = Reached::of(&lease.ports, &lease.values);
     RoomMade {
         directory: details.as_ref().map_or_else(|| lease.worktree.clone(), |it| it.cwd.clone()),
         worktree: Some(lease.worktree.clone()),
@@ -520,7 +523,9 @@ fn made(lease: &Lease) -> RoomMade {
         urls: urls.collect(),
         borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
         sandbox: details.and_then(|known| known.sandbox),
-        serves: lease.values.all().values().any(|fields| fields.contains_key("host")),
+        reaches,
+        beyond,
+        serves: false,
         warnings,
     }
 }

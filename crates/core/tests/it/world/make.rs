@@ -79,7 +79,7 @@ impl Setup {
             colony: ColonyId::DEFAULT,
             agent_id: AgentId::from_u128(2),
             agent_version: 1,
-            agent,
+            agent: Arc::new(agent),
             task: task.into(),
             name: "tested".into(),
             parent: None,
@@ -96,13 +96,13 @@ impl Setup {
     }
 
     pub(crate) fn model_name(mut self, model: &str) -> Self {
-        self.spec.agent.model = model.into();
+        Arc::make_mut(&mut self.spec.agent).model = model.into();
         self
     }
 
     /// The model's name says who decides, so that a fork with another model may change it.
     pub(crate) fn by_name(mut self) -> Self {
-        self.spec.agent.policy = PolicyKind::Auto;
+        Arc::make_mut(&mut self.spec.agent).policy = PolicyKind::Auto;
         self
     }
 
@@ -112,17 +112,18 @@ impl Setup {
     }
 
     pub(crate) fn limits(mut self, change: impl FnOnce(&mut AgentLimits)) -> Self {
-        change(&mut self.spec.agent.limits);
+        change(&mut Arc::make_mut(&mut self.spec.agent).limits);
         self
     }
 
     pub(crate) fn on_unknown(mut self, what: OnUnknown) -> Self {
-        self.spec.agent.on_unknown = what;
+        Arc::make_mut(&mut self.spec.agent).on_unknown = what;
         self
     }
 
     pub(crate) fn approvals(mut self, tools: &[&str]) -> Self {
-        self.spec.agent.approvals = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        Arc::make_mut(&mut self.spec.agent).approvals =
+            tools.iter().map(|tool| (*tool).to_owned()).collect();
         self
     }
 

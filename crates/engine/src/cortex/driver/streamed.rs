@@ -80,7 +80,7 @@ impl Driver {
                     "model.output.started",
                     json!({"run_id": run, "stream_id": effect, "kind": "action", "model": model}),
                 ));
-                other.insert(Streamed { effect, chars: 0, tails: HashMap::new() })
+                other.insert(Box::new(Streamed { effect, chars: 0, tails: HashMap::new() }))
             }
         };
         let (channel, tool, mut text) = match delta {

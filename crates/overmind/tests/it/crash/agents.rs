@@ -28,6 +28,7 @@ pub(crate) fn all(tag: &str) -> Vec<(AgentCreate, Option<Value>)> {
         "list_files",
         "store_memory",
         "search_memory",
+        "save_artifact",
     ];
     let agent = |name: &str, on_unknown, script: Option<Vec<Value>>| {
         let model = script.as_ref().map_or("deterministic".into(), |_| format!("scripted:{name}"));
@@ -110,12 +111,14 @@ fn steady(tag: &str) -> Vec<Value> {
             call("list_files", &json!({})),
             call("read_file", &path),
             call("search_memory", &json!({"collection": "crash", "query": "note"})),
+            call("save_artifact", &json!({"name": "early.txt", "content": "kept early\n"})),
         ]),
         turn(vec![mark(1, "", "", tag)]),
         turn(vec![
             call("write_file", &json!({"path": "out/out.txt", "content": "written\n"})),
             call("edit_file", &json!({"path": "seed.txt", "old": "count: 0", "new": "count: 0+"})),
             call("store_memory", &json!({"collection": "crash", "text": "a steady note"})),
+            call("save_artifact", &json!({"name": "out/result.txt", "content": "kept\n"})),
         ]),
         turn(vec![mark(2, "", "; sleep 0.05", tag), mark(3, "sleep 0.05; ", "", tag)]),
         json!({"text": "All of it is done."}),
@@ -130,6 +133,7 @@ fn marker(tag: &str) -> Vec<Value> {
             call("read_file", &json!({"path": "seed.txt"})),
             mark(2, "sleep 0.03; ", "", tag),
             call("store_memory", &json!({"collection": "crash", "text": "a marker's note"})),
+            call("save_artifact", &json!({"name": "mark.txt", "content": "marked\n"})),
         ]),
         turn(vec![
             call("run_shell", &json!({"command": format!("exit 3 # {tag}")})),

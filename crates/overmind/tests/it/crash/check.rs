@@ -126,7 +126,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
         (Rule::Locks, outside::locks),
         (Rule::Complaints, outside::complaints),
     ];
-    let single: [(Rule, Single); 16] = [
+    let single: [(Rule, Single); 17] = [
         (Rule::Settled, log::settled),
         (Rule::Sequence, log::sequence),
         (Rule::OneEnd, log::one_end),
@@ -140,6 +140,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Violation> {
         (Rule::Marks, effects::marks),
         (Rule::Memory, effects::memory),
         (Rule::Files, effects::files),
+        (Rule::Files, effects::artifacts),
         (Rule::Approvals, effects::approvals),
         (Rule::Orders, outside::orders),
         (Rule::Views, outside::views),

@@ -22,11 +22,14 @@ use super::agents::MARKS;
 use super::daemon::Places;
 use super::ledger::Ledger;
 
+/// Where the bytes of artifacts lie, a directory for each run.
+const ARTIFACTS: &str = "overmind.db.artifacts";
 /// What a data directory may hold besides; everything else is litter.
 const KNOWN_FILES: &[&str] = &[
     "admin.token",
     "checkpoint.key",
     "overmind.db",
+    ARTIFACTS,
     "overmind.db-shm",
     "overmind.db-wal",
     "overmind.db.lock",
@@ -170,6 +173,12 @@ pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<St
         if !allowed && settled {
             litter.push(name.clone());
         }
+        if name == ARTIFACTS {
+            if settled {
+                litter.extend(parts(&entry.path()));
+            }
+            continue;
+        }
         let inside = std::fs::read_dir(entry.path()).into_iter().flatten();
         litter.extend(
             inside
@@ -185,6 +194,16 @@ pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<St
         }
     }
     (litter, locks)
+}
+
+/// Files of artifacts that are not whole.
+fn parts(dir: &Path) -> Vec<String> {
+    let below = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+    below(dir)
+        .flat_map(|run| below(&run.path()).collect::<Vec<_>>())
+        .map(|file| file.path().display().to_string())
+        .filter(|path| path.ends_with(".part"))
+        .collect()
 }
 
 /// All that there is to check.

@@ -158,6 +158,18 @@ pub(super) fn memory(evidence: &Evidence, story: &Story, found: &mut Found) {
     }
 }
 
+/// A call that is done again saves once.
+pub(super) fn artifacts(_: &Evidence, story: &Story, found: &mut Found) {
+    let told = story.of_kind("artifact.saved").count();
+    // What a fork repeats was done by its origin.
+    let own = |step: &&StepRow| tool(step) == "save_artifact" && !story.is_repeated(step);
+    let saves: Vec<_> = story.steps.iter().filter(own).collect();
+    let least = saves.iter().filter(|step| is_ok(step)).count();
+    found.unless((least..=saves.len()).contains(&told), || {
+        format!("{told} artifacts were saved by {} steps, {least} of them well", saves.len())
+    });
+}
+
 pub(super) fn memory_of_nobody(evidence: &Evidence, found: &mut Found) {
     for item in &evidence.memory {
         let story = item.source.and_then(|session| evidence.stories.get(&session));

@@ -81,8 +81,8 @@ pub(super) fn one_end(_: &Evidence, story: &Story, found: &mut Found) {
                 // An order to cancel is recorded before the steps that it closes.
                 "step.finished" => *said != SessionStatus::Canceled || event.log.ts != end.log.ts,
                 // A text on its way to memory when its run was ended is stored all the same, and
-                // the log says so: an observation, that nothing follows from.
-                "memory.stored" => *said == SessionStatus::Succeeded,
+                // the log says so: an observation, that nothing follows from. So with a file.
+                "memory.stored" | "artifact.saved" => *said == SessionStatus::Succeeded,
                 _ => true,
             });
             if let Some(late) = late {

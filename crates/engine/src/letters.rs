@@ -1,6 +1,6 @@
-//! A queue for what is rare: of each life there is one for what it says and one for what is wanted
-//! of it, and mostly both are empty. Then it holds a hundred bytes, where a channel holds eight
-//! times that.
+//! A queue for what is rare: each session that moves has one for its mail, each life one for what
+//! it says and one for what is wanted of it, and mostly all are empty. Then it holds a hundred
+//! bytes, where a channel holds eight times that.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,33 +11,61 @@ use tokio::sync::Notify;
 /// and by callers that wait for their answer.
 #[derive(Debug)]
 pub(crate) struct Letters<T> {
-    waiting: Mutex<VecDeque<T>>,
+    waiting: Mutex<Waiting<T>>,
     news: Notify,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    letters: VecDeque<T>,
+    /// Nobody reads any more.
+    closed: bool,
 }
 
 impl<T> Default for Letters<T> {
     fn default() -> Self {
-        Self { waiting: Mutex::default(), news: Notify::new() }
+        let waiting = Waiting { letters: VecDeque::new(), closed: false };
+        Self { waiting: Mutex::new(waiting), news: Notify::new() }
     }
 }
 
 impl<T> Letters<T> {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting<T>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Dropped at once where nobody reads any more.
     pub(crate) fn put(&self, letter: T) {
-        self.waiting().push_back(letter);
+        let mut waiting = self.waiting();
+        if waiting.closed {
+            drop(waiting);
+            return drop(letter);
+        }
+        waiting.letters.push_back(letter);
+        drop(waiting);
         self.news.notify_one();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting().letters.is_empty()
+    }
+
+    /// Nobody reads any more: what waits is dropped, and so is what comes.
+    pub(crate) fn close(&self) {
+        let mut waiting = self.waiting();
+        waiting.closed = true;
+        let left = std::mem::take(&mut waiting.letters);
+        drop(waiting);
+        drop(left);
     }
 
     /// The oldest one, if there is any.
     pub(crate) fn take(&self) -> Option<T> {
         let mut waiting = self.waiting();
-        let letter = waiting.pop_front();
-        if waiting.is_empty() {
+        let letter = waiting.letters.pop_front();
+        if waiting.letters.is_empty() {
             // Nothing is kept for the next.
-            *waiting = VecDeque::new();
+            waiting.letters = VecDeque::new();
         }
         letter
     }
@@ -85,5 +113,20 @@ mod tests {
         let read = readers.join_next().await.unwrap().unwrap();
         assert_eq!(read, (0..1000).collect::<Vec<_>>());
         assert_eq!(letters.take(), None);
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_to_a_letter_that_nobody_reads_is_let_go() {
+        let letters = Letters::default();
+        let (before, mut answer_before) = tokio::sync::oneshot::channel::<()>();
+        let (after, mut answer_after) = tokio::sync::oneshot::channel::<()>();
+        letters.put(before);
+        assert!(!letters.is_empty());
+        letters.close();
+        letters.put(after);
+        assert!(letters.is_empty());
+        let closed = tokio::sync::oneshot::error::TryRecvError::Closed;
+        assert_eq!(answer_before.try_recv(), Err(closed.clone()));
+        assert_eq!(answer_after.try_recv(), Err(closed));
     }
 }

@@ -1,0 +1,68 @@
+//! Artifacts: files that a run leaves behind.
+
+use overmind_core::artifact as core;
+use overmind_core::ids::SessionId;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Largest artifact, in bytes.
+pub const MAX_ARTIFACT: usize = core::MAX_BYTES;
+
+/// The newest version of an artifact, without its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Artifact {
+    #[schema(value_type = String)]
+    pub run_id: SessionId,
+    #[schema(example = "out/report.md")]
+    pub name: String,
+    /// From 1, one more with each content.
+    pub version: u64,
+    /// Bytes of the content.
+    pub size: u64,
+    #[schema(example = "text/markdown; charset=utf-8")]
+    pub media_type: String,
+    /// BLAKE3 of the content in hexadecimal. Also the `ETag` of the content.
+    pub blake3: String,
+    /// Whether the content is UTF-8.
+    pub text: bool,
+    /// Whether a secret was masked in the content before it was kept.
+    pub masked: bool,
+    /// The name of an agent or of a key, or `admin`.
+    pub author: String,
+    /// When the first version was saved.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+impl From<core::Artifact> for Artifact {
+    fn from(row: core::Artifact) -> Self {
+        Self {
+            run_id: row.session,
+            blake3: row.blake3(),
+            name: row.name.to_string(),
+            version: row.version,
+            size: row.bytes,
+            media_type: row.media_type,
+            text: row.is_text,
+            masked: row.is_masked,
+            author: row.author,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// What was saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactSaved {
+    #[serde(flatten)]
+    pub artifact: Artifact,
+    /// The key of the shared state that tells other agents of it.
+    pub shared: Option<String>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_shared: Option<String>,
+}

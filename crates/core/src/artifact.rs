@@ -1,0 +1,348 @@
+//! Artifacts: named files that a run leaves behind for people and for other agents.
+//!
+//! Their bytes lie outside the run's workspace, with the store; what is here is pure: names, bounds
+//! and the row that the store keeps of each. One is shared with other agents by an entry of the
+//! shared state, [`shared_key`].
+
+use std::fmt;
+
+use crate::Fut;
+use crate::ids::{ColonyId, EffectId, SessionId};
+use crate::mesh::{Key, NameError, check_chars, check_segments};
+use crate::store::StoreError;
+use crate::time::Timestamp;
+
+/// Longest name, in bytes.
+pub const MAX_NAME: usize = 255;
+/// Largest content, in bytes: 16 MiB.
+pub const MAX_BYTES: usize = 16 << 20;
+/// Artifacts of one run.
+pub const MAX_COUNT: u32 = 1_000;
+/// Bytes of all artifacts of one run: 256 MiB.
+pub const MAX_TOTAL: u64 = 256 << 20;
+/// Longest media type, in bytes.
+pub const MAX_MEDIA_TYPE: usize = 127;
+/// Where the shared state tells of artifacts.
+pub const SHARED: &str = "artifacts/";
+
+/// What an artifact is called: a relative path of 1 to [`MAX_NAME`] bytes and at most 16 segments,
+/// with nothing in it that a terminal, a path or a pattern would take for something else. Compared
+/// byte by byte; two names of a run that differ only in case are not both there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArtifactName(String);
+
+impl ArtifactName {
+    /// # Errors
+    ///
+    /// What is wrong with it, in words that follow the name.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        check_chars(text, MAX_NAME, "an artifact's name")?;
+        if let Some(c) = text.chars().find(|c| is_unseen(*c)) {
+            let c = c.escape_unicode();
+            return Err(NameError::new(format!("has the character {c}, which cannot be seen")));
+        }
+        check_segments(text.split('/'))?;
+        Ok(Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last segment: what a file of it is called.
+    pub fn file_name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The same for all names that differ only in case.
+    pub fn folded(&self) -> String {
+        // By way of upper case: some letters have two small forms and one capital.
+        self.0.to_uppercase().to_lowercase()
+    }
+}
+
+/// Characters that change how others are shown, or show nothing: `invoice\u{202E}fdp.exe`.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}'
+        | '\u{202A}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FE00}'..='\u{FE0F}' | '\u{FEFF}'
+        | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
+}
+
+impl fmt::Display for ArtifactName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ArtifactName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The key of the shared state that tells of an agent's artifact; `None` when no key can say both
+/// names.
+pub fn shared_key(agent: &str, name: &ArtifactName) -> Option<Key> {
+    // An agent's name is one segment: otherwise it could be read as another's and the beginning of
+    // a name.
+    if agent.contains('/') {
+        return None;
+    }
+    Key::parse(&format!("{SHARED}{agent}/{name}")).ok()
+}
+
+/// Checks a media type: `type/subtype`, with parameters perhaps, in visible ASCII.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn check_media_type(text: &str) -> Result<(), String> {
+    let token = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b))
+    };
+    let essence = text.split(';').next().unwrap_or_default().trim_end();
+    let sound = text.len() <= MAX_MEDIA_TYPE
+        && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+        && essence.split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub));
+    if sound {
+        return Ok(());
+    }
+    Err(format!(
+        "media_type must be like `text/plain` or `text/csv; charset=utf-8`, at most \
+         {MAX_MEDIA_TYPE} bytes of ASCII"
+    ))
+}
+
+/// What a content is taken for when nobody says: by its name's end, and by whether it is text.
+pub fn media_type_of(name: &ArtifactName, is_text: bool) -> &'static str {
+    let end = name.file_name().rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match end.as_deref().unwrap_or_default() {
+        "json" if is_text => "application/json",
+        "md" if is_text => "text/markdown; charset=utf-8",
+        "csv" if is_text => "text/csv; charset=utf-8",
+        "html" | "htm" if is_text => "text/html; charset=utf-8",
+        "svg" if is_text => "image/svg+xml",
+        "xml" if is_text => "application/xml",
+        "patch" | "diff" if is_text => "text/x-diff; charset=utf-8",
+        "pdf" => "application/pdf",
+        "png" if !is_text => "image/png",
+        "jpg" | "jpeg" if !is_text => "image/jpeg",
+        "gif" if !is_text => "image/gif",
+        "webp" if !is_text => "image/webp",
+        "zip" if !is_text => "application/zip",
+        "gz" | "tgz" if !is_text => "application/gzip",
+        "zst" if !is_text => "application/zstd",
+        "tar" if !is_text => "application/x-tar",
+        _ if is_text => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
+    }
+}
+
+/// What the store keeps of an artifact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Artifact {
+    pub colony: ColonyId,
+    pub session: SessionId,
+    pub name: ArtifactName,
+    /// From 1, one more with each content. A name that was deleted begins at 1 again.
+    pub version: u64,
+    /// The call that saved it, or an id of its own: names the file of its bytes. A call that is
+    /// done again finds itself here.
+    pub file: EffectId,
+    /// Size of the content, in bytes.
+    pub bytes: u64,
+    pub media_type: String,
+    /// BLAKE3 of the content as it is kept.
+    pub hash: [u8; 32],
+    /// Whether the content is UTF-8.
+    pub is_text: bool,
+    /// Whether a secret was masked in the content before it was kept.
+    pub is_masked: bool,
+    /// An agent's name, `admin`, or the name of an API key.
+    pub author: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// Global number of the commit that saved it: its place in lists. Set by the store.
+    pub place: u64,
+}
+
+impl Artifact {
+    /// The hash in hexadecimal.
+    pub fn blake3(&self) -> String {
+        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
+    }
+}
+
+/// How much one run has saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArtifactSums {
+    pub count: u32,
+    pub bytes: u64,
+}
+
+/// Why one more does not fit; `None` when it does. `before` is the size of the version that it takes
+/// the place of.
+pub fn over_bounds(sums: ArtifactSums, before: Option<u64>, bytes: u64) -> Option<String> {
+    if before.is_none() && sums.count >= MAX_COUNT {
+        return Some(format!(
+            "this run has {} artifacts, and {MAX_COUNT} is the most: save under a name that is \
+             there, or have one deleted",
+            sums.count
+        ));
+    }
+    let total = sums.bytes.saturating_sub(before.unwrap_or(0)).saturating_add(bytes);
+    (total > MAX_TOTAL).then(|| {
+        format!(
+            "the artifacts of this run would have {total} bytes, and {MAX_TOTAL} is the most: have \
+             some deleted"
+        )
+    })
+}
+
+/// The bytes of one version. What was opened stays readable whatever happens to its name.
+pub trait ArtifactContent: Send + Sync + fmt::Debug {
+    /// Size, in bytes.
+    fn bytes(&self) -> u64;
+
+    /// At most `most` bytes from `offset` on; fewer, or none, at the end only.
+    fn read(&self, offset: u64, most: usize) -> Fut<'_, Result<Vec<u8>, StoreError>>;
+}
+
+/// Keeps the bytes that were written while it lives; afterwards they stay only with a row that
+/// names them. To be held over the commit.
+pub struct ArtifactHold(Option<Box<dyn FnOnce() + Send>>);
+
+impl ArtifactHold {
+    /// `release` is called once, when this is dropped.
+    pub fn new(release: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(release)))
+    }
+}
+
+impl Drop for ArtifactHold {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.take() {
+            release();
+        }
+    }
+}
+
+impl fmt::Debug for ArtifactHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArtifactHold").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Component, Path};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_confined_and_have_no_surprises() {
+        for good in ["a", "report.md", "out/plots/1 b.png", "München.txt", "-x", ".env", "a..b"] {
+            assert_eq!(ArtifactName::parse(good).unwrap().as_str(), good);
+        }
+        for (bad, why) in [
+            ("", "has 0 bytes; an artifact's name has 1 to 255"),
+            ("/etc/passwd", "has an empty segment: two separators in a row, or one at an end"),
+            ("a/", "has an empty segment: two separators in a row, or one at an end"),
+            ("../a", "has a segment `.` or `..`"),
+            ("a/./b", "has a segment `.` or `..`"),
+            ("a\\..\\b", "has the character '\\\\', which an artifact's name may not have"),
+            ("a\0b", "has the character '\\0', which an artifact's name may not have"),
+            ("a\nb", "has the character '\\n', which an artifact's name may not have"),
+            ("a/ ..", "has a segment that begins or ends with a space"),
+            ("cod\u{202E}txt.exe", "has the character \\u{202e}, which cannot be seen"),
+            ("a\u{200B}b", "has the character \\u{200b}, which cannot be seen"),
+        ] {
+            assert_eq!(ArtifactName::parse(bad).unwrap_err().to_string(), why, "{bad:?}");
+        }
+        assert!(ArtifactName::parse(&"x".repeat(255)).is_ok());
+        assert!(ArtifactName::parse(&"x".repeat(256)).is_err());
+        assert!(ArtifactName::parse(&vec!["a"; 17].join("/")).is_err());
+    }
+
+    #[test]
+    fn names_that_differ_in_case_fold_to_one() {
+        let folded = |name: &str| ArtifactName::parse(name).unwrap().folded();
+        assert_eq!(folded("Report.MD"), folded("report.md"));
+        assert_eq!(folded("ΣΑΣ"), folded("σας"));
+        assert_eq!(folded("Straße"), folded("STRASSE"));
+        assert_ne!(folded("a"), folded("b"));
+    }
+
+    #[test]
+    fn a_key_says_agent_and_name_or_there_is_none() {
+        let name = ArtifactName::parse("out/a.txt").unwrap();
+        assert_eq!(shared_key("writer", &name).unwrap().as_str(), "artifacts/writer/out/a.txt");
+        assert_eq!(shared_key("a/b", &name), None, "two agents would share a key");
+        assert_eq!(shared_key("a*", &name), None);
+        assert_eq!(shared_key("..", &name), None);
+        let deep = ArtifactName::parse(&vec!["a"; 15].join("/")).unwrap();
+        assert_eq!(shared_key("writer", &deep), None);
+    }
+
+    #[test]
+    fn media_types_are_checked_and_guessed() {
+        for good in ["text/plain", "image/svg+xml", "text/csv; charset=utf-8", "a/b;c=\"d\""] {
+            check_media_type(good).unwrap();
+        }
+        for bad in ["", "text", "text/", "/x", "a/b\r\nX: y", "a/b c", "ä/b", &"a/".repeat(99)] {
+            assert!(check_media_type(bad).is_err(), "{bad:?}");
+        }
+        let guess = |name: &str, text| media_type_of(&ArtifactName::parse(name).unwrap(), text);
+        assert_eq!(guess("a.JSON", true), "application/json");
+        assert_eq!(guess("a.json", false), "application/octet-stream");
+        assert_eq!(guess("out.d/README", true), "text/plain; charset=utf-8");
+        assert_eq!(guess("p.png", false), "image/png");
+    }
+
+    #[test]
+    fn bounds_name_themselves_and_a_new_version_takes_the_room_of_the_old() {
+        let sums = |count, bytes| ArtifactSums { count, bytes };
+        assert_eq!(over_bounds(sums(999, 0), None, 1), None);
+        let why = over_bounds(sums(1_000, 0), None, 1).unwrap();
+        assert!(why.contains("1000 is the most"), "{why}");
+        assert_eq!(over_bounds(sums(1_000, 5), Some(5), 1), None);
+        assert_eq!(over_bounds(sums(1, MAX_TOTAL), Some(10), 10), None);
+        let why = over_bounds(sums(1, MAX_TOTAL), Some(10), 11).unwrap();
+        assert!(why.contains("268435457 bytes, and 268435456 is the most"), "{why}");
+        for sums in [sums(0, MAX_TOTAL), sums(0, u64::MAX)] {
+            assert!(over_bounds(sums, None, 1).is_some());
+        }
+    }
+
+    proptest! {
+        /// Whatever is let through leads to a file beneath any directory that it is put into.
+        #[test]
+        fn a_name_never_leaves_its_directory(
+            text in prop_oneof![".{0,40}", "[./\\\\a-c ]{1,20}", "(\\.\\.?/){0,4}[a-z/]{0,6}"],
+        ) {
+            if let Ok(name) = ArtifactName::parse(&text) {
+                let path = Path::new(name.as_str());
+                prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))));
+                let parts: Vec<_> =
+                    path.components().map(|part| part.as_os_str().to_str().unwrap()).collect();
+                prop_assert_eq!(parts.join("/"), name.as_str());
+                prop_assert!(!name.as_str().chars().any(char::is_control));
+                prop_assert!(name.as_str().len() <= MAX_NAME);
+            }
+        }
+
+        #[test]
+        fn a_shared_key_is_never_another_agents(
+            (a, b) in ("[a-c/*.]{1,4}", "[a-c/*.]{1,4}"), (x, y) in ("[a-c/]{1,5}", "[a-c/]{1,5}"),
+        ) {
+            if let (Ok(x), Ok(y)) = (ArtifactName::parse(&x), ArtifactName::parse(&y))
+                && let (Some(one), Some(other)) = (shared_key(&a, &x), shared_key(&b, &y))
+            {
+                prop_assert_eq!(one == other, a == b && x == y);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Whose key is which, without asking the store each time.
+//!
+//! As with [`super::tokens`]: what is known was read from rows that nothing has changed since. Who
+//! revokes a key says so before its row is written and after it was; what was read before that, or in
+//! between, is not kept. So a key opens nothing from the commit on that revokes it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use super::lock;
+use crate::caller::Caller;
+
+/// Most keys that are remembered.
+const MAX_KNOWN: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Identities(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By the hash of a key that is not revoked.
+    known: HashMap<[u8; 32], Caller>,
+    /// How many revocations are being written.
+    revoking: u32,
+    /// Changes with each of them: a read that began before it keeps nothing.
+    generation: u64,
+}
+
+/// When a row was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAt(u64);
+
+/// Held while a key is being revoked.
+#[derive(Debug)]
+pub(crate) struct Revoking<'a>(&'a Identities);
+
+impl Identities {
+    /// Whose key this is; `Err` where its row must be read, to be kept with [`Identities::keep`].
+    pub(crate) fn of(&self, hash: &[u8; 32]) -> Result<Caller, ReadAt> {
+        let inner = lock(&self.0);
+        inner.known.get(hash).cloned().ok_or(ReadAt(inner.generation))
+    }
+
+    /// Keeps what the row of a good key says, unless one was revoked since it was read.
+    pub(crate) fn keep(&self, hash: [u8; 32], caller: Caller, read: ReadAt) {
+        let mut inner = lock(&self.0);
+        if inner.generation != read.0 || inner.revoking > 0 {
+            return;
+        }
+        if inner.known.len() >= MAX_KNOWN {
+            inner.known.clear();
+        }
+        inner.known.insert(hash, caller);
+    }
+
+    /// To be held over the commit that revokes a key.
+    pub(crate) fn revoking(&self) -> Revoking<'_> {
+        let mut inner = lock(&self.0);
+        inner.generation += 1;
+        inner.revoking += 1;
+        inner.known.clear();
+        Revoking(self)
+    }
+}
+
+impl Drop for Revoking<'_> {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.0.0);
+        inner.generation += 1;
+        inner.revoking -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_until_one_is_revoked_and_read_anew_after_that() {
+        let (identities, hash) = (Identities::default(), [1; 32]);
+        let read = identities.of(&hash).unwrap_err();
+        identities.keep(hash, Caller::admin(), read);
+        assert_eq!(identities.of(&hash).unwrap(), Caller::admin());
+        let revoking = identities.revoking();
+        let between = identities.of(&hash).unwrap_err();
+        identities.keep(hash, Caller::admin(), between);
+        assert!(identities.of(&hash).is_err(), "what is read during the write is not kept");
+        drop(revoking);
+        for old in [read, between] {
+            identities.keep(hash, Caller::admin(), old);
+            assert!(identities.of(&hash).is_err(), "nor what was read before it was over");
+        }
+        let read = identities.of(&hash).unwrap_err();
+        identities.keep(hash, Caller::admin(), read);
+        assert!(identities.of(&hash).is_ok());
+    }
+}

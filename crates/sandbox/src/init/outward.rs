@@ -1,0 +1,240 @@
+//! The way out of a sandbox whose network is the mesh: to the services of its own session.
+//!
+//! A socket belongs to the network that it was made in, wherever its process goes afterwards. So the
+//! launcher makes [`MOST`] of them before it leaves the host's network, and whatever is let out is
+//! let out by one of these. Nothing stands outside and takes orders: the launcher itself connects
+//! them, and only to the ports that were fixed at the start. No word from inside names one, for where
+//! a connection leads is said by where it was accepted.
+//!
+//! A socket that was used is taken back and used again. One whose other end has not taken everything
+//! yet rests first.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect_unspec, socket_with, sockopt};
+use serde::{Deserialize, Serialize};
+
+use crate::init::door::reach;
+use crate::sys;
+
+/// Connections to services at once. More wait in the kernel.
+pub(crate) const MOST: usize = 64;
+/// For so long what was sent last may be on its way.
+const REST: Duration = Duration::from_secs(10);
+/// Between two looks at those that rest, when there is no other.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// One port that is let out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reach {
+    /// Inside, on the loopback.
+    pub(crate) port: u16,
+    /// On the host's loopback: the same one, but for a probe.
+    pub(crate) leads_to: u16,
+}
+
+/// Sockets of the host's network.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets {
+    ready: Vec<OwnedFd>,
+    /// And since when.
+    resting: Vec<(OwnedFd, Instant)>,
+}
+
+impl Sockets {
+    /// Makes them, in the network that this process is in.
+    ///
+    /// # Errors
+    ///
+    /// What making a socket gives.
+    pub(crate) fn of_this_network() -> Result<Self, Errno> {
+        let make = |_| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            Ok(socket)
+        };
+        let ready = (0..MOST).map(make).collect::<Result<_, Errno>>()?;
+        Ok(Self { ready, resting: Vec::new() })
+    }
+
+    pub(crate) fn has_one(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Begins to connect one of them.
+    ///
+    /// # Errors
+    ///
+    /// Nobody listens there, or there is none left.
+    pub(crate) fn connected(&mut self, to: SocketAddr, now: Instant) -> Result<OwnedFd, Errno> {
+        let socket = self.ready.pop().ok_or(Errno::MFILE)?;
+        match reach(&socket, &to) {
+            Ok(()) => Ok(socket),
+            Err(err) => {
+                self.put(socket, false, now);
+                Err(err)
+            }
+        }
+    }
+
+    /// Takes one back. `told`: its other end was told that nothing more comes, so what was sent is
+    /// to arrive; else that end learns that the connection broke.
+    pub(crate) fn put(&mut self, socket: OwnedFd, told: bool, now: Instant) {
+        match told && !is_over(&socket) {
+            true => self.resting.push((socket, now)),
+            false => self.renew(socket),
+        }
+    }
+
+    /// Looks at those that rest.
+    pub(crate) fn look(&mut self, now: Instant) {
+        let over = |(socket, since): &mut (OwnedFd, Instant)| {
+            now.duration_since(*since) >= REST || is_over(socket)
+        };
+        let over: Vec<_> = self.resting.extract_if(.., over).collect();
+        for (socket, _) in over {
+            self.renew(socket);
+        }
+    }
+
+    /// When to look, if nothing happens: only when all are in use.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        (self.ready.is_empty() && !self.resting.is_empty()).then(|| now + LOOK)
+    }
+
+    /// Ends whatever is left of its connection. One that cannot be used again is closed, and there
+    /// is one less.
+    fn renew(&mut self, socket: OwnedFd) {
+        // That it was broken off is told once, to us.
+        if connect_unspec(&socket).is_ok() && sockopt::socket_error(&socket).is_ok() {
+            self.ready.push(socket);
+        }
+    }
+}
+
+/// Whether nothing of its connection is left, on this side.
+fn is_over(socket: &OwnedFd) -> bool {
+    /// `TCP_CLOSE` of the kernel.
+    const CLOSE: u8 = 7;
+    sys::tcp_state(socket.as_fd()).is_ok_and(|state| state == CLOSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        (listener, at)
+    }
+
+    /// Reaches it, and hands the connection to a test, which may wait.
+    fn connected(sockets: &mut Sockets, to: SocketAddr) -> TcpStream {
+        let stream = TcpStream::from(sockets.connected(to, Instant::now()).unwrap());
+        stream.set_nonblocking(false).unwrap();
+        stream
+    }
+
+    #[test]
+    fn a_socket_is_used_again_and_again_and_leads_where_it_is_connected() {
+        let mut sockets = Sockets::of_this_network().unwrap();
+        sockets.ready.truncate(1);
+        let (one, two) = (listener(), listener());
+        for n in 0u8..100 {
+            let (listener, at) = if n % 2 == 0 { &one } else { &two };
+            let mut ours = connected(&mut sockets, *at);
+            assert!(!sockets.has_one());
+            let (mut theirs, _) = listener.accept().unwrap();
+            ours.write_all(&[n]).unwrap();
+            let mut heard = [0];
+            theirs.read_exact(&mut heard).unwrap();
+            theirs.write_all(&[n, n]).unwrap();
+            assert_eq!(heard, [n]);
+            // Ended in good order, by the other side first, or not at all.
+            match n % 3 {
+                0 => {
+                    ours.shutdown(std::net::Shutdown::Write).unwrap();
+                    drop(theirs);
+                    sockets.put(ours.into(), true, Instant::now());
+                }
+                1 => {
+                    drop(theirs);
+                    sockets.put(ours.into(), false, Instant::now());
+                }
+                _ => {
+                    sockets.put(ours.into(), false, Instant::now());
+                    let broken = theirs.read(&mut heard).unwrap_err();
+                    assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
+                }
+            }
+            while !sockets.has_one() {
+                sockets.look(Instant::now());
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_sent_last_arrives_though_its_reader_is_slow() {
+        let mut sockets = Sockets::of_this_network().unwrap();
+        sockets.ready.truncate(1);
+        let (listener, at) = listener();
+        let mut ours = connected(&mut sockets, at);
+        let (mut theirs, _) = listener.accept().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        // More than the other end's buffer takes: some of it waits on this side.
+        let (mut sent, piece) = (0, vec![7; 1 << 20]);
+        while let Ok(count) = ours.write(&piece) {
+            sent += count;
+        }
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        sockets.put(ours.into(), true, Instant::now());
+        sockets.look(Instant::now());
+        assert!(!sockets.has_one() && sockets.due(Instant::now()).is_some());
+        let mut heard = Vec::new();
+        theirs.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard.len(), sent);
+        drop(theirs);
+        while !sockets.has_one() {
+            sockets.look(Instant::now());
+        }
+        assert_eq!(sockets.due(Instant::now()), None);
+    }
+
+    #[test]
+    fn one_that_nobody_takes_anything_from_rests_for_a_while_and_no_longer() {
+        let mut sockets = Sockets::of_this_network().unwrap();
+        sockets.ready.truncate(1);
+        let (listener, at) = listener();
+        let ours = connected(&mut sockets, at);
+        let (theirs, _) = listener.accept().unwrap();
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        let now = Instant::now();
+        sockets.put(ours.into(), true, now);
+        sockets.look(now + REST / 2);
+        assert!(!sockets.has_one());
+        sockets.look(now + REST);
+        assert!(sockets.has_one());
+        drop(theirs);
+    }
+
+    #[test]
+    fn nobody_who_listens_costs_no_socket() {
+        let mut sockets = Sockets::of_this_network().unwrap();
+        let nobody = listener().1;
+        for _ in 0..3 * MOST {
+            // Said at once, or by what is read of it.
+            if let Ok(socket) = sockets.connected(nobody, Instant::now()) {
+                sockets.put(socket, false, Instant::now());
+            }
+        }
+        assert_eq!((sockets.ready.len(), sockets.resting.len()), (MOST, 0));
+    }
+}

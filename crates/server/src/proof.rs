@@ -1,0 +1,45 @@
+//! Tokens that are looked at again: what lives longer than a request may outlive what let it in.
+//!
+//! A stream of events, a log that is followed and a terminal each hold a [`Proof`], and ask it before
+//! each thing that they tell or take and with each sign of life. So a key that was revoked, or a run
+//! that has ended, hears nothing more, and learns so within one sign of life.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use overmind_engine::{Caller, EngineError};
+
+use crate::auth;
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+/// The token that a request came with.
+pub(crate) struct Proof {
+    token: String,
+}
+
+impl Proof {
+    /// Who that is now.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`] when the token is worth nothing any more; what the store says
+    /// when that cannot be found out.
+    pub(crate) async fn again(&self, cx: &Cx) -> Result<Caller, EngineError> {
+        cx.engine.authenticate(&self.token).await.map_err(|err| match err {
+            EngineError::Unauthenticated { message: _ } => EngineError::Unauthenticated {
+                message: "the token is not valid any more: its key was revoked, or its run has \
+                          ended or begun again"
+                    .to_owned(),
+            },
+            err => err,
+        })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Proof {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Fault> {
+        Ok(Self { token: auth::token(&parts.headers)?.to_owned() })
+    }
+}
