@@ -13,7 +13,7 @@ async fn the_list_is_the_same_for_as_long_as_nothing_changes() {
     assert_eq!(bench.servers.prefix(), "mcp.");
     bench.servers.put(bad("good", "good")).await.unwrap();
     let first = bench.servers.specs();
-    assert_eq!(first.len(), 10);
+    assert_eq!(first.len(), 11);
     assert!(first.iter().all(|spec| !spec.internal && spec.name.starts_with("mcp.good.")));
     bench.servers.restart("good").await.unwrap();
     assert!(Arc::ptr_eq(&first, &bench.servers.specs()), "a restart changes nothing");

@@ -74,7 +74,7 @@ async fn nothing_is_offered_before_it_is_pinned_when_that_is_configured() {
     bench.servers.pin("good", Some("echo"), None).await.unwrap();
     assert_eq!(bench.offered(), ["mcp.good.echo"]);
     bench.servers.pin("good", None, None).await.unwrap();
-    assert_eq!(bench.offered().len(), 10);
+    assert_eq!(bench.offered().len(), 11);
     let view = bench.servers.unpin("good", "echo").await.unwrap();
     assert_eq!(state(&view, "echo"), "new");
     let kinds = bench.settings.kinds.lock().unwrap().clone();
@@ -102,7 +102,7 @@ async fn poisoned_tools_are_refused_one_by_one_and_their_words_are_not_shown() {
     assert!(why("bomb").contains("larger than"));
     assert!(why("remote").contains("outside of itself"));
     // It offers a tool called run_shell itself, so that word is its own here; the tool is not.
-    assert_eq!(bench.offered().len(), 11, "{:?}", bench.offered());
+    assert_eq!(bench.offered().len(), 12, "{:?}", bench.offered());
     assert!(!format!("{view:?}").contains("Ignore all rules"), "refused texts are not shown");
     let pinned = bench.servers.pin("evil", Some("hidden"), None).await;
     assert!(matches!(pinned, Err(McpError::Refused(why)) if why.contains("cannot be approved")));
