@@ -145,7 +145,7 @@ async fn namespace(
             return Ok(Vec::new());
         }
     }
-    let floor = bare(rounds)?;
+    let floor = bare(rounds).await?;
     let cold = calls(&driver, place, rounds, || true).await?;
     let keeping = Namespace::new(Options { waiting: options.waiting.max(1), ..options.clone() });
     let warm = calls(&keeping, place, rounds, || keeping.warmth().waiting > 0).await?;
@@ -158,7 +158,7 @@ async fn namespace(
     let p50 = ms(percentile(&warm, 0.5));
     Ok(vec![
         Figure::new("namespace call p50", p50, "ms").goal(Goal::Most(10.0)).note(format!(
-            "`true` in an init that waited ({served} of {} calls), {} ms apart",
+            "`true` in an init that waited ({served} of {} calls); these and the floor's {} ms apart",
             rounds + 1,
             PAUSE.as_millis()
         )),
@@ -169,8 +169,9 @@ async fn namespace(
     ])
 }
 
-/// A bare process in a process namespace of its own, in the middle; `None` without `unshare`.
-fn bare(rounds: u32) -> Result<Option<Duration>, Failure> {
+/// A bare process in a process namespace of its own, in the middle, at the pace of our calls: one
+/// that follows at once on another finds all caches warm. `None` without `unshare`.
+async fn bare(rounds: u32) -> Result<Option<Duration>, Failure> {
     let mut took = Vec::new();
     for _ in 0..rounds {
         let mut command = Command::new("unshare");
@@ -183,6 +184,7 @@ fn bare(rounds: u32) -> Result<Option<Duration>, Failure> {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(err) => return Err(Failure::failed(format!("starting unshare: {err}"))),
         }
+        pause(PAUSE).await;
     }
     took.sort_unstable();
     Ok(Some(percentile(&took, 0.5)))
