@@ -87,7 +87,7 @@ mod tests {
             ("st", "host", "127.0.0.1"),
             ("st", "web_80", "20003"),
             // A file, a service without ports, and a port that the session calls so.
-            ("local", "file", "/work/a.sqlite3"),
+            ("local", "file", "/srv/a.sqlite3"),
             ("quiet", "host", "127.0.0.1"),
             ("ports", "host", "20000"),
         ];
