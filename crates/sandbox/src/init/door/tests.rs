@@ -71,13 +71,24 @@ fn heard(mut stream: impl Read) -> Vec<u8> {
     all
 }
 
+/// Says all of a text, ends its side, and hears the same.
+fn there_and_back(at: SocketAddr, text: &[u8]) {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(text).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(heard(&stream) == text);
+}
+
+fn ten_megabytes() -> Vec<u8> {
+    (0..10u32 << 20).map(|n| n.to_le_bytes()[1]).collect()
+}
+
 #[test]
 fn ten_megabytes_pass_both_ways_and_each_end_is_told_of_the_others() {
     let (_dir, socket) = place();
     let server = UnixListener::bind(&socket).unwrap();
     let door = Open::to(&socket, &[]);
-    let text: Vec<u8> = (0..10u32 << 20).map(|n| n.to_le_bytes()[1]).collect();
-    let wanted = text.clone();
+    let text = ten_megabytes();
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = server.accept().unwrap();
         // To the end first: whoever came has ended its side, and still hears.
@@ -85,12 +96,8 @@ fn ten_megabytes_pass_both_ways_and_each_end_is_told_of_the_others() {
         let text = all.strip_prefix(b"mine\n").expect("it is said whose door it is");
         stream.write_all(text).unwrap();
     });
-    let mut stream = TcpStream::connect(door.at).unwrap();
-    stream.write_all(&text).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    assert!(heard(&stream) == wanted);
+    there_and_back(door.at, &text);
     echo.join().unwrap();
-    drop(stream);
     door.end();
 }
 
@@ -218,20 +225,15 @@ fn ten_megabytes_are_let_out_and_come_back_and_each_end_is_told_of_the_others() 
     let (_dir, socket) = place();
     let (service, inside, at) = way_out();
     let door = Open::with(&socket, &[], &[(inside, service.local_addr().unwrap())]);
-    let text: Vec<u8> = (0..10u32 << 20).map(|n| n.to_le_bytes()[1]).collect();
-    let wanted = text.clone();
+    let text = ten_megabytes();
     let echo = std::thread::spawn(move || {
         let (mut stream, _) = service.accept().unwrap();
         // To the end first: whoever came has ended its side, and still hears.
         let all = heard(&stream);
         stream.write_all(&all).unwrap();
     });
-    let mut stream = TcpStream::connect(at).unwrap();
-    stream.write_all(&text).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    assert!(heard(&stream) == wanted);
+    there_and_back(at, &text);
     echo.join().unwrap();
-    drop(stream);
     door.end();
 }
 
