@@ -26,6 +26,10 @@ pub struct Run {
     pub parent_id: Option<SessionId>,
     #[schema(value_type = String)]
     pub agent_id: AgentId,
+    /// What its agent is called now. Only lists and single runs that are asked for say so; elsewhere
+    /// it is `null`.
+    #[serde(default)]
+    pub agent_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
     /// 0 is none.
@@ -87,6 +91,7 @@ impl From<SessionRow> for Run {
             name: row.name,
             parent_id: row.parent,
             agent_id: row.agent,
+            agent_name: None,
             task: row.task,
             status: row.status.into(),
             step_limit: row.step_limit,

@@ -1,12 +1,13 @@
 //! Sessions as callers see them: create, look, order.
 
+use std::collections::HashMap;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
 use overmind_core::command::{CommandSpec, StopHow};
-use overmind_core::ids::{ApprovalId, SessionId};
+use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
@@ -39,6 +40,27 @@ fn open_statuses() -> Vec<SessionStatus> {
 }
 
 impl Engine {
+    /// What these agents are called; those that are gone are not in it. Reads the store only for
+    /// agents that have not been asked for lately.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Store`].
+    pub async fn agent_names(
+        &self,
+        agents: &[AgentId],
+    ) -> Result<HashMap<AgentId, String>, EngineError> {
+        let mut names = HashMap::new();
+        for id in agents.iter().copied() {
+            if !names.contains_key(&id)
+                && let Some(agent) = self.cortex.agent(id).await?
+            {
+                names.insert(id, agent.spec.name.clone());
+            }
+        }
+        Ok(names)
+    }
+
     /// How many alarms the session has raised; 0 for one that is not known.
     pub fn session_alarms(&self, id: SessionId) -> u32 {
         self.cortex.alarms.of(id)

@@ -52,7 +52,7 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     } else {
         "no such runs; start one: overmind run AGENT \"what to do\""
     };
-    list(cx, &remote, &runs, depths.as_deref(), empty).await?;
+    list(cx, &runs, depths.as_deref(), empty)?;
     Ok(Exit::Done)
 }
 
@@ -104,20 +104,14 @@ pub fn ended(status: RunStatus) -> bool {
 ///
 /// # Errors
 ///
-/// When the result cannot be written, or the names of the agents not be asked for.
-pub async fn list(
+/// When the result cannot be written.
+pub fn list(
     cx: &Context,
-    remote: &Remote,
     runs: &[Run],
     depths: Option<&[String]>,
     empty: &str,
 ) -> Result<(), Failure> {
-    let names = if cx.out.for_people() && !runs.is_empty() {
-        remote.agents(1000).await?.into_iter().map(|agent| (agent.id, agent.name)).collect()
-    } else {
-        std::collections::HashMap::new()
-    };
-    let name = |run: &Run| match names.get(&run.agent_id) {
+    let name = |run: &Run| match &run.agent_name {
         Some(name) => cell(name),
         None => dim(ids::short(&run.agent_id.to_string())),
     };

@@ -92,7 +92,13 @@ pub(crate) async fn run_list(
     let filter = SessionQuery { statuses: statuses.unwrap_or_default(), agent, parent, name };
     let limit = window.limit;
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
-    let shown = |run: SessionRow| Run { alarms: cx.engine.session_alarms(run.id), ..run.into() };
+    let agents: Vec<_> = runs.iter().map(|run| run.agent).collect();
+    let names = cx.engine.agent_names(&agents).await?;
+    let shown = |run: SessionRow| Run {
+        alarms: cx.engine.session_alarms(run.id),
+        agent_name: names.get(&run.agent).cloned(),
+        ..run.into()
+    };
     Ok(list(&uri, limit, runs, |run| run.id.to_string(), shown))
 }
 
@@ -105,7 +111,8 @@ pub(crate) async fn run_fetch(
     RunPath(id): RunPath,
 ) -> Result<Response, Fault> {
     let run = cx.engine.session_fetch(&caller, id).await?;
-    Ok(json(&Run { alarms: cx.engine.session_alarms(id), ..run.into() }))
+    let agent_name = cx.engine.agent_names(&[run.agent]).await?.remove(&run.agent);
+    Ok(json(&Run { alarms: cx.engine.session_alarms(id), agent_name, ..run.into() }))
 }
 
 /// Cancels a run and stops what it is doing; with `cascade` also the runs that were started for it.

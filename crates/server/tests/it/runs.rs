@@ -38,6 +38,7 @@ async fn a_run_is_queued_with_200_and_the_exact_keys() {
             // ours
             "name",
             "parent_id",
+            "agent_name",
             "agent_version",
             "epoch",
             "hive",
@@ -380,6 +381,22 @@ async fn runs_are_listed_newest_first_and_filtered() {
          succeeded, failed, canceled, separated by commas, not `done`"
     );
     assert_eq!(world.get("/api/runs?agent=nobody").await.problem(404), "Agent not found");
+}
+
+#[tokio::test]
+async fn a_run_that_is_looked_at_names_its_agent_as_it_is_called_now() {
+    let world = World::new().await;
+    let run = world.hanging_run().await;
+    let row = world.get(&format!("/api/runs/{run}")).await.fine();
+    let agent =
+        world.get(&format!("/api/agents/{}", row["agent_id"].as_str().unwrap())).await.fine();
+    assert_eq!(row["agent_name"], agent["name"]);
+    let renamed = json!({"name": "renamed-since"}).to_string();
+    let path = format!("/api/agents/{}", row["agent_id"].as_str().unwrap());
+    world.request("PATCH", &path).json(&renamed).send().await.fine();
+    assert_eq!(world.get("/api/runs").await.fine()[0]["agent_name"], "renamed-since");
+    let row = world.get(&format!("/api/runs/{run}")).await.fine();
+    assert_eq!(row["agent_name"], "renamed-since");
 }
 
 #[tokio::test]
