@@ -117,6 +117,7 @@ impl Workspace {
         found.extend(self.mounts_and_sockets(&live));
         if let Some(tree) = &self.options.tree {
             found.extend(tree.leaks(&live).await);
+            found.extend(tree.references().await);
         }
         found.sort_by(|a, b| (a.kind, &a.what).cmp(&(b.kind, &b.what)));
         found

@@ -101,6 +101,12 @@ pub trait Tree: Send + Sync + fmt::Debug {
     /// What is left of sessions that are not `live`.
     fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>>;
 
+    /// References in projects' repositories that are ours and that no session needs. They are no one
+    /// session's, so its own end does not look for them.
+    fn references(&self) -> Fut<'_, Vec<Finding>> {
+        Box::pin(async { Vec::new() })
+    }
+
     /// Removes a finding of its own.
     fn fix<'a>(&'a self, finding: &'a Finding) -> Fut<'a, Result<(), String>>;
 }
@@ -410,7 +416,7 @@ pub(crate) fn which(search: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// The data directory's id, made on first use: eight hexadecimal digits.
-fn home_id(path: &Path) -> std::io::Result<String> {
+pub(crate) fn home_id(path: &Path) -> std::io::Result<String> {
     let read = || std::fs::read_to_string(path).map(|text| text.trim().to_owned());
     match read() {
         Ok(id) if id.len() == 8 => return Ok(id),

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::say;
+use crate::copy;
 use crate::git::GitError;
 use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
@@ -446,31 +447,28 @@ impl Tree for Maker {
     fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>> {
         Box::pin(async move {
             let maker = self.clone();
-            let listed = tokio::task::spawn_blocking(move || maker.0.trees.list()).await;
-            let listed = match listed {
-                Ok(Ok(listed)) => listed,
-                Ok(Err(err)) => return vec![unchecked(self, chain(&err))],
-                Err(err) => return vec![unchecked(self, err.to_string())],
-            };
-            let left = listed.into_iter().filter(|one| {
-                let lives = one.intent.owner.as_ref().is_some_and(|owner| live.contains(owner));
-                !lives && one.ending != Some(Ending::Kept)
-            });
-            left.map(|one| Finding {
-                kind: LeakKind::Worktree,
-                what: one.intent.tree().display().to_string(),
-                session: one.intent.owner,
-                how: "`overmind doctor --fix` saves what is in it on its branch and removes it"
-                    .to_owned(),
-                fixable: true,
-                bytes: None,
-            })
-            .collect()
+            let live = live.clone();
+            looked(self, tokio::task::spawn_blocking(move || maker.left(&live)).await)
+        })
+    }
+
+    fn references(&self) -> Fut<'_, Vec<Finding>> {
+        Box::pin(async move {
+            let maker = self.clone();
+            looked(self, tokio::task::spawn_blocking(move || maker.borrowed()).await)
         })
     }
 
     fn fix<'a>(&'a self, finding: &'a Finding) -> Fut<'a, Result<(), String>> {
         Box::pin(async move {
+            if finding.kind == LeakKind::Branch {
+                let maker = self.clone();
+                let release = move || maker.0.trees.release_unused_bases();
+                return match tokio::task::spawn_blocking(release).await {
+                    Ok(done) => done.map_err(|err| chain(&err)),
+                    Err(err) => Err(err.to_string()),
+                };
+            }
             let worktree = PathBuf::from(&finding.what);
             let place = worktree.parent().unwrap_or(Path::new("/")).to_owned();
             self.step(place, move |maker| {
@@ -490,6 +488,39 @@ impl Tree for Maker {
 }
 
 impl Maker {
+    /// Trees whose session is gone, with what they take.
+    fn left(&self, live: &BTreeSet<String>) -> Result<Vec<Finding>, TreeError> {
+        let left = self.0.trees.list()?.into_iter().filter(|one| {
+            let lives = one.intent.owner.as_ref().is_some_and(|owner| live.contains(owner));
+            !lives && one.ending != Some(Ending::Kept)
+        });
+        let found = left.map(|one| Finding {
+            kind: LeakKind::Worktree,
+            what: one.intent.tree().display().to_string(),
+            bytes: copy::used(one.intent.place.as_path()),
+            session: one.intent.owner,
+            how: "`overmind doctor --fix` saves what is in it on its branch and removes it"
+                .to_owned(),
+            fixable: true,
+        });
+        Ok(found.collect())
+    }
+
+    /// References in projects that keep commits for nobody. Branches of parked work are no leak: they
+    /// are what a session was for.
+    fn borrowed(&self) -> Result<Vec<Finding>, TreeError> {
+        let unused = self.0.trees.unused_bases()?.into_iter();
+        let found = unused.map(|(repo, name)| Finding {
+            kind: LeakKind::Branch,
+            what: format!("{name} in {}", repo.display()),
+            session: None,
+            how: "no session borrows this commit: `overmind doctor --fix` lets go of it".to_owned(),
+            fixable: true,
+            bytes: None,
+        });
+        Ok(found.collect())
+    }
+
     fn fix_now(&self, intent: &Intent) -> Result<(), String> {
         if !intent.session.is_empty() {
             return self.end_now(intent, TreeEnd::Park);
@@ -497,6 +528,17 @@ impl Maker {
         let mut closed = RoomClosed::default();
         self.park_now(intent, &mut closed).map_err(|err| chain(&err))?;
         self.0.trees.undo(&intent.tree).map(drop).map_err(|err| chain(&err))
+    }
+}
+
+fn looked(
+    maker: &Maker,
+    done: Result<Result<Vec<Finding>, TreeError>, tokio::task::JoinError>,
+) -> Vec<Finding> {
+    match done {
+        Ok(Ok(found)) => found,
+        Ok(Err(err)) => vec![unchecked(maker, chain(&err))],
+        Err(err) => vec![unchecked(maker, err.to_string())],
     }
 }
 

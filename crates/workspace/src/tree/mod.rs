@@ -76,6 +76,8 @@ const TRASH: &str = ".trash";
 #[derive(Debug)]
 pub struct Trees {
     root: PathBuf,
+    /// Tells our references in a primary from those of other daemons.
+    id: String,
     git: Git,
     settings: SettingsCache,
     /// Bases of trees that are being made: no note names them yet.
@@ -97,8 +99,11 @@ impl Trees {
         let Some(lock) = Lock::take(&path).at("opening", &path)? else {
             return Err(TreeError::InUse { root });
         };
+        let id_path = root.join(".id");
+        let id = crate::lease::home_id(&id_path).at("reading", &id_path)?;
         let trees = Self {
             root,
+            id,
             git,
             settings: SettingsCache::default(),
             wanted: Mutex::default(),
@@ -130,7 +135,7 @@ impl Trees {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(base.to_owned());
         let wanted = Wanted { trees: self, base: base.to_owned() };
         // Now, and not when it was planned: another session's end may have let go of it since.
-        if !source.common.join(primary::base_reference(base)).is_file() {
+        if !source.common.join(self.base_reference(base)).is_file() {
             self.keep_base(source, base)?;
         }
         Ok(wanted)

@@ -9,15 +9,14 @@ use super::build::Template;
 use super::error::{At, TreeError};
 use super::notes::{Held, Notes};
 use super::pack::transfer;
-use super::source::{OURS, References, Source};
+use super::source::{OURS, Reference, References, Source};
+use super::upkeep::project_of;
 use super::{Trees, directories, names};
 use crate::copy;
 use crate::git::{GitError, path_of};
 
-/// Keeps a commit that sessions borrow from the primary's garbage collection.
-pub(crate) fn base_reference(base: &str) -> String {
-    format!("{OURS}base/{base}")
-}
+/// Where references to borrowed commits begin, of all daemons.
+const BASES: &str = "base/";
 
 /// One change of a reference: what it is now must be as said.
 #[derive(Clone, Debug)]
@@ -28,8 +27,14 @@ pub(crate) enum Update {
 }
 
 impl Trees {
+    /// Keeps a commit that our sessions borrow from the primary's garbage collection. Another daemon
+    /// has one of its own: neither lets go of what the other borrows.
+    pub(crate) fn base_reference(&self, base: &str) -> String {
+        format!("{OURS}{BASES}{}/{base}", self.id)
+    }
+
     pub(crate) fn keep_base(&self, source: &Source, base: &str) -> Result<(), TreeError> {
-        let name = base_reference(base);
+        let name = self.base_reference(base);
         let set = [Update::Create { name: name.clone(), to: base.to_owned() }];
         match self.update(source, "keep a base", &set) {
             Ok(()) => Ok(()),
@@ -43,6 +48,62 @@ impl Trees {
 
     /// Lets go of a base that no session and no waiting tree borrows from any more.
     pub(crate) fn release_bases(&self, home: &Path, source: &Source) -> Result<usize, TreeError> {
+        self.with_unused_bases(home, source, |unused| {
+            let updates: Vec<Update> = unused
+                .iter()
+                .map(|Reference { name, id, .. }| Update::Delete {
+                    name: name.clone(),
+                    from: id.clone(),
+                })
+                .collect();
+            if !updates.is_empty() {
+                self.update(source, "release a base", &updates)?;
+            }
+            Ok(updates.len())
+        })
+    }
+
+    /// References to bases that no session and no waiting tree borrows from, in each project; with
+    /// the repository that they are in.
+    ///
+    /// # Errors
+    ///
+    /// When a project cannot be listed. One whose repository is gone has none.
+    pub fn unused_bases(&self) -> Result<Vec<(PathBuf, String)>, TreeError> {
+        let mut all = Vec::new();
+        for home in self.homes()? {
+            let Some(source) = project_of(&home).filter(|source| source.objects().is_dir()) else {
+                continue;
+            };
+            self.with_unused_bases(&home, &source, |unused| {
+                let named = unused.into_iter().map(|one| (source.common.clone(), one.name));
+                all.extend(named);
+                Ok(())
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// Lets go of them, in all projects.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trees::unused_bases`].
+    pub fn release_unused_bases(&self) -> Result<(), TreeError> {
+        for home in self.homes()? {
+            if let Some(source) = project_of(&home).filter(|source| source.objects().is_dir()) {
+                self.release_bases(&home, &source)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn with_unused_bases<T>(
+        &self,
+        home: &Path,
+        source: &Source,
+        work: impl FnOnce(Vec<Reference>) -> Result<T, TreeError>,
+    ) -> Result<T, TreeError> {
         // Held until they are gone: a tree whose making begins meanwhile looks for its base afterwards.
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut used: HashSet<String> = wanted.iter().cloned().collect();
@@ -57,19 +118,19 @@ impl Trees {
             used.extend(Template::read(&place).and_then(|template| template.base));
         }
         let refs = References::read(&self.git, source)?;
-        let prefix = base_reference("");
-        let unused = refs.all.iter().filter_map(|reference| {
-            let base = reference.name.strip_prefix(&prefix)?;
-            (!used.contains(base)).then(|| Update::Delete {
-                name: reference.name.clone(),
-                from: reference.id.clone(),
-            })
+        let ours = self.base_reference("");
+        let before = format!("{OURS}{BASES}");
+        let unused = refs.all.into_iter().filter(|reference| {
+            let name = &reference.name;
+            // Earlier versions put no daemon's id before the commit.
+            let base = name
+                .strip_prefix(&ours)
+                .or_else(|| name.strip_prefix(&before).filter(|base| !base.contains('/')));
+            base.is_some_and(|base| !used.contains(base))
         });
-        let unused: Vec<Update> = unused.collect();
-        if !unused.is_empty() {
-            self.update(source, "release a base", &unused)?;
-        }
-        Ok(unused.len())
+        let done = work(unused.collect());
+        drop(wanted);
+        done
     }
 
     /// Changes references, all or none.

@@ -174,7 +174,7 @@ pub(crate) fn note_project_of(
     note_project(home, &origin)
 }
 
-fn project_of(home: &Path) -> Option<Source> {
+pub(crate) fn project_of(home: &Path) -> Option<Source> {
     let text = std::fs::read(home.join(".project")).ok()?;
     match serde_json::from_slice(&text).ok()? {
         Origin::Repository { top, git_dir, common, .. } => Some(Source {

@@ -207,10 +207,50 @@ async fn what_is_left_of_a_lost_room_is_found_and_saved() {
         assert!(kinds.contains(&kind), "{kinds:?}");
     }
     assert!(leaks.iter().all(|leak| leak.fixable && leak.session.as_deref() == Some(&session)));
+    let tree = leaks.iter().find(|leak| leak.kind == "worktree").unwrap();
+    assert!(tree.bytes.unwrap() > 4096, "{tree:?}");
     assert_eq!(rooms.fix().await, []);
     assert_eq!(git(&yard.repo, &["show", "overmind/lost:a.txt"]), "precious");
     std::fs::remove_file(yard.repo.join("x")).ok();
     yard.assert_clean(&rooms).await;
+}
+
+#[tokio::test]
+async fn a_reference_that_keeps_a_commit_for_nobody_is_found_and_let_go_of() {
+    let yard = Yard::with_git();
+    yard.file("");
+    let rooms = yard.rooms();
+    let (kept, gone) = (yard.order(1, "kept"), yard.order(2, "gone"));
+    yard.prepare(&rooms, &kept).await;
+    let base = git(&yard.repo, &["for-each-ref", "--format=%(refname)", "refs/overmind/base"]);
+    let (ours, commit) = base.rsplit_once('/').unwrap();
+    // As a daemon that was killed leaves one, and as an earlier version named them.
+    let before = git(&yard.repo, &["rev-parse", "HEAD~1"]);
+    for name in [format!("{ours}/{before}"), format!("refs/overmind/base/{before}")] {
+        git(&yard.repo, &["update-ref", &name, &before]);
+    }
+    let strangers = format!("refs/overmind/base/0000beef/{before}");
+    git(&yard.repo, &["update-ref", &strangers, &before]);
+    let leaks = rooms.leaks().await;
+    let what: Vec<_> = leaks.iter().map(|leak| (leak.kind.as_str(), leak.what.as_str())).collect();
+    let repo = yard.repo.join(".git");
+    let named = |name: &str| format!("{name} in {}", repo.display());
+    let (mine, older) =
+        (named(&format!("{ours}/{before}")), named(&format!("refs/overmind/base/{before}")));
+    let mut wanted = vec![("branch", mine.as_str()), ("branch", older.as_str())];
+    wanted.sort_unstable();
+    assert_eq!(what, wanted);
+    assert_eq!(rooms.fix().await, []);
+    let left = git(&yard.repo, &["for-each-ref", "--format=%(refname)", "refs/overmind"]);
+    let mut wanted = [format!("{ours}/{commit}"), strangers.clone()];
+    wanted.sort_unstable();
+    assert_eq!(left.lines().collect::<Vec<_>>(), wanted, "another daemon's is not touched");
+    git(&yard.repo, &["update-ref", "-d", &strangers]);
+    yard.prepare(&rooms, &gone).await;
+    yard.close(&rooms, &gone, RoomEnd::Park).await;
+    yard.close(&rooms, &kept, RoomEnd::Park).await;
+    yard.assert_clean(&rooms).await;
+    assert_eq!(git(&yard.repo, &["for-each-ref", "refs/overmind"]), "");
 }
 
 #[tokio::test]

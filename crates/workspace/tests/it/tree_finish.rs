@@ -142,7 +142,7 @@ fn a_tree_without_work_is_removed_and_leaves_no_branch() {
     assert_eq!(difference(&before, &users_part(&world.repo)), [] as [&Path; 0]);
     assert_eq!(git(&world.repo, &["for-each-ref", "refs/overmind"]), "");
     world.trees.sweep(0).unwrap();
-    assert_eq!(std::fs::read_dir(world.trees.root()).unwrap().count(), 2, "lock and trash");
+    assert_eq!(std::fs::read_dir(world.trees.root()).unwrap().count(), 3, "lock, name and trash");
 }
 
 #[test]

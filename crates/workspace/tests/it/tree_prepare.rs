@@ -539,3 +539,23 @@ fn the_primarys_garbage_collection_does_not_take_a_sessions_base() {
     let base = made.intent.base.unwrap();
     assert!(try_git(&world.repo, &["cat-file", "-e", &base]).is_err());
 }
+
+#[test]
+fn two_daemons_that_borrow_one_commit_let_go_of_it_each_for_itself() {
+    let world = World::new();
+    write(&world.repo, "lost.txt", "only in the amended commit\n");
+    commit(&world.repo, "to be amended");
+    let made = world.prepare("s");
+    let other = Trees::open(&world.dir.path().join("other"), Git::default()).unwrap();
+    let theirs = other.prepare(&Request::new(&world.repo, "s")).unwrap();
+    git(&world.repo, &["reset", "-q", "--hard", "HEAD~1"]);
+    assert_eq!(git(&world.repo, &["for-each-ref", "refs/overmind/base"]).lines().count(), 2);
+    world.trees.remove(&made.intent).unwrap();
+    world.trees.sweep(0).unwrap();
+    git(&world.repo, &["reflog", "expire", "--expire=now", "--all"]);
+    git(&world.repo, &["gc", "-q", "--prune=now"]);
+    git(&theirs.path, &["fsck", "--no-dangling"]);
+    assert_eq!(other.unused_bases().unwrap(), []);
+    other.remove(&theirs.intent).unwrap();
+    assert_eq!(git(&world.repo, &["for-each-ref", "refs/overmind"]), "");
+}
