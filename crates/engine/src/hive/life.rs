@@ -538,6 +538,10 @@ impl Lives {
             network: launch.network,
             ports: launch.ports.clone(),
             reaches: launch.reaches.clone(),
+            server: true,
+            // With its keeper, which outlives this process.
+            detached: false,
+            group: None,
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));

@@ -35,6 +35,7 @@ mod providers;
 mod rooms;
 mod runs;
 mod sdks;
+mod services;
 mod storm;
 mod streaming;
 mod surface;
