@@ -19,6 +19,7 @@ mod home;
 mod hostile;
 mod inbox;
 mod keyring;
+mod kill_all;
 mod kills;
 mod lapsed;
 mod letters;
