@@ -14,6 +14,7 @@ mod gate;
 mod gateway;
 mod gateway_faults;
 mod gateway_keys;
+mod gateway_tls;
 mod help;
 mod home;
 mod hostile;
