@@ -25,6 +25,7 @@ mod attach;
 mod budget;
 mod command;
 mod inbox;
+mod kill;
 mod mcp;
 mod memory;
 mod mesh;
@@ -60,6 +61,7 @@ pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,
     InboxProposal, InboxResult, InboxSnapshot, MAX_INBOX_BATCH,
 };
+pub use kill::{MAX_KILL_BATCH, RunKilled, RunsKill, RunsKilled};
 pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};
 pub use memory::{
     MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,

@@ -12,7 +12,8 @@ use overmind_api::{
     MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
     ModelCall, Okay, ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone,
     RoomDoneResult, RoomWork, Run, RunCreate, RunInput, RunListQuery, RunSend, RunStop, RunUsages,
-    Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
+    RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest,
+    VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -194,6 +195,11 @@ impl Client {
     /// Ends the command of a run.
     pub async fn run_stop(&self, run: &str, stop: RunStop) -> Result<Run, ClientError> {
         self.post(run_path(run)?.then("/stop").as_str(), &stop).await
+    }
+
+    /// Kills many runs. What became of each is in the answer, not in an error.
+    pub async fn run_kill_all(&self, kill: &RunsKill) -> Result<RunsKilled, ClientError> {
+        self.post("/api/runs/kill", kill).await
     }
 
     /// Writes to the input of a run's command.

@@ -80,7 +80,8 @@ pub struct EnclosePlan {
     pub level: SandboxLevel,
     /// Program and arguments, as seen inside.
     pub argv: Vec<String>,
-    /// What the command will have. Only `PATH` is looked at.
+    /// What the command will have. `PATH` is looked at, and what the loader of programs heeds: that
+    /// is for the command alone ([`Enclosed::needs`]).
     pub env: Vec<(String, String)>,
     /// The session's own directory: seen at the same path inside, to be read and written.
     pub workspace: PathBuf,
@@ -99,6 +100,13 @@ pub struct EnclosePlan {
     /// connects to the same port inside is carried there. At most [`MAX_REACHED`], of which
     /// [`may_be_reached`] is true. Only looked at with [`Network::Mesh`].
     pub reaches: Vec<u16>,
+    /// Whether it reaches the server: by the door, with [`Network::Mesh`]; by the server's socket,
+    /// with the host's network. Else it is shown neither.
+    pub server: bool,
+    /// Whether it goes on when whoever started it has ended. Else it ends with that one.
+    pub detached: bool,
+    /// The directory of a control group that it joins before anything else, where it may.
+    pub group: Option<PathBuf>,
 }
 
 impl fmt::Debug for EnclosePlan {
@@ -112,7 +120,9 @@ impl fmt::Debug for EnclosePlan {
             .field("read", &self.read)
             .field("write", &self.write)
             .field("network", &self.network)
+            .field("ports", &self.ports)
             .field("reaches", &self.reaches)
+            .field("server", &self.server)
             .finish_non_exhaustive()
     }
 }
@@ -123,7 +133,7 @@ pub struct Enclosed {
     pub argv: Vec<String>,
     /// Where to start it.
     pub cwd: PathBuf,
-    /// Variables that it must have.
+    /// Variables that it must have, in place of the command's of the same names.
     pub needs: Vec<(String, String)>,
     /// Variables that tell the command what is different inside, such as `HOME`.
     pub tells: Vec<(String, String)>,

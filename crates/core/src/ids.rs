@@ -45,11 +45,19 @@ macro_rules! ids {
             pub const fn as_u128(self) -> u128 {
                 self.0.as_u128()
             }
+
+            /// Its text, made in `place`: ids are written all the time.
+            fn text<'a>(&self, place: &'a mut [u8; concat!($prefix, "_").len() + 32]) -> &'a str {
+                let (before, digits) = place.split_at_mut(concat!($prefix, "_").len());
+                before.copy_from_slice(concat!($prefix, "_").as_bytes());
+                self.0.simple().encode_lower(digits);
+                std::str::from_utf8(place).expect("a prefix and hexadecimal digits")
+            }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "_{}"), self.0.simple())
+                f.write_str(self.text(&mut [0; _]))
             }
         }
 
@@ -80,7 +88,7 @@ macro_rules! ids {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
+                to.serialize_str(self.text(&mut [0; _]))
             }
         }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::Fut;
+use crate::enclosure::Network;
 use crate::ids::SessionId;
 use crate::sandbox::SandboxLevel;
 
@@ -59,6 +60,24 @@ pub enum RoomEnd {
     Discard,
 }
 
+/// What programs of a room run in: its session's agent says so, and its project may ask for a stronger
+/// level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomSandbox {
+    pub level: SandboxLevel,
+    pub network: Network,
+    /// Files and directories of the host that they may read beyond the system's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read: Vec<PathBuf>,
+}
+
+impl Default for RoomSandbox {
+    /// None but what the project asks for.
+    fn default() -> Self {
+        Self { level: SandboxLevel::None, network: Network::Mesh, read: Vec::new() }
+    }
+}
+
 /// A room to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoomOrder {
@@ -68,6 +87,8 @@ pub struct RoomOrder {
     /// Any directory of the project. The session begins at the same place within its worktree.
     pub project: PathBuf,
     pub wish: RoomWish,
+    /// What its services and hooks run in. Only looked at when it is made.
+    pub sandbox: RoomSandbox,
 }
 
 /// A room that was made, as the log and lists show it.
@@ -265,7 +286,9 @@ pub trait Rooms: Send + Sync + fmt::Debug {
     /// ones are undone; what belongs to anybody else is closed with [`RoomEnd::Park`].
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()>;
 
-    /// Makes a room, or finds the one that the session has.
+    /// Makes a room, or finds the one that the session has. Where the level of its sandbox is not
+    /// `none`, whatever is started from its worktree then and later is enclosed at that level
+    /// ([`crate::enclosure`]); what cannot be is not started.
     ///
     /// Errors: what was made is undone before they are told.
     ///

@@ -57,6 +57,12 @@ pub struct SecretName(Arc<str>);
 )]
 pub struct NameError;
 
+impl std::borrow::Borrow<str> for SecretName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl SecretName {
     pub fn as_str(&self) -> &str {
         &self.0

@@ -18,6 +18,7 @@ pub mod error;
 mod hive;
 mod inbox;
 mod keys;
+mod kills;
 mod letters;
 mod live;
 mod mesh;
@@ -67,6 +68,7 @@ use self::hive::Hive;
 use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
+pub use self::kills::{Killed, Kills, MAX_KILLS};
 pub use self::mesh::{
     AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
     LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,

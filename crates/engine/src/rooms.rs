@@ -7,8 +7,8 @@ use std::time::Duration;
 use overmind_core::ids::SessionId;
 use overmind_core::room::stay::{RoomDecision, RoomPhase};
 use overmind_core::room::{
-    Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomWhen, RoomWish,
-    RoomWork, Rooms,
+    Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomSandbox,
+    RoomWhen, RoomWish, RoomWork, Rooms,
 };
 use overmind_core::row::{Role, SessionRow};
 use overmind_core::session::{Recorded, Spec};
@@ -133,7 +133,8 @@ impl Engine {
         })?;
         let wish = self.spec_of(row.id).await?.room.unwrap_or_default();
         let (session, name, project) = (row.id, row.name.clone(), row.workspace.clone().into());
-        let order = RoomOrder { session, name, project, wish };
+        let sandbox = RoomSandbox::default();
+        let order = RoomOrder { session, name, project, wish, sandbox };
         Ok(Stay { order, made, closed: room.closed.clone() })
     }
 

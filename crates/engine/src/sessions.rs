@@ -35,7 +35,7 @@ const NAME_ATTEMPTS: u32 = 5;
 const DEEPEST: u32 = 16;
 
 /// Of sessions that have not ended.
-fn open_statuses() -> Vec<SessionStatus> {
+pub(crate) fn open_statuses() -> Vec<SessionStatus> {
     SessionStatus::ALL.into_iter().filter(|status| !status.is_terminal()).collect()
 }
 
@@ -296,7 +296,7 @@ impl Engine {
     }
 
     /// That there is such a session: one that moves need not be looked up.
-    async fn is_there(&self, id: SessionId) -> Result<(), EngineError> {
+    pub(crate) async fn is_there(&self, id: SessionId) -> Result<(), EngineError> {
         if self.cortex.moves(id) { Ok(()) } else { self.find_session(id).await.map(drop) }
     }
 
@@ -315,79 +315,6 @@ impl Engine {
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
         self.ended(row).await
-    }
-
-    /// Cancels a session and all that were started for it, those first. Sessions that ended by
-    /// themselves meanwhile are no failure. What is started for one of them while this goes on is
-    /// found too: a session that has ended is no parent any more.
-    ///
-    /// # Errors
-    ///
-    /// [`EngineError::Conflict`] when all of them had ended already.
-    pub async fn session_cancel_all(
-        &self,
-        by: &Caller,
-        id: SessionId,
-    ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
-        self.find_session(id).await?;
-        let below = self.open_below(id).await?;
-        let mut canceled = self.cancel_each(by, below).await?;
-        let own = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await;
-        loop {
-            let below = self.open_below(id).await?;
-            if below.is_empty() {
-                break;
-            }
-            canceled += self.cancel_each(by, below).await?;
-        }
-        match own {
-            Err(EngineError::Conflict { .. }) if canceled > 0 => self.find_session(id).await,
-            Err(err) => Err(err),
-            Ok(row) => self.ended(row).await,
-        }
-    }
-
-    /// How many of these this has canceled; those that have ended are no failure.
-    async fn cancel_each(
-        &self,
-        by: &Caller,
-        sessions: Vec<SessionId>,
-    ) -> Result<usize, EngineError> {
-        let mut canceled = 0;
-        for id in sessions {
-            match self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await {
-                Ok(_) => canceled += 1,
-                Err(EngineError::Conflict { .. }) => {}
-                Err(err) => return Err(err),
-            }
-        }
-        Ok(canceled)
-    }
-
-    /// Sessions that were started for `id`, for those, and so on, that have not ended: the
-    /// deepest first.
-    async fn open_below(&self, id: SessionId) -> Result<Vec<SessionId>, EngineError> {
-        let (mut found, mut open) = (vec![id], Vec::new());
-        let mut at = 0;
-        // Ended ones are passed through: what they started may go on.
-        while let Some(parent) = found.get(at).copied() {
-            at += 1;
-            let filter = SessionFilter { parent: Some(parent), ..SessionFilter::default() };
-            let mut after = None;
-            loop {
-                let page = Page { after, limit: 1000 };
-                let rows = self.cortex.store.session_list(filter.clone(), page).await?;
-                let Some(last) = rows.last() else { break };
-                after = Some(last.id);
-                found.extend(rows.iter().map(|row| row.id));
-                // Nothing of one goes on whose room is given back.
-                let still = rows.iter().filter(|row| !row.status.is_terminal() && !is_closing(row));
-                open.extend(still.map(|row| row.id));
-            }
-        }
-        open.reverse();
-        Ok(open)
     }
 
     /// Ends the command of a session: TERM to all of its processes and KILL after the grace, or
@@ -498,7 +425,7 @@ pub(crate) fn may_name_credentials(by: &Caller) -> Result<(), EngineError> {
 }
 
 /// Whether only its room is still given back.
-fn is_closing(row: &SessionRow) -> bool {
+pub(crate) fn is_closing(row: &SessionRow) -> bool {
     row.room.as_ref().is_some_and(|room| room.phase == RoomPhase::Closing)
 }
 

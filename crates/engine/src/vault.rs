@@ -363,11 +363,19 @@ impl Secrets for Vault {
     }
 
     fn has(&self, name: &str) -> bool {
+        let sound = |held: &Held| held.current.is_ok();
+        // Asked for each provider at each model call: nearly all names are written as they are kept.
+        if !name.bytes().any(|b| b.is_ascii_uppercase()) {
+            return self.state().secrets.get(name).is_some_and(sound);
+        }
         let Ok(name) = name.parse::<SecretName>() else { return false };
-        self.state().secrets.get(&name).is_some_and(|held| held.current.is_ok())
+        self.state().secrets.get(&name).is_some_and(sound)
     }
 
     fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
+        if !self.has(name) {
+            return None;
+        }
         let name: SecretName = name.parse().ok()?;
         let secret = self.state().secrets.get(&name)?.current.clone().ok()?;
         self.pending.note(name, for_what, self.parts.clock.now());

@@ -58,6 +58,23 @@ impl Format {
     }
 }
 
+/// The key of a provider, as it holds now.
+#[derive(Debug)]
+pub(crate) enum Now<'a> {
+    /// Its own, if it has one.
+    Own(Option<&'a Secret>),
+    LookedUp(Secret),
+}
+
+impl Now<'_> {
+    pub(crate) fn key(&self) -> Option<&Secret> {
+        match self {
+            Self::Own(key) => *key,
+            Self::LookedUp(key) => Some(key),
+        }
+    }
+}
+
 /// What a provider does with model names that none of its patterns match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
@@ -483,7 +500,20 @@ impl Config {
     pub(crate) fn with_key_now(&self, provider: &Provider) -> (Provider, Option<Secret>) {
         let mut provider = provider.clone();
         let own = self.providers.iter().find(|own| own.name == provider.name);
-        provider.key = own.and_then(|own| own.key.clone());
+        match own.map_or(Now::Own(None), |own| self.key_now(own)) {
+            Now::Own(key) => {
+                provider.key = key.cloned();
+                (provider, None)
+            }
+            Now::LookedUp(key) => {
+                provider.key = Some(key.clone());
+                (provider, Some(key))
+            }
+        }
+    }
+
+    /// The key that holds now of one of [`providers`](Self::providers).
+    pub(crate) fn key_now<'a>(&self, provider: &'a Provider) -> Now<'a> {
         let looked_up = self.secrets.as_ref().zip(provider.secret.as_deref());
         let found = looked_up.and_then(|(secrets, name)| {
             let host = provider.url(provider.format).ok();
@@ -494,10 +524,7 @@ impl Config {
             };
             Secret::new(secrets.get_for(name, for_what)?.expose())
         });
-        if found.is_some() {
-            provider.key.clone_from(&found);
-        }
-        (provider, found)
+        found.map_or(Now::Own(provider.key.as_ref()), Now::LookedUp)
     }
 
     /// Adds or replaces the provider that [`Provider::custom`] describes and puts it first:

@@ -3,14 +3,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use http::Uri;
 use overmind_core::Fut;
 use overmind_core::budget::{Price, PriceRow, Prices, Quote};
 use overmind_core::model::{DeltaSink, ModelFailure, ModelReply, ModelRequest, Models};
-use overmind_core::relay::{Hop, Upstreams};
+use overmind_core::relay::{Endpoint, Hop, Upstreams};
 
 use crate::config::{Config, Format, Secret};
 use crate::fail;
-use crate::relay::{Lanes, Player, Recorder};
+use crate::relay::{Lanes, POOL_IDLE, POOL_SIZE, Player, Recorder, Upstream};
 use crate::route::{Route, route};
 use crate::tapes::Tapes;
 use crate::wire::{Call, Omit};
@@ -26,6 +27,11 @@ const MAX_LOOKED_UP: usize = 64;
 pub struct Gateway {
     pub(crate) config: Config,
     client: OnceLock<Result<reqwest::Client, String>>,
+    /// The same for calls that are passed on.
+    upstream: OnceLock<Upstream>,
+    /// Where each provider is asked for what, in the order of the providers and of
+    /// [`Endpoint::ALL`], once somebody has asked.
+    targets: Vec<[OnceLock<Result<Uri, String>>; Endpoint::ALL.len()]>,
     /// Every key and secret header value, to keep them out of texts.
     secrets: Vec<Secret>,
     /// The same of those that were looked up, the newest last.
@@ -50,8 +56,10 @@ impl Gateway {
             lanes: Lanes::new(&config.providers, config.relay),
             recorder: config.record.as_deref().map(|path| Arc::new(Recorder::new(path))),
             player: config.replay.as_deref().map(Player::new),
+            targets: config.providers.iter().map(|_| Default::default()).collect(),
             config,
             client: OnceLock::new(),
+            upstream: OnceLock::new(),
             secrets,
             looked_up: Mutex::default(),
             learned: Mutex::default(),
@@ -76,14 +84,54 @@ impl Gateway {
                 .redirect(reqwest::redirect::Policy::none())
                 .no_proxy()
                 .connect_timeout(self.config.connect_timeout)
-                .pool_idle_timeout(std::time::Duration::from_secs(60))
-                .pool_max_idle_per_host(256)
+                .pool_idle_timeout(POOL_IDLE)
+                .pool_max_idle_per_host(POOL_SIZE)
                 .tcp_nodelay(true)
                 .user_agent(concat!("overmind/", env!("CARGO_PKG_VERSION")))
                 .build()
                 .map_err(|err| fail::chain(&err))
         });
         made.as_ref().map_err(String::as_str)
+    }
+
+    /// The same for calls that are passed on.
+    pub(crate) fn upstream(&self) -> &Upstream {
+        self.upstream.get_or_init(|| Upstream::new(self.config.connect_timeout))
+    }
+
+    /// Where a provider is asked.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with its URL, as [`Provider::url`](crate::Provider) says it.
+    pub(crate) fn target(&self, provider: &str, endpoint: Endpoint) -> Result<&Uri, &str> {
+        let at = self.config.providers.iter().position(|known| known.name == provider);
+        let place = Endpoint::ALL.iter().position(|known| *known == endpoint);
+        let (Some(at), Some(place)) = (at, place) else {
+            return Err("there is no such provider");
+        };
+        let target = self.targets[at][place].get_or_init(|| {
+            let url = self.config.providers[at].endpoint_url(endpoint)?;
+            url.as_str().parse().map_err(|err| format!("its URL is not a URL: {err}"))
+        });
+        target.as_ref().map_err(String::as_str)
+    }
+
+    /// The same with what stood after the `?` of a call.
+    pub(crate) fn addressed(
+        &self,
+        provider: &str,
+        endpoint: Endpoint,
+        query: Option<&str>,
+    ) -> Result<Uri, String> {
+        let target = self.target(provider, endpoint)?;
+        let Some(query) = query else { return Ok(target.clone()) };
+        let mut parts = target.clone().into_parts();
+        let whole = format!("{}?{query}", target.path());
+        let whole =
+            whole.parse().map_err(|err| format!("the call's query cannot be sent: {err}"))?;
+        parts.path_and_query = Some(whole);
+        Uri::from_parts(parts).map_err(|err| format!("the call's query cannot be sent: {err}"))
     }
 
     /// What must stand in no text.

@@ -27,6 +27,18 @@ pub(crate) fn route<'a>(
     providers: &'a [Provider],
     model: &'a str,
 ) -> Result<Route<'a>, ModelFailure> {
+    routed(providers, model, &|provider, format| provider.url(format).map(drop))
+}
+
+/// Whether a provider has a URL that can be asked in a format, and what is wrong with it.
+pub(crate) type Sound<'a> = &'a dyn Fn(&Provider, Format) -> Result<(), String>;
+
+/// The same for whoever has looked at the URLs before.
+pub(crate) fn routed<'a>(
+    providers: &'a [Provider],
+    model: &'a str,
+    sound: Sound<'_>,
+) -> Result<Route<'a>, ModelFailure> {
     let name = model.trim();
     if name.is_empty() {
         return Err(failure(UNKNOWN, false, "the agent names no model; give it one".to_owned()));
@@ -37,21 +49,22 @@ pub(crate) fn route<'a>(
     if let Some((head, tail)) = name.split_once([':', '/']).filter(|(_, tail)| !tail.is_empty()) {
         let slash = name.as_bytes()[head.len()] == b'/';
         if let Some(format) = format_named(head) {
-            return choose(providers, tail, Some(format));
+            return choose(providers, tail, Some(format), sound);
         }
         if let Some(provider) = providers.iter().find(|p| p.name.eq_ignore_ascii_case(head))
             && (!slash || ready(provider))
         {
-            return http(provider, provider.format, tail);
+            return http(provider, provider.format, tail, sound);
         }
     }
-    choose(providers, name, None)
+    choose(providers, name, None, sound)
 }
 
 fn choose<'a>(
     providers: &'a [Provider],
     name: &'a str,
     format: Option<Format>,
+    sound: Sound<'_>,
 ) -> Result<Route<'a>, ModelFailure> {
     let able = || providers.iter().filter(|p| format.is_none_or(|f| p.speaks.contains(&f)));
     let found = able()
@@ -60,7 +73,7 @@ fn choose<'a>(
         .or_else(|| able().find(|p| p.claims(name)))
         .or_else(|| able().find(|p| p.rest == Rest::TakeUnclaimed && ready(p)));
     match found {
-        Some(provider) => http(provider, format.unwrap_or(provider.format), name),
+        Some(provider) => http(provider, format.unwrap_or(provider.format), name, sound),
         None => Err(failure(
             UNCONFIGURED,
             false,
@@ -77,12 +90,13 @@ fn http<'a>(
     provider: &'a Provider,
     format: Format,
     model: &'a str,
+    sound: Sound<'_>,
 ) -> Result<Route<'a>, ModelFailure> {
     let wrong = |why: &str| {
         let name = &provider.name;
         failure(UNCONFIGURED, false, format!("provider {name} cannot serve model `{model}`: {why}"))
     };
-    provider.url(format).map_err(|why| wrong(&why))?;
+    sound(provider, format).map_err(|why| wrong(&why))?;
     if let Some(hint) = provider.key_hint.as_ref().filter(|_| provider.key.is_none()) {
         return Err(wrong(&format!("it has no key; {hint}")));
     }

@@ -7,7 +7,8 @@
 //! * a home, which is a directory beneath the driver's own and outlives a life. Where commands run
 //!   as another user it is in memory, and gone with the life;
 //! * the network is what the plan says: the host's, where programs may also ask for its addresses;
-//!   one of its own with a door to the server, and ways to services of the session's own; or nothing;
+//!   one of its own with a door to the server (for those that may reach it), and ways to services of
+//!   the session's own; or nothing;
 //! * terminals can be made;
 //! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
 //!
@@ -60,6 +61,8 @@ struct Granted {
     network: Network,
     /// Sorted. Only with the mesh.
     reaches: Vec<u16>,
+    /// Whether it reaches the server.
+    server: bool,
 }
 
 /// The driver.
@@ -113,7 +116,7 @@ impl Enclosures {
                 )));
             }
         }
-        if plan.network == Network::Mesh && self.door.is_none() {
+        if plan.network == Network::Mesh && plan.server && self.door.is_none() {
             return Err(bad_config(
                 "the mesh is to be its network, and this server has no socket for agents: see \
                  why in its log, or ask for `\"network\": \"none\"` or `\"host\"`",
@@ -136,15 +139,21 @@ impl Enclosures {
             limits: LIMITS,
             whose: whose_door(plan.session),
             ports: plan.ports,
+            detached: plan.detached,
+            group: plan.group,
+            withheld: plan.env.into_iter().filter(|(name, _)| is_for_the_loader(name)).collect(),
         };
+        let mut needs: Vec<(String, String)> =
+            order.withheld.iter().map(|(name, _)| (name.clone(), String::new())).collect();
         let order = serde_json::to_string(&order).map_err(|_| bad_config("a path is not UTF-8"))?;
+        needs.push((PLAN.to_owned(), order));
         let program = text(self.options.init_program.clone().into_os_string())?;
         let argv = [program, ARGUMENT.to_owned()].into_iter().chain(plan.argv).collect();
         let tells = [("HOME", HOME_OF_THE_LIVING), ("USER", "sandbox"), ("LOGNAME", "sandbox")];
         Ok(Enclosed {
             argv,
             cwd,
-            needs: vec![(PLAN.to_owned(), order)],
+            needs,
             tells: tells.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             user: self.options.run_as.map(|user| ProcessUser { uid: user.uid, gid: user.gid }),
             attested,
@@ -164,10 +173,13 @@ impl Enclosures {
         if measured.len() >= MEASURED {
             measured.clear();
         }
-        let Granted { read, write, network, reaches } = granted.clone();
+        let Granted { read, write, network, reaches, server } = granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
-        let (sockets, door) = (self.sockets.clone(), self.door.clone());
+        let (sockets, door) = match server {
+            true => (self.sockets.clone(), self.door.clone()),
+            false => (Vec::new(), None),
+        };
         let reaches = reaches.into_iter().map(|port| Reach { port, leads_to: port }).collect();
         let living = Living { network, writable: write, sockets, door, reaches };
         #[cfg(feature = "mutations")]
@@ -240,7 +252,8 @@ impl Enclosures {
             Network::Mesh => reached(&plan.reaches)?,
             Network::Host | Network::None => Vec::new(),
         };
-        Ok(Granted { read, write: list(&plan.write)?, network: plan.network, reaches })
+        let (network, server) = (plan.network, plan.server);
+        Ok(Granted { read, write: list(&plan.write)?, network, reaches, server })
     }
 
     fn private(&self) -> impl Iterator<Item = PathBuf> {
@@ -418,6 +431,12 @@ fn is_of_the_system(path: &Path) -> bool {
     let mut parts = path.components();
     parts.next() == Some(Component::RootDir)
         && SYSTEM.iter().any(|name| path.starts_with(Path::new("/").join(name)))
+}
+
+/// Whether a variable tells the loader what to load into a program. What it names may lie in the
+/// workspace, and so be the command's own: the launcher, which is outside, is not to load it.
+fn is_for_the_loader(name: &str) -> bool {
+    name.starts_with("LD_") || name == "GLIBC_TUNABLES"
 }
 
 fn is_program(path: &Path) -> bool {

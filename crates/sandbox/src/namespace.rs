@@ -371,14 +371,12 @@ impl Namespace {
         }
         // Measured is what is let in, not how much of it.
         inquiry.request.limits.cpus = 8.0;
-        let result = match self.kind(Program::Probe).door() {
-            None => self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?,
-            Some(_) => {
-                let reaches: Vec<u16> = {
-                    let kind = self.kind(Program::Probe);
-                    kind.reaches().iter().map(|reach| reach.port).collect()
-                };
-                inquiry = inquiry.with(|traps| traps.at_the_door(reaches));
+        let kind = self.kind(Program::Probe);
+        let result = match kind.has_way() {
+            false => self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?,
+            true => {
+                let reaches = kind.reaches().iter().map(|reach| reach.port).collect();
+                inquiry = inquiry.with(|traps| traps.at_the_way(kind.door().is_some(), reaches));
                 let failed = |err: std::io::Error| {
                     attest::failed(SandboxLevel::Namespace, &format!("the end of the door: {err}"))
                 };

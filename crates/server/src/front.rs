@@ -73,7 +73,7 @@ impl Front {
     }
 
     /// Answers one request. Never fails: what goes wrong is a problem in the response.
-    pub(crate) async fn handle(&self, peer: Peer, request: Request) -> Response {
+    pub(crate) async fn handle(&self, peer: Peer, mut request: Request) -> Response {
         let began = Instant::now();
         let id = self.ids.of(request.headers());
         let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -81,8 +81,14 @@ impl Front {
         let health = is_health(uri.path());
         // The busiest path logs nothing, so it needs no span.
         let span = if health { Span::none() } else { tracing::info_span!("request", id = %id) };
-        let answered = self.answer(peer, request, &mut caller).instrument(span);
-        let mut response = answered.await.unwrap_or_else(IntoResponse::into_response);
+        let answered = match span.in_scope(|| self.at_once(peer, &mut request)) {
+            Ok(Some(response)) => Ok(response),
+            // In a box: the connection keeps the place of what it holds here for all its life, also
+            // while an answer streams for an hour.
+            Ok(None) => Box::pin(self.answer(peer, request, &mut caller)).instrument(span).await,
+            Err(fault) => Err(fault),
+        };
+        let mut response = answered.unwrap_or_else(IntoResponse::into_response);
 
         let template = response.extensions_mut().remove::<Template>();
         if let Some(fault) = response.extensions_mut().remove::<Fault>() {
@@ -112,6 +118,28 @@ impl Front {
         response
     }
 
+    /// What needs no waiting: requests that are for no name of ours, or that are for another path,
+    /// and whether anybody is there. `None`: the request is to be answered.
+    fn at_once(&self, peer: Peer, request: &mut Request) -> Result<Option<Response>, Fault> {
+        let cx = &self.cx;
+        let local = peer.tcp.map(|(_, local)| local);
+        if let Err(fault) = cx.hosts.check(request.uri(), request.headers(), local) {
+            return match routes::llm::Door::of(request.uri().path()) {
+                Some(door) => Ok(Some(routes::llm::refused(cx, &door, &fault))),
+                None => Err(fault),
+            };
+        }
+        if let Some(moved) = without_trailing_slash(request.uri()) {
+            return Ok(Some(moved));
+        }
+        if let Some(session) = peer.door_of {
+            agents::may_ask(request.uri().path())?;
+            request.extensions_mut().insert(agents::DoorOf(session));
+        }
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        Ok((reads && is_health(request.uri().path())).then(routes::health::alive))
+    }
+
     async fn answer(
         &self,
         peer: Peer,
@@ -119,25 +147,8 @@ impl Front {
         name: &mut Option<String>,
     ) -> Result<Response, Fault> {
         let cx = &self.cx;
-        let local = peer.tcp.map(|(_, local)| local);
-        if let Err(fault) = cx.hosts.check(request.uri(), request.headers(), local) {
-            return match routes::llm::Door::of(request.uri().path()) {
-                Some(door) => Ok(routes::llm::refused(cx, &door, &fault)),
-                None => Err(fault),
-            };
-        }
-        if let Some(moved) = without_trailing_slash(request.uri()) {
-            return Ok(moved);
-        }
-        if let Some(session) = peer.door_of {
-            agents::may_ask(request.uri().path())?;
-            request.extensions_mut().insert(agents::DoorOf(session));
-        }
         let path = request.uri().path();
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-        if reads && is_health(path) {
-            return Ok(routes::health::alive());
-        }
         if let Some(door) = routes::llm::Door::of(path) {
             return Ok(routes::llm::answer(cx, peer.source(), door, request, name).await);
         }
@@ -254,6 +265,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The size of what a function answers, without calling it.
+    fn size<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_connection_keeps_little_for_its_requests() {
+        let handling = size(Front::handle);
+        assert!(handling <= 1_500, "{handling} bytes");
+    }
 
     fn moved(target: &str) -> Option<String> {
         let response = without_trailing_slash(&target.parse().unwrap())?;

@@ -8,8 +8,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequi
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, mcp, memory,
-    mesh, rooms, runs, services, vault,
+    acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, mcp,
+    memory, mesh, rooms, runs, services, vault,
 };
 
 /// Paths that need no token.
@@ -32,7 +32,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         agents::agent_disable, agents::agent_versions,
         runs::run_create, runs::run_list, runs::run_fetch, runs::run_cancel, runs::run_input,
         commands::run_stop, commands::run_send, commands::run_usage, commands::run_log,
-        attach::run_attach, attach::run_usages,
+        attach::run_attach, attach::run_usages, kills::run_kill_all,
         runs::run_decide, runs::run_attestation, runs::run_steps, runs::run_tool_calls, runs::run_model_calls,
         runs::run_events, runs::run_replay, runs::run_tool_call, runs::run_verify, runs::run_fork,
         runs::run_diff,

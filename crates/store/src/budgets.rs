@@ -49,29 +49,44 @@ pub(crate) struct Spent {
 
 /// What the calls of one commit add to the daily sums: one row for each sum, however many calls.
 #[derive(Debug, Default)]
-pub(crate) struct Sums(HashMap<(i32, &'static str, String), Spent>);
+pub(crate) struct Sums(HashMap<(i32, Of), Spent>);
+
+/// What a daily sum is of.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Of {
+    Colony(ColonyId),
+    Agent(Option<AgentId>),
+    Model(String),
+    Session(Option<SessionId>),
+}
+
+impl Of {
+    /// Its two columns.
+    fn named(&self) -> (&'static str, String) {
+        match self {
+            Self::Colony(id) => ("colony", id.to_string()),
+            Self::Agent(id) => ("agent", id.map(|id| id.to_string()).unwrap_or_default()),
+            Self::Model(model) => ("model", model.clone()),
+            Self::Session(id) => ("session", id.map(|id| id.to_string()).unwrap_or_default()),
+        }
+    }
+}
 
 impl Sums {
     /// Notes a call that is inserted.
     pub(crate) fn note(&mut self, write: &Write) {
         let Write::CallInsert(call) = write else { return };
         let day = period::day_of(call.started_at);
-        let agent = call.agent.map(|agent| agent.to_string()).unwrap_or_default();
-        let session = call.session.map(|session| session.to_string()).unwrap_or_default();
-        for (dim, key) in [
-            ("colony", call.colony.to_string()),
-            ("agent", agent),
-            ("model", call.model.clone()),
-            ("session", session),
+        for of in [
+            Of::Colony(call.colony),
+            Of::Agent(call.agent),
+            Of::Model(call.model.clone()),
+            Of::Session(call.session),
         ] {
-            let sum = self.0.entry((day, dim, key.clone())).or_insert_with(|| Spent {
-                dim,
-                key,
-                day,
-                calls: 0,
-                microusd: 0,
-                unpriced: 0,
-                usage: Usage::default(),
+            let sum = self.0.entry((day, of)).or_insert_with_key(|(day, of)| {
+                let (dim, key) = of.named();
+                let usage = Usage::default();
+                Spent { dim, key, day: *day, calls: 0, microusd: 0, unpriced: 0, usage }
             });
             let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more.min(CAP)).min(CAP);
             sum.calls += 1;

@@ -132,15 +132,32 @@ pub(crate) fn signal_numbers(read: &[u8]) -> impl Iterator<Item = u32> {
     records.iter().map(|record| u32::from_ne_bytes([record[0], record[1], record[2], record[3]]))
 }
 
-/// Gives every signal its default meaning and unblocks all, as a new program expects.
-///
-/// The Rust runtime ignores SIGPIPE, and the keeper blocks and ignores others; `execve` would
-/// keep that.
+/// Gives every signal its default meaning: whoever started us may have ignored some, and keepers
+/// and their commands would inherit that.
 pub(crate) fn reset_signals() {
     // SAFETY: SIG_DFL installs no handler. Numbers that cannot be changed (SIGKILL, SIGSTOP, the
     // two of the threading library) are refused without effect, so errors are of no interest.
     unsafe {
         for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+    }
+}
+
+/// What keepers ignore; the zygote ignores SIGCHLD as well.
+const IGNORED: [i32; 2] = [libc::SIGPIPE, libc::SIGHUP];
+
+/// Ignores what a keeper must not die of.
+pub(crate) fn ignore_some() {
+    IGNORED.into_iter().for_each(ignore);
+}
+
+/// Undoes in a keeper's child what [`ignore_some`] and [`signals`] have done, as a new program
+/// expects: `execve` would keep it.
+pub(crate) fn restore_signals() {
+    // SAFETY: SIG_DFL installs no handler, and the set is written by sigemptyset before it is read.
+    unsafe {
+        for signal in IGNORED {
             libc::signal(signal, libc::SIG_DFL);
         }
         let mut none: libc::sigset_t = mem::zeroed();

@@ -6,10 +6,10 @@
 //! thread and knows nothing of any session. When the daemon's end of the socket closes, it ends;
 //! the keepers do not notice.
 //!
-//! It does not wait to be asked: two keepers are forked and set up already, wait on that same
-//! socket, and the first of them takes what is sent. Each tells by a pipe when it was taken and when
-//! its command runs. The zygote makes another at once when nobody waits any more, and otherwise
-//! when that start is over, so as not to be in its way. Those that wait end with the zygote.
+//! It does not wait to be asked: a keeper is forked and set up already, waits on that same socket
+//! and takes what is sent. Each tells by a pipe when it was taken and when its command runs. The
+//! zygote makes another at once when nobody waits any more. One that waits ends with the zygote;
+//! one that was given what it needs, and waits for its order, ends with the daemon.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -48,17 +48,16 @@ fn run() -> io::Result<()> {
     let _ = rustix::process::setsid();
     rustix::process::chdir("/")?;
     rustix::thread::set_name(c"overmind-zygote")?;
-    sys::ignore(libc::SIGPIPE);
-    sys::ignore(libc::SIGHUP);
+    sys::reset_signals();
+    sys::ignore_some();
     // Nobody waits for keepers: they are on their own from the first moment.
     sys::ignore(libc::SIGCHLD);
     let zygote = rustix::process::getpid();
+    keeper::rehearse();
     let mut hatched: Vec<Hatched> = Vec::new();
     loop {
         let busy = hatched.iter().filter(|one| one.taken).count();
-        // As long as others begin, one is enough.
-        let wanted = if busy == 0 { AHEAD } else { 1 };
-        while hatched.len() < (busy + wanted).min(MOST) {
+        while hatched.len() < (busy + AHEAD).min(MOST) {
             // What the machine refuses now it may grant later.
             if hatch(zygote, None, &mut hatched).is_err() {
                 break;
@@ -74,8 +73,8 @@ fn run() -> io::Result<()> {
     }
 }
 
-/// Keepers that wait.
-const AHEAD: usize = 2;
+/// Keepers that wait to be given something; others have it already and wait for their order.
+const AHEAD: usize = 1;
 /// Keepers that wait or have not begun their command yet.
 const MOST: usize = 64;
 

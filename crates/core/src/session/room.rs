@@ -12,7 +12,7 @@ use super::{Decision, Session, Step};
 use crate::effect::{Effect, EffectAction};
 use crate::ids::{EffectId, SessionId};
 use crate::room::stay::{RoomAct, RoomDecision, RoomInput, RoomPhase, RoomRow};
-use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomWhen, RoomWish};
+use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish};
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
 
@@ -72,7 +72,14 @@ impl Session {
 
     /// What the session's room is made after.
     pub fn room_order(&self) -> Option<RoomOrder> {
+        let command = self.command()?;
+        let sandbox = RoomSandbox {
+            level: self.agent.sandbox,
+            network: command.network_in(false),
+            read: command.read.clone(),
+        };
         Some(RoomOrder {
+            sandbox,
             session: self.row.id,
             name: self.row.name.clone(),
             project: self.row.workspace.clone().into(),

@@ -31,7 +31,7 @@ pub(crate) const GRACE: StopHow = StopHow::Stop { grace_ms: STOP_GRACE_MS };
 /// One session of a command, and all that happened to it.
 pub(crate) struct World {
     pub(crate) session: Session,
-    spec: Spec,
+    pub(crate) spec: Spec,
     pub(crate) now: Timestamp,
     pub(crate) log: Vec<(&'static str, String, Timestamp)>,
     /// The launch under way, as the hive has it.

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use overmind_core::command::{LifeInput, LifeOrder, RestartRules, StopHow};
+use overmind_core::command::{CommandSpec, LifeInput, LifeOrder, RestartRules, StopHow};
+use overmind_core::enclosure::Network;
 use overmind_core::ids::HiveId;
 use overmind_core::room::stay::{RoomAct, RoomInput, RoomPhase};
-use overmind_core::room::{Leak, RoomClosed, RoomEnd, RoomMade, RoomWhen, RoomWish};
+use overmind_core::room::{Leak, RoomClosed, RoomEnd, RoomMade, RoomSandbox, RoomWhen, RoomWish};
 use overmind_core::row::SessionStatus;
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Input, Refusal};
 use serde_json::Value;
 
@@ -76,6 +78,24 @@ fn a_room_is_made_before_the_first_life_and_given_back_before_the_end() {
         ]
     );
     world.replays();
+}
+
+#[test]
+fn a_room_is_told_what_its_command_runs_in_and_may_reach() {
+    let read: Vec<std::path::PathBuf> = vec!["/opt/node".into()];
+    for (chosen, network) in [(None, Network::Mesh), (Some(Network::Host), Network::Host)] {
+        let granted = CommandSpec {
+            read: read.clone(),
+            write: vec!["/srv/out".into()],
+            network: chosen,
+            ..command(RestartRules::default())
+        };
+        let world = World::wishing(granted, 0, Some(wish()));
+        let level = world.spec.agent.sandbox;
+        assert_ne!(level, SandboxLevel::None);
+        let wanted = RoomSandbox { level, network, read: read.clone() };
+        assert_eq!(world.session.room_order().unwrap().sandbox, wanted);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod admin;
 mod early;
 mod native;
+mod queue;
 mod writer;
 
 use std::collections::HashMap;
@@ -23,11 +24,13 @@ use overmind_core::ids::{CallId, IdSource, SessionId};
 use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use serde_json::json;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::early::Hold;
 pub(crate) use self::native::Held;
+use self::queue::Queue;
+pub(crate) use self::queue::Waiting;
 use self::writer::{End, Op};
 
 /// Sessions whose ancestors are remembered.
@@ -140,7 +143,7 @@ struct Inner {
     /// Unbounded, for whoever sends waits for an answer or holds a ticket, of which each sends
     /// once more, or is one of [`AHEAD`]. Sent to under the ledger's lock, so that its order is that
     /// of the decisions.
-    queue: mpsc::UnboundedSender<Op>,
+    queue: Queue,
     /// Ends that are queued, and reservations that nobody waits for.
     ahead: AtomicUsize,
     /// What was spent before a new limit was looked up.
@@ -162,9 +165,6 @@ struct Repeated {
     since: u64,
 }
 
-/// What waits to be made durable, until [`Budgets::write`] runs.
-pub(crate) struct Waiting(mpsc::UnboundedReceiver<Op>);
-
 /// What [`Budgets::load`] is made of.
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
@@ -184,7 +184,7 @@ impl Budgets {
         let left: Vec<Ask> = snapshot.open.iter().map(|open| open.ask.clone()).collect();
         let mut ledger = Ledger::load(snapshot);
         ledger.set_halt(halt.and_then(|halt| serde_json::from_value::<Halt>(halt).ok()));
-        let (queue, waiting) = mpsc::unbounded_channel();
+        let (queue, waiting) = queue::queue();
         let budgets = Self(Arc::new(Inner {
             store,
             clock,
@@ -209,7 +209,7 @@ impl Budgets {
             let record = CallRecord::of(&ask, Ended::Unknown);
             let _ = budgets.end(ask.call, Outcome::Worst, record, (true, false));
         }
-        Ok((budgets, Waiting(waiting)))
+        Ok((budgets, waiting))
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -345,10 +345,10 @@ impl Budgets {
         }
         let reservation = Reservation { ask: ask.clone(), scopes: scopes.to_vec() };
         let op = Op::Reserve { reservation: Box::new(reservation), moved, waiter };
-        if let Err(mpsc::error::SendError(op)) = self.0.queue.send(op) {
+        if let Err(op) = self.0.queue.send(op) {
             ledger.release(ask.call);
             drop(ledger);
-            op.defuse();
+            (*op).defuse();
             return Err(BudgetError::Store(ended()));
         }
         Ok(Some(decided))

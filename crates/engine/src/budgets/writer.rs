@@ -21,11 +21,12 @@ use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::relay::Ending;
 use overmind_core::store::{Change, Commit, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
-use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::native::ENGINE;
+use super::queue::Rings;
 use super::{Budgets, Stage, Ticket, Waiting};
 
 /// Most decisions in one commit.
@@ -128,7 +129,7 @@ impl Op {
     }
 
     /// Whether anybody waits until it is on disk.
-    fn is_waited_for(&self) -> bool {
+    pub(super) fn is_waited_for(&self) -> bool {
         match self {
             Self::Reserve { waiter, .. } => waiter.is_some(),
             Self::End { reply, .. } => reply.is_some(),
@@ -137,7 +138,7 @@ impl Op {
         }
     }
 
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         match self {
             Self::Put { .. } | Self::Alone { .. } => true,
             Self::Reserve { .. } | Self::End { .. } | Self::Flush { .. } | Self::Note { .. } => {
@@ -147,7 +148,7 @@ impl Op {
     }
 
     /// Whether it may be gathered for a moment.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         matches!(self, Self::End { idle: true, .. })
     }
 }
@@ -155,22 +156,19 @@ impl Op {
 impl Budgets {
     /// Writes until `stop` is cancelled, and then what has been queued by then.
     pub(crate) async fn write(self, waiting: Waiting, stop: CancellationToken) {
-        let Waiting(mut ops) = waiting;
+        let mut ops = waiting;
         let mut next = None;
         loop {
             let first = match next.take() {
                 Some(op) => op,
                 None => tokio::select! {
                     biased;
-                    op = ops.recv() => match op {
-                        Some(op) => op,
-                        None => return,
-                    },
+                    op = ops.recv() => op,
                     () = stop.cancelled() => {
                         ops.close();
                         match ops.try_recv() {
-                            Ok(op) => op,
-                            Err(_) => return,
+                            Some(op) => op,
+                            None => return,
                         }
                     }
                 },
@@ -192,31 +190,28 @@ impl Budgets {
     /// Answers what cannot be in it and comes next.
     async fn linger(
         &self,
-        ops: &mut mpsc::UnboundedReceiver<Op>,
+        ops: &mut Waiting,
         group: &mut Vec<Op>,
         stop: &CancellationToken,
     ) -> Option<Op> {
         let begun = self.0.clock.now();
-        let mut idle = group.iter().all(Op::is_idle);
-        while group.len() < GROUP {
+        loop {
+            let idle = group.iter().all(Op::is_idle);
             let until = begun.after(if idle { LINGER_IDLE } else { LINGER });
-            let op = tokio::select! {
+            let room = GROUP.saturating_sub(group.len());
+            let over = tokio::select! {
                 biased;
-                op = ops.recv() => op?,
-                () = self.0.clock.sleep_until(until) => return None,
-                () = stop.cancelled() => return None,
+                () = ops.disturbed(Rings::Gathering { busy: idle, room }) => false,
+                () = self.0.clock.sleep_until(until) => true,
+                () = stop.cancelled() => true,
             };
-            if op.is_alone() {
-                return Some(op);
-            }
-            let hurries = op.is_waited_for();
-            idle &= op.is_idle();
-            group.push(op);
-            if hurries {
-                return gather(ops, group);
+            let had = group.len();
+            let next = gather(ops, group);
+            let hurries = group[had..].iter().any(Op::is_waited_for);
+            if over || hurries || next.is_some() || group.len() >= GROUP {
+                return next;
             }
         }
-        None
     }
 
     /// Has everything written that was decided until now: reads of the store find it then. A
@@ -236,7 +231,7 @@ impl Budgets {
     async fn group(
         &self,
         mut group: Vec<Op>,
-        ops: &mut mpsc::UnboundedReceiver<Op>,
+        ops: &mut Waiting,
         next: &mut Option<Op>,
         stop: &CancellationToken,
     ) {
@@ -361,12 +356,12 @@ impl Budgets {
 }
 
 /// Fills a group; answers what cannot be in it and comes next.
-fn gather(ops: &mut mpsc::UnboundedReceiver<Op>, group: &mut Vec<Op>) -> Option<Op> {
+fn gather(ops: &mut Waiting, group: &mut Vec<Op>) -> Option<Op> {
     while group.len() < GROUP {
         match ops.try_recv() {
-            Ok(op) if op.is_alone() => return Some(op),
-            Ok(op) => group.push(op),
-            Err(_) => return None,
+            Some(op) if op.is_alone() => return Some(op),
+            Some(op) => group.push(op),
+            None => return None,
         }
     }
     None
@@ -453,43 +448,54 @@ fn commit_of(group: &[Op]) -> Commit {
 fn ended_event(end: &End) -> NewEvent {
     let End { reservation, record, spend, released, above, recovered, reached: _, now } = end;
     let ask = &reservation.ask;
-    let mut payload = json!({
-        "call_id": ask.call, "run_id": ask.session, "agent_id": ask.agent, "caller": ask.caller,
-        "provider": record.provider, "model": record.model, "format": record.format,
-        "reserved": ask.worst, "spent": spend, "usage": record.usage, "ended": record.ended,
-        "status": record.status, "first_byte_ms": record.first_byte_ms,
-        "total_ms": record.total_ms,
-    });
+    // One is made for each call: in a map that need not grow.
+    let mut payload = Map::with_capacity(20);
+    let mut tell = |name: &str, what: Value| payload.insert(name.to_owned(), what);
+    tell("call_id", json!(ask.call));
+    tell("run_id", json!(ask.session));
+    tell("agent_id", json!(ask.agent));
+    tell("caller", json!(ask.caller));
+    tell("provider", json!(record.provider));
+    tell("model", json!(record.model));
+    tell("format", json!(record.format));
+    tell("reserved", json!(ask.worst));
+    tell("spent", json!(spend));
+    tell("usage", json!(record.usage));
+    tell("ended", json!(record.ended));
+    tell("status", json!(record.status));
+    tell("first_byte_ms", json!(record.first_byte_ms));
+    tell("total_ms", json!(record.total_ms));
     if record.model != ask.model {
-        payload["requested_model"] = ask.model.clone().into();
+        tell("requested_model", json!(ask.model));
     }
     if let Some(session) = &record.asked.client_session {
-        payload["client_session"] = session.clone().into();
+        tell("client_session", json!(session));
     }
     if let Some(trace) = record.asked.trace {
-        payload["traceparent"] = json!(trace);
+        tell("traceparent", json!(trace));
     }
     let Ending { id, finish, error } = &record.ending;
     if let Some(id) = id {
-        payload["response_id"] = id.clone().into();
+        tell("response_id", json!(id));
     }
     if !finish.is_empty() {
-        payload["finish_reasons"] = json!(finish);
+        tell("finish_reasons", json!(finish));
     }
     if let Some(error) = error {
-        payload["error"] = json!(error);
+        tell("error", json!(error));
     }
     if *above {
-        payload["above_reservation"] = true.into();
+        tell("above_reservation", true.into());
     }
     if *recovered {
-        payload["recovered"] = true.into();
+        tell("recovered", true.into());
     }
     for (name, content) in [("request", &record.request), ("response", &record.response)] {
         if let Some(content) = content {
-            payload[name] = content.digest.clone().into();
+            tell(name, json!(content.digest));
         }
     }
+    let payload = Value::Object(payload);
     // Of the engine's own calls their session's log has told already.
     let own = ask.caller == ENGINE;
     let session = ask.session.filter(|_| !own);

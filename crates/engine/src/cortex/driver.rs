@@ -17,7 +17,7 @@ use overmind_core::Fut;
 use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
-use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice};
+use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice, StopHow};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
@@ -310,6 +310,7 @@ impl Driver {
                     Order::Answer { item: None, .. }
                     | Order::Cancel { .. }
                     | Order::Stop { .. }
+                    | Order::Kill { .. }
                     | Order::Decide { .. } => false,
                 };
                 if another {
@@ -319,6 +320,10 @@ impl Driver {
                 let input = match order {
                     Order::Cancel { by } => Input::Canceled { by },
                     Order::Stop { how, by } => Input::Life(LifeInput::StopAsked { how, by }),
+                    Order::Kill { by } => match self.session().row().command {
+                        Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
+                        None => Input::Canceled { by },
+                    },
                     Order::Answer { item: _, message, by } => {
                         Input::Answered { message, by, epoch, hive }
                     }

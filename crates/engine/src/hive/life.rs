@@ -538,6 +538,10 @@ impl Lives {
             network: launch.network,
             ports: launch.ports.clone(),
             reaches: launch.reaches.clone(),
+            server: true,
+            // With its keeper, which outlives this process.
+            detached: false,
+            group: None,
         };
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
@@ -555,9 +559,9 @@ impl Lives {
     }
 
     /// The session is over: nothing that its lives left behind is needed any more.
-    pub(crate) async fn session_ended(&self, session: SessionId) {
-        if let Some(enclosures) = &self.enclosures {
-            enclosures.ended(session).await;
+    pub(crate) fn session_ended(&self, session: SessionId) {
+        if let Some(enclosures) = self.enclosures.clone() {
+            self.tasks.spawn(|_stop| async move { enclosures.ended(session).await });
         }
     }
 
@@ -612,7 +616,10 @@ impl Lives {
             && silence >= *after
         {
             look.judged += 1;
-            self.judge(key, kept.provider, silence, look, say).await;
+            // Where nothing was ever written, nothing asks.
+            if activity.offset > 0 {
+                self.judge(key, kept.provider, silence, look, say).await;
+            }
         }
         let Some(limit) = kept.silence else { return };
         if silence < limit || look.silent_until.is_some_and(|until| silence < until) {

@@ -185,8 +185,8 @@ impl Hive {
                 release(sessions, session, epoch);
                 if over {
                     self.tools.session_ended(session);
-                    if let Some(lives) = self.lives.clone() {
-                        self.tasks.spawn(|_stop| async move { lives.session_ended(session).await });
+                    if let Some(lives) = &self.lives {
+                        lives.session_ended(session);
                     }
                     if let Some(stays) = &self.stays {
                         stays.forget(session);

@@ -8,6 +8,7 @@ mod enclosed;
 mod gate;
 mod humans;
 mod inbox;
+mod kills;
 mod live;
 mod mesh;
 mod names;

@@ -85,7 +85,7 @@ impl World {
         let dir = Arc::new(tempfile::tempdir().expect("the world of a test works"));
         let (tools, models) = (FakeTools::ok(), FakeModels::new([]));
         let commands = (Some(processes), enclosures, None);
-        Self::made(dir, tools, models, 64, (None, None), commands, plain()).await
+        Self::made(dir, tools, models, 2000, (None, None), commands, plain()).await
     }
 
     /// One that runs commands, in rooms if there are any.

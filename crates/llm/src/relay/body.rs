@@ -6,6 +6,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use hyper::body::Incoming;
 use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::relay::{Cut, Pieces, Tally};
@@ -14,6 +15,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::scan::Meter;
+use super::upstream::chunk;
 use crate::fail;
 use crate::sse;
 use crate::translate::Stream;
@@ -31,7 +33,7 @@ pub(crate) enum Shape {
 /// A body that comes from a provider's socket, or from what was read of it before.
 pub(crate) struct Body {
     /// `None` when all was read.
-    pub(crate) response: Option<reqwest::Response>,
+    pub(crate) response: Option<Incoming>,
     pub(crate) ready: VecDeque<Bytes>,
     pub(crate) shape: Shape,
     pub(crate) meter: Meter,
@@ -56,7 +58,7 @@ impl Body {
             }
             let Some(response) = &mut self.response else { return Ok(None) };
             let left = self.until.saturating_duration_since(Instant::now());
-            let came = tokio::time::timeout(self.idle.min(left), response.chunk()).await;
+            let came = tokio::time::timeout(self.idle.min(left), chunk(response)).await;
             match came {
                 Ok(Ok(Some(bytes))) => {
                     self.meter.feed(&bytes);
@@ -100,7 +102,7 @@ impl Body {
                 }
                 Ok(Err(err)) => {
                     self.response = None;
-                    let why = fail::chain(&err.without_url());
+                    let why = fail::chain(&err);
                     return Err(self.cut(&format!("the connection was lost: {why}")));
                 }
                 Err(_) => {

@@ -10,12 +10,15 @@ mod lanes;
 mod scan;
 mod scripted;
 mod tape;
+mod upstream;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Response;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use hyper::body::Incoming;
 use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::model::Usage;
@@ -29,9 +32,10 @@ use self::body::{Body, Shape, Swallow};
 pub(crate) use self::lanes::Lanes;
 use self::scan::Meter;
 pub(crate) use self::tape::{Player, Recorder};
-use crate::config::{Format, Provider, Rest, Secret};
+pub(crate) use self::upstream::{POOL_IDLE, POOL_SIZE, Upstream};
+use crate::config::{Format, Now, Provider, Rest, Secret};
 use crate::gateway::Gateway;
-use crate::route::{Route, format_named, route};
+use crate::route::{Route, format_named, routed};
 use crate::translate::{self, Stream};
 use crate::wire::anthropic;
 use crate::{fail, prices, retry, sse};
@@ -198,10 +202,13 @@ impl Gateway {
     /// Where a name that is no alias leads.
     fn hop(&self, endpoint: Endpoint, name: &str) -> Result<Hop, Refusal> {
         let providers = self.config.providers_now();
-        let routed = route(&providers, name).map_err(|failure| {
+        let sound = |provider: &Provider, format| {
+            self.target(&provider.name, endpoint_of(format)).map(drop).map_err(str::to_owned)
+        };
+        let found = routed(&providers, name, &sound).map_err(|failure| {
             Refusal::new(RefusalKind::NotFound, fail::redact(failure, &self.secrets()).message)
         })?;
-        let (provider, model) = match routed {
+        let (provider, model) = match found {
             Route::Cassette { .. } => {
                 return Ok(Hop { provider: SCRIPTED.to_owned(), endpoint, model: name.to_owned() });
             }
@@ -315,21 +322,16 @@ impl Gateway {
         let provider = provider.ok_or_else(|| {
             never(Refusal::new(RefusalKind::Internal, "the call's provider is not there"))
         })?;
-        let (provider, looked_up) = self.config.with_key_now(provider);
-        if let Some(key) = looked_up {
-            self.remember(key);
+        let key = self.config.key_now(provider);
+        if let Now::LookedUp(key) = &key {
+            self.remember(key.clone());
         }
         let place = self.lanes.enter(&hop.provider).await.map_err(never)?;
-        let client = self
-            .client()
-            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why.to_owned())))?;
-        let mut url = provider
-            .endpoint_url(hop.endpoint)
-            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
         let translated = hop.endpoint != call.endpoint;
-        if !translated {
-            url.set_query(call.query.as_deref().filter(|query| !query.is_empty()));
-        }
+        let query = call.query.as_deref().filter(|query| !translated && !query.is_empty());
+        let to = self
+            .addressed(&hop.provider, hop.endpoint, query)
+            .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
         let mut injected = false;
         let body = if translated {
             translate::request(call.endpoint, hop.endpoint, &call.body, &hop.model)
@@ -343,17 +345,17 @@ impl Gateway {
         } else {
             call.peek.with_model(&call.body, &hop.model)
         };
-        let headers = headers(call, hop, &provider, translated)
+        let headers = headers(call, hop, provider, key.key(), translated)
             .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
-        let sending = client.post(url).headers(headers).body(body).send();
+        let sending = self.upstream().post(&to, headers, body);
         let left = until.saturating_duration_since(Instant::now());
         let response = match tokio::time::timeout(self.config.relay.head.min(left), sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(err)) => {
                 // A connection that broke later than this: nothing was said, but something may have
                 // been done and billed. Only what never arrived is sent again.
-                let again = err.is_connect();
-                let why = fail::chain(&err.without_url());
+                let again = err.is_connect;
+                let why = fail::chain(&*err.err);
                 let text = format!("provider {} could not be asked: {why}", hop.provider);
                 let refusal = Refusal::new(RefusalKind::Unreachable, text);
                 return Err(Miss::Refused { refusal, again });
@@ -395,7 +397,7 @@ impl Gateway {
         call: &Call,
         at: usize,
         hop: &Hop,
-        response: reqwest::Response,
+        response: Response<Incoming>,
         mut body: Body,
         injected: bool,
     ) -> Result<Answer, Miss> {
@@ -421,7 +423,7 @@ impl Gateway {
             if injected && is_stream {
                 body.shape = Shape::Swallow(Swallow::default());
             }
-            body.response = Some(response);
+            body.response = Some(response.into_body());
             return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
         }
         if is_stream {
@@ -429,14 +431,14 @@ impl Gateway {
             let stream = Stream::new(call.endpoint, hop.endpoint, &call.peek.model, include);
             body.shape =
                 Shape::Translated { parser: sse::Parser::default(), stream: Box::new(stream) };
-            body.response = Some(response);
+            body.response = Some(response.into_body());
             return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
         }
         let no = |why: String| {
             let text = format!("provider {}: {why}", hop.provider);
             Miss::Refused { refusal: Refusal::new(RefusalKind::Unreachable, text), again: false }
         };
-        let bytes = collect(response, body.idle, MAX_TRANSLATED).await.map_err(no)?;
+        let bytes = collect(response.into_body(), body.idle, MAX_TRANSLATED).await.map_err(no)?;
         body.meter.feed(&bytes);
         let whole: Value = serde_json::from_slice(&bytes)
             .map_err(|err| no(format!("its answer is no JSON: {err}")))?;
@@ -452,7 +454,7 @@ impl Gateway {
         call: &Call,
         at: usize,
         hop: &Hop,
-        response: reqwest::Response,
+        response: Response<Incoming>,
         mut body: Body,
         injected: bool,
     ) -> Result<Answer, Miss> {
@@ -461,7 +463,7 @@ impl Gateway {
         let wait = retry::asked_wait(header);
         let may_again = header("x-should-retry").is_none_or(|text| text != "false");
         let mut headers = head::response(response.headers(), false);
-        let bytes = match collect(response, body.idle, MAX_ERROR).await {
+        let bytes = match collect(response.into_body(), body.idle, MAX_ERROR).await {
             Ok(bytes) => bytes,
             Err(why) => {
                 let text = format!("provider {} answered {status}, and {why}", hop.provider);
@@ -494,20 +496,13 @@ impl Gateway {
 }
 
 /// All of a body.
-async fn collect(
-    mut response: reqwest::Response,
-    idle: Duration,
-    most: usize,
-) -> Result<Bytes, String> {
+async fn collect(mut body: Incoming, idle: Duration, most: usize) -> Result<Bytes, String> {
     let mut all: Vec<u8> = Vec::new();
     loop {
-        match tokio::time::timeout(idle, response.chunk()).await {
+        match tokio::time::timeout(idle, upstream::chunk(&mut body)).await {
             Err(_) => return Err(format!("it sent nothing for {} s", idle.as_secs_f64())),
             Ok(Err(err)) => {
-                return Err(format!(
-                    "the connection was lost: {}",
-                    fail::chain(&err.without_url())
-                ));
+                return Err(format!("the connection was lost: {}", fail::chain(&err)));
             }
             Ok(Ok(None)) => return Ok(all.into()),
             Ok(Ok(Some(bytes))) => {
@@ -546,6 +541,7 @@ fn headers(
     call: &Call,
     hop: &Hop,
     provider: &Provider,
+    key: Option<&Secret>,
     translated: bool,
 ) -> Result<HeaderMap, String> {
     let secret = |secret: &Secret, before: &str| -> Result<HeaderValue, String> {
@@ -572,7 +568,7 @@ fn headers(
     headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     match hop.endpoint.dialect() {
         Dialect::OpenAi => {
-            if let Some(key) = &provider.key {
+            if let Some(key) = key {
                 headers.insert(AUTHORIZATION, secret(key, "Bearer ")?);
             }
         }
@@ -580,7 +576,7 @@ fn headers(
             headers
                 .entry(HeaderName::from_static("anthropic-version"))
                 .or_insert(HeaderValue::from_static(anthropic::VERSION));
-            if let Some(key) = &provider.key {
+            if let Some(key) = key {
                 headers.insert(HeaderName::from_static("x-api-key"), secret(key, "")?);
             }
         }

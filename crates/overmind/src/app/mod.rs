@@ -142,7 +142,8 @@ impl App {
             config.socket.iter().cloned().collect(),
             agents.as_ref().map(|agents| agents.path.clone()),
         );
-        let rooms = rooms::open(&config, &clock);
+        let enclosures = Arc::new(enclosures) as Arc<dyn Enclose>;
+        let rooms = rooms::open(&config, &clock, &enclosures);
         let proxy = rooms::proxy(&config, &rooms).await?;
         let remembered = Arc::clone(&memory);
         let (told, addresses) = (telemetry::head(&*store).await?, Arc::clone(&models));
@@ -155,7 +156,7 @@ impl App {
             memory,
             gate: Some(Arc::clone(&gate) as Arc<dyn Gate>),
             processes: Some(Arc::new(processes.clone()) as Arc<dyn Processes>),
-            enclosures: Some(Arc::new(enclosures) as Arc<dyn Enclose>),
+            enclosures: Some(enclosures),
             rooms: Some(Arc::clone(&rooms) as Arc<dyn Rooms>),
             clock: Arc::clone(&clock),
             ids: Arc::new(SystemIds),

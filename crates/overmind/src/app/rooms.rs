@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::enclosure::Enclose;
 use overmind_core::time::Clock;
 use overmind_server::{Backends, Found, Proxy, label};
 use overmind_workspace::git::Git;
@@ -16,7 +17,11 @@ use crate::config::Config;
 const GIT: Duration = Duration::from_mins(5);
 
 /// The rooms of this data directory. Nothing is read or made before the first session wants one.
-pub(super) fn open(config: &Config, clock: &Arc<dyn Clock>) -> Arc<LocalRooms> {
+pub(super) fn open(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    enclosures: &Arc<dyn Enclose>,
+) -> Arc<LocalRooms> {
     let inherited = |name: &str| {
         config.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     };
@@ -24,6 +29,7 @@ pub(super) fn open(config: &Config, clock: &Arc<dyn Clock>) -> Arc<LocalRooms> {
     let usual = Git::default();
     Arc::new(LocalRooms::open(Options {
         docker: Some(docker_options(config, "rooms").socket),
+        encloses: Some(Arc::clone(enclosures)),
         environment: config.environment.iter().cloned().collect(),
         // What `url_env` of a project may name: as with tools, only what was meant to be named.
         secrets: config

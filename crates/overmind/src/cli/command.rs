@@ -4,10 +4,10 @@ use std::io::Write as _;
 
 use futures_util::StreamExt as _;
 use overmind_api::{
-    AgentCreate, Command, CommandKind, CommandNetwork, Provider, Restart, Run, RunSend, RunStop,
-    SandboxLevel,
+    AgentCreate, Command, CommandKind, CommandNetwork, MAX_KILL_BATCH, Provider, Restart, Run,
+    RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
 };
-use overmind_client::LogOptions;
+use overmind_client::{ClientError, LogOptions};
 use overmind_core::time::Clock as _;
 use serde_json::Value;
 
@@ -148,91 +148,109 @@ impl CommandFlags {
     }
 }
 
+/// Ends each, many at once; goes on after one that cannot be.
+///
 /// # Errors
 ///
 /// What kept the last of those that failed from being stopped.
 pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
     let stop = RunStop { kill: false, grace: args.grace };
-    each(cx, args.ids.iter().cloned().map(Given::named).collect(), stop, false).await
+    let end = async |given: &String| {
+        let id = remote.find_run(given).await?;
+        remote.run_stop(&id, stop).await
+    };
+    let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);
+    let mut worst = Worst::default();
+    while let Some(ended) = ending.next().await {
+        worst.of(cx, ended.and_then(|run| session::show_run(cx, &run)));
+    }
+    worst.told()
 }
 
+/// Asks for as many kills at once as one request takes; goes on after one that cannot be killed.
+///
 /// # Errors
 ///
 /// What kept the last of those that failed from being killed.
 pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let mut given: Vec<Given> = args.ids.iter().cloned().map(Given::named).collect();
+    let mut worst = Worst::default();
     if args.all {
-        let open: Vec<_> = overmind_api::RunStatus::ALL
-            .iter()
-            .copied()
-            .filter(|status| !session::ended(*status))
-            .collect();
-        let runs = remote.runs(&open, None, 1_000_000).await?;
-        given.extend(open_commands(&runs));
-        if given.is_empty() {
+        let all = RunsKill { all: true, cascade: args.cascade, ..RunsKill::default() };
+        let (mut ask, mut any) = (all.clone(), false);
+        loop {
+            let killed = remote.run_kill_all(&ask).await?;
+            any |= !killed.results.is_empty();
+            show_killed(cx, killed.results, &mut worst);
+            if killed.next.is_none() {
+                break;
+            }
+            ask = RunsKill { after: killed.next, ..all.clone() };
+        }
+        if !any {
             cx.out.note("no commands are running");
-            return Ok(Exit::Done);
+        }
+        return worst.told();
+    }
+    let find = async |given: &String| -> Result<SessionId, Failure> {
+        let id = remote.find_run(given).await?;
+        id.parse().map_err(|_| Failure::failed(format!("{id} is not the id of a run")))
+    };
+    let mut finding = futures_util::stream::iter(args.ids.iter().map(find)).buffered(AT_ONCE);
+    let mut ids: Vec<SessionId> = Vec::new();
+    while let Some(found) = finding.next().await {
+        match found {
+            Ok(id) if ids.contains(&id) => {}
+            Ok(id) => ids.push(id),
+            Err(failure) => worst.of(cx, Err(failure)),
         }
     }
-    each(cx, given, RunStop { kill: true, grace: None }, args.cascade).await
-}
-
-/// A run that is to be ended.
-struct Given {
-    /// Its id, its name or a part of one.
-    words: String,
-    /// Whether a command of it was seen: it is not asked for again then.
-    has_command: bool,
-}
-
-impl Given {
-    fn named(words: String) -> Self {
-        Self { words, has_command: false }
+    for ids in ids.chunks(MAX_KILL_BATCH) {
+        let ask = RunsKill { ids: ids.to_vec(), cascade: args.cascade, ..RunsKill::default() };
+        show_killed(cx, remote.run_kill_all(&ask).await?.results, &mut worst);
     }
+    worst.told()
 }
 
-/// Runs whose command runs, or will; nothing more can be ended of one whose room is given back.
-fn open_commands(runs: &[Run]) -> impl Iterator<Item = Given> + '_ {
-    let closing = |run: &Run| {
-        run.room.as_ref().is_some_and(|room| room.phase == overmind_api::RoomPhase::Closing)
-    };
-    runs.iter()
-        .filter(move |run| (run.process.is_some() || run.room.is_some()) && !closing(run))
-        .map(|run| Given { words: run.id.to_string(), has_command: run.process.is_some() })
-}
-
-/// Ends each, many at once; goes on after one that cannot be, and tells the worst of it at the end.
-async fn each(cx: &Context, given: Vec<Given>, stop: RunStop, cascade: bool) -> Outcome {
-    let remote = Remote::connect(cx)?;
-    let end = async |given: &Given| {
-        let id = remote.find_run(&given.words).await?;
-        let ask = stop.kill && !given.has_command;
-        // The children first, as `cancel --cascade` does it; what is no command is canceled.
-        match cascade || (ask && remote.run(&id).await?.process.is_none()) {
-            true => remote.run_cancel(&id, cascade).await,
-            false => match remote.run_stop(&id, stop).await {
-                // It was seen a moment ago, and has ended by itself since.
-                Err(failure) if given.has_command && failure.exit == Exit::Conflict => {
-                    let run = remote.run(&id).await?;
-                    if session::ended(run.status) { Ok(run) } else { Err(failure) }
-                }
-                done => done,
-            },
+/// One as a single thing is shown; of several a line each for people, and each for itself for programs.
+fn show_killed(cx: &Context, results: Vec<RunKilled>, worst: &mut Worst) {
+    let (mut killed, mut failures) = (Vec::new(), Vec::new());
+    for RunKilled { id, ok: _, run, problem } in results {
+        match (run, problem) {
+            (Some(run), _) => killed.push(run),
+            (None, Some(problem)) => {
+                failures.push(ClientError::Refused(Box::new(problem)).into());
+            }
+            (None, None) => failures.push(Failure::failed(format!("{id} was not killed"))),
         }
-    };
-    let mut ending = futures_util::stream::iter(given.iter().map(end)).buffered(AT_ONCE);
-    let mut failed: Option<Failure> = None;
-    while let Some(ended) = ending.next().await {
-        if let Err(failure) = ended.and_then(|run| session::show_run(cx, &run))
-            && let Some(before) = failed.replace(failure)
+    }
+    if cx.out.for_people() && killed.len() > 1 {
+        worst.of(cx, session::list_ended(cx, &killed));
+    } else {
+        killed.iter().for_each(|run| worst.of(cx, session::show_run(cx, run)));
+    }
+    failures.into_iter().for_each(|failure| worst.of(cx, Err(failure)));
+}
+
+/// The last failure of many attempts; those before it are shown as they come.
+#[derive(Default)]
+struct Worst(Option<Failure>);
+
+impl Worst {
+    fn of(&mut self, cx: &Context, done: Result<(), Failure>) {
+        if let Err(failure) = done
+            && let Some(before) = self.0.replace(failure)
         {
             cx.out.error(&before.message, before.hint.as_deref());
         }
     }
-    match failed {
-        Some(failure) => Err(failure),
-        None => Ok(Exit::Done),
+
+    fn told(self) -> Outcome {
+        match self.0 {
+            Some(failure) => Err(failure),
+            None => Ok(Exit::Done),
+        }
     }
 }
 

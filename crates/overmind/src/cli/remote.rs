@@ -14,8 +14,8 @@ use overmind_api::{
     ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
     MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind,
     ProcessUsage, RoomDone, RoomDoneResult, RoomWork, Run, RunCreate, RunListQuery, RunSend,
-    RunStatus, RunStop, RunUsages, SessionId, Status, TerminalSize, Timeline, Tool,
-    ToolCallRequest, VerifyReport,
+    RunStatus, RunStop, RunUsages, RunsKill, RunsKilled, SessionId, Status, TerminalSize, Timeline,
+    Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
@@ -200,6 +200,10 @@ impl Remote {
 
     pub async fn run_stop(&self, id: &str, stop: RunStop) -> Result<Run, Failure> {
         Ok(self.client.run_stop(id, stop).await?)
+    }
+
+    pub async fn run_kill_all(&self, kill: &RunsKill) -> Result<RunsKilled, Failure> {
+        Ok(self.client.run_kill_all(kill).await?)
     }
 
     pub async fn run_work(&self, id: &str) -> Result<RoomWork, Failure> {

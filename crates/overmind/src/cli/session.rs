@@ -258,6 +258,24 @@ pub fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
     })
 }
 
+/// Many runs that something was just done to, a line each.
+///
+/// # Errors
+///
+/// When the result cannot be written.
+pub fn list_ended(cx: &Context, runs: &[Run]) -> Result<(), Failure> {
+    let mut table = Table::new(&["ID", "NAME", "STATUS", "TASK"]);
+    for run in runs {
+        table.row(vec![
+            cell(ids::short(&run.id.to_string())),
+            cell(&run.name),
+            status_cell(run),
+            cell(clean::cut(&run.task, 60)),
+        ]);
+    }
+    Ok(cx.out.table(&table)?)
+}
+
 /// # Errors
 ///
 /// What kept the answer from being given.

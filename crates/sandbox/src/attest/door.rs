@@ -27,9 +27,10 @@ use super::questions::Questions;
 const MOST: u64 = 4096;
 
 /// What listens in the network of a sandbox whose network is the mesh, and from which these ports are
-/// let out.
-pub(super) fn expected_listeners(reaches: &[u16]) -> Vec<String> {
-    let tcp = [DOOR_PORT].iter().chain(reaches).map(|port| format!("tcp 127.0.0.1:{port}"));
+/// let out; with or without a door.
+pub(super) fn expected_listeners(door: bool, reaches: &[u16]) -> Vec<String> {
+    let door = door.then_some(&DOOR_PORT).into_iter();
+    let tcp = door.chain(reaches).map(|port| format!("tcp 127.0.0.1:{port}"));
     let mut all: Vec<String> = tcp.chain([format!("udp 127.0.0.1:{NAMES_PORT}")]).collect();
     all.sort();
     all
@@ -55,7 +56,7 @@ pub(super) const WORDS: usize = 5;
 
 /// The probe's side.
 pub(super) fn look(questions: &Questions, facts: &mut Facts) {
-    if !questions.door {
+    if !questions.way {
         return;
     }
     match listeners() {
@@ -63,8 +64,11 @@ pub(super) fn look(questions: &Questions, facts: &mut Facts) {
         Err(err) => facts.unknown.push(format!("what listens: {err}")),
     }
     for words in words(questions) {
-        let kept = say(DOOR_PORT, &words).is_ok_and(|said| said == answer(questions, None, &words));
-        *if kept { &mut facts.door_kept } else { &mut facts.door_lost } += 1;
+        if questions.door {
+            let wanted = answer(questions, None, &words);
+            let kept = say(DOOR_PORT, &words).is_ok_and(|said| said == wanted);
+            *if kept { &mut facts.door_kept } else { &mut facts.door_lost } += 1;
+        }
         for port in &questions.reaches {
             let wanted = answer(questions, Some(*port), &words);
             let kept = say(*port, &words).is_ok_and(|said| said == wanted);

@@ -110,6 +110,7 @@ impl Inquiry {
         // Only the driver may speak for the machine.
         facts.machine = machine;
         let subject = Subject {
+            door: self.traps.questions().door,
             reaches: self.traps.questions().reaches.clone(),
             level: self.level,
             variables: self.request.env.into_iter().map(|(name, _)| name).collect(),

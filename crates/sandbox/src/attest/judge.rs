@@ -23,6 +23,8 @@ pub struct Subject {
     pub devices: Vec<String>,
     /// Of commands that live: which network they have. The host's is shared on purpose.
     pub living: Option<Network>,
+    /// With the mesh for a network: whether there is a door to the server.
+    pub door: bool,
     /// Ports of the host's loopback that are let out on purpose, to services of the command's own.
     pub reaches: Vec<u16>,
     pub at: Timestamp,
@@ -37,7 +39,8 @@ impl Subject {
         self.living == Some(Network::Host)
     }
 
-    fn has_door(&self) -> bool {
+    /// Whether something is carried between its network and the host's.
+    fn has_way(&self) -> bool {
         self.living == Some(Network::Mesh)
     }
 
@@ -46,6 +49,9 @@ impl Subject {
         let level = self.level.as_str();
         match self.living {
             None => level.to_owned(),
+            Some(Network::Mesh) if !self.door => {
+                format!("{level} of a command that lives, network of its room")
+            }
             Some(network) => {
                 format!("{level} of a command that lives, network {}", network.as_str())
             }
@@ -250,21 +256,24 @@ fn expected(
             let pass = alone(&facts.interfaces) && machine && facts.routes.is_empty();
             ("a loopback and no route".to_owned(), pass)
         }
-        CheckName::HostServices if subject.has_door() => {
+        CheckName::HostServices if subject.has_way() => {
             let ways = subject.reaches.len() * WORDS;
-            let kept = facts.door_kept == WORDS && facts.door_lost == 0;
+            let at_door = if subject.door { WORDS } else { 0 };
+            let kept = facts.door_kept == at_door && facts.door_lost == 0;
             let kept = kept && facts.reaches_kept == ways && facts.reaches_lost == 0;
-            let listeners = expected_listeners(&subject.reaches);
+            let listeners = expected_listeners(subject.door, &subject.reaches);
             let one_door = facts.listeners == listeners;
             let own: Vec<String> = subject.reaches.iter().map(u16::to_string).collect();
-            let own = match own.as_slice() {
+            let own =
+                (!own.is_empty()).then(|| format!("its own services, at ports {}", own.join(", ")));
+            let door = "the server, by one door that nothing moves".to_owned();
+            let let_out: Vec<String> =
+                subject.door.then_some(door).into_iter().chain(own).collect();
+            let but = match let_out.as_slice() {
                 [] => String::new(),
-                some => format!(", and its own services, at ports {}", some.join(", ")),
+                some => format!(" but for {}", some.join(", and ")),
             };
-            let words = format!(
-                "out of reach but for the server, by one door that nothing moves{own}; listening: {}",
-                listeners.join(", ")
-            );
+            let words = format!("out of reach{but}; listening: {}", listeners.join(", "));
             (words, facts.host_services.is_empty() && one_door && kept)
         }
         CheckName::HostServices => ("out of reach".to_owned(), facts.host_services.is_empty()),
@@ -334,7 +343,7 @@ fn expected(
             };
             // Whoever has a network may ask for its addresses.
             let let_in = |name: &&&str| {
-                **name == "socket netlink" && (subject.shares_network() || subject.has_door())
+                **name == "socket netlink" && (subject.shares_network() || subject.has_way())
             };
             let calls: Vec<&str> =
                 promise.calls.iter().filter(|name| !let_in(name)).copied().collect();
@@ -433,6 +442,7 @@ mod tests {
             variables: vec!["PATH".to_owned()],
             devices: Vec::new(),
             living: None,
+            door: false,
             reaches: Vec::new(),
             at: Timestamp::from_micros(1),
             took: Duration::from_millis(1),
@@ -597,8 +607,9 @@ mod tests {
 
     #[test]
     fn the_mesh_is_one_door_that_leads_to_the_server_whatever_is_said_at_it() {
-        let mesh = || Subject { living: Some(Network::Mesh), ..subject(SandboxLevel::Namespace) };
-        let listeners = || expected_listeners(&[]);
+        let room = || Subject { living: Some(Network::Mesh), ..subject(SandboxLevel::Namespace) };
+        let mesh = || Subject { door: true, ..room() };
+        let listeners = || expected_listeners(true, &[]);
         let facts = || Facts { listeners: listeners(), door_kept: WORDS, ..good() };
         let failed = |facts: &Facts| -> Vec<CheckName> {
             judge(mesh(), facts).failed().map(|check| check.name).collect()
@@ -622,12 +633,12 @@ mod tests {
         // With services of its own: those ports and no other, each to its own end.
         let with = || Subject { reaches: vec![20_001, 443], ..mesh() };
         let failed = |facts: &Facts| judge(with(), facts).failed().count();
-        let listeners = || expected_listeners(&[20_001, 443]);
+        let listeners = || expected_listeners(true, &[20_001, 443]);
         let own = || Facts { listeners: listeners(), reaches_kept: 2 * WORDS, ..facts() };
         assert_eq!(failed(&own()), 0);
         for broken in [
             facts(),
-            Facts { listeners: expected_listeners(&[20_001]), ..own() },
+            Facts { listeners: expected_listeners(true, &[20_001]), ..own() },
             Facts { listeners: [listeners(), vec!["udp x".to_owned()]].concat(), ..own() },
             Facts { reaches_kept: 2 * WORDS - 1, ..own() },
             Facts { reaches_lost: 1, ..own() },
@@ -643,6 +654,31 @@ mod tests {
         let services = record.checks.iter().find(|check| check.name == CheckName::HostServices);
         let measured = &services.expect("it is checked").measured;
         assert!(measured.contains("tcp 127.0.0.1:80, udp 127.0.0.1:53"), "{measured}");
+    }
+
+    #[test]
+    fn who_is_not_to_reach_the_server_has_no_door_and_a_door_is_found() {
+        let room = |reaches: &[u16]| Subject {
+            living: Some(Network::Mesh),
+            reaches: reaches.to_vec(),
+            ..subject(SandboxLevel::Namespace)
+        };
+        let alone = Facts { listeners: expected_listeners(false, &[]), ..good() };
+        assert_eq!(judge(room(&[]), &alone).failed().count(), 0);
+        let reaches_kept = WORDS;
+        let own = Facts { listeners: expected_listeners(false, &[443]), reaches_kept, ..good() };
+        let record = judge(room(&[443]), &own);
+        assert_eq!(record.failed().count(), 0);
+        assert!(record.driver.ends_with("network of its room"), "{}", record.driver);
+        for facts in [
+            Facts { listeners: expected_listeners(true, &[]), ..alone.clone() },
+            Facts { door_kept: WORDS, ..alone.clone() },
+            own,
+        ] {
+            let failed: Vec<CheckName> =
+                judge(room(&[]), &facts).failed().map(|check| check.name).collect();
+            assert_eq!(failed, [CheckName::HostServices], "{facts:?}");
+        }
     }
 
     #[test]

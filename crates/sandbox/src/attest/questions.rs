@@ -26,9 +26,11 @@ pub struct Questions {
     pub(crate) writable: Vec<PathBuf>,
     /// A home is one that has its name, whatever it is.
     pub(crate) by_name: bool,
+    /// Something is carried between its network and the host's.
+    pub(crate) way: bool,
     /// There is a door to the server, and somebody at its end.
     pub(crate) door: bool,
-    /// Ports that are let out beside it, with somebody at the end of each.
+    /// Ports that are let out, with somebody at the end of each.
     pub(crate) reaches: Vec<u16>,
     /// Nothing stands between the probe and the host: rights are asked for, and no file is made.
     pub(crate) only_look: bool,
@@ -122,6 +124,7 @@ impl Traps {
             sockets: SOCKETS.iter().map(PathBuf::from).chain(sockets.iter().cloned()).collect(),
             writable: writable.to_vec(),
             by_name: false,
+            way: false,
             door: false,
             reaches: Vec::new(),
             only_look: false,
@@ -154,10 +157,11 @@ impl Traps {
         self
     }
 
-    /// For a probe that finds a door to the server, and these ports let out beside it.
+    /// For a probe that finds these ports let out, and a door to the server, if it is to.
     #[must_use]
-    pub(crate) fn at_the_door(mut self, reaches: Vec<u16>) -> Self {
-        self.questions.door = true;
+    pub(crate) fn at_the_way(mut self, door: bool, reaches: Vec<u16>) -> Self {
+        self.questions.way = true;
+        self.questions.door = door;
         self.questions.reaches = reaches;
         self
     }

@@ -38,7 +38,15 @@ pub(super) fn measured(name: CheckName, facts: &Facts) -> String {
             };
             format!("{}{machine}; {routes}", listed(&facts.interfaces))
         }
-        CheckName::HostServices if facts.door_kept + facts.door_lost > 0 => {
+        CheckName::HostServices if !facts.listeners.is_empty() => {
+            let door = facts.door_kept + facts.door_lost;
+            let door = match door {
+                0 => String::new(),
+                _ => format!(
+                    "; through the door {} of {door} words came to the server as they were said",
+                    facts.door_kept
+                ),
+            };
             let out = facts.reaches_kept + facts.reaches_lost;
             let out = match out {
                 0 => String::new(),
@@ -47,14 +55,8 @@ pub(super) fn measured(name: CheckName, facts: &Facts) -> String {
                     facts.reaches_kept
                 ),
             };
-            format!(
-                "{}; listening: {}; through the door {} of {} words came to the server as they were \
-                 said{out}",
-                listed(&facts.host_services),
-                facts.listeners.join(", "),
-                facts.door_kept,
-                facts.door_kept + facts.door_lost
-            )
+            let listening = facts.listeners.join(", ");
+            format!("{}; listening: {listening}{door}{out}", listed(&facts.host_services))
         }
         CheckName::HostServices => listed(&facts.host_services),
         CheckName::MetadataService => listed(&facts.metadata_routes),

@@ -1,5 +1,7 @@
 //! The door of a sandbox whose only network is the mesh: what answers inside, and where it leads.
 //!
+//! For one that is not to reach the server there is no door, and all the rest of this.
+//!
 //! The launcher stands outside of the process namespace and within the network namespace. So it
 //! listens there, on [`DOOR_PORT`] of the loopback, and for each connection opens the server's unix
 //! socket anew: whatever server is there then. It says whose door this is, copies bytes both ways and
@@ -21,7 +23,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use overmind_core::enclosure::{DOOR_PORT, NAMES_PORT};
@@ -54,9 +56,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// Where the door leads: found before there are namespaces, and fixed from then on.
 #[derive(Debug)]
 pub(crate) struct Way {
-    directory: OwnedFd,
-    /// Within it.
-    name: PathBuf,
+    /// To the server: the directory of its socket, and the name within it.
+    server: Option<(OwnedFd, PathBuf)>,
     /// Said first on each connection.
     whose: Vec<u8>,
     /// On the host's loopback: what is let in.
@@ -68,11 +69,14 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// `None`: this kind has no door.
+    /// `None`: for this kind nothing is carried.
     pub(crate) fn find(kind: &Kind) -> Result<Option<Self>, Stop> {
-        let Some(socket) = kind.door() else { return Ok(None) };
+        if !kind.has_way() {
+            return Ok(None);
+        }
+        let socket = kind.door();
         #[cfg(feature = "mutations")]
-        let socket = crate::init::mutation::door().unwrap_or(socket);
+        let socket = crate::init::mutation::door().or(socket);
         let reaches = kind.reaches().iter().map(|reach| (reach.port, reach.leads_to));
         #[cfg(feature = "mutations")]
         let reaches = crate::init::mutation::ways_out(reaches);
@@ -82,14 +86,9 @@ impl Way {
             true => Sockets::default(),
             false => Sockets::of_this_network().doing(Step::Start, "sockets of the host's")?,
         };
-        let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
-            return Err(Stop::BadConfig(format!("{} is no socket", socket.display())));
-        };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(directory, flags, Mode::empty())
-            .doing(Step::Start, format_args!("the server's directory {}", directory.display()))?;
-        let (name, whose, host) = (name.into(), Vec::new(), Vec::new());
-        Ok(Some(Self { directory, name, whose, host, out, sockets }))
+        let server = socket.map(place_of).transpose()?;
+        let (whose, host) = (Vec::new(), Vec::new());
+        Ok(Some(Self { server, whose, host, out, sockets }))
     }
 
     /// Has this said on each connection before anything that comes from inside.
@@ -112,12 +111,23 @@ impl Way {
     }
 }
 
+/// The directory of the server's socket, and the socket's name.
+fn place_of(socket: &Path) -> Result<(OwnedFd, PathBuf), Stop> {
+    let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(Stop::BadConfig(format!("{} is no socket", socket.display())));
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())
+        .doing(Step::Start, format_args!("the server's directory {}", directory.display()))?;
+    Ok((directory, name.into()))
+}
+
 /// What listens inside, and what came through it.
 #[derive(Debug)]
 pub(crate) struct Door {
     names: UdpSocket,
-    /// Where the way begins.
-    directory: OwnedFd,
+    /// Where the way to the server begins.
+    directory: Option<OwnedFd>,
     /// What listens, inside and outside, and where what comes to it leads.
     listeners: Vec<(TcpListener, To)>,
     carrier: Carrier,
@@ -128,7 +138,10 @@ impl Door {
     pub(crate) fn open(way: Way) -> Result<Self, Stop> {
         let at = |port: u16| (Ipv4Addr::LOCALHOST, port);
         let make = || -> io::Result<(UdpSocket, Vec<(TcpListener, To)>)> {
-            let mut inside = vec![(TcpListener::bind(at(DOOR_PORT))?, To::Server)];
+            let mut inside = Vec::new();
+            if way.server.is_some() {
+                inside.push((TcpListener::bind(at(DOOR_PORT))?, To::Server));
+            }
             for (port, end) in &way.out {
                 inside.push((TcpListener::bind(at(*port))?, To::Host(*end)));
             }
@@ -143,22 +156,25 @@ impl Door {
 
     /// `inside` is what listens there, and where it leads.
     fn of(names: UdpSocket, inside: Vec<(TcpListener, To)>, way: Way) -> io::Result<Self> {
-        let Way { directory, name, whose, host, out: _, sockets } = way;
+        let Way { server, whose, host, out: _, sockets } = way;
         let host = host.into_iter().map(|(listener, port)| (listener, To::Inside(port)));
         let listeners: Vec<(TcpListener, To)> = inside.into_iter().chain(host).collect();
         names.set_nonblocking(true)?;
         for (listener, _) in &listeners {
             listener.set_nonblocking(true)?;
         }
-        let server = SocketAddrUnix::new(&name)?;
+        let (directory, name) = server.unzip();
+        let server = name.map(|name| SocketAddrUnix::new(&name)).transpose()?;
         let scratch = vec![0; PIECE];
         let carrier = Carrier { server, whose, sockets, open: Vec::new(), scratch };
         Ok(Self { names, directory, listeners, carrier })
     }
 
-    /// Stands where the way begins. After the last fork: no other process is to stand there.
+    /// Stands where the way to the server begins. After the last fork: no other process is to stand
+    /// there.
     pub(crate) fn stand(&self) -> Result<(), Stop> {
-        rustix::process::fchdir(&self.directory).doing(Step::Network, "the door")
+        let Some(directory) = &self.directory else { return Ok(()) };
+        rustix::process::fchdir(directory).doing(Step::Network, "the door")
     }
 
     /// Waits until one of `others` has something to be read, or has ended, and carries meanwhile;
@@ -205,7 +221,8 @@ impl Door {
 /// Carries connections to one socket, to ports inside and to ports of the host.
 #[derive(Debug)]
 struct Carrier {
-    server: SocketAddrUnix,
+    /// Where the door leads, if there is one.
+    server: Option<SocketAddrUnix>,
     whose: Vec<u8>,
     sockets: Sockets,
     open: Vec<Connection>,
@@ -302,7 +319,7 @@ impl Carrier {
         let mut n = 0;
         open.retain_mut(|one| {
             n += 1;
-            if n <= first || one.carry(server, sockets, scratch, now) {
+            if n <= first || one.carry(server.as_ref(), sockets, scratch, now) {
                 return true;
             }
             if let (To::Host(_), Other::Open(other)) = (one.to, one.other.taken(now)) {
@@ -350,7 +367,7 @@ impl Connection {
     /// Does what can be done at once; whether anything is left.
     fn carry(
         &mut self,
-        server: &SocketAddrUnix,
+        server: Option<&SocketAddrUnix>,
         sockets: &mut Sockets,
         scratch: &mut [u8],
         now: Instant,
@@ -360,7 +377,11 @@ impl Connection {
                 return true;
             }
             let dialled = match self.to {
-                To::Server => dial(AddressFamily::UNIX, server),
+                To::Server => match server {
+                    Some(server) => dial(AddressFamily::UNIX, server),
+                    // Without a door nothing is accepted at one.
+                    None => return false,
+                },
                 To::Inside(port) => {
                     dial(AddressFamily::INET, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
                 }

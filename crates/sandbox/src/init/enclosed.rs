@@ -1,9 +1,10 @@
 //! A command that lives: in a terminal or behind pipes, kept by a keeper outside, for longer than
 //! the daemon.
 //!
-//! The keeper starts this program in place of the command. It becomes the *launcher*, which stays
-//! outside of the process namespace as that of a called command does ([`super::confined`]) and has
-//! one task: it ends as the command ends, with its exit code or by its signal. *Process 1* builds
+//! The keeper (or, of a service, the daemon) starts this program in place of the command. It becomes
+//! the *launcher*, which stays outside of the process namespace as that of a called command does
+//! ([`super::confined`]) and has one task: it ends as the command ends, with its exit code or by its
+//! signal. *Process 1* builds
 //! the same sandbox by the same steps and becomes the command's parent; when it ends nothing of the
 //! namespace is left.
 //!
@@ -57,6 +58,22 @@ pub(crate) struct Plan {
     pub(crate) whose: String,
     /// Of the host's loopback: what connects there is let in. With the mesh for a network.
     pub(crate) ports: Vec<u16>,
+    /// It outlives who started it, and does not run when one of `ports` is taken: nobody but who
+    /// connects there would notice.
+    pub(crate) detached: bool,
+    /// A control group of the host's to be joined.
+    pub(crate) group: Option<PathBuf>,
+    /// Variables that the command is to have and this program is not: empty ones stand for them here.
+    pub(crate) withheld: Vec<(String, String)>,
+}
+
+/// What of a [`Plan`] the launcher itself is to do.
+#[derive(Debug)]
+struct Task {
+    whose: String,
+    ports: Vec<u16>,
+    detached: bool,
+    group: Option<PathBuf>,
 }
 
 /// Becomes a launcher, and ends as the command does. `command` is the arguments after [`ARGUMENT`].
@@ -99,7 +116,12 @@ fn told(stop: Stop) -> (i32, String) {
 fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     sys::close_inherited().doing(Step::Handshake, "close_range")?;
     let keeper = rustix::process::getppid();
-    let (ground, spec, whose, ports) = order(command)?;
+    let (ground, spec, Task { whose, ports, detached, group }) = order(command)?;
+    if let Some(group) = group {
+        // By it others know what belongs together. Where it cannot be joined nothing is lost: all that
+        // is begun here ends with this process.
+        let _ = std::fs::write(group.join("cgroup.procs"), std::process::id().to_string());
+    }
     // Else this process, which keeps the old root's mounts, would keep that one busy for longest.
     rustix::process::chdir("/").doing(Step::Start, "chdir /")?;
     if spec.terminal {
@@ -119,6 +141,11 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     if let Some(way) = &mut way {
         way.say_first(whose);
         for port in way.let_in(&ports) {
+            if detached {
+                let detail = format!("port {port} of this machine");
+                let errno = libc::EADDRINUSE;
+                return Err(Stop::Refused { step: Step::Network, detail, errno });
+            }
             let text = format!("port {port} is taken here, so nobody comes in by it");
             let _ = writeln!(io::stderr(), "overmind: {text}");
         }
@@ -126,11 +153,13 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     sys::unshare(namespaces(ground.kind.network())).doing(Step::Unshare, "")?;
     map_to_caller(user, group).doing(Step::MapUser, "")?;
     let mut door = open(way)?;
-    // To change one's user undoes what the keeper asked for: that we go with it.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .doing(Step::Start, "parent death signal")?;
-    if rustix::process::getppid() != keeper {
-        return Ok(Exit::Signal(libc::SIGKILL));
+    if !detached {
+        // To change one's user undoes what the keeper asked for: that we go with it.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .doing(Step::Start, "parent death signal")?;
+        if rustix::process::getppid() != keeper {
+            return Ok(Exit::Signal(libc::SIGKILL));
+        }
     }
 
     let flags = SocketFlags::CLOEXEC;
@@ -164,8 +193,8 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
     }
 }
 
-/// What to build, what to run in it, whose door it has, and which ports of the host lead into it.
-fn order(command: Vec<OsString>) -> Result<(Ground, Spec, String, Vec<u16>), Stop> {
+/// What to build, what to run in it, and what is to be done beside it.
+fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
     let text = |text: OsString| {
         String::from_utf8(text.into_vec())
             .map_err(|_| Stop::BadConfig("an argument or variable is not UTF-8".to_owned()))
@@ -183,6 +212,8 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, String, Vec<u16>), Sto
     let plan = plan.ok_or_else(|| Stop::BadConfig(format!("there is no plan in {PLAN}")))?;
     let plan: Plan =
         serde_json::from_str(&plan).map_err(io::Error::from).doing(Step::Handshake, "the plan")?;
+    env.retain(|(name, _)| plan.withheld.iter().all(|(withheld, _)| withheld != name));
+    env.extend(plan.withheld);
     let argv: Result<Vec<String>, Stop> = command.into_iter().map(text).collect();
     let spec = Spec {
         kind: plan.kind,
@@ -198,7 +229,9 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, String, Vec<u16>), Sto
         #[cfg(feature = "mutations")]
         mutation: None,
     };
-    Ok((Ground::of(&spec), spec, plan.whose, plan.ports))
+    let Plan { whose, ports, detached, group, .. } = plan;
+    let task = Task { whose, ports, detached, group };
+    Ok((Ground::of(&spec), spec, task))
 }
 
 /// What of a person's or a program's signals the command gets to hear. The others do to the

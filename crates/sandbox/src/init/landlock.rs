@@ -2,13 +2,14 @@
 //!
 //! Everything visible may be read and started; written only what is meant to be: `/tmp`,
 //! `/dev/shm`, the writable directory, the stateless devices, and the devices that the driver gives
-//! to this sandbox. Device nodes can be made nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
+//! to this sandbox, and files that are its output. Device nodes can be made nowhere. On kernels that know it (Linux 6.12) signals and abstract sockets stay inside.
 //! Within the sandbox's own network nothing is forbidden.
 //!
 //! Rules hold for files by what they are, not by path, so they survive whatever is mounted.
 //! A kernel without Landlock, or with an older one, gets what it has; the attestation says
 //! which version, and whether the rules are in force.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -75,6 +76,14 @@ impl Rules {
                 _ => access & AccessFs::from_file(VERSION),
             };
             rules = rule(rules, opened.as_fd(), access)?;
+        }
+        for stream in [io::stdout().as_fd(), io::stderr().as_fd()] {
+            // A service's output is a file of the host's, which many programs open anew as
+            // `/dev/stdout`. Pipes and terminals need no rule.
+            let found = rustix::fs::fstat(stream).doing(Step::Privileges, "its output")?;
+            if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+                rules = rule(rules, stream, AccessFs::WriteFile | AccessFs::Truncate)?;
+            }
         }
         if let Some(program) = program {
             rules = rule(rules, program.as_fd(), AccessFs::Execute | AccessFs::ReadFile)?;

@@ -82,7 +82,8 @@ pub(crate) struct Living {
     /// Sockets of the host, at the same path; those that are not there are left out. With the
     /// host's network only.
     pub(crate) sockets: Vec<PathBuf>,
-    /// The server's socket that the door of the mesh leads to; see [`super::door`].
+    /// The server's socket that the door of the mesh leads to; see [`super::door`]. `None`: there is
+    /// no door, and only what follows and what is let in.
     pub(crate) door: Option<PathBuf>,
     /// What else is let out, with the mesh for a network; see [`super::outward`].
     pub(crate) reaches: Vec<Reach>,
@@ -96,7 +97,12 @@ impl Kind {
         }
     }
 
-    /// With the mesh for a network.
+    /// Whether something is carried between its network and the host's: with the mesh for a network.
+    pub(crate) fn has_way(&self) -> bool {
+        self.network() == Network::Mesh
+    }
+
+    /// With the mesh for a network, if it is to reach the server.
     pub(crate) fn door(&self) -> Option<&Path> {
         let living = self.living().filter(|living| living.network == Network::Mesh)?;
         living.door.as_deref()
@@ -108,11 +114,11 @@ impl Kind {
         living.map(|living| living.reaches.as_slice()).unwrap_or_default()
     }
 
-    /// The same, with its door elsewhere, and each port that is let out.
+    /// The same, with its door elsewhere, if it has one, and each port that is let out.
     #[must_use]
     pub(crate) fn leading_to(mut self, socket: &Path, ports: &[u16]) -> Self {
         if let Self::Namespace { living: Some(living), .. } = &mut self {
-            living.door = Some(socket.to_owned());
+            living.door = living.door.is_some().then(|| socket.to_owned());
             for (reach, port) in living.reaches.iter_mut().zip(ports) {
                 reach.leads_to = *port;
             }

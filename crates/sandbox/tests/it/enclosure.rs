@@ -63,6 +63,9 @@ impl Place {
             network: Network::Host,
             ports: Vec::new(),
             reaches: Vec::new(),
+            server: true,
+            detached: false,
+            group: None,
         }
     }
 

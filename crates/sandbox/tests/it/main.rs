@@ -12,6 +12,7 @@ mod microvm;
 mod namespace;
 mod outward;
 mod piped;
+mod service;
 mod support;
 mod unconfined;
 mod warm;

@@ -24,6 +24,7 @@ pub(crate) mod commands;
 pub(crate) mod door;
 pub(crate) mod health;
 pub(crate) mod inbox;
+pub(crate) mod kills;
 pub(crate) mod llm;
 pub(crate) mod mcp;
 pub(crate) mod memory;
@@ -82,6 +83,7 @@ routes! {
     Quick post "/api/runs" => runs::run_create;
     Quick get "/api/runs" => runs::run_list;
     Quick get "/api/runs/usage" => attach::run_usages;
+    Quick post "/api/runs/kill" => kills::run_kill_all;
     Quick get "/api/runs/{id}" => runs::run_fetch;
     Quick post "/api/runs/{id}/cancel" => runs::run_cancel;
     Quick post "/api/runs/{id}/input" => runs::run_input;

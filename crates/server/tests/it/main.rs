@@ -10,6 +10,7 @@ mod artifacts;
 mod doors;
 mod hostile;
 mod inbox;
+mod kills;
 mod lapsed;
 mod lifecycle;
 mod proxy;

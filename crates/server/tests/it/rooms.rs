@@ -59,7 +59,8 @@ async fn a_run_shows_its_room_its_work_and_what_was_decided() {
         (&json!("merged"), &json!("c0ffee"))
     );
     assert_eq!(answer["run"]["room"]["done"]["action"], "merge");
-    let row = world.get(&format!("/api/sessions/{run}")).await.fine();
+    let mut row = world.get(&format!("/api/sessions/{run}")).await.fine();
+    assert_eq!(row["agent_name"].take(), "shell", "which only a run that is asked for says");
     assert_eq!(row, answer["run"]);
     assert!(!row.to_string().contains("hush"), "no variable is shown: {row}");
 }

@@ -105,7 +105,8 @@ impl Keeper {
             Ask::Acknowledge => {
                 if over {
                     self.acknowledge();
-                    Answer::Ok
+                    // Our end of the connection, which closes, is the answer.
+                    return None;
                 } else {
                     Answer::Failed("it has not ended".to_owned())
                 }

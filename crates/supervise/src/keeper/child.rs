@@ -265,7 +265,7 @@ fn become_command(
         return failed;
     }
     rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    sys::reset_signals();
+    sys::restore_signals();
     let mut failed = io::Error::from_raw_os_error(libc::ENOENT);
     for program in candidates {
         let err = sys::exec(program, argv, env);

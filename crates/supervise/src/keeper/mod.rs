@@ -34,7 +34,7 @@ mod output;
 mod peer;
 pub(crate) mod tree;
 
-pub(crate) use self::begin::prepare;
+pub(crate) use self::begin::{prepare, rehearse};
 
 /// Daemons, and what asks to be one, at the same time.
 const MAX_PEERS: usize = 8;
@@ -45,6 +45,8 @@ const WATCHED: Duration = Duration::from_millis(1);
 const UNWATCHED: Duration = Duration::from_secs(1);
 /// Between TERM to the command's own group and TERM to whoever left it.
 const REST_AFTER: Duration = Duration::from_millis(100);
+/// Between a kill and the first look at what it has left.
+const KILL_LOOK: Duration = Duration::from_millis(5);
 /// Rounds of killing, about 300 ms, in which those that were found cheaply may die.
 const PATIENT_ROUNDS: u32 = 5;
 /// After this long, and as many tries, what is still there counts as a survivor.
@@ -113,6 +115,10 @@ struct Keeper {
     buffer: Vec<u8>,
     enlarged: bool,
     acknowledged: bool,
+    /// Why everything was killed, as long as the log does not say so.
+    unsaid: Option<String>,
+    /// Until then nothing is sent: the end comes any moment, and goes with it.
+    hold_until: Option<Instant>,
 }
 
 /// Is the keeper, from its first order to its end. Answers the exit code.
@@ -123,11 +129,12 @@ pub(crate) fn run(given: [OwnedFd; GIVEN], nest: Nest) -> i32 {
             drop(nest);
             // Whatever goes wrong in the loop itself (a poll that fails), the tree must not stay
             // behind without anybody to end it.
-            if keeper.serve().is_err() {
+            let failed = keeper.serve().is_err();
+            if failed {
                 keeper.tree.kill_all(Look::All);
-                return 1;
             }
-            0
+            // Without giving back anything first: the kernel takes it all in one go.
+            sys::exit_now(i32::from(failed))
         }
         Err(_) => 1,
     }
@@ -164,6 +171,7 @@ impl Keeper {
                 // Nobody has taken note of the end: the disk does.
                 return self.leave_record(&exit);
             }
+            self.flush(now);
             let ready = self.wait(now)?;
             if ready.signals {
                 self.hear_signals();
@@ -195,6 +203,17 @@ impl Keeper {
         }
     }
 
+    /// Sends what was said since the last turn.
+    fn flush(&mut self, now: Instant) {
+        if self.hold_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.hold_until = None;
+        for peer in &mut self.peers {
+            peer.flush();
+        }
+    }
+
     /// Waits for whatever comes first.
     fn wait(&mut self, now: Instant) -> io::Result<Ready> {
         let reading = self.held.is_none();
@@ -211,7 +230,8 @@ impl Keeper {
             PollFd::new(&self.listener, PollFlags::IN),
         ];
         for peer in &self.peers {
-            asked.push(PollFd::new(&peer.stream, PollFlags::IN | wants_out(peer.has_to_say())));
+            let more = peer.has_to_say() && self.hold_until.is_none();
+            asked.push(PollFd::new(&peer.stream, PollFlags::IN | wants_out(more)));
         }
         let first_stream = asked.len();
         // A stream that we do not want to hear of is left out: its hang-up would come unasked.
@@ -298,8 +318,9 @@ impl Keeper {
             Phase::Killing { by, since, again_at, rounds } if again_at <= now => {
                 // Both: on a machine that stands still, time passes and nothing was tried.
                 if now.duration_since(since) >= KILL_FOR && rounds >= KILL_ROUNDS {
-                    self.finish(by);
+                    self.finish(by, false);
                 } else {
+                    self.say_killed();
                     // Who was found cheaply dies by itself, in its time. Only what is left when
                     // that is over must be looked for among all processes of the machine.
                     if rounds >= PATIENT_ROUNDS || self.tree.has_strays() {
@@ -325,9 +346,10 @@ impl Keeper {
     fn hear_signals(&mut self) {
         let mut bytes = [0; 1024];
         let mut terminated = false;
-        while let Ok(count @ 1..) = rustix::io::read(&self.signals, &mut bytes) {
+        // Two signals there are, and each waits once at most: one read takes them.
+        if let Ok(count @ 1..) = rustix::io::read(&self.signals, &mut bytes) {
             let term = u32::try_from(libc::SIGTERM).unwrap_or(15);
-            terminated |= sys::signal_numbers(&bytes[..count]).any(|number| number == term);
+            terminated = sys::signal_numbers(&bytes[..count]).any(|number| number == term);
         }
         if terminated {
             let reason = Some("its keeper was asked to end".to_owned());
@@ -350,7 +372,7 @@ impl Keeper {
                 Phase::Asked { by, .. } | Phase::Killing { by, .. } => by,
                 Phase::Running | Phase::Over { .. } => By::Itself,
             };
-            self.finish(by);
+            self.finish(by, true);
         } else if main.is_some()
             && let Phase::Killing { again_at, .. } = &mut self.phase
         {
@@ -385,10 +407,14 @@ impl Keeper {
                 };
             }
             (None, Phase::Running | Phase::Asked { .. }) => {
-                // First of all: to write the marker may take a while.
+                // The marker is written with that of the end, and told with it, unless that
+                // takes longer than ends do.
                 self.kill(By::Kill, now);
                 let reason = reason.map_or("killed".to_owned(), |why| format!("killed: {why}"));
-                self.note(NoteKind::Killed, &reason);
+                self.unsaid = Some(reason);
+                self.hold_until = Some(now + KILL_LOOK);
+                // Its end is heard of by a signal.
+                return;
             }
             // Asked already, or about to be gone.
             (Some(_), Phase::Asked { .. }) | (_, Phase::Killing { .. } | Phase::Over { .. }) => {}
@@ -397,16 +423,26 @@ impl Keeper {
     }
 
     fn kill(&mut self, by: By, now: Instant) {
-        self.tree.kill_known();
-        let again_at = now + Duration::from_millis(5);
+        self.tree.kill_first();
+        let again_at = now + KILL_LOOK;
         self.phase = Phase::Killing { by, since: now, again_at, rounds: 0 };
     }
 
+    /// Writes why everything was killed, if that has not been written yet.
+    fn say_killed(&mut self) {
+        if let Some(reason) = self.unsaid.take() {
+            self.note(NoteKind::Killed, &reason);
+        }
+    }
+
     /// Nothing of the tree is left, or nothing that can be ended: says so.
-    fn finish(&mut self, by: By) {
-        let Reaped { main, empty } = self.tree.reap();
-        if let Some(status) = main {
-            self.main_end = Some(MainEnd { status, at_us: now_us() });
+    fn finish(&mut self, by: By, mut empty: bool) {
+        if !empty {
+            let last = self.tree.reap();
+            if let Some(status) = last.main {
+                self.main_end = Some(MainEnd { status, at_us: now_us() });
+            }
+            empty = last.empty;
         }
         let survivors = if empty { 0 } else { self.tree.list().len() };
         let survivors = u32::try_from(survivors).unwrap_or(u32::MAX);
@@ -424,7 +460,13 @@ impl Keeper {
                 (micros(user), micros(system))
             });
         let offset = self.log.offset();
-        self.note(NoteKind::Ended, &ended_text(status, survivors));
+        // On a full disk they are lost: output has the right of way.
+        let ended = ended_text(status, survivors);
+        let killed = self.unsaid.take();
+        let killed = killed.iter().map(|reason| (NoteKind::Killed, reason.as_str()));
+        let notes: Vec<(NoteKind, &str)> =
+            killed.chain([(NoteKind::Ended, ended.as_str())]).collect();
+        let _ = self.log.notes(&notes, now_us());
         let mut left = self.tree.group.remove();
         if !left.is_empty() {
             // The kernel takes a moment to forget the last process.
@@ -461,6 +503,7 @@ impl Keeper {
             });
             peer.say(&FromKeeper::Exited(exit));
         }
+        self.hold_until = None;
         self.phase = Phase::Over { exit, until: Instant::now() + ACKNOWLEDGED_WITHIN };
     }
 

@@ -93,6 +93,8 @@ impl Keeper {
 
     /// Writes the first `count` bytes of the buffer.
     fn write_log(&mut self, kind: LogKind, count: usize) {
+        // What it wrote until it was killed stands behind that.
+        self.say_killed();
         let now = now_us();
         self.running.last_output_us = now;
         let (written, result) = self.log.append(kind, &self.buffer[..count], now);

@@ -63,15 +63,19 @@ impl Peer {
         !self.outbox.is_empty()
     }
 
+    /// Puts a message where the next [`flush`](Self::flush) takes it: what is said in one turn is
+    /// sent in one go.
     pub(crate) fn say(&mut self, message: &FromKeeper) {
         wire::put(&mut self.outbox, message);
-        self.flush();
         if self.outbox.len() > MAX_OUTBOX {
             self.gone = true;
         }
     }
 
     pub(crate) fn flush(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
         while !self.outbox.is_empty() {
             let flags = rustix::net::SendFlags::NOSIGNAL;
             match rustix::net::send(&self.stream, &self.outbox, flags) {

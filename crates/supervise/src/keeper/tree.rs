@@ -133,8 +133,15 @@ impl Tree {
         }
     }
 
+    /// Kills the group in one go where the kernel can, and else the main process's own.
+    pub(crate) fn kill_first(&self) {
+        if !self.group.kill() && !self.main_gone {
+            let _ = sys::kill_group(self.main, libc::SIGKILL);
+        }
+    }
+
     /// Kills what is cheap to find: the group, in one go where the kernel can, and the main
-    /// process's own.
+    /// process's own, which may have left it.
     pub(crate) fn kill_known(&self) {
         self.group.kill();
         if !self.main_gone {

@@ -326,7 +326,9 @@ mod tests {
 
     fn writer(dir: &Path, segment_bytes: u64) -> Writer {
         let limits = Limits { total_bytes: 1 << 30, segment_bytes, max_age_s: 1 << 30 };
-        Writer::open(File::open(dir).unwrap().into(), limits, 1).unwrap()
+        let mut writer = Writer::open(File::open(dir).unwrap().into()).unwrap();
+        writer.is_of(limits, 1);
+        writer
     }
 
     /// 1000 lines of 10 bytes, one a millisecond, over several segments.

@@ -70,14 +70,15 @@ pub(crate) fn segments(dir: impl AsFd) -> io::Result<Vec<u64>> {
 impl Writer {
     /// Goes on where the log ends, and puts in order what a crash left there.
     ///
-    /// The caller holds the lock on the directory.
-    pub(crate) fn open(dir: OwnedFd, limits: Limits, epoch: u32) -> io::Result<Self> {
+    /// The caller holds the lock on the directory. Whoever does not say with [`is_of`](Self::is_of)
+    /// for which life it writes, writes for the last one, and drops nothing.
+    pub(crate) fn open(dir: OwnedFd) -> io::Result<Self> {
         let start = segments(&dir)?.last().copied().unwrap_or(0);
         let segment = Segment::open(&dir, start)?;
         let mut this = Self {
             dir,
-            limits,
-            epoch,
+            limits: Limits { total_bytes: u64::MAX, segment_bytes: u64::MAX, max_age_s: u64::MAX },
+            epoch: 0,
             segment,
             offset: start,
             line: 0,
@@ -94,7 +95,8 @@ impl Writer {
         let Segment { start, data, index } = &self.segment;
         let data_bytes = data.metadata()?.len();
         let end = start + data_bytes;
-        let mut records = index.metadata()?.len() / RECORD;
+        let index_bytes = index.metadata()?.len();
+        let mut records = index_bytes / RECORD;
         let last = loop {
             if records == 0 {
                 break None;
@@ -108,17 +110,18 @@ impl Writer {
                 Some(_) | None => records -= 1,
             }
         };
-        index.set_len(records * RECORD)?;
+        if records * RECORD != index_bytes {
+            index.set_len(records * RECORD)?;
+        }
         let (from, line) = match last {
             Some(record) => (record.offset, record.line),
             // Data without any record: its lines count, and whose they are nobody knows.
             None => (*start, self.line_before(*start)?),
         };
         self.last_epoch = last.map_or(0, |record| record.epoch);
-        // Whoever writes for no life in particular writes for the last one.
-        self.epoch = self.epoch.max(self.last_epoch);
+        self.epoch = self.last_epoch;
         self.offset = end;
-        self.line = line + count_lines(data, from - start)?;
+        self.line = line + if from < end { count_lines(data, from - start)? } else { 0 };
         self.mid_line = data_bytes > 0 && {
             let mut byte = [0];
             data.read_exact_at(&mut byte, data_bytes - 1)?;
@@ -147,6 +150,13 @@ impl Writer {
         Ok(line + count_lines(&segment.data, from - before)?)
     }
 
+    /// Says which limits hold, and which life writes from here on.
+    pub(crate) fn is_of(&mut self, limits: Limits, epoch: u32) {
+        self.limits = limits;
+        // Whoever writes for no life in particular writes for the last one.
+        self.epoch = epoch.max(self.last_epoch);
+    }
+
     pub(crate) fn last_epoch(&self) -> u32 {
         self.last_epoch
     }
@@ -171,6 +181,11 @@ impl Writer {
         if let Err(err) = self.rotate(now_us).and_then(|()| self.begin_chunk(kind, now_us)) {
             return (0, Err(err));
         }
+        self.write(bytes)
+    }
+
+    /// Writes at the end of the data; answers how much was written, and why not more.
+    fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
         let mut written = 0;
         let mut result = Ok(());
         while written < bytes.len() {
@@ -196,13 +211,65 @@ impl Writer {
 
     /// Writes a marker as a line of its own.
     pub(crate) fn note(&mut self, kind: NoteKind, text: &str, now_us: i64) -> io::Result<()> {
-        let line = note_line(kind, text);
-        let line = if self.mid_line { format!("\n{line}") } else { line };
+        self.notes(&[(kind, text)], now_us)
+    }
+
+    /// Writes markers, each as a line of its own, in one go.
+    pub(crate) fn notes(&mut self, notes: &[(NoteKind, &str)], now_us: i64) -> io::Result<()> {
+        self.rotate(now_us)?;
         // A marker is a chunk of its own, so that readers find it whole.
         self.chunk = None;
-        let (_, result) = self.append(LogKind::Note(kind), line.as_bytes(), now_us);
-        self.chunk = None;
+        let (mut text, mut records) = (String::new(), Vec::new());
+        for (kind, what) in notes {
+            let offset = self.offset + length(text.as_bytes());
+            let line = self.line + newlines(text.as_bytes());
+            let (epoch, kind, what) = (self.epoch, *kind, note_line(*kind, what));
+            let kind = LogKind::Note(kind);
+            records.push(Record { at_us: now_us, offset, line, epoch, kind });
+            if text.is_empty() && self.mid_line {
+                text.push('\n');
+            }
+            text.push_str(&what);
+        }
+        let bytes: Vec<u8> = records.iter().flat_map(|record| record.to_bytes()).collect();
+        self.write_index(&bytes)?;
+        let (_, result) = self.write(text.as_bytes());
+        if result.is_err() {
+            // Those of which nothing was written would stand before what comes next.
+            let lost = records.iter().filter(|record| record.offset >= self.offset).count();
+            self.forget_index(lost * RECORD_BYTES)?;
+        }
         result
+    }
+
+    /// Writes records, all of them or none.
+    fn write_index(&self, records: &[u8]) -> io::Result<()> {
+        let mut written = 0;
+        while written < records.len() {
+            let failed = match rustix::io::write(&self.segment.index, &records[written..]) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(count) => {
+                    written += count;
+                    continue;
+                }
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(err) => io::Error::from(err),
+            };
+            // A part of them would shift all that follow.
+            self.forget_index(written)?;
+            return Err(failed);
+        }
+        Ok(())
+    }
+
+    /// Takes back the last bytes of the index.
+    fn forget_index(&self, bytes: usize) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let bytes = u64::try_from(bytes).unwrap_or(0);
+        let length = self.segment.index.metadata()?.len();
+        self.segment.index.set_len(length.saturating_sub(bytes))
     }
 
     fn begin_chunk(&mut self, kind: LogKind, now_us: i64) -> io::Result<()> {
@@ -216,13 +283,7 @@ impl Writer {
         }
         let record =
             Record { at_us: now_us, offset: self.offset, line: self.line, epoch: self.epoch, kind };
-        let index = &self.segment.index;
-        if let Err(err) = (&*index).write_all(&record.to_bytes()) {
-            // Half a record would shift all that follow.
-            let whole = index.metadata()?.len() / RECORD;
-            index.set_len(whole * RECORD)?;
-            return Err(err);
-        }
+        self.write_index(&record.to_bytes())?;
         self.chunk = Some(record);
         Ok(())
     }
@@ -323,7 +384,9 @@ mod tests {
 
     fn open(dir: &Path, epoch: u32) -> Writer {
         let dir = File::open(dir).unwrap();
-        Writer::open(dir.into(), LIMITS, epoch).unwrap()
+        let mut writer = Writer::open(dir.into()).unwrap();
+        writer.is_of(LIMITS, epoch);
+        writer
     }
 
     fn put(writer: &mut Writer, bytes: &[u8], now_us: i64) {
@@ -353,6 +416,31 @@ mod tests {
         assert_eq!(found, [(0, 0), (5, 2), (6, 2), (21, 4)]);
         let text = std::fs::read_to_string(dir.path().join(data_name(0))).unwrap();
         assert_eq!(text, "a\nbc\nd\n[human] hello\ne\n", "a marker is a line of its own");
+    }
+
+    #[test]
+    fn markers_that_are_written_together_are_a_chunk_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = open(dir.path(), 1);
+        put(&mut writer, b"a\nb", 1000);
+        let both = [(NoteKind::Killed, "killed: why"), (NoteKind::Ended, "ended: signal 9")];
+        writer.notes(&both, 1001).unwrap();
+        put(&mut writer, b"c\n", 1002);
+        let text = std::fs::read_to_string(dir.path().join(data_name(0))).unwrap();
+        assert_eq!(text, "a\nb\n--- killed: why ---\n--- ended: signal 9 ---\nc\n");
+        let found: Vec<(u64, u64, LogKind)> =
+            records(dir.path(), 0).iter().map(|one| (one.offset, one.line, one.kind)).collect();
+        let at = |what: &str| length(text.split_once(what).unwrap().0.as_bytes());
+        assert_eq!(
+            found,
+            [
+                (0, 0, LogKind::Output),
+                // The line end that closes what was open belongs to the marker, as ever.
+                (3, 1, LogKind::Note(NoteKind::Killed)),
+                (at("--- ended"), 3, LogKind::Note(NoteKind::Ended)),
+                (at("c\n"), 4, LogKind::Output),
+            ]
+        );
     }
 
     #[test]

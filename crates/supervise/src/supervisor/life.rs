@@ -58,6 +58,8 @@ impl Connection {
     pub(crate) async fn hear(&mut self) -> io::Result<FromKeeper> {
         loop {
             match wire::take(&mut self.inbox)? {
+                // It was there before it was needed.
+                Some(Frame::Message(FromKeeper::Ready)) => continue,
                 Some(Frame::Message(message)) => return Ok(message),
                 // Of a newer keeper: nothing that we could need.
                 Some(Frame::Unknown(_) | Frame::Input { .. }) => continue,
@@ -165,6 +167,7 @@ pub(crate) async fn reach(dir: &Path, key: ProcessKey) -> Result<(Connection, Ru
                 Ok((connection, running))
             }
             other @ (FromKeeper::Refused { .. }
+            | FromKeeper::Ready
             | FromKeeper::Output { .. }
             | FromKeeper::Done { .. }
             | FromKeeper::Exited(_)) => {
@@ -223,6 +226,7 @@ pub(crate) fn serve(
         entry: Arc::clone(entry),
         requests: receiver,
         waiting: HashMap::new(),
+        acknowledging: None,
         watched: false,
     });
     shared.spawn(Box::pin(driver.run()));
@@ -235,6 +239,8 @@ struct Driver {
     entry: Arc<Entry>,
     requests: Receiver<Box<Request>>,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// The request that lets go of the end.
+    acknowledging: Option<u64>,
     /// What the keeper was told last.
     watched: bool,
 }
@@ -242,6 +248,8 @@ struct Driver {
 /// Why the driver stopped listening to a connection.
 enum Stopped {
     Broken,
+    /// The keeper has read all that it was told, and has closed its end.
+    Closed,
     /// The supervisor is being closed, or the end was acknowledged.
     Done,
 }
@@ -252,6 +260,7 @@ impl Driver {
         loop {
             match self.listen().await {
                 Stopped::Done => return,
+                Stopped::Closed => self.is_acknowledged(),
                 Stopped::Broken => {}
             }
             // Who waits for an answer of a keeper that is gone waits no longer.
@@ -296,6 +305,9 @@ impl Driver {
             tokio::select! {
                 heard = self.connection.hear() => match heard {
                     Ok(message) => self.take(message),
+                    Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => {
+                        return Stopped::Closed;
+                    }
                     Err(_) => return Stopped::Broken,
                 },
                 asked = self.requests.recv() => match asked {
@@ -304,6 +316,9 @@ impl Driver {
                         let Request { id, what, reply } = *request;
                         match what {
                             What::Ask(ask) => {
+                                if ask == Ask::Acknowledge {
+                                    self.acknowledging = Some(id);
+                                }
                                 let request = ToKeeper::Request { id, ask };
                                 wire::put(&mut self.connection.outbox, &request);
                             }
@@ -336,7 +351,18 @@ impl Driver {
                     self.ended(Ended::Exited(exit.into()));
                 }
             }
-            FromKeeper::Running(_) | FromKeeper::Refused { .. } => {}
+            FromKeeper::Ready | FromKeeper::Running(_) | FromKeeper::Refused { .. } => {}
+        }
+    }
+
+    /// A keeper that was let go of answers by its end. One that ended before it read that it was
+    /// breaks the connection instead.
+    fn is_acknowledged(&mut self) {
+        let sent = self.connection.outbox.is_empty();
+        let asked = self.acknowledging.take().filter(|_| sent);
+        if let Some(reply) = asked.and_then(|id| self.waiting.remove(&id)) {
+            // Who asked may have left.
+            let _ = reply.send(Answer::Ok);
         }
     }
 

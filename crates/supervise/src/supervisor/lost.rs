@@ -141,5 +141,7 @@ pub(crate) fn write_note(
         std::thread::sleep(Duration::from_millis(2));
     }
     let now_us = crate::keeper::now_us();
-    Writer::open(dir.try_clone()?, limits, epoch)?.note(kind, text, now_us)
+    let mut log = Writer::open(dir.try_clone()?)?;
+    log.is_of(limits, epoch);
+    log.note(kind, text, now_us)
 }

@@ -1,7 +1,7 @@
 //! Nothing survives, whatever it does to do so.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use overmind_core::process::{
@@ -171,23 +171,68 @@ async fn keepers_wait_to_be_needed_are_replaced_and_end_with_the_daemon() {
     let started = place.supervisor.start(shell(key, "exec sleep 1000")).await.unwrap();
     let keeper = parent(started.pid);
     let zygote = parent(u32::try_from(keeper).unwrap());
-    let waiting = || -> Vec<i32> {
+    let waiting = |named: &str| -> Vec<i32> {
         let all = children(zygote).into_iter();
-        all.filter(|(_, name)| name == "overmind-zygote").map(|(pid, _)| pid).collect()
+        all.filter(|(pid, name)| name == named && *pid != keeper).map(|(pid, _)| pid).collect()
     };
-    eventually("two wait", async || waiting().len() == 2).await;
-    let before = waiting();
+    let (idle, ahead) = ("overmind-zygote", "overmind-keeper");
+    let all_wait = async || waiting(idle).len() == 1 && waiting(ahead).len() == 2;
+    eventually("one waits to be given something, and two for their orders", all_wait).await;
+    let before = waiting(idle);
     // One that is killed is replaced like one that is used.
     kill(before[0], Signal::KILL);
     eventually("it is replaced", async || {
-        let now = waiting();
-        now.len() == 2 && !now.contains(&before[0])
+        let now = waiting(idle);
+        now.len() == 1 && now != before
     })
     .await;
-    let last = waiting();
+    // So is one that waits for its order, by the next start, which does not miss it.
+    for pid in waiting(ahead) {
+        kill(pid, Signal::KILL);
+        eventually("it is gone", async || !lives(pid)).await;
+    }
+    place.run(shell(first(session()), "exit 0")).await;
+    eventually("all wait again", all_wait).await;
+    let last = [waiting(idle), waiting(ahead)].concat();
     place.supervisor.close().await;
     eventually("they are gone", async || last.iter().all(|pid| !lives(*pid))).await;
     assert!(lives(keeper), "who is needed stays");
+    assert_eq!(unnamed(place.dir.path()), 0, "nothing of what was made ahead is left");
+}
+
+/// Directories that wait for a session.
+fn unnamed(root: &Path) -> usize {
+    let all = std::fs::read_dir(root).unwrap().flatten();
+    all.filter(|entry| entry.file_name().to_string_lossy().starts_with("next-")).count()
+}
+
+#[tokio::test]
+async fn what_a_killed_daemon_had_made_ahead_is_removed_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    // Of a process that is gone, and of one that is there.
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let left = dir.path().join(format!("next-{}-0", gone.id()));
+    let alive = dir.path().join("next-1-0");
+    for dir in [&left, &alive] {
+        std::fs::create_dir(dir).unwrap();
+        std::fs::write(dir.join("0000000000000000.log"), "").unwrap();
+    }
+    let supervisor = Place::supervisor(dir.path());
+    assert!(!left.exists() && alive.exists());
+    assert_eq!(supervisor.adopt_all().await.unwrap(), [], "it is nobody's life");
+    supervisor.close().await;
+}
+
+#[tokio::test]
+async fn starts_that_come_at_once_get_what_is_ready_or_all_of_their_own() {
+    let place = Place::new();
+    for _ in 0..3 {
+        let starts = (0..8).map(|_| place.run(shell(first(session()), "echo here; exit 3")));
+        for exit in futures_util::future::join_all(starts).await {
+            assert_eq!((exit.status, exit.offset), (ExitStatus::Code(3), 5));
+        }
+    }
 }
 
 #[tokio::test]

@@ -18,8 +18,10 @@ use crate::env::file::{self, EnvFileError};
 use crate::env::{TemplateError, Values};
 use crate::hooks;
 use crate::ports::PortsError;
+use crate::rooms::reached::Reached;
 use crate::services::CommandError;
 use crate::services::command::{self, CommandSpec};
+use crate::services::confine::{Confined, Confinement, Encloses};
 use crate::services::tree::LEASE_MARK;
 
 /// Why a session got no lease. What was made of it is undone.
@@ -43,6 +45,8 @@ pub enum BuildError {
         #[source]
         source: std::io::Error,
     },
+    #[error("the sandbox of its programs: {0}")]
+    Sandbox(String),
     #[error("leasing ports")]
     Ports(#[source] PortsError),
     #[error("starting `{service}`")]
@@ -81,6 +85,8 @@ pub(crate) struct Site<'a> {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) details: serde_json::Value,
     pub(crate) temp: Option<PathBuf>,
+    /// `None`: its programs run in no sandbox.
+    pub(crate) confinement: Option<Confinement>,
     pub(crate) config: &'a Config,
     pub(crate) sink: &'a dyn Sink,
     pub(crate) ports: Mutex<BTreeMap<String, u16>>,
@@ -115,8 +121,9 @@ impl Workspace {
             Place::Tree(_) => None,
         };
         let now = self.options.clock.now();
-        let opened =
-            State::opened(&request.session, &request.name, &request.project, place.as_deref(), now);
+        let LeaseRequest { session, name, project, .. } = &request;
+        let sandbox = request.sandbox.as_ref();
+        let opened = State::opened(session, name, project, place.as_deref(), sandbox, now);
         let journal = {
             let dir = dir.clone();
             blocking("opening the journal", move || Journal::create(&dir, &opened)).await??
@@ -142,6 +149,8 @@ impl Workspace {
     ) -> Result<Lease, BuildError> {
         let tree = self.make_tree(&request.place, &journal, sink).await?;
         let worktree = tree.path.canonicalize().unwrap_or(tree.path);
+        let (session, sandbox) = (&request.session, request.sandbox.as_ref());
+        let confinement = Confinement::of(session, sandbox, &worktree, &tree.borrowed);
         let mut site = Site {
             workspace: self,
             journal,
@@ -154,6 +163,7 @@ impl Workspace {
             env: tree.env,
             details: tree.details,
             temp: None,
+            confinement: confinement.map_err(BuildError::Sandbox)?,
             config: &request.config,
             sink,
             ports: Mutex::default(),
@@ -161,6 +171,12 @@ impl Workspace {
             logs: Mutex::default(),
             warnings: Mutex::default(),
         };
+        let Config { services, setup, teardown, .. } = &request.config;
+        if let Some(confinement) = &site.confinement
+            && !(services.is_empty() && setup.is_empty() && teardown.is_empty())
+        {
+            sink.tell(Progress::Step { what: &confinement.shown() });
+        }
         if request.config.isolation.tmp {
             site.temp = Some(site.make_temp()?);
         }
@@ -193,6 +209,7 @@ impl Workspace {
                 branch: None,
                 base: None,
                 env: BTreeMap::new(),
+                borrowed: Vec::new(),
                 details: serde_json::Value::Null,
             }),
             Place::Tree(intent) => {
@@ -470,6 +487,7 @@ impl Site<'_> {
                 timeout: hook.timeout,
                 mark,
                 cgroup: None,
+                confined: self.confined(Confinement::before),
             };
             match command::run(&spec, self.sink, &*self.workspace.options.clock).await {
                 Ok(()) => {}
@@ -481,6 +499,22 @@ impl Site<'_> {
             self.journal.made(step, Made::Known)?;
         }
         Ok(())
+    }
+
+    /// The sandbox of a command, if it has one.
+    pub(crate) fn confined(
+        &self,
+        which: impl FnOnce(&Confinement) -> Confined,
+    ) -> Option<(Confined, Encloses)> {
+        let confined = self.confinement.as_ref().map(which)?;
+        Some((confined, self.workspace.options.encloses.clone()))
+    }
+
+    /// Ports of this machine's loopback where services and databases of the session listen, as far
+    /// as that is known.
+    pub(crate) fn reached(&self) -> Vec<u16> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Reached::of(&ports, &self.values()).ports
     }
 
     /// A directory of the worktree.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use overmind_core::room::RoomSandbox;
 use overmind_core::time::Timestamp;
 
 use super::{Lease, LeasePhase, Made, MadeTree, Step, TreeEnd};
@@ -49,6 +50,9 @@ pub(crate) enum Record {
         name: String,
         project: PathBuf,
         place: Option<PathBuf>,
+        /// What its programs run in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox: Option<RoomSandbox>,
     },
     Intent {
         step: u32,
@@ -243,6 +247,7 @@ pub(crate) struct State {
     pub(crate) project: PathBuf,
     /// The directory that is not ours, for a lease without a tree.
     pub(crate) place: Option<PathBuf>,
+    pub(crate) sandbox: Option<RoomSandbox>,
     pub(crate) steps: BTreeMap<u32, Noted>,
     pub(crate) hooks: Vec<TeardownHook>,
     pub(crate) hooks_ran: bool,
@@ -288,7 +293,7 @@ impl State {
                 }
             };
             match (&mut state, record) {
-                (None, Record::Opened { version, session, name, project, place, .. }) => {
+                (None, Record::Opened { version, session, name, project, place, sandbox, .. }) => {
                     if version != VERSION {
                         return Err(JournalError::Version { path, version });
                     }
@@ -297,6 +302,7 @@ impl State {
                         name,
                         project,
                         place,
+                        sandbox,
                         steps: BTreeMap::new(),
                         hooks: Vec::new(),
                         hooks_ran: false,
@@ -393,6 +399,7 @@ impl State {
         name: &str,
         project: &Path,
         place: Option<&Path>,
+        sandbox: Option<&RoomSandbox>,
         at: Timestamp,
     ) -> Record {
         Record::Opened {
@@ -402,6 +409,7 @@ impl State {
             name: name.to_owned(),
             project: project.to_owned(),
             place: place.map(Path::to_owned),
+            sandbox: sandbox.cloned(),
         }
     }
 }
@@ -415,7 +423,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("s1");
         let at = Timestamp::from_micros(1);
-        let opened = State::opened("s1", "n", Path::new("/p"), None, at);
+        let opened = State::opened("s1", "n", Path::new("/p"), None, None, at);
         let journal = Journal::create(&dir, &opened).unwrap();
         assert!(matches!(Journal::create(&dir, &opened), Err(JournalError::Exists { .. })));
         let temp = Step::Temp { path: PathBuf::from("/t") };
@@ -443,7 +451,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("s1");
         let at = Timestamp::from_micros(1);
-        let opened = State::opened("s1", "n", Path::new("/p"), None, at);
+        let opened = State::opened("s1", "n", Path::new("/p"), None, None, at);
         for torn in [None, Some(""), Some("{\"record\":\"ope")] {
             std::fs::create_dir(&dir).unwrap();
             if let Some(torn) = torn {
@@ -462,7 +470,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let at = Timestamp::from_micros(1);
         let dir = home.path().join("s1");
-        let opened = State::opened("s1", "n", Path::new("/p"), None, at);
+        let opened = State::opened("s1", "n", Path::new("/p"), None, None, at);
         Journal::create(&dir, &opened).unwrap();
         let mut raw = OpenOptions::new().append(true).open(dir.join(FILE)).unwrap();
         raw.write_all(b"{\"record\":\"nonsense\"}\n").unwrap();

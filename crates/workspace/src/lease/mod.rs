@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::room::RoomSandbox;
 use overmind_core::time::Clock;
 
 use crate::config::Config;
@@ -31,6 +32,7 @@ use crate::env::Values;
 use crate::leaks::Finding;
 use crate::ports::{Owner, Ports, Registry, RegistryError};
 use crate::services::compose::{self, Compose};
+use crate::services::confine::Encloses;
 use crate::services::runner::Runner;
 
 pub use build::BuildError;
@@ -61,6 +63,9 @@ pub struct Options {
     pub secrets: BTreeMap<String, String>,
     pub clock: Arc<dyn Clock>,
     pub runner: Arc<dyn Runner>,
+    /// What puts sandboxes around hooks, ready checks and commands of templates. Services get
+    /// theirs from the runner.
+    pub encloses: Encloses,
     /// What makes worktrees. Without it only [`Place::Directory`] can be leased.
     pub tree: Option<Arc<dyn Tree>>,
 }
@@ -121,6 +126,9 @@ pub struct MadeTree {
     /// Variables that every command of the session has because of it.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// What lies outside of it and is needed by it: shown in sandboxes, read-only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub borrowed: Vec<PathBuf>,
     /// Whatever undoing needs, and whoever asks for the lease.
     #[serde(default)]
     pub details: serde_json::Value,
@@ -158,6 +166,8 @@ pub struct LeaseRequest {
     pub project: PathBuf,
     pub config: Config,
     pub place: Place,
+    /// What its programs run in; `None`, and at the level `none`: in nothing.
+    pub sandbox: Option<RoomSandbox>,
 }
 
 /// What a session was given.

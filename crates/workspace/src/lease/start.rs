@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use overmind_core::enclosure::Network;
+
 use super::build::{Site, blocking};
 use super::{BuildError, JournalError, Made, Step, search_path, which};
 use crate::config::{
@@ -22,6 +24,7 @@ use crate::hooks;
 use crate::ports::RegistryError;
 use crate::services::command::{self, CommandSpec};
 use crate::services::compose::{ComposePlan, ports_file};
+use crate::services::confine::{Confined, Confinement};
 use crate::services::container::{ContainerPlan, ContainerRun, Engine};
 use crate::services::ready::{self, Looked};
 use crate::services::runner::{ProcessSpec, ProcessState, RunnerError};
@@ -131,7 +134,10 @@ impl Site<'_> {
         let env = self.service_env(service, &values)?;
         let cwd = self.beneath(process.cwd.as_deref());
         let ready = service.ready.clone();
-        self.run(service, argv, env, cwd, process.restart, process.grace, &ready).await?;
+        let own: Vec<u16> = self.ports_of(&service.name).into_values().collect();
+        let confined = self.confinement.as_ref();
+        let confined = confined.map(|all| all.service(&own, &self.reached()));
+        self.run(service, argv, env, cwd, confined, process.restart, process.grace, &ready).await?;
         Ok(Values::default())
     }
 
@@ -143,6 +149,7 @@ impl Site<'_> {
         argv: Vec<String>,
         env: BTreeMap<String, String>,
         cwd: PathBuf,
+        confined: Option<Confined>,
         restart: Restart,
         grace: Duration,
         ready: &Ready,
@@ -152,10 +159,13 @@ impl Site<'_> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let step = Step::Process { service: service.name.clone(), id: id.clone(), grace_ms };
         let step = self.journal.intend(&step)?;
+        let ports = self.ports_of(&service.name);
         let command = match &ready.check {
             ReadyCheck::Command(line) => {
                 let seen = self.values().seen_by(&service.name);
+                let own: Vec<u16> = ports.values().copied().collect();
                 Some(CommandSpec {
+                    confined: self.confined(|all| all.look(&own, &self.reached())),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &seen)?,
                     env: env.clone(),
@@ -170,7 +180,10 @@ impl Site<'_> {
             | ReadyCheck::Http { .. }
             | ReadyCheck::Log(_) => None,
         };
-        let spec = ProcessSpec { id: id.clone(), argv, env, cwd, log: log.clone(), restart };
+        // Then what accepts is the sandbox, whoever is there inside.
+        let through_proxy = confined.as_ref().is_some_and(|one| one.network != Network::Host);
+        let log_file = log.clone();
+        let spec = ProcessSpec { id: id.clone(), argv, env, cwd, log: log_file, restart, confined };
         let runner = &self.workspace.options.runner;
         let handle = runner.start(spec.clone()).await?;
         self.journal.made(step, Made::Process { spec: Box::new(spec), handle })?;
@@ -183,10 +196,10 @@ impl Site<'_> {
         };
         let looked = Looked {
             service: &service.name,
-            ports: &self.ports_of(&service.name),
+            ports: &ports,
             log: Some(&log),
             command,
-            through_proxy: false,
+            through_proxy,
             ended: &ended,
         };
         ready::wait(ready, &looked, &*self.workspace.options.clock).await?;
@@ -282,7 +295,9 @@ impl Site<'_> {
         let command = match &service.ready.check {
             ReadyCheck::Command(line) => {
                 let values = self.values();
+                let own: Vec<u16> = ports.values().copied().collect();
                 Some(CommandSpec {
+                    confined: self.confined(|all| all.look(&own, &self.reached())),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &values.seen_by(&service.name))?,
                     env: self.service_env(service, &values)?,
@@ -398,6 +413,8 @@ impl Site<'_> {
             timeout: service.ready.timeout + Duration::from_secs(600),
             mark: self.workspace.process_id(&self.session, &service.name),
             cgroup: None,
+            // The engine's own program.
+            confined: None,
         };
         command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
         self.journal.made(step, Made::Known)?;
@@ -527,6 +544,7 @@ impl Site<'_> {
             timeout: template.timeout,
             mark,
             cgroup: None,
+            confined: self.confined(Confinement::before),
         };
         command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
         self.journal.made(step, Made::Known)?;
@@ -556,14 +574,14 @@ impl Site<'_> {
         }
         let source = config.source.as_ref().map(|source| self.project.join(source));
         let source = source.filter(|source| source.exists());
+        let intent = Step::Sqlite { service: service.name.clone(), file: file.clone() };
+        let step = self.journal.intend(&intent)?;
         let template = match &config.template {
             Some(template) => {
-                Some(self.sqlite_template(service, template, source.as_deref()).await?)
+                Some(self.sqlite_template(service, template, source.as_deref(), &file).await?)
             }
             None => None,
         };
-        let intent = Step::Sqlite { service: service.name.clone(), file: file.clone() };
-        let step = self.journal.intend(&intent)?;
         let to = file.clone();
         let made = blocking("copying the database", move || match template.or(source) {
             Some(from) => sqlite::copy(&from, &to),
@@ -579,6 +597,7 @@ impl Site<'_> {
         service: &Service,
         template: &DatabaseTemplate,
         source: Option<&Path>,
+        own: &Path,
     ) -> Result<PathBuf, ServiceError> {
         let (worktree, wanted) = (self.worktree.clone(), template.clone());
         let mut more = format!("sqlite {} {}", self.project.display(), service.name);
@@ -603,7 +622,11 @@ impl Site<'_> {
         if path.exists() {
             return Ok(path);
         }
-        let draft = dir.join(format!("{key}.new"));
+        // A sandbox shows nothing of ours: there it is filled where the session's own will be.
+        let draft = match (&self.confinement, &template.command) {
+            (Some(_), Some(_)) => own.to_owned(),
+            (None, _) | (_, None) => dir.join(format!("{key}.new")),
+        };
         let scripts: Vec<PathBuf> =
             template.sql.iter().map(|script| self.worktree.join(script)).collect();
         let (from, to) = (source.map(Path::to_owned), draft.clone());
@@ -658,11 +681,15 @@ impl Site<'_> {
         let program = program.ok_or(ServiceError::NoRedis)?;
         let port = self.ports_of(&service.name).get("port").copied().unwrap_or_default();
         let password = password();
-        let config = self.journal.dir().join(format!("{}.conf", service.name));
+        // Nothing else is in it: in a sandbox it is all that the server has.
+        let dir = self.journal.dir().join(format!("{}.redis", service.name));
+        let config = dir.join("redis.conf");
+        std::fs::create_dir_all(&dir)
+            .map_err(|source| ServiceError::File { path: dir.clone(), source })?;
         let text = format!(
             "bind 127.0.0.1\nport {port}\ndaemonize no\nsave \"\"\nappendonly no\nrequirepass \
              {password}\ndir {}\n",
-            serde_json::Value::from(self.journal.dir().to_string_lossy())
+            serde_json::Value::from(dir.to_string_lossy())
         );
         std::fs::write(&config, text)
             .map_err(|source| ServiceError::File { path: config.clone(), source })?;
@@ -676,8 +703,13 @@ impl Site<'_> {
             timeout: Duration::from_secs(30),
             interval: Duration::from_millis(50),
         };
-        let cwd = self.journal.dir().to_owned();
-        self.run(service, argv, env, cwd, restart, Duration::from_secs(5), &ready).await?;
+        let confined = self.confinement.as_ref().map(|all| Confined {
+            workspace: dir.clone(),
+            read: Vec::new(),
+            ..all.service(&[port], &[])
+        });
+        let grace = Duration::from_secs(5);
+        self.run(service, argv, env, dir, confined, restart, grace, &ready).await?;
         let url = format!("redis://:{password}@127.0.0.1:{port}/0");
         let server = RedisServer::parse(&url)?;
         blocking("asking Redis", move || server.ping()).await??;

@@ -21,7 +21,9 @@ use crate::database::sqlite;
 use crate::env::file;
 use crate::hooks;
 use crate::leaks::Finding;
+use crate::rooms::reached::Reached;
 use crate::services::command::{self, CommandSpec};
+use crate::services::confine::Confinement;
 use crate::services::container::Engine;
 use crate::services::tree::{Belongs, LEASE_MARK};
 
@@ -276,6 +278,12 @@ impl Workspace {
         if !left.is_empty() {
             return Err(TeardownError::Left { session: session.to_owned(), left });
         }
+        if let (Some(encloses), Some(_)) = (&self.options.encloses, &state.sandbox)
+            && let Ok(id) = state.session.parse()
+        {
+            // The home of its sandboxes: nothing of the session lives any more.
+            encloses.ended(id).await;
+        }
         // The lease's end: who holds what by it holds nothing any more.
         if let Err(err) = std::fs::remove_dir_all(&dir) {
             let left = vec![format!("removing {}: {err}", dir.display())];
@@ -291,6 +299,19 @@ impl Workspace {
         sink: &dyn Sink,
         report: &mut TeardownReport,
     ) -> Result<(), TeardownError> {
+        let refused = |why| TeardownError::Hook(format!("the sandbox of its hooks: {why}"));
+        let tree = state.tree();
+        let worktree = tree.map(|tree| tree.path.as_path()).or(state.place.as_deref());
+        let borrowed = tree.map(|tree| tree.borrowed.as_slice()).unwrap_or_default();
+        let confinement = Confinement::of(
+            &state.session,
+            state.sandbox.as_ref(),
+            worktree.unwrap_or(Path::new("/")),
+            borrowed,
+        );
+        let confinement = confinement.map_err(refused)?;
+        let values = state.ready.as_ref().map(|ready| ready.values.clone()).unwrap_or_default();
+        let reached = Reached::of(&state.ports(), &values).ports;
         let mut env = hooks::inherited(&self.options.environment);
         env.extend(state.ready.iter().flat_map(|ready| ready.env.clone()));
         env.insert(LEASE_MARK.to_owned(), self.mark(&state.session));
@@ -304,6 +325,9 @@ impl Workspace {
                 timeout: Duration::from_millis(hook.timeout_ms),
                 mark: self.process_id(&state.session, &format!("teardown-{n}")),
                 cgroup: None,
+                confined: confinement
+                    .as_ref()
+                    .map(|all| (all.after(&reached), self.options.encloses.clone())),
             };
             if let Err(err) = command::run(&spec, sink, &*self.options.clock).await {
                 if hook.blocking {
@@ -385,7 +409,7 @@ impl Workspace {
                 server.drop(names).await.map_err(|err| chain(&err))
             }
             Step::Sqlite { file, .. } => {
-                if tree == TreeEnd::Keep {
+                if tree == TreeEnd::Keep || !is_inside(state, file) {
                     return Ok(());
                 }
                 let file = file.clone();
@@ -419,8 +443,11 @@ impl Workspace {
                     .is_some_and(|list| self.others_exclude(session, list, relative));
                 let (worktree, relative) = (worktree.clone(), relative.clone());
                 let list = excluded.clone().filter(|_| !shared);
+                let inside = is_inside(state, &worktree.join(&relative));
                 run("removing the file of variables", move || {
-                    file::remove(&worktree, &relative).map_err(|err| chain(&err))?;
+                    if inside {
+                        file::remove(&worktree, &relative).map_err(|err| chain(&err))?;
+                    }
                     match list {
                         Some(list) => file::include(&list, &relative).map_err(|err| chain(&err)),
                         None => Ok(()),
@@ -452,6 +479,17 @@ impl Workspace {
                 })
             })
         })
+    }
+}
+
+/// Whether the directory of this file is there and in the worktree still: the session may have put a
+/// link to another one in its place. By now nothing of it runs.
+fn is_inside(state: &State, file: &Path) -> bool {
+    let top = state.tree().map(|tree| tree.path.as_path()).or(state.place.as_deref());
+    let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+    match (real(top), real(file.parent())) {
+        (Some(top), Some(parent)) => parent.starts_with(top),
+        (None, _) | (_, None) => false,
     }
 }
 

@@ -233,11 +233,12 @@ impl Maker {
         let plan = plan.ok_or("its plan is not known any more: prepare the session again")?;
         let made = self.0.trees.make(&plan).map_err(|err| chain(&err))?;
         let warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
+        let borrowed = [made.borrowed, made.shared].concat();
         let details = Details {
             cwd: made.cwd,
             warnings: warnings.clone(),
             sandbox: intent.sandbox,
-            borrowed: [made.borrowed, made.shared].concat(),
+            borrowed: borrowed.clone(),
         };
         let env: BTreeMap<String, String> = made
             .env
@@ -249,6 +250,7 @@ impl Maker {
             branch: Some(made.intent.branch),
             base: made.intent.base,
             env,
+            borrowed,
             details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
         };
         Ok((tree, warnings))

@@ -17,7 +17,7 @@
 mod filling;
 mod maker;
 mod project;
-mod reached;
+pub(crate) mod reached;
 mod say;
 mod work;
 
@@ -30,8 +30,9 @@ use overmind_core::Fut;
 use overmind_core::ids::SessionId;
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
-    RoomOutcome, RoomSink, RoomWhen, RoomWork, Rooms,
+    RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWork, Rooms,
 };
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
 use tokio::sync::OwnedMutexGuard;
 
@@ -46,6 +47,7 @@ use crate::leaks::LeakKind;
 use crate::lease::{
     self, Lease, LeasePhase, LeaseRequest, Place, Quiet, Resumed, TreeEnd, Workspace, chain,
 };
+use crate::services::confine::Encloses;
 use crate::services::runner::{OwnProcesses, Runner};
 use crate::tree::Trees;
 
@@ -75,6 +77,9 @@ pub struct Options {
     pub git: Git,
     /// What keeps processes of services; our own when absent.
     pub runner: Option<Arc<dyn Runner>>,
+    /// What puts sandboxes around services and hooks. Without it a room that is to have some is
+    /// refused.
+    pub encloses: Encloses,
 }
 
 impl Options {
@@ -93,6 +98,7 @@ impl Options {
             excludes_file: None,
             git: Git::default(),
             runner: None,
+            encloses: None,
         }
     }
 }
@@ -283,7 +289,10 @@ impl LocalRooms {
         });
         let planned = planned.await.map_err(|err| say::failed(err.to_string()))?;
         let (found, intent, promise) = planned?;
+        let asked = found.config.isolation.sandbox.unwrap_or(SandboxLevel::None);
+        let level = order.sandbox.level.max(asked);
         let request = LeaseRequest {
+            sandbox: Some(RoomSandbox { level, ..order.sandbox.clone() }),
             session: session.clone(),
             name: order.name.clone(),
             project: found.top.clone(),
@@ -459,7 +468,10 @@ impl Core {
         let maker = Maker::new(trees, endings, Arc::clone(&options.clock));
         let clock = Arc::clone(&options.clock);
         let runner = options.runner.clone();
-        let runner = runner.unwrap_or_else(|| Arc::new(OwnProcesses::new(Arc::clone(&clock))));
+        let runner = runner.unwrap_or_else(|| {
+            let own = OwnProcesses::new(Arc::clone(&clock));
+            Arc::new(own.enclosed_by(options.encloses.clone()))
+        });
         let workspace = Workspace::open(lease::Options {
             home: options.home,
             registry: options.registry,
@@ -469,6 +481,7 @@ impl Core {
             secrets: options.secrets,
             clock: Arc::clone(&clock),
             runner,
+            encloses: options.encloses,
             tree: Some(Arc::new(maker.clone())),
         });
         let workspace = workspace.map_err(|err| say::failed(chain(&err)))?;

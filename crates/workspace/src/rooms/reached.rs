@@ -1,4 +1,5 @@
 //! What a sandbox whose network is the mesh is let out to: services and databases of its own session.
+//! The same for the session's command, for its services and for its hooks.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +12,18 @@ const OF_NO_SERVICE: [&str; 2] = ["session", "ports"];
 
 /// Where the services and databases of a lease listen.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reached {
+pub(crate) struct Reached {
     /// On this machine's loopback.
-    pub(super) ports: Vec<u16>,
+    pub(crate) ports: Vec<u16>,
     /// Those that no port of the loopback leads to, and where they are: on another machine, at a
     /// socket of a directory, or more than can be let out.
-    pub(super) beyond: Vec<String>,
+    pub(crate) beyond: Vec<String>,
 }
 
 impl Reached {
     /// `leased` is every port of the lease: those of services are called `service/port`, others
     /// the session serves on itself.
-    pub(super) fn of(leased: &BTreeMap<String, u16>, values: &Values) -> Self {
+    pub(crate) fn of(leased: &BTreeMap<String, u16>, values: &Values) -> Self {
         // Whose each port is. Leased ones are of processes, containers and compose projects: a
         // program or an engine binds them on 127.0.0.1.
         let leased = leased.iter().filter_map(|(name, port)| {

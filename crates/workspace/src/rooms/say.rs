@@ -81,6 +81,7 @@ pub(super) fn of_build(err: &BuildError) -> RoomError {
         | BuildError::EnvFile(_)
         | BuildError::Setup(_)
         | BuildError::SetupWords(_)
+        | BuildError::Sandbox(_)
         | BuildError::Task { .. } => RoomErrorKind::Failed,
     };
     RoomError::new(kind, chain(err))

@@ -14,6 +14,7 @@ use overmind_core::time::Clock;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
 
+use super::confine::{Confined, Encloses, Launch, launch};
 use super::tree::{Belongs, LEASE_MARK, PROCESS_MARK, stat};
 use crate::lease::{Progress, Sink, Stream};
 
@@ -37,6 +38,8 @@ pub(crate) struct CommandSpec {
     /// Marks what belongs to this command.
     pub(crate) mark: String,
     pub(crate) cgroup: Option<PathBuf>,
+    /// The sandbox that it runs in, and what makes it.
+    pub(crate) confined: Option<(Confined, Encloses)>,
 }
 
 /// How a command failed.
@@ -44,6 +47,8 @@ pub(crate) struct CommandSpec {
 pub enum CommandError {
     #[error("`{label}` could not be started in {}: {why}", cwd.display())]
     Start { label: String, cwd: PathBuf, why: String },
+    #[error("`{label}` is not started: {why}")]
+    Sandbox { label: String, why: String },
     #[error("`{label}` ended with {status}{}", shown(tail))]
     Failed { label: String, status: String, tail: Vec<String> },
     #[error("`{label}` was ended after {} s, its limit{}", timeout.as_secs_f32(), shown(tail))]
@@ -71,7 +76,7 @@ pub(crate) fn wrapped(argv: &[String], cgroup: Option<&PathBuf>) -> Vec<String> 
 /// Runs a command to its end.
 ///
 /// What it leaves running when it ends well stays: it bears the lease's mark and ends with the
-/// lease. After a failure or the time limit nothing of it is left.
+/// lease. In a sandbox that ends with it, and after a failure or the time limit nothing of it is left.
 ///
 /// # Cancel safety
 ///
@@ -86,26 +91,38 @@ pub(crate) async fn run(
     if spec.argv.is_empty() {
         return Err(start("it has no words".to_owned()));
     }
-    let argv = wrapped(&spec.argv, spec.cgroup.as_ref());
-    let mut child = Command::new(&argv[0])
+    let bare = Launch::bare(&spec.argv, &spec.env, &spec.cwd);
+    let launch = match &spec.confined {
+        Some((confined, encloses)) => {
+            launch(encloses, Some(confined), bare, spec.cgroup.as_deref()).await
+        }
+        None => Ok(bare),
+    };
+    let launch = launch.map_err(|why| CommandError::Sandbox { label: spec.label.clone(), why })?;
+    let argv = wrapped(&launch.argv, spec.cgroup.as_ref().filter(|_| !launch.enclosed));
+    let mut command = Command::new(&argv[0]);
+    command
         .args(&argv[1..])
         .env_clear()
-        .envs(&spec.env)
+        .envs(&launch.env)
         .env(PROCESS_MARK, &spec.mark)
-        .current_dir(&spec.cwd)
+        .current_dir(&launch.cwd)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
-        .kill_on_drop(false)
-        .spawn()
-        .map_err(|err| start(err.to_string()))?;
+        .kill_on_drop(false);
+    if let Some(user) = launch.user {
+        command.uid(user.uid).gid(user.gid);
+    }
+    let mut child = command.spawn().map_err(|err| start(err.to_string()))?;
     debug_assert!(spec.env.contains_key(LEASE_MARK), "every command bears its lease's mark");
     let leader = child.id().and_then(|pid| Some((pid, stat(pid)?.started)));
     let belongs = Belongs {
         leader,
         mark: Some((PROCESS_MARK, spec.mark.clone())),
         cgroups: spec.cgroup.iter().cloned().collect(),
+        enclosed: launch.enclosed,
     };
     let tail: Arc<Mutex<VecDeque<String>>> = Arc::default();
     let stdout = child.stdout.take().expect("asked to be piped");

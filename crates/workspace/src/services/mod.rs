@@ -6,6 +6,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod command;
 pub(crate) mod compose;
+pub mod confine;
 pub(crate) mod container;
 pub(crate) mod ready;
 pub mod runner;

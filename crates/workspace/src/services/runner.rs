@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::cgroup::Cgroups;
 use super::command::wrapped;
+use super::confine::{Confined, Encloses, Launch, launch};
 use super::tree::{Belongs, PROCESS_MARK, boot_id, stat};
 use crate::config::{Restart, RestartPolicy};
 
@@ -37,6 +38,9 @@ pub struct ProcessSpec {
     /// Output is appended to this file.
     pub log: PathBuf,
     pub restart: Restart,
+    /// The sandbox that each of its starts is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confined>,
 }
 
 /// A process that was started: enough to find it again in another life of the daemon.
@@ -49,6 +53,9 @@ pub struct ProcessHandle {
     /// Which start of the machine.
     pub boot: String,
     pub cgroup: Option<PathBuf>,
+    /// It stands for a program in a sandbox below it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub enclosed: bool,
 }
 
 /// How a kept process is.
@@ -87,6 +94,8 @@ pub enum RunnerError {
     },
     #[error("ending {id}: the processes {pids:?} are still there")]
     Survivors { id: String, pids: Vec<u32> },
+    #[error("`{what}` is not started: {why}")]
+    Sandbox { what: String, why: String },
     /// For implementations beside ours.
     #[error("{0}")]
     Other(String),
@@ -132,11 +141,13 @@ pub struct OwnProcesses {
     tasks: TaskTracker,
     clock: Arc<dyn Clock>,
     cgroups: Cgroups,
+    encloses: Encloses,
 }
 
 #[derive(Debug)]
 struct Kept {
     spec: ProcessSpec,
+    encloses: Encloses,
     inner: Mutex<Inner>,
     /// Woken to stop.
     stop: Notify,
@@ -158,11 +169,21 @@ enum Alive {
 impl OwnProcesses {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let cgroups = Cgroups::discover();
-        Self { kept: Mutex::default(), tasks: TaskTracker::new(), clock, cgroups }
+        let (kept, tasks) = (Mutex::default(), TaskTracker::new());
+        Self { kept, tasks, clock, cgroups, encloses: None }
     }
 
-    fn spawn(&self, spec: &ProcessSpec) -> Result<(Child, ProcessHandle), RunnerError> {
-        spawn(spec, self.cgroups.make(&spec.id))
+    /// With what puts sandboxes around those that are to have one.
+    #[must_use]
+    pub fn enclosed_by(mut self, encloses: Encloses) -> Self {
+        self.encloses = encloses;
+        self
+    }
+
+    async fn spawn(&self, spec: &ProcessSpec) -> Result<(Child, ProcessHandle), RunnerError> {
+        let cgroup = self.cgroups.make(&spec.id);
+        let launch = how(spec, &self.encloses, cgroup.as_deref()).await?;
+        spawn(spec, launch, cgroup)
     }
 
     fn keep(&self, spec: ProcessSpec, alive: Alive, handle: ProcessHandle) {
@@ -170,6 +191,7 @@ impl OwnProcesses {
         let kept = Arc::new(Kept {
             inner: Mutex::new(Inner { handle, state, stopping: false }),
             stop: Notify::new(),
+            encloses: self.encloses.clone(),
             spec,
         });
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,37 +218,62 @@ impl Drop for OwnProcesses {
     }
 }
 
+/// What a start of it starts.
+async fn how(
+    spec: &ProcessSpec,
+    encloses: &Encloses,
+    cgroup: Option<&Path>,
+) -> Result<Launch, RunnerError> {
+    let bare = Launch::bare(&spec.argv, &spec.env, &spec.cwd);
+    let launch = launch(encloses, spec.confined.as_ref(), bare, cgroup).await;
+    launch.map_err(|why| RunnerError::Sandbox { what: spec.argv.join(" "), why })
+}
+
 fn spawn(
     spec: &ProcessSpec,
+    launch: Launch,
     cgroup: Option<PathBuf>,
 ) -> Result<(Child, ProcessHandle), RunnerError> {
+    let Launch { argv, env, cwd, user, enclosed } = launch;
+    let cgroup = match (cgroup, user) {
+        // Another user may not join it; then it would be looked for there and not found.
+        (Some(directory), Some(_)) => {
+            let _ = std::fs::remove_dir(directory);
+            None
+        }
+        (cgroup, _) => cgroup,
+    };
     turn_log(&spec.log);
     let log = open_log(&spec.log)?;
     let again =
         log.try_clone().map_err(|source| RunnerError::Log { path: spec.log.clone(), source })?;
     let what = spec.argv.join(" ");
     let start = |source| RunnerError::Start { what: what.clone(), cwd: spec.cwd.clone(), source };
-    let argv = wrapped(&spec.argv, cgroup.as_ref());
+    let argv = wrapped(&argv, cgroup.as_ref().filter(|_| !enclosed));
     let Some((program, arguments)) = argv.split_first() else {
         return Err(start(io::Error::other("it has no words")));
     };
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env_clear()
-        .envs(&spec.env)
+        .envs(&env)
         .env(PROCESS_MARK, &spec.id)
-        .current_dir(&spec.cwd)
+        .current_dir(&cwd)
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(again)
         .process_group(0)
-        .kill_on_drop(false)
-        .spawn()
-        .map_err(start)?;
+        .kill_on_drop(false);
+    if let Some(user) = user {
+        command.uid(user.uid).gid(user.gid);
+    }
+    let child = command.spawn().map_err(start)?;
     let pid = child.id().ok_or_else(|| start(io::Error::other("it ended at once")))?;
     // The child was not waited for, so its entry is there even if it has ended already.
     let started = stat(pid).map_or(0, |stat| stat.started);
-    let handle = ProcessHandle { id: spec.id.clone(), pid, started, boot: boot_id(), cgroup };
+    let (id, boot) = (spec.id.clone(), boot_id());
+    let handle = ProcessHandle { id, pid, started, boot, cgroup, enclosed };
     Ok((child, handle))
 }
 
@@ -243,6 +290,7 @@ impl ProcessHandle {
             leader: same_boot.then_some((self.pid, self.started)),
             mark: Some((PROCESS_MARK, self.id.clone())),
             cgroups: self.cgroup.iter().cloned().collect(),
+            enclosed: self.enclosed,
         }
     }
 }
@@ -279,6 +327,11 @@ impl Kept {
                 () = clock.sleep_until(clock.now().after(pause)) => {}
                 () = self.stop.notified() => {}
             }
+            let cgroup = {
+                let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+                inner.handle.cgroup.clone()
+            };
+            let launch = how(&self.spec, &self.encloses, cgroup.as_deref()).await;
             let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
             if inner.stopping {
                 inner.state = ProcessState::Ended { status: shown };
@@ -286,7 +339,7 @@ impl Kept {
             }
             // Started under the lock: a stop comes before it and is seen, or after it and finds
             // the new process.
-            match spawn(&self.spec, inner.handle.cgroup.clone()) {
+            match launch.and_then(|launch| spawn(&self.spec, launch, cgroup)) {
                 Ok((child, handle)) => {
                     inner.state = ProcessState::Running { pid: handle.pid };
                     inner.handle = handle;
@@ -294,6 +347,7 @@ impl Kept {
                     began = clock.now();
                 }
                 Err(err) => {
+                    tracing::warn!(id = %self.spec.id, %err, "a service is not started again");
                     inner.state = ProcessState::Ended { status: err.to_string() };
                     return;
                 }
@@ -335,7 +389,7 @@ async fn wait(alive: &mut Alive, clock: &dyn Clock) -> Option<std::process::Exit
 impl Runner for OwnProcesses {
     fn start(&self, spec: ProcessSpec) -> Fut<'_, Result<ProcessHandle, RunnerError>> {
         Box::pin(async move {
-            let (child, handle) = self.spawn(&spec)?;
+            let (child, handle) = self.spawn(&spec).await?;
             self.keep(spec, Alive::Child(child), handle.clone());
             Ok(handle)
         })
@@ -359,7 +413,7 @@ impl Runner for OwnProcesses {
                 let pids = left.into_iter().collect();
                 return Err(RunnerError::Survivors { id: handle.id, pids });
             }
-            let (child, handle) = self.spawn(&spec)?;
+            let (child, handle) = self.spawn(&spec).await?;
             self.keep(spec, Alive::Child(child), handle.clone());
             Ok(handle)
         })

@@ -79,6 +79,9 @@ pub(crate) struct Belongs {
     /// A variable and its value.
     pub(crate) mark: Option<(&'static str, String)>,
     pub(crate) cgroups: Vec<PathBuf>,
+    /// Its first process stands for a program in a sandbox below it, and hands on to that one what
+    /// it hears: who stands below another is not told twice.
+    pub(crate) enclosed: bool,
 }
 
 impl Belongs {
@@ -146,7 +149,8 @@ impl Belongs {
     pub(crate) async fn end(&self, grace: Duration, clock: &dyn Clock) -> BTreeSet<u32> {
         let mut members = self.members();
         if !members.is_empty() && !grace.is_zero() {
-            for pid in &members {
+            let below = |pid: u32| stat(pid).is_some_and(|stat| members.contains(&stat.parent));
+            for pid in members.iter().filter(|pid| !self.enclosed || !below(**pid)) {
                 signal(*pid, Signal::TERM);
             }
             self.wait(&members, grace, clock).await;

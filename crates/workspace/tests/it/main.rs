@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
 
 mod config;
+mod confined;
 mod container;
 mod crash;
 mod figures;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use overmind_core::ids::SessionId;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomProgress,
-    RoomSink, RoomWhen, RoomWish, Rooms,
+    RoomSandbox, RoomSink, RoomWhen, RoomWish, Rooms,
 };
 use overmind_testkit::ports::WallClock;
 use overmind_workspace::rooms::{LocalRooms, Options};
@@ -85,6 +85,7 @@ impl Yard {
             name: name.to_owned(),
             project: self.repo.clone(),
             wish: RoomWish::default(),
+            sandbox: RoomSandbox::default(),
         }
     }
 

@@ -52,6 +52,7 @@ impl Tree for Directories {
                 branch: Some("overmind/test".to_owned()),
                 base: Some("main".to_owned()),
                 env: BTreeMap::new(),
+                borrowed: Vec::new(),
                 details: serde_json::Value::Null,
             })
         })
@@ -164,6 +165,7 @@ impl Bench {
             secrets: BTreeMap::new(),
             clock: Arc::new(WallClock),
             runner: Arc::new(OwnProcesses::new(Arc::new(WallClock))),
+            encloses: None,
             tree: Some(Arc::new(Directories(self.path("trees")))),
         }
     }
@@ -194,6 +196,7 @@ impl Bench {
             name: format!("name of {session}"),
             project: self.path("project"),
             config: self.config(text),
+            sandbox: None,
             place: Place::Tree(
                 serde_json::json!({"path": self.path("trees").join(session), "files": files}),
             ),

@@ -122,6 +122,10 @@ pub(crate) enum Order {
         how: StopHow,
         by: String,
     },
+    /// Ends its command at once; cancels what has none.
+    Kill {
+        by: String,
+    },
     /// To the question `item`; without one, to whatever it asks now.
     Answer {
         item: Option<InboxId>,

@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 
 use super::*;
 
@@ -36,7 +35,8 @@ impl Open {
         let directory = std::fs::File::open("/").unwrap().into();
         let (name, whose) = (socket.to_owned(), b"mine\n".to_vec());
         let sockets = Sockets::of_this_network().unwrap();
-        let way = Way { directory, name, whose, host, out: Vec::new(), sockets };
+        let server = Some((directory, name));
+        let way = Way { server, whose, host, out: Vec::new(), sockets };
         let out = out.iter().map(|(one, to)| (one.try_clone().unwrap(), To::Host(*to)));
         let inside = [(listener, To::Server)].into_iter().chain(out).collect();
         let mut door = Door::of(names, inside, way).unwrap();
@@ -300,7 +300,8 @@ fn a_flood_of_what_is_let_out_is_bounded_and_keeps_nobody_from_the_server() {
     for stream in waiting {
         assert_eq!(heard(&stream), b"");
     }
-    drop((asks, asked));
+    // Who has not ended its own side would be waited for.
+    drop((asks, asked, last));
     door.end();
 }
 

@@ -1,0 +1,108 @@
+//! Killing many runs with one request.
+
+use overmind_core::ids::SessionId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::problem::{FieldError, Problem};
+use crate::run::Run;
+
+/// Most runs that one request kills.
+pub const MAX_KILL_BATCH: usize = 1000;
+
+/// Body of `POST /api/runs/kill`: either `ids`, or `all`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunsKill {
+    /// The runs, at most 1,000, each once. One without a command is cancelled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>, max_items = 1000)]
+    pub ids: Vec<SessionId>,
+    /// All runs whose command is running or will: 1,000 of them looked at by each request, newest
+    /// first. There are more as long as the answer has a `next`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// With `all`: go on behind this run, the `next` of the answer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub after: Option<SessionId>,
+    /// Cancel them and the runs that were started for them, those first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cascade: bool,
+}
+
+impl RunsKill {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        match (self.all, self.ids.len()) {
+            (true, 0) => {}
+            (true, _) => errors.push(FieldError::new("ids", "give ids or all, not both")),
+            (false, 1..=MAX_KILL_BATCH) => {}
+            (false, _) => {
+                let message = format!("must name 1 to {MAX_KILL_BATCH} runs, unless all is given");
+                errors.push(FieldError::new("ids", message));
+            }
+        }
+        if self.after.is_some() && !self.all {
+            errors.push(FieldError::new("after", "belongs to all"));
+        }
+        errors
+    }
+}
+
+/// What became of each run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunsKilled {
+    /// That each of them ends was written down. A run has ended when its processes have.
+    pub ok: bool,
+    /// In the order of the request's `ids`; with `all` newest first.
+    pub results: Vec<RunKilled>,
+    /// With `all`: where the next request goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub next: Option<SessionId>,
+}
+
+/// What became of one run: `run` as it stands now, or why it was not killed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunKilled {
+    #[schema(value_type = String)]
+    pub id: SessionId,
+    pub ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<Run>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_runs_are_named_or_all_are_meant() {
+        let ids = |count: u128| (0..count).map(SessionId::from_u128).collect::<Vec<_>>();
+        let named = |count| RunsKill { ids: ids(count), ..RunsKill::default() };
+        let all = RunsKill { all: true, ..RunsKill::default() };
+        let after = Some(SessionId::from_u128(1));
+        for good in [
+            named(1),
+            named(1000),
+            RunsKill { cascade: true, ..named(2) },
+            all.clone(),
+            RunsKill { after, ..all.clone() },
+        ] {
+            assert_eq!(good.check(), [], "{good:?}");
+        }
+        for (bad, field) in [
+            (named(0), "ids"),
+            (named(1001), "ids"),
+            (RunsKill { all: true, ..named(1) }, "ids"),
+            (RunsKill { after, ..named(1) }, "after"),
+        ] {
+            let fields: Vec<String> = bad.check().into_iter().map(|error| error.field).collect();
+            assert_eq!(fields, [field], "{bad:?}");
+        }
+    }
+}

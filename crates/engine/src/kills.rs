@@ -1,0 +1,205 @@
+//! Ending many sessions: those that somebody names, all that run, all below one.
+//!
+//! Each is asked for itself, side by side: their commits share their way to the disk, and one that
+//! cannot be ended holds up no other.
+
+use std::collections::BTreeSet;
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use overmind_core::ids::SessionId;
+use overmind_core::row::{Role, SessionRow};
+use overmind_core::store::{Page, SessionFilter};
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::cortex::Order;
+use crate::error::EngineError;
+use crate::sessions::{is_closing, open_statuses};
+
+/// Most sessions that are killed by one request, or looked at.
+pub const MAX_KILLS: usize = 1000;
+/// Sessions below one that are ended at the same time.
+const AT_ONCE: usize = 512;
+/// Sessions read at a time.
+const SCAN: u32 = 1000;
+
+/// Which sessions are to be killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kills {
+    /// At most [`MAX_KILLS`], each once.
+    Named(Vec<SessionId>),
+    /// All whose command runs or will, among the next [`MAX_KILLS`] that have not ended: newest
+    /// first, those older than `after`.
+    All { after: Option<SessionId> },
+}
+
+/// What became of them.
+#[derive(Debug)]
+pub struct Killed {
+    pub each: Vec<(SessionId, Result<SessionRow, EngineError>)>,
+    /// Behind which session there may be more.
+    pub next: Option<SessionId>,
+}
+
+impl Engine {
+    /// Kills the commands of many sessions, and cancels those of them that have none; with
+    /// `cascade` cancels them and all that were started for them. Answers when that is durable;
+    /// a session ends when its processes have. Of [`Kills::All`], one that ended by itself
+    /// meanwhile is no failure.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] for no session, more than [`MAX_KILLS`], or one named twice.
+    pub async fn session_kill_each(
+        &self,
+        by: &Caller,
+        which: Kills,
+        cascade: bool,
+    ) -> Result<Killed, EngineError> {
+        by.require(Role::Operator)?;
+        let (sessions, next, all) = match which {
+            Kills::Named(ids) => {
+                if ids.is_empty() || ids.len() > MAX_KILLS {
+                    let message = format!("ids must name 1 to {MAX_KILLS} runs");
+                    return Err(EngineError::invalid("ids", message));
+                }
+                if ids.iter().collect::<BTreeSet<_>>().len() != ids.len() {
+                    return Err(EngineError::invalid("ids", "ids must name each run once"));
+                }
+                (ids, None, false)
+            }
+            Kills::All { after } => {
+                let (sessions, next) = self.open_commands(after).await?;
+                (sessions, next, true)
+            }
+        };
+        let one = async |id: SessionId| {
+            let killed = match cascade {
+                true => self.session_cancel_all(by, id).await,
+                false => self.kill(by, id).await,
+            };
+            match killed {
+                Err(EngineError::Conflict { message }) if all => {
+                    let row = self.find_session(id).await?;
+                    let gone = row.status.is_terminal() || is_closing(&row);
+                    if gone { Ok(row) } else { Err(EngineError::Conflict { message }) }
+                }
+                killed => killed,
+            }
+        };
+        let each = sessions.into_iter().map(async |id| (id, one(id).await));
+        Ok(Killed { each: stream::iter(each).buffered(AT_ONCE).collect().await, next })
+    }
+
+    async fn kill(&self, by: &Caller, id: SessionId) -> Result<SessionRow, EngineError> {
+        self.is_there(id).await?;
+        let row = self.cortex.order(id, Order::Kill { by: by.name.clone() }).await?;
+        // Between two lives there is nothing to be ended first.
+        if is_closing(&row) { self.ended(row).await } else { Ok(row) }
+    }
+
+    /// Of the sessions that have not ended, a page: those whose command runs or will, and where
+    /// the next page begins. Nothing more can be ended of one whose room is given back.
+    async fn open_commands(
+        &self,
+        after: Option<SessionId>,
+    ) -> Result<(Vec<SessionId>, Option<SessionId>), EngineError> {
+        let filter = SessionFilter { statuses: open_statuses(), ..SessionFilter::default() };
+        let limit = u32::try_from(MAX_KILLS).unwrap_or(SCAN);
+        let rows = self.cortex.store.session_list(filter, Page { after, limit }).await?;
+        let full = rows.len() >= MAX_KILLS;
+        let next = rows.last().map(|row| row.id).filter(|_| full);
+        let found = rows
+            .iter()
+            .filter(|row| (row.command.is_some() || row.room.is_some()) && !is_closing(row))
+            .map(|row| row.id);
+        Ok((found.collect(), next))
+    }
+
+    /// Cancels a session and all that were started for it, those first. Sessions that ended by
+    /// themselves meanwhile are no failure. What is started for one of them while this goes on is
+    /// found too: a session that has ended is no parent any more.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when all of them had ended already.
+    pub async fn session_cancel_all(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<SessionRow, EngineError> {
+        by.require(Role::Operator)?;
+        self.find_session(id).await?;
+        let below = self.open_below(id).await?;
+        let mut canceled = self.cancel_each(by, below).await?;
+        let own = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await;
+        loop {
+            let below = self.open_below(id).await?;
+            if below.is_empty() {
+                break;
+            }
+            canceled += self.cancel_each(by, below).await?;
+        }
+        match own {
+            Err(EngineError::Conflict { .. }) if canceled > 0 => self.find_session(id).await,
+            Err(err) => Err(err),
+            Ok(row) => self.ended(row).await,
+        }
+    }
+
+    /// How many of these this has canceled, one generation after the other; those that have ended
+    /// are no failure.
+    async fn cancel_each(
+        &self,
+        by: &Caller,
+        generations: Vec<Vec<SessionId>>,
+    ) -> Result<usize, EngineError> {
+        let mut canceled = 0;
+        for sessions in generations {
+            let one = |id| self.cortex.order(id, Order::Cancel { by: by.name.clone() });
+            let mut canceling = stream::iter(sessions).map(one).buffer_unordered(AT_ONCE);
+            while let Some(done) = canceling.next().await {
+                match done {
+                    Ok(_) => canceled += 1,
+                    Err(EngineError::Conflict { .. }) => {}
+                    Err(err) => return Err(err),
+                }
+            }
+        }
+        Ok(canceled)
+    }
+
+    /// Sessions that were started for `id`, for those, and so on, that have not ended: by
+    /// generations, the youngest first.
+    async fn open_below(&self, id: SessionId) -> Result<Vec<Vec<SessionId>>, EngineError> {
+        let (mut parents, mut open) = (vec![id], Vec::new());
+        while !parents.is_empty() {
+            let (mut children, mut still) = (Vec::new(), Vec::new());
+            for parent in parents {
+                let filter = SessionFilter { parent: Some(parent), ..SessionFilter::default() };
+                let mut after = None;
+                loop {
+                    let page = Page { after, limit: SCAN };
+                    let rows = self.cortex.store.session_list(filter.clone(), page).await?;
+                    let Some(last) = rows.last() else { break };
+                    after = Some(last.id);
+                    // Ended ones are passed through: what they started may go on.
+                    children.extend(rows.iter().map(|row| row.id));
+                    // Nothing of one goes on whose room is given back.
+                    let goes_on = rows
+                        .iter()
+                        .filter(|row| !row.status.is_terminal() && !is_closing(row))
+                        .map(|row| row.id);
+                    still.extend(goes_on);
+                }
+            }
+            if !still.is_empty() {
+                open.push(still);
+            }
+            parents = children;
+        }
+        open.reverse();
+        Ok(open)
+    }
+}

@@ -1,0 +1,211 @@
+//! The connections by which calls of others are passed on: hyper's client and its pool, and nothing around
+//! them.
+//!
+//! Our own calls go through `reqwest`, whose layers a call that is passed on may not have (redirections,
+//! decompression, cookies) or has elsewhere (time limits, retries); they would cost each call more
+//! than all that is decided about it. What both have in common stands in
+//! [`Gateway::client`](crate::Gateway): no proxy, no redirection, the same limits of a connection.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderMap, HeaderValue, USER_AGENT};
+use http::uri::Scheme;
+use http::{Method, Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tower::Service;
+
+/// How long a connection may wait for its next call.
+pub(crate) const POOL_IDLE: Duration = Duration::from_secs(60);
+/// Connections to one provider that may wait so.
+pub(crate) const POOL_SIZE: usize = 256;
+/// A peer that is silent for so long is asked whether it is there, and so often.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long what was sent may stay unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// How often a call is sent again that a provider has sent back untouched, by the rules of HTTP/2.
+const SENT_BACK: u32 = 2;
+
+const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("overmind/", env!("CARGO_PKG_VERSION")));
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Asks providers over HTTP/1.1 and, where TLS agrees on it, HTTP/2. Clones share their connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Upstream(Client<Connector, Full<Bytes>>);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Unasked {
+    /// There was no connection: nothing can have been sent.
+    pub(crate) is_connect: bool,
+    pub(crate) err: BoxError,
+}
+
+impl Upstream {
+    /// `connect`: the longest that a connection may take, with its TLS.
+    pub(crate) fn new(connect: Duration) -> Self {
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(connect));
+        http.set_keepalive(Some(KEEPALIVE));
+        http.set_keepalive_interval(Some(KEEPALIVE));
+        http.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        http.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+        let connector = Connector { http, tls: Arc::default(), limit: connect };
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_max_idle_per_host(POOL_SIZE)
+            .build(connector);
+        Self(client)
+    }
+
+    /// Sends a call; answers with the head of what the provider says.
+    ///
+    /// # Errors
+    ///
+    /// [`Unasked`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the call, and its connection where that has no other.
+    pub(crate) async fn post(
+        &self,
+        to: &Uri,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Unasked> {
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        headers.entry(USER_AGENT).or_insert(AGENT);
+        // Only HTTP/2 says that it has not touched a call, and we speak it over TLS alone.
+        let mut again = (to.scheme() == Some(&Scheme::HTTPS)).then(|| (headers.clone(), SENT_BACK));
+        loop {
+            let mut request = Request::new(Full::new(body.clone()));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = to.clone();
+            *request.headers_mut() = headers;
+            let err = match self.0.request(request).await {
+                Ok(response) => return Ok(response),
+                Err(err) => err,
+            };
+            match &mut again {
+                Some((same, left)) if *left > 0 && is_sent_back(&err) => {
+                    *left -= 1;
+                    headers = same.clone();
+                }
+                Some(_) | None => {
+                    return Err(Unasked { is_connect: err.is_connect(), err: Box::new(err) });
+                }
+            }
+        }
+    }
+}
+
+/// The next bytes of a body; `None` at its end. What follows the body is left out.
+///
+/// # Errors
+///
+/// The connection was lost, or what came is no HTTP.
+///
+/// # Cancel safety
+///
+/// A future that is dropped loses nothing.
+pub(crate) async fn chunk(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Err(err)) => return Err(err),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+/// Whether the provider says that it has not begun with a call: it closes the connection, or
+/// refuses the one stream.
+fn is_sent_back(err: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(err);
+    while let Some(err) = next {
+        if let Some(err) = err.downcast_ref::<h2::Error>() {
+            let closes = err.is_go_away() && err.reason() == Some(h2::Reason::NO_ERROR);
+            let refuses = err.is_reset() && err.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return err.is_remote() && (closes || refuses);
+        }
+        next = err.source();
+    }
+    false
+}
+
+/// Makes connections, with TLS where the address says so.
+#[derive(Clone, Debug)]
+struct Connector {
+    http: HttpConnector,
+    /// Made when the first address needs it: it holds the machine's certificates.
+    tls: Arc<OnceLock<Result<Arc<rustls::ClientConfig>, String>>>,
+    limit: Duration,
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.http.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let Self { mut http, tls, limit } = self.clone();
+        Box::pin(async move {
+            let connecting = async {
+                if to.scheme() != Some(&Scheme::HTTPS) {
+                    return Ok(MaybeHttpsStream::Http(http.call(to).await?));
+                }
+                let config = tls.get_or_init(trusting).clone().map_err(io::Error::other)?;
+                HttpsConnector::from((http, config)).call(to).await
+            };
+            match tokio::time::timeout(limit, connecting).await {
+                Ok(done) => done,
+                Err(_) => {
+                    let text = format!("no connection after {} s", limit.as_secs_f64());
+                    Err(io::Error::new(io::ErrorKind::TimedOut, text).into())
+                }
+            }
+        })
+    }
+}
+
+/// What a connection with TLS trusts: the machine's certificates.
+fn trusting() -> Result<Arc<rustls::ClientConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = rustls_platform_verifier::Verifier::new(Arc::clone(&provider))
+        .map_err(|err| format!("reading this machine's certificates: {err}"))?;
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .map_err(|err| err.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

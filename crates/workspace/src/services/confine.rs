@@ -1,0 +1,296 @@
+//! Programs of a lease in a sandbox: services, hooks, ready checks, commands of templates.
+//!
+//! What a program may see and reach is decided once (`Confinement`) and kept with it
+//! ([`Confined`]). The sandbox itself is asked for anew at each start (`launch`): by whatever
+//! build of the daemon starts it then, and measured by that one. A program that has a sandbox is
+//! started in it or not at all.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use overmind_core::enclosure::{
+    Enclose, EnclosePlan, Enclosed, MAX_REACHED, Network, may_be_reached,
+};
+use overmind_core::ids::SessionId;
+use overmind_core::process::ProcessUser;
+use overmind_core::room::RoomSandbox;
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+
+/// What puts sandboxes around programs, if there is anything that can.
+pub type Encloses = Option<Arc<dyn Enclose>>;
+
+/// The sandbox of one program.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Confined {
+    pub session: SessionId,
+    pub level: SandboxLevel,
+    pub network: Network,
+    /// All that it may write.
+    pub workspace: PathBuf,
+    pub read: Vec<PathBuf>,
+    /// Of this machine's loopback: let in; and let out. With the mesh for a network.
+    pub ports: Vec<u16>,
+    pub reaches: Vec<u16>,
+}
+
+/// The sandboxes of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct Confinement {
+    pub(crate) session: SessionId,
+    pub(crate) sandbox: RoomSandbox,
+    pub(crate) worktree: PathBuf,
+    /// What the worktree needs of the project's, read-only.
+    pub(crate) borrowed: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// That of a lease; `None`: nothing of it is confined.
+    ///
+    /// # Errors
+    ///
+    /// What the session is called is no id of one.
+    pub(crate) fn of(
+        session: &str,
+        sandbox: Option<&RoomSandbox>,
+        worktree: &Path,
+        borrowed: &[PathBuf],
+    ) -> Result<Option<Self>, String> {
+        let Some(sandbox) = sandbox.filter(|sandbox| sandbox.level != SandboxLevel::None) else {
+            return Ok(None);
+        };
+        let session =
+            session.parse().map_err(|_| format!("`{session}` is not the id of a session"))?;
+        let (worktree, borrowed) = (worktree.to_owned(), borrowed.to_vec());
+        Ok(Some(Self { session, sandbox: sandbox.clone(), worktree, borrowed }))
+    }
+
+    /// For people.
+    pub(crate) fn shown(&self) -> String {
+        let RoomSandbox { level, network, .. } = &self.sandbox;
+        format!(
+            "services and hooks in the sandbox `{}`, network {}",
+            level.as_str(),
+            network.as_str()
+        )
+    }
+
+    fn with(&self, network: Network, ports: Vec<u16>, reaches: Vec<u16>) -> Confined {
+        Confined {
+            session: self.session,
+            level: self.sandbox.level,
+            network,
+            workspace: self.worktree.clone(),
+            read: [self.sandbox.read.as_slice(), &self.borrowed].concat(),
+            ports,
+            reaches,
+        }
+    }
+
+    /// In the network of the run, as far as this may be reached and reaches anything.
+    fn in_network(&self, ports: Vec<u16>, reaches: Vec<u16>) -> Confined {
+        match self.sandbox.network {
+            Network::Host => self.with(Network::Host, Vec::new(), Vec::new()),
+            Network::Mesh | Network::None if ports.is_empty() && reaches.is_empty() => {
+                self.with(Network::None, Vec::new(), Vec::new())
+            }
+            Network::Mesh | Network::None => self.with(Network::Mesh, ports, reaches),
+        }
+    }
+
+    /// What runs before the session's command has ever run, while the worktree is as the project
+    /// has it: with the host's network, for packages come from there.
+    pub(crate) fn before(&self) -> Confined {
+        self.with(Network::Host, Vec::new(), Vec::new())
+    }
+
+    /// A service: let in at its `own` ports, and let out to the room's others.
+    pub(crate) fn service(&self, own: &[u16], room: &[u16]) -> Confined {
+        let others = room.iter().filter(|port| !own.contains(port)).copied().collect();
+        self.in_network(own.to_vec(), self.let_out(others))
+    }
+
+    /// What looks whether a service with these ports is ready. It reaches them whatever the network.
+    pub(crate) fn look(&self, own: &[u16], room: &[u16]) -> Confined {
+        let others = room.iter().filter(|port| !own.contains(port)).copied().collect();
+        let all = own.iter().copied().chain(self.let_out(others));
+        let reaches = all.filter(|port| may_be_reached(*port)).take(MAX_REACHED).collect();
+        self.in_network(Vec::new(), reaches)
+    }
+
+    /// A hook behind the session's command.
+    pub(crate) fn after(&self, room: &[u16]) -> Confined {
+        self.in_network(Vec::new(), self.let_out(room.to_vec()))
+    }
+
+    fn let_out(&self, ports: Vec<u16>) -> Vec<u16> {
+        match self.sandbox.network {
+            Network::Mesh => ports,
+            Network::Host | Network::None => Vec::new(),
+        }
+    }
+}
+
+/// What is started, and as what.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) cwd: PathBuf,
+    pub(crate) user: Option<ProcessUser>,
+    /// It stands for the program, which runs below it.
+    pub(crate) enclosed: bool,
+}
+
+impl Launch {
+    pub(crate) fn bare(argv: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
+        let (argv, env, cwd) = (argv.to_vec(), env.clone(), cwd.to_owned());
+        Self { argv, env, cwd, user: None, enclosed: false }
+    }
+}
+
+/// What is started in place of `bare`, if it is confined; inside `group`, the directory of a control
+/// group, if there is one. What is not confined joins it in another way.
+///
+/// # Errors
+///
+/// Why there is no such sandbox, and what to do. Then nothing may be started.
+pub(crate) async fn launch(
+    encloses: &Encloses,
+    confined: Option<&Confined>,
+    bare: Launch,
+    group: Option<&Path>,
+) -> Result<Launch, String> {
+    let Some(confined) = confined else { return Ok(bare) };
+    let Some(encloses) = encloses else {
+        return Err("this daemon puts no sandbox around programs of a session".to_owned());
+    };
+    let plan = EnclosePlan {
+        session: confined.session,
+        level: confined.level,
+        argv: bare.argv,
+        env: bare.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        workspace: confined.workspace.clone(),
+        cwd: bare.cwd,
+        terminal: false,
+        read: confined.read.clone(),
+        write: Vec::new(),
+        network: confined.network,
+        ports: confined.ports.clone(),
+        reaches: confined.reaches.clone(),
+        server: false,
+        detached: true,
+        group: group.map(Path::to_owned),
+    };
+    let Enclosed { argv, cwd, needs, tells, user, attested } =
+        encloses.enclose(plan).await.map_err(|err| told(&err))?;
+    tracing::debug!(
+        session = %confined.session, config = %attested.attestation.config, "a program is enclosed"
+    );
+    let mut env = bare.env;
+    let inside = |path: &str| Path::new(path).starts_with(&confined.workspace);
+    // That of the room lies outside; inside, `/tmp` is its own.
+    if env.get("TMPDIR").is_some_and(|path| !inside(path)) {
+        env.remove("TMPDIR");
+    }
+    // What the project puts into its worktree, it means.
+    let tells = tells
+        .into_iter()
+        .filter(|(name, _)| name != "HOME" || !env.get(name).is_some_and(|path| inside(path)));
+    let tells: Vec<(String, String)> = tells.collect();
+    env.extend(tells.into_iter().chain(needs));
+    Ok(Launch { argv, env, cwd, user, enclosed: true })
+}
+
+/// A refusal with what to do about it.
+fn told(refused: &SandboxError) -> String {
+    match refused {
+        SandboxError::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
+            format!("{message}; to do: {remedy}")
+        }
+        SandboxError::Unavailable { .. }
+        | SandboxError::BadConfig { .. }
+        | SandboxError::Failed { .. } => refused.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(network: Network) -> Confinement {
+        let read = vec!["/opt/node".into()];
+        let sandbox = RoomSandbox { level: SandboxLevel::Namespace, network, read };
+        let id = SessionId::from_u128(7).to_string();
+        let borrowed = ["/srv/objects".into()];
+        let found = Confinement::of(&id, Some(&sandbox), Path::new("/tree"), &borrowed);
+        found.unwrap().unwrap()
+    }
+
+    fn seen(confined: Confined) -> (Network, Vec<u16>, Vec<u16>) {
+        assert_eq!(confined.read, [Path::new("/opt/node"), Path::new("/srv/objects")]);
+        assert_eq!(
+            (confined.workspace.as_path(), confined.level),
+            (Path::new("/tree"), SandboxLevel::Namespace,)
+        );
+        (confined.network, confined.ports, confined.reaches)
+    }
+
+    #[test]
+    fn with_the_mesh_a_program_reaches_the_room_and_a_service_is_let_in_at_its_own_ports() {
+        let mesh = of(Network::Mesh);
+        let room = [1001, 1002, 1003];
+        assert_eq!(
+            seen(mesh.service(&[1002], &room)),
+            (Network::Mesh, vec![1002], vec![1001, 1003],)
+        );
+        let own_first = vec![1002, 1001, 1003];
+        assert_eq!(seen(mesh.look(&[1002], &room)), (Network::Mesh, vec![], own_first));
+        let many: Vec<u16> = (2000..2040).collect();
+        let (_, _, reaches) = seen(mesh.look(&[1002, 80], &many));
+        assert_eq!((reaches.len(), reaches[0], reaches[1]), (MAX_REACHED, 1002, 2000));
+        assert_eq!(seen(mesh.after(&room)), (Network::Mesh, vec![], room.to_vec()));
+        // With nothing to carry there is nothing.
+        assert_eq!(seen(mesh.service(&[], &[])), (Network::None, vec![], vec![]));
+        assert_eq!(seen(mesh.after(&[])), (Network::None, vec![], vec![]));
+    }
+
+    #[test]
+    fn without_a_network_a_service_is_let_in_and_nothing_is_let_out() {
+        let none = of(Network::None);
+        let room = [1001, 1002];
+        assert_eq!(seen(none.service(&[1002], &room)), (Network::Mesh, vec![1002], vec![]));
+        assert_eq!(seen(none.look(&[1002], &room)), (Network::Mesh, vec![], vec![1002]));
+        assert_eq!(seen(none.after(&room)), (Network::None, vec![], vec![]));
+    }
+
+    #[test]
+    fn the_hosts_network_is_had_where_the_run_has_it_and_before_the_run() {
+        for network in [Network::Host, Network::Mesh, Network::None] {
+            assert_eq!(seen(of(network).before()), (Network::Host, vec![], vec![]));
+        }
+        let host = of(Network::Host);
+        let shared = (Network::Host, vec![], vec![]);
+        assert_eq!(seen(host.service(&[1], &[1, 2])), shared);
+        assert_eq!(seen(host.look(&[1], &[1, 2])), shared);
+        assert_eq!(seen(host.after(&[1, 2])), shared);
+    }
+
+    #[test]
+    fn without_a_level_nothing_is_confined_and_without_an_id_nothing_is_made() {
+        let none = RoomSandbox::default();
+        let tree = Path::new("/tree");
+        assert!(Confinement::of("s1", Some(&none), tree, &[]).unwrap().is_none());
+        assert!(Confinement::of("s1", None, tree, &[]).unwrap().is_none());
+        let some = RoomSandbox { level: SandboxLevel::Namespace, ..none };
+        assert!(Confinement::of("s1", Some(&some), tree, &[]).unwrap_err().contains("`s1`"));
+    }
+
+    #[tokio::test]
+    async fn what_is_confined_is_not_started_where_nothing_confines() {
+        let bare = Launch::bare(&["true".to_owned()], &BTreeMap::new(), Path::new("/"));
+        let confined = of(Network::None).after(&[]);
+        assert!(launch(&None, Some(&confined), bare.clone(), None).await.is_err());
+        assert!(!launch(&None, None, bare, None).await.unwrap().enclosed);
+    }
+}

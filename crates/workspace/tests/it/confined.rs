@@ -1,0 +1,293 @@
+//! That nothing of a lease that has a sandbox is started without one. What a sandbox gives is told
+//! elsewhere: here it is a mark that stands for one, or a refusal.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use overmind_core::Fut;
+use overmind_core::attest::{Attestation, Attested};
+use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
+use overmind_core::ids::SessionId;
+use overmind_core::room::RoomSandbox;
+use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::time::Timestamp;
+use overmind_testkit::ports::WallClock;
+use overmind_workspace::lease::{Lease, LeaseRequest, Quiet, Resumed, TreeEnd, Workspace};
+use overmind_workspace::services::runner::{OwnProcesses, ProcessState};
+
+use crate::support::{Bench, chain, until};
+
+/// Marks what it is asked for, in a variable that the program can tell, or refuses.
+#[derive(Debug, Default)]
+struct Marks {
+    asked: Mutex<Vec<EnclosePlan>>,
+    ended: Mutex<Vec<SessionId>>,
+    refuses: AtomicBool,
+}
+
+impl Marks {
+    /// Plans of programs whose words contain this.
+    fn asked(&self, word: &str) -> Vec<EnclosePlan> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|plan| plan.argv.join(" ").contains(word)).cloned().collect()
+    }
+
+    fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+}
+
+impl Enclose for Marks {
+    fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>> {
+        self.asked.lock().unwrap().push(plan.clone());
+        let refused = self.refuses.load(Ordering::SeqCst);
+        Box::pin(async move {
+            if refused {
+                let message = "no sandbox today".to_owned();
+                return Err(SandboxError::Failed { level: "namespace", message });
+            }
+            let attestation = Attestation {
+                version: Attestation::VERSION,
+                driver: "marks".to_owned(),
+                asked: plan.level,
+                achieved: plan.level,
+                at: Timestamp::from_micros(1),
+                took_us: 1,
+                kernel: String::new(),
+                boot: String::new(),
+                config: String::new(),
+                checks: Vec::new(),
+                bounds: Vec::new(),
+            };
+            let attested = Arc::new(Attested::new(attestation, None));
+            let needs = vec![("ENCLOSED".to_owned(), "yes".to_owned())];
+            let tells = vec![("HOME".to_owned(), "/home/inside".to_owned())];
+            Ok(Enclosed { argv: plan.argv, cwd: plan.cwd, needs, tells, user: None, attested })
+        })
+    }
+
+    fn ended(&self, session: SessionId) -> Fut<'_, ()> {
+        self.ended.lock().unwrap().push(session);
+        Box::pin(async {})
+    }
+
+    fn keep(&self, _: Vec<SessionId>) -> Fut<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+fn open(bench: &Bench, marks: &Arc<Marks>) -> Workspace {
+    let mut options = bench.options();
+    let encloses = Some(Arc::clone(marks) as Arc<dyn Enclose>);
+    options.runner = Arc::new(OwnProcesses::new(Arc::new(WallClock)).enclosed_by(encloses.clone()));
+    options.encloses = encloses;
+    Workspace::open(options).unwrap()
+}
+
+fn session() -> SessionId {
+    SessionId::from_u128(0xabc)
+}
+
+fn request(bench: &Bench, level: SandboxLevel) -> LeaseRequest {
+    let request = bench.request_with(&session().to_string(), APP, FILES);
+    let read = vec!["/opt/tools".into()];
+    let sandbox = Some(RoomSandbox { level, network: Network::Mesh, read });
+    LeaseRequest { sandbox, ..request }
+}
+
+/// Everything that a lease starts, each of which notes what it is and whether it was enclosed.
+const APP: &str = "
+  names: [PORT]
+services:
+  file:
+    strategy: database
+    engine: sqlite
+    file: own.sqlite3
+    template: {files: [note.sh], command: sh note.sh template}
+  back: {strategy: process, command: sh note.sh back; exec sleep 600, ports: [http], ready: started}
+  web:
+    strategy: process
+    command: sh note.sh web; while [ ! -e die ]; do sleep 0.02; done; rm die; exit 1
+    ports: [http]
+    depends_on: [back]
+    restart: {policy: always, backoff: 5ms, max: 9}
+    ready: {command: sh note.sh ready}
+setup: [sh note.sh setup]
+teardown: [{command: sh note.sh teardown; cp noted \"$OVERMIND_PROJECT\"/noted, on_failure: warn}]
+";
+
+const FILES: &[(&str, &str)] =
+    &[("note.sh", "echo \"$1 ${ENCLOSED:-no} $HOME ${TMPDIR:-none}\" >> noted\n")];
+
+/// How often each noted something, enclosed or not.
+fn noted(path: &Path) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
+        *found.entry(line.to_owned()).or_default() += 1;
+    }
+    found
+}
+
+fn marked(which: &str) -> String {
+    format!("{which} yes /home/inside none")
+}
+
+async fn built(bench: &Bench, workspace: &Workspace) -> Lease {
+    let request = request(bench, SandboxLevel::Namespace);
+    workspace.build(request, &bench.told).await.unwrap_or_else(|err| panic!("{}", chain(&err)))
+}
+
+#[tokio::test]
+async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of_the_daemon() {
+    let bench = Bench::new();
+    let marks = Arc::new(Marks::default());
+    let workspace = open(&bench, &marks);
+    let lease = built(&bench, &workspace).await;
+    let file = lease.worktree.join("noted");
+    let said = "step services and hooks in the sandbox `namespace`, network mesh";
+    assert!(bench.told.lines().iter().any(|line| line == said), "{:?}", bench.told.lines());
+    let all = noted(&file);
+    for which in ["template", "setup", "back", "web", "ready"] {
+        assert!(all.contains_key(&marked(which)), "{which}: {all:?}");
+    }
+    assert!(all.keys().all(|line| line.contains(" yes ")), "{all:?}");
+    let (back, web) = (lease.ports["back/http"], lease.ports["web/http"]);
+    let one = |word: &str| marks.asked(word).pop().unwrap_or_else(|| panic!("nobody asked {word}"));
+    for (word, network, ports, reaches) in [
+        ("note.sh template", Network::Host, vec![], vec![]),
+        ("note.sh setup", Network::Host, vec![], vec![]),
+        ("note.sh back", Network::Mesh, vec![back], vec![web]),
+        ("note.sh web", Network::Mesh, vec![web], vec![back]),
+        ("note.sh ready", Network::Mesh, vec![], vec![web, back]),
+    ] {
+        let plan = one(word);
+        assert_eq!(
+            (plan.network, &plan.ports, &plan.reaches),
+            (network, &ports, &reaches),
+            "{word}"
+        );
+        assert_eq!((plan.session, plan.level), (session(), SandboxLevel::Namespace));
+        assert_eq!((&plan.workspace, plan.server, plan.detached), (&lease.worktree, false, true));
+        assert_eq!((plan.read, plan.write), (vec!["/opt/tools".into()], vec![]), "{word}");
+    }
+
+    // Started again by this daemon.
+    let die = || std::fs::write(lease.worktree.join("die"), "").unwrap();
+    die();
+    until("it is started again", || noted(&file).get(&marked("web")) == Some(&2)).await;
+    // And by the next one: it ended while nobody was there.
+    drop(workspace);
+    die();
+    until("it ended", || !lease.worktree.join("die").exists()).await;
+    let workspace = open(&bench, &marks);
+    let resumed = workspace.resume(&Quiet).await;
+    let [Resumed::Kept { warnings, .. }] = resumed.as_slice() else { panic!("{resumed:?}") };
+    assert_eq!(warnings, &[""; 0]);
+    until("it is started by the next daemon", || noted(&file)[&marked("web")] == 3).await;
+    die();
+    until("and again by that one", || noted(&file)[&marked("web")] == 4).await;
+    assert_eq!(marks.asked("note.sh web").len(), 4, "asked for anew at each start");
+
+    let report = workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
+    assert_eq!((report.warnings, report.leaks), (vec![], vec![]));
+    let all = noted(&bench.path("project").join("noted"));
+    assert_eq!(all[&marked("teardown")], 1);
+    assert!(all.keys().all(|line| line.contains(" yes ")), "{all:?}");
+    let last = one("note.sh teardown");
+    assert_eq!(last.network, Network::Mesh);
+    assert_eq!(last.reaches, [back.min(web), back.max(web)]);
+    assert_eq!(*marks.ended.lock().unwrap(), [session()], "its home goes");
+    std::fs::remove_file(bench.path("project").join("noted")).unwrap();
+    bench.assert_nothing_left(&workspace).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_enclosed_is_not_started_whenever_it_would_be() {
+    let bench = Bench::new();
+    let marks = Arc::new(Marks::default());
+    let workspace = open(&bench, &marks);
+    // Not at all: nothing has run, and all of it is undone.
+    marks.refuse(true);
+    let request = || request(&bench, SandboxLevel::Namespace);
+    let err = workspace.build(request(), &bench.told).await.unwrap_err();
+    assert!(chain(&err).contains("is not started: ") && chain(&err).contains("no sandbox today"));
+    // Where there is nothing to ask, it is the same.
+    let without = bench.workspace();
+    let err = without.build(request(), &bench.told).await.unwrap_err();
+    assert!(chain(&err).contains("puts no sandbox around"), "{}", chain(&err));
+    bench.assert_nothing_left(&workspace).await;
+    marks.refuse(false);
+    let lease = built(&bench, &workspace).await;
+    let file = lease.worktree.join("noted");
+
+    // Not again.
+    marks.refuse(true);
+    std::fs::write(lease.worktree.join("die"), "").unwrap();
+    let ended = || match workspace.process_state(&lease.session, "web") {
+        ProcessState::Ended { status } => Some(status),
+        ProcessState::Running { .. } | ProcessState::Restarting { .. } | ProcessState::Unknown => {
+            None
+        }
+    };
+    until("it stays ended", || ended().is_some()).await;
+    assert!(ended().unwrap().contains("no sandbox today"));
+    assert_eq!(noted(&file)[&marked("web")], 1);
+    // Not by the next daemon either, which takes up what still runs.
+    drop(workspace);
+    let workspace = open(&bench, &marks);
+    let resumed = workspace.resume(&Quiet).await;
+    let [Resumed::Kept { warnings, .. }] = resumed.as_slice() else { panic!("{resumed:?}") };
+    let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(warning.contains("no sandbox today"), "{warning}");
+    assert_eq!(noted(&file)[&marked("web")], 1);
+    let state = workspace.process_state(&lease.session, "back");
+    assert!(matches!(state, ProcessState::Running { .. }), "{state:?}");
+    // And no hook.
+    let report = workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
+    let [warning] = report.warnings.as_slice() else { panic!("{report:?}") };
+    assert!(warning.contains("is not started: ") && warning.contains("no sandbox today"));
+    assert!(!bench.path("project").join("noted").exists());
+    bench.assert_nothing_left(&workspace).await;
+}
+
+#[tokio::test]
+async fn at_the_level_none_nobody_is_asked() {
+    let bench = Bench::new();
+    let marks = Arc::new(Marks::default());
+    let workspace = open(&bench, &marks);
+    let request = request(&bench, SandboxLevel::None);
+    let lease = workspace.build(request, &bench.told).await.unwrap();
+    let all = noted(&lease.worktree.join("noted"));
+    assert!(all.len() >= 5 && all.keys().all(|line| line.contains(" no ")), "{all:?}");
+    workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
+    assert!(marks.asked("").is_empty());
+    std::fs::remove_file(bench.path("project").join("noted")).unwrap();
+    bench.assert_nothing_left(&workspace).await;
+}
+
+#[tokio::test]
+async fn a_link_that_a_session_put_in_place_of_a_directory_is_not_followed_when_it_ends() {
+    let bench = Bench::new();
+    let workspace = bench.workspace();
+    let text = "services:\n  file: {strategy: database, engine: sqlite, file: storage/own.sqlite3}\n\
+                env_file: storage/env\n";
+    let lease = workspace.build(bench.request("s1", text), &bench.told).await.unwrap();
+    let (storage, other) = (lease.worktree.join("storage"), bench.path("project"));
+    let names = ["own.sqlite3", "own.sqlite3-wal", "env"];
+    for name in names {
+        // The file of variables would be known for ours by its text.
+        let text = std::fs::read(storage.join(name)).unwrap_or_default();
+        std::fs::write(other.join(name), text).unwrap();
+    }
+    std::fs::remove_dir_all(&storage).unwrap();
+    std::os::unix::fs::symlink(&other, &storage).unwrap();
+    let report = workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap();
+    assert_eq!(report.leaks, []);
+    for name in names {
+        assert!(other.join(name).exists(), "{name} is somebody else's");
+        std::fs::remove_file(other.join(name)).unwrap();
+    }
+    bench.assert_nothing_left(&workspace).await;
+}
