@@ -102,6 +102,20 @@ impl Cradle {
 }
 
 impl Inner {
+    /// Whether some are missing.
+    fn wants(&self) -> bool {
+        !self.closed && self.waiting.len() + self.making < AHEAD
+    }
+
+    /// Has it wait; gives it back where none is wanted, to be removed when nobody holds the lock.
+    fn put(&mut self, cradle: Cradle) -> Option<Cradle> {
+        if !self.wants() {
+            return Some(cradle);
+        }
+        self.waiting.push(cradle);
+        None
+    }
+
     /// One whose keeper waits. Those on the way there whose keepers have gone are dropped.
     fn take_ready(&mut self) -> Option<Cradle> {
         let mut at = 0;
@@ -128,24 +142,17 @@ impl Cradles {
         let Some(old) = &cradle.dir.0 else { return None };
         if rustix::fs::renameat_with(CWD, old, CWD, dir, RenameFlags::NOREPLACE).is_err() {
             // It is not for this session, but it is for another one.
-            self.put(cradle);
+            let over = self.lock().put(cradle);
+            drop(over);
             return None;
         }
         cradle.dir.0 = None;
         Some(cradle.stream)
     }
 
-    fn put(&self, cradle: Cradle) {
-        let mut inner = self.lock();
-        if !inner.closed {
-            inner.waiting.push(cradle);
-        }
-    }
-
     /// Whether some are missing.
     pub(crate) fn wants(&self) -> bool {
-        let inner = self.lock();
-        !inner.closed && inner.waiting.len() + inner.making < AHEAD
+        self.lock().wants()
     }
 
     /// Makes those that are missing. Blocking.
@@ -154,16 +161,23 @@ impl Cradles {
             {
                 let mut inner = self.lock();
                 inner.waiting.retain(|one| one.is_ready() != Some(false));
-                if inner.closed || inner.waiting.len() + inner.making >= AHEAD {
+                if !inner.wants() {
                     return;
                 }
                 inner.making += 1;
             }
             let made = Cradle::make(root, nursery);
-            self.lock().making -= 1;
+            let mut inner = self.lock();
+            // In one step with what is put: another one who fills would make one too many.
+            inner.making -= 1;
             match made {
-                Ok(cradle) => self.put(cradle),
+                Ok(cradle) => {
+                    let over = inner.put(cradle);
+                    drop(inner);
+                    drop(over);
+                }
                 Err(err) => {
+                    drop(inner);
                     // Whoever is started next does it all at once, and says what is wrong.
                     tracing::debug!(error = %err, "nothing can be made ahead");
                     return;
