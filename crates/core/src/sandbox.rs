@@ -155,6 +155,20 @@ pub enum SandboxError {
     Failed { level: &'static str, message: String },
 }
 
+impl SandboxError {
+    /// What is wrong, with what to do about it where that is known.
+    pub fn with_remedy(&self) -> String {
+        match self {
+            Self::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
+                format!("{message}; to do: {remedy}")
+            }
+            Self::Unavailable { .. } | Self::BadConfig { .. } | Self::Failed { .. } => {
+                self.to_string()
+            }
+        }
+    }
+}
+
 /// Which of a command's output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputStream {

@@ -339,7 +339,7 @@ impl Lives {
                     };
                     match self.enclosed(assignment, &launch, spec, say).await {
                         Ok(spec) => self.start(effect, spec).await,
-                        Err(refused) => return lost(told(&refused)),
+                        Err(refused) => return lost(refused.with_remedy()),
                     }
                 }
             },
@@ -767,17 +767,5 @@ impl Lives {
             Ok(()) | Err(ProcessError::NotAlive(_)) => {}
             Err(err) => tracing::warn!(life = %key, error = %err, "an end is not acknowledged"),
         }
-    }
-}
-
-/// A refusal with what to do about it.
-fn told(refused: &SandboxError) -> String {
-    match refused {
-        SandboxError::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
-            format!("{message}; to do: {remedy}")
-        }
-        SandboxError::Unavailable { .. }
-        | SandboxError::BadConfig { .. }
-        | SandboxError::Failed { .. } => refused.to_string(),
     }
 }

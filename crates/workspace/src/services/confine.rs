@@ -15,7 +15,7 @@ use overmind_core::enclosure::{
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
 use overmind_core::room::RoomSandbox;
-use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::sandbox::SandboxLevel;
 
 /// What puts sandboxes around programs, if there is anything that can.
 pub type Encloses = Option<Arc<dyn Enclose>>;
@@ -183,7 +183,7 @@ pub(crate) async fn launch(
         group: group.map(Path::to_owned),
     };
     let Enclosed { argv, cwd, needs, tells, user, attested } =
-        encloses.enclose(plan).await.map_err(|err| told(&err))?;
+        encloses.enclose(plan).await.map_err(|err| err.with_remedy())?;
     tracing::debug!(
         session = %confined.session, config = %attested.attestation.config, "a program is enclosed"
     );
@@ -200,18 +200,6 @@ pub(crate) async fn launch(
     let tells: Vec<(String, String)> = tells.collect();
     env.extend(tells.into_iter().chain(needs));
     Ok(Launch { argv, env, cwd, user, enclosed: true })
-}
-
-/// A refusal with what to do about it.
-fn told(refused: &SandboxError) -> String {
-    match refused {
-        SandboxError::Unavailable { message, remedy, .. } if !remedy.is_empty() => {
-            format!("{message}; to do: {remedy}")
-        }
-        SandboxError::Unavailable { .. }
-        | SandboxError::BadConfig { .. }
-        | SandboxError::Failed { .. } => refused.to_string(),
-    }
 }
 
 #[cfg(test)]
