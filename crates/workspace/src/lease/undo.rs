@@ -516,8 +516,39 @@ pub(crate) fn remove_temp(path: &Path, mark: &str) -> io::Result<()> {
         return Err(io::Error::other("it is not a directory of ours"));
     }
     match std::fs::read_to_string(path.join(TEMP_MARK)) {
-        Ok(read) if read == mark => std::fs::remove_dir_all(path),
-        Ok(_) => Err(io::Error::other("it is another session's")),
-        Err(_) => std::fs::remove_dir(path),
+        Ok(read) if read == mark => gone(empty(path))?,
+        Ok(_) => return Err(io::Error::other("it is another session's")),
+        Err(_) => {}
+    }
+    gone(std::fs::remove_dir(path))
+}
+
+/// Removes all that lies in it, the mark last: whoever is cut off in between leaves what can be gone
+/// on with. That one may still be at work when the next begins.
+fn empty(dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == TEMP_MARK {
+            continue;
+        }
+        let (path, kind) = (entry.path(), gone_or(entry.file_type())?);
+        match kind {
+            None => {}
+            Some(kind) if kind.is_dir() => gone(std::fs::remove_dir_all(path))?,
+            Some(_) => gone(std::fs::remove_file(path))?,
+        }
+    }
+    gone(std::fs::remove_file(dir.join(TEMP_MARK)))
+}
+
+/// That what was to be removed is not there any more is no error.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    gone_or(removed).map(drop)
+}
+
+fn gone_or<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }

@@ -259,8 +259,10 @@ async fn at_the_level_none_nobody_is_asked() {
     let workspace = open(&bench, &marks);
     let request = request(&bench, SandboxLevel::None);
     let lease = workspace.build(request, &bench.told).await.unwrap();
-    let all = noted(&lease.worktree.join("noted"));
-    assert!(all.len() >= 5 && all.keys().all(|line| line.contains(" no ")), "{all:?}");
+    let file = lease.worktree.join("noted");
+    until("each has said what it sees", || noted(&file).len() >= 5).await;
+    let all = noted(&file);
+    assert!(all.keys().all(|line| line.contains(" no ")), "{all:?}");
     workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
     assert!(marks.asked("").is_empty());
     std::fs::remove_file(bench.path("project").join("noted")).unwrap();
