@@ -371,16 +371,29 @@ fn needs_claude_code_and_llama_for_an_answer_of_a_real_model_by_another_api() {
     meshed.home.start(&["--listen", "none"], &env);
     // No more than the small model can read.
     let argv = ["--tools", "", "--system-prompt", "You answer in one short sentence."];
-    let env = [QUIET, "CLAUDE_CODE_MAX_OUTPUT_TOKENS=64"];
+    let bound = "CLAUDE_CODE_MAX_OUTPUT_TOKENS=512";
+    // Else its prompt begins with words about bills, and the model goes on about them.
+    let env = [QUIET, bound, "CLAUDE_CODE_ATTRIBUTION_HEADER=0"];
     let more = json!({"argv": argv, "model": "small", "env": env, "gateway": true});
     meshed.agent("claude", &bin, &more);
-    meshed.home.run(&["run", "--name", "real", "boxed", "Say hello."]).ok();
-    meshed.wait("real");
-    let answer = meshed.named("real")["final_answer"].as_str().unwrap().to_owned();
+    // A model of this size draws its words by lot, and at times finds no end: it says so, and is asked again.
+    let asked = ["real-1", "real-2", "real-3", "real-4", "real-5"];
+    let answered = asked.into_iter().find(|name| {
+        meshed.home.run(&["run", "--name", name, "boxed", "Say hello."]).ok();
+        let ended = meshed.home.run(&["wait", name]).code == 0;
+        assert!(
+            ended || meshed.log(name).contains("exceeded the 512 output token"),
+            "{}",
+            meshed.log(name)
+        );
+        ended
+    });
+    let answered = answered.expect("one of five answers ends");
+    let answer = meshed.named(answered)["final_answer"].as_str().unwrap().to_owned();
     assert!(answer.trim().len() > 1, "{answer:?}");
     assert_eq!(meshed.upstream.requests().len(), 0);
     let calls = until("its calls are told", || {
-        Some(meshed.settled("real")).filter(|calls| !calls.is_empty())
+        Some(meshed.settled(answered)).filter(|calls| !calls.is_empty())
     });
     for call in calls {
         assert!(call["usage"]["output_tokens"].as_u64().unwrap() > 0, "{call}");
