@@ -1,8 +1,13 @@
 //! Columns without borders, for people.
 
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table as Grid};
+use std::borrow::Cow;
+
+use unicode_width::UnicodeWidthStr as _;
 
 use super::clean;
+
+/// Blanks between two columns.
+const GAP: usize = 2;
 
 /// What a cell's colour means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,39 +49,36 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines, without trailing blanks.
+    /// The lines, without trailing blanks: a column is as wide as its widest cell, two blanks stand
+    /// between it and the next.
     pub fn render(&self, colour: bool) -> String {
-        let mut grid = Grid::new();
-        grid.load_style(comfy_table::presets::NOTHING);
-        grid.set_content_arrangement(ContentArrangement::Disabled);
-        if colour {
-            grid.enforce_styling();
-        } else {
-            grid.force_no_tty();
-        }
-        grid.set_header(self.header.iter().map(|name| Cell::new(*name).fg(Color::DarkGrey)));
-        for row in &self.rows {
-            grid.add_row(row.iter().map(|(text, tone)| {
-                let cell = Cell::new(clean::line(text));
-                match tone {
-                    Tone::Plain => cell,
-                    Tone::Good => cell.fg(Color::Green),
-                    Tone::Bad => cell.fg(Color::Red),
-                    Tone::Waits => cell.fg(Color::Yellow),
-                    Tone::Busy => cell.fg(Color::Cyan),
-                    Tone::Dim => cell.fg(Color::DarkGrey),
-                }
-            }));
-        }
-        for (n, column) in grid.column_iter_mut().enumerate() {
-            column.set_padding((0, 2));
-            if self.right.contains(&n) {
-                column.set_cell_alignment(CellAlignment::Right);
+        let header = self.header.iter().map(|name| (Cow::Borrowed(*name), Tone::Dim)).collect();
+        let rows = self.rows.iter().map(|row| {
+            row.iter().map(|(text, tone)| (clean::line(text.trim_end()), *tone)).collect::<Vec<_>>()
+        });
+        let lines: Vec<Vec<_>> = std::iter::once(header).chain(rows).collect();
+        let mut widths = vec![0; self.header.len()];
+        for line in &lines {
+            for (widest, (text, _)) in widths.iter_mut().zip(line) {
+                *widest = text.width().max(*widest);
             }
         }
-        let mut text = String::new();
-        for line in grid.lines() {
-            text.push_str(line.trim_end());
+        let mut text = String::with_capacity(lines.len() * (widths.iter().sum::<usize>() + 32));
+        for line in &lines {
+            // Blanks are owed until something follows them.
+            let mut owed = 0;
+            for (n, (cell, tone)) in line.iter().enumerate() {
+                let lacking = widths[n].saturating_sub(cell.width());
+                let (before, after) =
+                    if self.right.contains(&n) { (lacking, 0) } else { (0, lacking) };
+                owed += before;
+                if !cell.is_empty() {
+                    text.extend(std::iter::repeat_n(' ', owed));
+                    text.push_str(&super::paint(cell, *tone, colour));
+                    owed = 0;
+                }
+                owed += after + GAP;
+            }
             text.push('\n');
         }
         text
@@ -102,6 +104,31 @@ mod tests {
         ]);
         let wanted = "ID    STEPS  TASK\na         7  x\\u{1b}[2J⏎y\nbbbb     12  z\n";
         assert_eq!(table.render(false), wanted);
-        assert!(table.render(true).contains("\x1b[38;5;10m"), "{:?}", table.render(true));
+        let painted = table.render(true);
+        assert!(painted.contains("\n\x1b[32ma\x1b[0m         7  x"), "{painted:?}");
+    }
+
+    #[test]
+    fn columns_are_counted_as_a_terminal_shows_them_and_lines_end_without_blanks() {
+        let mut table = Table::new(&["NAME", "N", "LAST"]).right("N");
+        table.row(vec![
+            ("獺".into(), Tone::Plain),
+            ("1".into(), Tone::Plain),
+            (String::new(), Tone::Dim),
+        ]);
+        table.row(vec![
+            ("e\u{301}".into(), Tone::Plain),
+            (String::new(), Tone::Plain),
+            ("x ".into(), Tone::Plain),
+        ]);
+        table.row(vec![
+            (String::new(), Tone::Plain),
+            ("23".into(), Tone::Plain),
+            ("y".into(), Tone::Plain),
+        ]);
+        assert_eq!(
+            table.render(false),
+            "NAME   N  LAST\n獺     1\ne\u{301}         x\n      23  y\n"
+        );
     }
 }
