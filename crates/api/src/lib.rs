@@ -75,11 +75,13 @@ pub use mesh::{
     Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
 };
 pub use problem::{FieldError, Problem, ProblemKind};
-pub use query::{CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery};
+pub use query::{
+    AttestationQuery, CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery,
+};
 pub use raw::RawJson;
 pub use room::{
-    Leak, Leaks, Room, RoomAction, RoomDecision, RoomDone, RoomDoneResult, RoomEnd, RoomPhase,
-    RoomWhen, RoomWish, RoomWork,
+    Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone, RoomDoneResult, RoomEnd,
+    RoomPhase, RoomWhen, RoomWish, RoomWork,
 };
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,

@@ -53,6 +53,16 @@ pub struct CancelQuery {
     pub cascade: Option<bool>,
 }
 
+/// Of `GET /api/runs/{id}/attestation`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct AttestationQuery {
+    /// A program of the run's room, as `room.attested` names it (`service db`); not given: the run's
+    /// own commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+}
+
 /// Of `GET /api/memory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]

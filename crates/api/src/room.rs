@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::FieldError;
-use crate::{Run, SandboxLevel};
+use crate::{Attestation, Run, SandboxLevel};
 
 /// Whether a run gets a room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -168,6 +168,21 @@ pub struct Room {
     pub leaks: Vec<Leak>,
     /// The last decision over its work.
     pub done: Option<RoomDecision>,
+    /// What the sandboxes of its services, hooks and ready checks were measured to give when each
+    /// last began; empty where they run in none.
+    #[serde(default)]
+    pub attested: Vec<RoomAttested>,
+}
+
+/// A program of a room, and what its sandbox was measured to give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RoomAttested {
+    /// What it is: `service db`, `ready check of db`, `template of db`, `setup: npm ci`.
+    #[schema(example = "service db")]
+    pub of: String,
+    /// What gave the sandbox, with its network.
+    pub driver: String,
+    pub attestation: Attestation,
 }
 
 fn text(path: std::path::PathBuf) -> String {
@@ -176,7 +191,7 @@ fn text(path: std::path::PathBuf) -> String {
 
 impl From<stay::RoomRow> for Room {
     fn from(row: stay::RoomRow) -> Self {
-        let stay::RoomRow { phase, made, closed, error, done } = row;
+        let stay::RoomRow { phase, made, closed, error, done, attested } = row;
         let had = made.is_some();
         let made = made.unwrap_or_default();
         let closed = closed.unwrap_or_default();
@@ -198,7 +213,15 @@ impl From<stay::RoomRow> for Room {
             warnings,
             leaks: closed.leaks.into_iter().map(Into::into).collect(),
             done: done.map(Into::into),
+            attested: attested.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl From<stay::RoomAttested> for RoomAttested {
+    fn from(one: stay::RoomAttested) -> Self {
+        let stay::RoomAttested { of, driver, attestation } = one;
+        Self { of, driver, attestation: attestation.into() }
     }
 }
 

@@ -275,9 +275,14 @@ impl Client {
         self.post(path.as_str(), answer).await
     }
 
-    /// What the sandbox of the run's commands was measured to give.
-    pub async fn run_attestation(&self, run: &str) -> Result<AttestationRecord, ClientError> {
-        self.get(run_path(run)?.then("/attestation").as_str()).await
+    /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
+    /// room.
+    pub async fn run_attestation(
+        &self,
+        run: &str,
+        of: Option<&str>,
+    ) -> Result<AttestationRecord, ClientError> {
+        self.get(run_path(run)?.then("/attestation").query("of", of).as_str()).await
     }
 
     /// By `idx`.

@@ -159,6 +159,13 @@ pub enum ToCortex {
         epoch: u32,
         attested: Arc<Attested>,
     },
+    /// What the sandbox of a program of the session's room was measured to give; said before the
+    /// program begins. A room is no epoch's.
+    RoomAttested {
+        session: SessionId,
+        of: String,
+        attested: Arc<Attested>,
+    },
     /// The answer to `CallTool`.
     Called {
         call: EffectId,

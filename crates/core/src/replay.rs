@@ -77,6 +77,10 @@ impl Replayer {
                 session.note_attestation(*attestation);
                 self.session = Some(session);
             }
+            (Recorded::RoomAttested(one), Some(mut session)) => {
+                session.note_room_attested(*one);
+                self.session = Some(session);
+            }
             (Recorded::RoomDone(decision), Some(mut session)) => {
                 session.note_done(*decision);
                 self.session = Some(session);
@@ -90,6 +94,7 @@ impl Replayer {
                 Recorded::Input(_)
                 | Recorded::Decision
                 | Recorded::Attested(_)
+                | Recorded::RoomAttested(_)
                 | Recorded::RoomDone(_),
                 None,
             ) => {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::Fut;
+use crate::attest::Attested;
 use crate::enclosure::Network;
 use crate::ids::SessionId;
 use crate::sandbox::SandboxLevel;
@@ -279,8 +280,23 @@ pub enum RoomProgress {
 /// Who is told of progress. Called from any thread; must not block.
 pub type RoomSink = Arc<dyn Fn(RoomProgress) + Send + Sync>;
 
+/// Is told what the sandboxes of a room's programs were measured to give.
+pub trait RoomWitness: Send + Sync + fmt::Debug {
+    /// Said right before the program begins: `of` is what it is, for people (`service db`, `setup:
+    /// npm ci`), at most [`MAX_OF`](stay::MAX_OF) bytes. Said again at each start of a service; of what is run over and
+    /// over (a ready check) only once for each measurement.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, nobody may have been told.
+    fn attested(&self, session: SessionId, of: String, attested: Arc<Attested>) -> Fut<'_, ()>;
+}
+
 /// Rooms of one machine.
 pub trait Rooms: Send + Sync + fmt::Debug {
+    /// Who is told from now on. The last one counts; without one nobody is told.
+    fn witness(&self, witness: Arc<dyn RoomWitness>);
+
     /// Said once, before anything else: the sessions whose rooms are still wanted. Rooms of
     /// theirs that are whole are taken up again (their services run again or still); half-made
     /// ones are undone; what belongs to anybody else is closed with [`RoomEnd::Park`].

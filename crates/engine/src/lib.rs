@@ -41,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::budget::Prices;
+use overmind_core::bus::HiveBus;
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
@@ -220,9 +221,11 @@ impl Engine {
             backstage.spawn(move |stop| async move { vault.audit(stop).await });
         }
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
-        let stays = rooms.clone().map(|rooms| Arc::new(Stays::new(rooms, processes.clone())));
+        let hive_bus: Arc<dyn HiveBus> = Arc::new(hive_bus);
+        let stays = rooms.clone();
+        let stays = stays.map(|rooms| Arc::new(Stays::new(rooms, processes.clone(), &hive_bus)));
         let hive = Arc::new(Hive {
-            bus: Arc::new(hive_bus),
+            bus: hive_bus,
             tools: Arc::clone(&tools),
             models: Arc::clone(&models),
             gate: gate.clone(),

@@ -229,6 +229,7 @@ impl Repeat {
             Recorded::Input(Input::Forked)
             | Recorded::Decision
             | Recorded::Attested(_)
+            | Recorded::RoomAttested(_)
             | Recorded::RoomDone(_)
             | Recorded::Observation => {}
             Recorded::Input(input) => return self.input(input),

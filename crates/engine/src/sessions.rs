@@ -222,10 +222,18 @@ impl Engine {
         &self,
         by: &Caller,
         id: SessionId,
+        of: Option<&str>,
     ) -> Result<Kept, EngineError> {
         let row = self.session_fetch(by, id).await?;
         let missing = || EngineError::not_found("Attestation");
-        let named = row.attestation.ok_or_else(missing)?;
+        let named = match of {
+            None => row.attestation,
+            Some(of) => {
+                let mut all = row.room.into_iter().flat_map(|room| room.attested);
+                all.find(|one| one.of == of).map(|one| one.attestation)
+            }
+        };
+        let named = named.ok_or_else(missing)?;
         self.cortex.store.attestation_fetch(named.digest).await?.ok_or_else(missing)
     }
 

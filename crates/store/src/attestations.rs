@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
 use overmind_core::ids::SessionId;
+use overmind_core::room::stay::RoomAttested;
 use overmind_core::session::{Recorded, SANDBOX_ATTESTED};
 use overmind_core::store::StreamId;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -86,54 +87,81 @@ pub(crate) fn wrong(
         }
         known.insert(digest, gist);
     }
-    let mut all =
-        conn.prepare("SELECT id, attestation FROM sessions WHERE attestation IS NOT NULL")?;
+    let mut all = conn.prepare(
+        "SELECT id, attestation, json_extract(room, '$.attested') AS attested FROM sessions
+         WHERE attestation IS NOT NULL OR (room IS NOT NULL AND attested IS NOT NULL)",
+    )?;
     let mut rows = all.query([])?;
     while let Some(row) = rows.next()?
         && wrong.len() < MAX_WRONG
     {
         let cells = Cells::new(row, "sessions");
         let session = SessionId::from_u128(cells.u128(0)?);
-        let Ok(gist) = serde_json::from_str::<AttestationRef>(cells.str(1)?) else {
+        let Some(named) = named(cells.opt(1, Cells::str)?, cells.opt(2, Cells::str)?) else {
             wrong.push((String::new(), format!("run {session} does not name a record")));
             continue;
         };
-        let why = match known.get(&gist.digest) {
-            None => "names it, and it is not there",
-            Some(Some(record)) if *record != gist => "says something else than it",
-            // As it says, or a record that was found wrong above.
-            Some(Some(_) | None) if logged(conn, session, &gist)? => continue,
-            Some(Some(_) | None) => "names it, and its log names another",
-        };
-        wrong.push((gist.digest, format!("run {session} {why}")));
+        let said = logged(conn, session)?;
+        for (of, gist) in named {
+            let why = match (known.get(&gist.digest), said.get(&of)) {
+                (None, _) => "names it, and it is not there",
+                (Some(Some(record)), _) if *record != gist => "says something else than it",
+                // As it says, or a record that was found wrong above. An event cannot be taken out
+                // without breaking the chain, which is looked at elsewhere.
+                (Some(Some(_) | None), None) => continue,
+                (Some(Some(_) | None), Some(Some(said))) if *said == gist => continue,
+                (Some(Some(_) | None), Some(_)) => "names it, and its log names another",
+            };
+            let of = of.map(|of| format!(" for `{of}`")).unwrap_or_default();
+            wrong.push((gist.digest, format!("run {session} {why}{of}")));
+        }
     }
     Ok((count, wrong))
 }
 
-/// Whether the last event about it in the session's log, which is chained, says the same.
-fn logged(conn: &Connection, session: SessionId, gist: &AttestationRef) -> Outcome<bool> {
-    let payload: Option<String> = conn
-        .prepare_cached(
-            "SELECT e.payload FROM streams s CROSS JOIN events e ON e.stream = s.n
-             WHERE s.name = ?1 AND e.kind = ?2 ORDER BY e.seq DESC LIMIT 1",
-        )?
-        .query_row(
-            params![name_of(StreamId::Session(session)).as_slice(), SANDBOX_ATTESTED],
-            |row| row.get(0),
-        )
-        .optional()?;
-    // An event cannot be taken out without breaking the chain, which is looked at elsewhere.
-    Ok(payload.is_none_or(|payload| match Recorded::decode(SANDBOX_ATTESTED, &payload) {
-        Ok(Recorded::Attested(said)) => *said == *gist,
-        Ok(
-            Recorded::Queued(_)
-            | Recorded::Input(_)
-            | Recorded::Decision
-            | Recorded::RoomDone(_)
-            | Recorded::Observation,
-        )
-        | Err(_) => false,
-    }))
+/// Whose sandbox it is: a program of the session's room, or the session's own commands.
+type Of = Option<String>;
+
+/// What a session's row names. `None`: it cannot be read.
+fn named(own: Option<&str>, room: Option<&str>) -> Option<Vec<(Of, AttestationRef)>> {
+    let mut all = Vec::new();
+    if let Some(own) = own {
+        all.push((None, serde_json::from_str(own).ok()?));
+    }
+    if let Some(room) = room {
+        let room: Vec<RoomAttested> = serde_json::from_str(room).ok()?;
+        all.extend(room.into_iter().map(|one| (Some(one.of), one.attestation)));
+    }
+    Some(all)
+}
+
+/// What the last event about each in the session's log, which is chained, says. `None`: nothing that
+/// can be read.
+fn logged(conn: &Connection, session: SessionId) -> Outcome<HashMap<Of, Option<AttestationRef>>> {
+    let mut find = conn.prepare_cached(
+        "SELECT e.payload FROM streams s CROSS JOIN events e ON e.stream = s.n
+         WHERE s.name = ?1 AND e.kind = ?2 ORDER BY e.seq",
+    )?;
+    let stream = name_of(StreamId::Session(session));
+    let mut rows = find.query(params![stream.as_slice(), SANDBOX_ATTESTED])?;
+    let mut said = HashMap::new();
+    while let Some(row) = rows.next()? {
+        let payload = Cells::new(row, "events");
+        let (of, gist) = match Recorded::decode(SANDBOX_ATTESTED, payload.str(0)?) {
+            Ok(Recorded::Attested(said)) => (None, Some(*said)),
+            Ok(Recorded::RoomAttested(one)) => (Some(one.of), Some(one.attestation)),
+            Ok(
+                Recorded::Queued(_)
+                | Recorded::Input(_)
+                | Recorded::Decision
+                | Recorded::RoomDone(_)
+                | Recorded::Observation,
+            )
+            | Err(_) => (None, None),
+        };
+        said.insert(of, gist);
+    }
+    Ok(said)
 }
 
 /// Why a seal is a finding. A record that nobody signed is none by itself: if a signature was

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::attest::Attested;
 use overmind_core::ids::SessionId;
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
-    RoomOutcome, RoomProgress, RoomSink, RoomWork, Rooms,
+    RoomOutcome, RoomProgress, RoomSink, RoomWitness, RoomWork, Rooms,
 };
 use tokio::sync::Notify;
 
@@ -51,6 +52,7 @@ pub struct FakeRooms {
     go: Notify,
     /// Rooms that are there; false: half made.
     open: Mutex<HashMap<SessionId, bool>>,
+    witness: Mutex<Option<Arc<dyn RoomWitness>>>,
     /// What a close finds.
     pub leaks: Mutex<Vec<Leak>>,
 }
@@ -87,6 +89,14 @@ impl FakeRooms {
         self.opened().len()
     }
 
+    /// Tells what the sandbox of a program is measured to give, as if it began now.
+    pub async fn attest(&self, session: SessionId, of: &str, attested: Arc<Attested>) {
+        let witness = self.witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(witness) = witness {
+            witness.attested(session, of.to_owned(), attested).await;
+        }
+    }
+
     async fn call(&self, call: &'static str) -> Result<(), RoomError> {
         self.journal.write(call);
         loop {
@@ -104,6 +114,10 @@ impl FakeRooms {
 }
 
 impl Rooms for FakeRooms {
+    fn witness(&self, witness: Arc<dyn RoomWitness>) {
+        *self.witness.lock().unwrap_or_else(PoisonError::into_inner) = Some(witness);
+    }
+
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {
         Box::pin(async move {
             self.journal.write(format!("keep {}", wanted.len()));

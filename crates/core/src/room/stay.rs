@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomMade, RoomOrder, RoomOutcome, RoomProgress,
 };
+use crate::attest::{AttestationRef, Attested};
 use crate::time::Timestamp;
 
 /// What a Hive is to do about a session's room. Both are idempotent: after a crash they are asked
@@ -132,12 +133,50 @@ pub struct RoomRow {
     /// The last decision over its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<RoomDecision>,
+    /// What the sandboxes of its programs were measured to give when each last began, in the order
+    /// in which they first did; the first [`MAX_ATTESTED`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attested: Vec<RoomAttested>,
+}
+
+/// So many programs of a room are on its row. The log has all.
+pub const MAX_ATTESTED: usize = 100;
+/// Bytes of what a program of a room is called at most.
+pub const MAX_OF: usize = 200;
+
+/// A program of a room, and what its sandbox was measured to give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomAttested {
+    /// What it is: `service db`, `ready check of db`, `template of db`, `setup: npm ci`,
+    /// `teardown: bin/save`.
+    pub of: String,
+    /// [`Attestation::driver`](crate::attest::Attestation::driver).
+    pub driver: String,
+    pub attestation: AttestationRef,
+}
+
+impl RoomAttested {
+    /// `of` is cut to [`MAX_OF`].
+    pub fn new(mut of: String, attested: &Attested) -> Self {
+        of.truncate(of.floor_char_boundary(MAX_OF));
+        Self { of, driver: attested.attestation.driver.clone(), attestation: attested.into() }
+    }
 }
 
 impl RoomRow {
     pub fn preparing() -> Self {
         let phase = RoomPhase::Preparing;
-        Self { phase, made: None, closed: None, error: None, done: None }
+        let attested = Vec::new();
+        Self { phase, made: None, closed: None, error: None, done: None, attested }
+    }
+
+    /// Notes what a program's sandbox was measured to give, in place of what was known of it.
+    pub fn note(&mut self, one: RoomAttested) {
+        match self.attested.iter().position(|known| known.of == one.of) {
+            Some(at) => self.attested[at] = one,
+            None if self.attested.len() < MAX_ATTESTED => self.attested.push(one),
+            None => {}
+        }
     }
 }
 
@@ -148,4 +187,36 @@ pub struct RoomDecision {
     pub by: String,
     pub at: Timestamp,
     pub outcome: RoomOutcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::SandboxLevel;
+
+    fn one(of: String, digest: &str) -> RoomAttested {
+        let asked = SandboxLevel::Namespace;
+        let (at, signer) = (Timestamp::from_micros(1), None);
+        let attestation =
+            AttestationRef { digest: digest.into(), asked, achieved: asked, at, signer };
+        RoomAttested { of, driver: "namespace".into(), attestation }
+    }
+
+    #[test]
+    fn the_last_measurement_of_each_program_is_kept_and_no_more_programs_than_fit() {
+        let mut room = RoomRow::preparing();
+        for n in 0..=MAX_ATTESTED {
+            room.note(one(format!("service {n}"), "a"));
+        }
+        assert_eq!(room.attested.len(), MAX_ATTESTED);
+        room.note(one("service 3".into(), "b"));
+        assert_eq!(
+            (room.attested.len(), room.attested[3].attestation.digest.as_str()),
+            (MAX_ATTESTED, "b")
+        );
+        // As an earlier version wrote it.
+        let text = serde_json::to_string(&RoomRow::preparing()).unwrap();
+        assert_eq!(text, "{\"phase\":\"preparing\"}");
+        assert_eq!(serde_json::from_str::<RoomRow>(&text).unwrap(), RoomRow::preparing());
+    }
 }

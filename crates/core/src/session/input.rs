@@ -19,7 +19,7 @@ use crate::ids::{AgentId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::{ModelFailure, ModelReply};
 use crate::process::provider;
 use crate::room::RoomWish;
-use crate::room::stay::{RoomDecision, RoomInput};
+use crate::room::stay::{RoomAttested, RoomDecision, RoomInput};
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 use crate::trace::Traceparent;
@@ -155,6 +155,8 @@ pub enum Recorded {
     Decision,
     /// An observation that the row shows: what the session's sandbox was measured to give.
     Attested(Box<AttestationRef>),
+    /// The same, of a program of its room.
+    RoomAttested(Box<RoomAttested>),
     /// The same: what was decided over the work of its room.
     RoomDone(Box<RoomDecision>),
     Observation,
@@ -304,6 +306,11 @@ struct RoomDonePayload {
 #[derive(Deserialize)]
 struct AttestedPayload {
     attestation: AttestationRef,
+    /// A program of the room; absent: the session's own commands.
+    #[serde(default)]
+    of: Option<String>,
+    #[serde(default)]
+    driver: String,
 }
 
 #[derive(Deserialize)]
@@ -425,8 +432,13 @@ impl Recorded {
                 if outside { Self::Observation } else { Self::Decision }
             }
             SANDBOX_ATTESTED => {
-                let AttestedPayload { attestation } = read(kind, payload)?;
-                Self::Attested(Box::new(attestation))
+                let AttestedPayload { attestation, of, driver } = read(kind, payload)?;
+                match of {
+                    None => Self::Attested(Box::new(attestation)),
+                    Some(of) => {
+                        Self::RoomAttested(Box::new(RoomAttested { of, driver, attestation }))
+                    }
+                }
             }
             "model.output.started"
             | "model.output.delta"

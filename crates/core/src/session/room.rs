@@ -11,7 +11,7 @@ use super::phase::Phase;
 use super::{Decision, Session, Step};
 use crate::effect::{Effect, EffectAction};
 use crate::ids::{EffectId, SessionId};
-use crate::room::stay::{RoomAct, RoomDecision, RoomInput, RoomPhase, RoomRow};
+use crate::room::stay::{RoomAct, RoomAttested, RoomDecision, RoomInput, RoomPhase, RoomRow};
 use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish};
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
@@ -203,6 +203,13 @@ impl Session {
             payload: json!({"run_id": self.row.id, "end": end, "status": status}),
         });
         self.act_on_room(effect, out);
+    }
+
+    /// Notes what the sandbox of a program of its room was measured to give.
+    pub fn note_room_attested(&mut self, one: RoomAttested) {
+        if let Some(room) = &mut self.row.room {
+            room.note(one);
+        }
     }
 
     /// Notes what was decided over its work, for whoever looks at the row.

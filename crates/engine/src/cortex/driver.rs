@@ -3,6 +3,7 @@
 //! Input → redact → step (pure) → commit → effects. An effect leaves for its Hive only after
 //! the commit that says so is durable; an answer to a caller likewise.
 
+mod attested;
 mod live;
 mod mail;
 mod rooms;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::Fut;
-use overmind_core::attest::{AttestationRef, Attested};
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
 use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice, StopHow};
@@ -28,7 +28,7 @@ use overmind_core::process::provider::{Fact, Told};
 use overmind_core::queue::Ticket;
 use overmind_core::room::stay::RoomInput;
 use overmind_core::row::{SessionRow, SessionStatus};
-use overmind_core::session::{Input, Refusal, SANDBOX_ATTESTED, Session, Step};
+use overmind_core::session::{Input, Refusal, Session, Step};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use overmind_core::trace::Trail;
@@ -302,6 +302,9 @@ impl Driver {
                 done?;
             }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
+            Mail::RoomAttested { of, attested } => {
+                Box::pin(self.room_attested(of, attested)).await?;
+            }
             Mail::Order { order, reply } => {
                 let another = match &order {
                     Order::Answer { item: Some(item), .. } => {
@@ -708,29 +711,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    /// Writes down what the sandbox was measured to give, once for each measurement.
-    async fn attested(&mut self, epoch: u32, attested: Arc<Attested>) -> Result<(), Stop> {
-        let row = self.session().row();
-        let known = row.attestation.as_ref().is_some_and(|known| known.digest == attested.digest);
-        if known || epoch != row.epoch || row.status != SessionStatus::Running {
-            return Ok(());
-        }
-        let gist = AttestationRef::from(&*attested);
-        let event = NewEvent {
-            stream: StreamId::Session(self.id),
-            kind: SANDBOX_ATTESTED,
-            ts: self.cortex.clock.now(),
-            payload: json!({"run_id": self.id, "attestation": gist}),
-        };
-        self.held.as_mut().expect("held between steps").note_attestation(gist);
-        let guard = Guard::SessionEpoch { session: self.id, epoch };
-        let changes = vec![
-            Change::AttestationPut(attested),
-            Change::SessionUpdate(Box::new(self.session().row().clone())),
-        ];
-        self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
     }
 
     /// Effects that were decided on while the engine shuts down: they are not begun, and the

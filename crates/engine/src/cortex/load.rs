@@ -65,6 +65,7 @@ impl Cortex {
                 Recorded::Input(_)
                 | Recorded::Decision
                 | Recorded::Attested(_)
+                | Recorded::RoomAttested(_)
                 | Recorded::RoomDone(_)
                 | Recorded::Observation,
             )

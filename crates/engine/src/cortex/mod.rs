@@ -238,6 +238,9 @@ impl Cortex {
                 ToCortex::Attested { session, epoch, attested } => {
                     self.attested(session, epoch, attested);
                 }
+                ToCortex::RoomAttested { session, of, attested } => {
+                    self.room_attested(session, of, attested);
+                }
                 ToCortex::Acknowledge { session, epoch, accepted } => {
                     if !accepted {
                         tracing::warn!(session.id = %session, epoch, "the hive knows a newer epoch");
@@ -261,6 +264,18 @@ impl Cortex {
     pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
         if let Some(driver) = lock(&self.drivers).get(&session) {
             driver.put(Box::new(Mail::Attested { epoch, attested }));
+        }
+    }
+
+    /// The same of a program of its room, which may begin before the session is put back to work
+    /// after a restart: it is then, by this.
+    fn room_attested(self: &Arc<Self>, session: SessionId, of: String, attested: Arc<Attested>) {
+        let mail = Mail::RoomAttested { of, attested };
+        if let Some(driver) = lock(&self.drivers).get(&session) {
+            return driver.put(Box::new(mail));
+        }
+        if !self.draining() {
+            self.post(session, mail);
         }
     }
 

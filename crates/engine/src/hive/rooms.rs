@@ -5,15 +5,17 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use overmind_core::bus::{Assignment, ToCortex};
+use overmind_core::Fut;
+use overmind_core::attest::Attested;
+use overmind_core::bus::{Assignment, HiveBus, ToCortex};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::{NoteKind, Processes};
 use overmind_core::room::stay::{RoomAct, RoomReport, RoomWord};
 use overmind_core::room::{
-    RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomProgress, RoomSink, Rooms,
+    RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomProgress, RoomSink, RoomWitness, Rooms,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -52,8 +54,30 @@ pub(crate) struct Turn {
 
 type Progress = mpsc::UnboundedSender<Option<RoomProgress>>;
 
+/// Passes on what sandboxes of rooms were measured to give. It waits for room on the bus, so what it
+/// was told of leaves before anything that is said later. Rooms may outlive the hive: then nobody
+/// hears it.
+#[derive(Debug)]
+struct Witness(Weak<dyn HiveBus>);
+
+impl RoomWitness for Witness {
+    fn attested(&self, session: SessionId, of: String, attested: Arc<Attested>) -> Fut<'_, ()> {
+        Box::pin(async move {
+            let Some(bus) = self.0.upgrade() else { return };
+            if let Err(err) = bus.send(ToCortex::RoomAttested { session, of, attested }).await {
+                tracing::debug!(error = %err, "the Cortex does not hear");
+            }
+        })
+    }
+}
+
 impl Stays {
-    pub(crate) fn new(rooms: Arc<dyn Rooms>, processes: Option<Arc<dyn Processes>>) -> Self {
+    pub(crate) fn new(
+        rooms: Arc<dyn Rooms>,
+        processes: Option<Arc<dyn Processes>>,
+        bus: &Arc<dyn HiveBus>,
+    ) -> Self {
+        rooms.witness(Arc::new(Witness(Arc::downgrade(bus))));
         Self { rooms, processes, kept: watch::Sender::new(false), turns: Mutex::default() }
     }
 

@@ -46,7 +46,7 @@ async fn the_first_command_puts_the_measurement_on_the_run_once_and_the_log_repl
     let at = |wanted: &str| kinds.iter().position(|kind| kind == wanted).unwrap();
     assert_eq!(kinds.iter().filter(|kind| *kind == SANDBOX_ATTESTED).count(), 1, "{kinds:?}");
     assert!(at(SANDBOX_ATTESTED) < at("tool.called"), "before what ran in it: {kinds:?}");
-    let kept = world.engine.session_attestation(&world.by, run).await.unwrap();
+    let kept = world.engine.session_attestation(&world.by, run, None).await.unwrap();
     assert_eq!((kept.attested, kept.seal), ((*attested).clone(), Seal::Holds));
     // The event says what the row says, and is in the chain.
     let query = EventQuery {
@@ -94,7 +94,7 @@ async fn a_run_whose_tools_run_in_no_sandbox_has_no_measurement() {
     let agent = world.agent("gpt-test", |_| ()).await;
     let run = world.run(&agent, "x").await;
     assert_eq!(world.ended(run).await.attestation, None);
-    let none = world.engine.session_attestation(&world.by, run).await;
+    let none = world.engine.session_attestation(&world.by, run, None).await;
     assert_eq!(none.unwrap_err(), EngineError::not_found("Attestation"));
     world.check(&[run]).await;
 }

@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use overmind_core::attest::{Attestation, Attested, Seal};
 use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::SessionId;
-use overmind_core::room::stay::{RoomPhase, RoomRow};
+use overmind_core::room::stay::{RoomAttested, RoomPhase, RoomRow};
 use overmind_core::room::{Leak, RoomDone, RoomEnd, RoomWhen, RoomWish};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
+use overmind_core::session::SANDBOX_ATTESTED;
 use overmind_core::store::{EventQuery, StreamId};
 use overmind_engine::request::SessionDraft;
 use overmind_engine::{Caller, EngineError, Rights};
 use overmind_testkit::processes::FakeProcesses;
 use overmind_testkit::rooms::{FakeRooms, Journal};
+use overmind_testkit::store_conformance::attestation;
 use tempfile::TempDir;
 
 use crate::world::World;
@@ -519,4 +522,97 @@ async fn leaks_are_told_to_operators_and_mended_by_admins() {
     let left = engine.rooms_fix(&caller(Role::Admin)).await.unwrap();
     assert_eq!(left, [leak("20002", false)]);
     house.world.check(&[run]).await;
+}
+
+/// The events about measurements: of what, and the digest.
+async fn attested(house: &House, run: SessionId) -> Vec<(Option<String>, String)> {
+    let stream = Some(StreamId::Session(run));
+    let query = EventQuery { stream, after: 0, kinds: &[SANDBOX_ATTESTED], limit: 1000 };
+    let events = house.world.store.events(query).await.expect("the log can be read");
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    let one = |event: serde_json::Value| {
+        (text(&event["of"]), text(&event["attestation"]["digest"]).expect("it names a record"))
+    };
+    events.iter().map(|event| one(event.value())).collect()
+}
+
+fn noted(row: &SessionRow) -> Vec<RoomAttested> {
+    row.room.as_ref().map(|room| room.attested.clone()).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn what_programs_of_a_room_run_in_is_in_the_log_and_on_the_row_before_it_is_ready() {
+    let house = House::new().await;
+    let signed = |config: &str| {
+        let measured = Attestation { config: config.into(), ..attestation() };
+        Arc::new(Attested::new(measured, Some(&house.world.notary)))
+    };
+    let (first, second) = (signed("first"), signed("second"));
+    house.rooms.hang("prepare");
+    let run = house.run().await;
+    house.until("prepare").await;
+    house.rooms.attest(run, "setup: npm ci", Arc::clone(&first)).await;
+    house.rooms.attest(run, "service db", Arc::clone(&first)).await;
+    house.rooms.let_go();
+    house.up(run).await;
+    let kinds = house.world.kinds(run).await;
+    let at = |wanted: &str| kinds.iter().rposition(|kind| kind == wanted).unwrap();
+    assert!(at("room.preparing") < at(SANDBOX_ATTESTED), "{kinds:?}");
+    assert!(at(SANDBOX_ATTESTED) < at("room.ready"), "{kinds:?}");
+
+    // Started again while the run goes on, and again in a sandbox that was measured anew.
+    for attested in [&first, &second] {
+        house.rooms.attest(run, "service db", Arc::clone(attested)).await;
+    }
+    let is = |row: &SessionRow, of: &str, attested: &Attested| {
+        noted(row).contains(&RoomAttested::new(of.into(), attested))
+    };
+    let row = house.until_row(run, |row| is(row, "service db", &second)).await;
+    assert_eq!(noted(&row).len(), 2);
+    assert!(is(&row, "setup: npm ci", &first), "{row:?}");
+    assert_eq!(row.attestation, None, "the command's own is something else");
+    let said = |of: &str, attested: &Attested| (Some(of.to_owned()), attested.digest.clone());
+    assert_eq!(
+        attested(&house, run).await,
+        [
+            said("setup: npm ci", &first),
+            said("service db", &first),
+            said("service db", &first),
+            said("service db", &second),
+        ]
+    );
+    // Each record can be had by its program's name, and was signed.
+    let (engine, by) = (&house.world.engine, &house.world.by);
+    for (of, attested) in [("setup: npm ci", &first), ("service db", &second)] {
+        let kept = engine.session_attestation(by, run, Some(of)).await.unwrap();
+        assert_eq!((kept.attested, kept.seal), ((**attested).clone(), Seal::Holds));
+    }
+    for of in [None, Some("service web")] {
+        let none = engine.session_attestation(by, run, of).await;
+        assert_eq!(none.unwrap_err(), EngineError::not_found("Attestation"));
+    }
+
+    // The next server knows it from the log, and hears of what it starts itself.
+    let house = house.restarted().await;
+    house.rooms.attest(run, "service db", Arc::clone(&first)).await;
+    let row = house.until_row(run, |row| is(row, "service db", &first)).await;
+    assert!(is(&row, "setup: npm ci", &first), "rebuilt from the log: {row:?}");
+    house.rooms.hang("close");
+    house.exits(0).await;
+    house.until("close").await;
+    house.rooms.attest(run, "teardown: bin/save", Arc::clone(&second)).await;
+    house.rooms.let_go();
+    let (_, _, row) = house.ended(run).await;
+    assert!(is(&row, "teardown: bin/save", &second), "{row:?}");
+    let kinds = house.world.kinds(run).await;
+    let at = |wanted: &str| kinds.iter().rposition(|kind| kind == wanted).unwrap();
+    assert!(at("room.closing") < at(SANDBOX_ATTESTED), "{kinds:?}");
+    assert!(at(SANDBOX_ATTESTED) < at("room.closed"), "{kinds:?}");
+    house.world.check(&[run]).await;
+    // Nothing runs there any more.
+    house.rooms.attest(run, "service db", second).await;
+    let other = house.run().await;
+    house.up(other).await;
+    assert_eq!(attested(&house, run).await.len(), 6);
+    assert_eq!(house.world.ended(run).await, row);
 }

@@ -9,6 +9,7 @@ use overmind_core::time::Clock;
 use overmind_server::{Backends, Found, Proxy, label};
 use overmind_workspace::git::Git;
 use overmind_workspace::rooms::{LocalRooms, Options, Serving};
+use overmind_workspace::services::confine::Encloses;
 
 use super::{StartError, docker_options};
 use crate::config::Config;
@@ -29,7 +30,7 @@ pub(super) fn open(
     let usual = Git::default();
     Arc::new(LocalRooms::open(Options {
         docker: Some(docker_options(config, "rooms").socket),
-        encloses: Some(Arc::clone(enclosures)),
+        encloses: Encloses::by(Arc::clone(enclosures)),
         environment: config.environment.iter().cloned().collect(),
         // What `url_env` of a project may name: as with tools, only what was meant to be named.
         secrets: config

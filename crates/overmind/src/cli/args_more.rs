@@ -335,14 +335,17 @@ Exit code 1 when the level is not given, with the reason and what to do.")]
     },
     /// Show what was measured of the sandbox that a run's commands ran in, and verify who signed it
     #[command(after_help = "\
-Example:
+Examples:
   overmind sandbox verify ses_0190b2c4
+  overmind sandbox verify mend \"service db\"
 
 Exit code 1 when the record is not the one that was signed. `overmind audit verify` looks at the
 records of all runs, with or without a server.")]
     Verify {
         /// The run, by its id or a unique part of it
         run: String,
+        /// A service, hook or check of its room, as `info RUN` names it [default: its commands]
+        of: Option<String>,
     },
     /// Make and list what sandboxes run in
     #[command(subcommand)]

@@ -14,7 +14,7 @@ use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::show::{self, cell};
-use super::{command, ids, session, watch};
+use super::{command, ids, sandbox, session, watch};
 use crate::app::clock::SystemClock;
 use crate::output::table::Tone;
 use crate::output::{clean, when};
@@ -58,7 +58,7 @@ pub async fn info(cx: &Context, args: &OneRunArgs) -> Outcome {
 /// The network of a command in a sandbox, as it was measured: `host`, `mesh` or `none`.
 async fn network(remote: &Remote, run: &Run) -> Option<String> {
     run.process.as_ref().and(run.attestation.as_ref())?;
-    let record = remote.run_attestation(&run.id.to_string()).await.ok()?;
+    let record = remote.run_attestation(&run.id.to_string(), None).await.ok()?;
     let measured: Attestation = serde_json::from_str(record.attestation.as_str()).ok()?;
     let (_, network) = measured.driver.rsplit_once(", network ")?;
     Some(network.to_owned())
@@ -74,6 +74,9 @@ fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[Run]) -
     lines.push(("agent", cell(format!("{} version {}", run.agent_id, run.agent_version))));
     lines.push(("workspace", cell(&run.workspace)));
     lines.push(("sandbox", cell(run.sandbox.to_string())));
+    for one in run.room.iter().flat_map(|room| &room.attested) {
+        lines.push(("measured", sandbox::measured(one)));
+    }
     lines.push(("created", cell(format!("{} by {}", run.created_at, run.created_by))));
     if let Some(parent) = run.parent_id {
         lines.push(("parent", cell(parent.to_string())));

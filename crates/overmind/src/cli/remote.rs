@@ -328,9 +328,14 @@ impl Remote {
         Ok(self.client.run_fetch(id).await?)
     }
 
-    /// What the sandbox of the run's commands was measured to give.
-    pub async fn run_attestation(&self, id: &str) -> Result<AttestationRecord, Failure> {
-        Ok(self.client.run_attestation(id).await?)
+    /// What the sandbox of the run's commands was measured to give; `of`: that of a program of its
+    /// room.
+    pub async fn run_attestation(
+        &self,
+        id: &str,
+        of: Option<&str>,
+    ) -> Result<AttestationRecord, Failure> {
+        Ok(self.client.run_attestation(id, of).await?)
     }
 
     /// The id of a run by itself or by a unique part.

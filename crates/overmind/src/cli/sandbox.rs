@@ -1,6 +1,7 @@
 //! `overmind sandbox …`: what this machine can give, measured here and now, without a server; and
 //! what was measured for a run, which the server knows.
 
+use overmind_api::RoomAttested;
 use overmind_core::attest::{Attestation, Attested, Seal};
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_sandbox::{Sandboxes, levels};
@@ -13,6 +14,7 @@ use super::remote::Remote;
 use super::sandbox_image;
 use super::show::{self, cell, dim};
 use crate::app;
+use crate::output::clean;
 use crate::output::table::{Table, Tone};
 
 /// # Errors
@@ -26,7 +28,7 @@ pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
         app::microvm_options(&config),
     );
     match command {
-        SandboxCommand::Verify { run } => return verify(cx, &run).await,
+        SandboxCommand::Verify { run, of } => return verify(cx, &run, of.as_deref()).await,
         SandboxCommand::Image(command) => return sandbox_image::run(cx, command).await,
         SandboxCommand::Levels => {
             let reports = all.levels().await;
@@ -55,10 +57,15 @@ pub async fn run(cx: &Context, command: SandboxCommand) -> Outcome {
 }
 
 /// The record on a run, and whether it is the one that was signed.
-async fn verify(cx: &Context, run: &str) -> Outcome {
+async fn verify(cx: &Context, run: &str, of: Option<&str>) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(run).await?;
-    let record = remote.run_attestation(&id).await?;
+    let record = match (remote.run_attestation(&id, of).await, of) {
+        (Err(err), Some(of)) if err.exit == Exit::NotFound => {
+            return Err(nothing_of(&remote, &id, of, err).await);
+        }
+        (record, _) => record?,
+    };
     let attestation: Attestation = serde_json::from_str(record.attestation.as_str())
         .map_err(|err| Failure::failed(format!("the record cannot be read: {err}")))?;
     if cx.out.for_people() {
@@ -70,6 +77,7 @@ async fn verify(cx: &Context, run: &str) -> Outcome {
     show::one(&cx.out, &record, &record.digest, || {
         vec![
             ("run", cell(&id)),
+            ("of", cell(of.unwrap_or("its commands"))),
             ("record", cell(&record.digest)),
             ("driver", cell(&attestation.driver)),
             ("asked", cell(attestation.asked.as_str())),
@@ -85,6 +93,26 @@ async fn verify(cx: &Context, run: &str) -> Outcome {
     }
     Err(Failure::failed(format!("attestation {}: its signature is {}", record.digest, record.seal))
         .hint("it was changed, or signed by another key: `overmind audit verify` says which"))
+}
+
+/// A program of a room and its sandbox, on a line.
+pub(super) fn measured(one: &RoomAttested) -> (String, Tone) {
+    let RoomAttested { of, driver, attestation } = one;
+    let (of, driver) = (clean::line(of), clean::line(driver));
+    let digest = clean::cut(&attestation.digest, 16);
+    cell(format!("{of}: {} by {driver}, record {digest}", attestation.achieved))
+}
+
+/// There is no such program: says which there are.
+async fn nothing_of(remote: &Remote, id: &str, of: &str, err: Failure) -> Failure {
+    let Ok(run) = remote.run(id).await else { return err };
+    let known: Vec<String> =
+        run.room.into_iter().flat_map(|room| room.attested).map(|one| one.of).collect();
+    let failure = Failure::new(Exit::NotFound, format!("nothing was measured of `{of}` of {id}"));
+    failure.hint(match known.as_slice() {
+        [] => "no program of its room ran in a sandbox".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    })
 }
 
 fn proved(level: SandboxLevel) -> (String, Tone) {

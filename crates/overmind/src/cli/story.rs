@@ -66,7 +66,7 @@ impl Story {
                 let start = payload.get("epoch").and_then(Value::as_u64).unwrap_or(2);
                 paint(&format!("goes on after a restart (start {start})"), Tone::Busy, self.colour)
             }
-            "sandbox.attested" => self.attested(payload.get("attestation")),
+            "sandbox.attested" => self.attested(payload.get("attestation"), text("of")),
             "run.forked" => paint("goes on by itself from here", Tone::Busy, self.colour),
             "effect.redone" => self.dim(&format!(
                 "does {} again: the restart hid its result",
@@ -183,7 +183,7 @@ impl Story {
     }
 
     /// Nothing but a warning, unless somebody wants to know all.
-    fn attested(&self, attestation: Option<&Value>) -> String {
+    fn attested(&self, attestation: Option<&Value>, of: Option<&str>) -> String {
         let text = |key: &str| attestation?.get(key)?.as_str();
         let level = clean::line(text("achieved").unwrap_or("none")).into_owned();
         if level == "none" {
@@ -193,7 +193,8 @@ impl Story {
             return String::new();
         }
         let digest = clean::cut(text("digest").unwrap_or_default(), 16).into_owned();
-        self.dim(&format!("sandbox {level} measured and kept its promises ({digest})"))
+        let of = of.map(|of| format!("{}: ", clean::line(of))).unwrap_or_default();
+        self.dim(&format!("{of}sandbox {level} measured and kept its promises ({digest})"))
     }
 
     fn step(&mut self, step: &Step) -> String {

@@ -38,6 +38,7 @@ mod rooms;
 mod runs;
 mod sdks;
 mod services;
+mod services_told;
 mod storm;
 mod streaming;
 mod surface;

@@ -6,9 +6,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use overmind_api::{
-    ApprovalAnswer, AttestationRecord, CancelQuery, Diff, DiffQuery, Event, ForkRequest, ListQuery,
-    ModelCall, ReplayQuery, Run, RunCreate, RunInput, RunListQuery, RunStatus, Step, Timeline,
-    ToolCall, ToolCallRequest, VerifyReport,
+    ApprovalAnswer, AttestationQuery, AttestationRecord, CancelQuery, Diff, DiffQuery, Event,
+    ForkRequest, ListQuery, ModelCall, ReplayQuery, Run, RunCreate, RunInput, RunListQuery,
+    RunStatus, Step, Timeline, ToolCall, ToolCallRequest, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
@@ -190,18 +190,24 @@ pub(crate) async fn run_decide(
     Ok(json(&Run::from(cx.detached(work).await?)))
 }
 
-/// What the sandbox of the run's commands was measured to give, as it was signed.
-#[utoipa::path(get, path = "/api/runs/{id}/attestation", tag = "runs", params(("id" = String, Path)),
+/// What the sandbox of the run's commands, or of a program of its room, was measured to give, as it was
+/// signed.
+#[utoipa::path(get, path = "/api/runs/{id}/attestation", tag = "runs",
+    params(("id" = String, Path), AttestationQuery),
     responses(
         (status = 200, body = AttestationRecord),
-        (status = 404, description = "`Run not found`, or `Attestation not found` as long as no command of it ran in a sandbox"),
+        (status = 404, description = "`Run not found`, or `Attestation not found` as long as no command of it ran in a sandbox, or no such program"),
     ))]
 pub(crate) async fn run_attestation(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
     RunPath(id): RunPath,
+    mut query: Query,
 ) -> Result<Response, Fault> {
-    Ok(json(&AttestationRecord::from(cx.engine.session_attestation(&caller, id).await?)))
+    let of = query.take("of");
+    query.finish()?;
+    let kept = cx.engine.session_attestation(&caller, id, of.as_deref()).await?;
+    Ok(json(&AttestationRecord::from(kept)))
 }
 
 /// Lists a run's steps by `idx`.

@@ -84,9 +84,14 @@ pub(super) fn batch(
 /// moment. Sessions are only looked through when there is an old one.
 fn forget_attestations(conn: &Connection, before: Timestamp) -> Outcome<()> {
     conn.prepare_cached(
-        "DELETE FROM attestations WHERE at < ?1 AND digest NOT IN
-           (SELECT json_extract(attestation, '$.digest') FROM sessions
-            WHERE attestation IS NOT NULL)",
+        "DELETE FROM attestations WHERE at < ?1
+           AND digest NOT IN
+             (SELECT json_extract(attestation, '$.digest') FROM sessions
+              WHERE attestation IS NOT NULL)
+           AND digest NOT IN
+             (SELECT json_extract(one.value, '$.attestation.digest')
+              FROM sessions, json_each(room, '$.attested') AS one
+              WHERE room IS NOT NULL)",
     )?
     .execute([before.as_micros()])?;
     Ok(())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use overmind_core::attest::{AttestationRef, Attested, Seal};
 use overmind_core::ids::SessionId;
+use overmind_core::room::stay::{RoomAttested, RoomRow};
 use overmind_core::row::SessionStatus;
 use overmind_core::session::SANDBOX_ATTESTED;
 use overmind_core::store::{
@@ -270,6 +271,13 @@ fn a_record_of_retention_explains_only_what_it_names() {
     assert!(found.iter().any(record) && found.iter().any(hash), "{found:?}");
 }
 
+/// A room in which a service ran in the sandbox that was measured.
+fn room(attested: &Attested) -> RoomRow {
+    let mut room = RoomRow::preparing();
+    room.note(RoomAttested::new("service db".into(), attested));
+    room
+}
+
 /// A store with one run whose sandbox was measured, after `tamper` changed it.
 fn attested(tamper: impl FnOnce(&Connection)) -> (String, AuditReport, Option<Seal>) {
     let dir = tempfile::tempdir().unwrap();
@@ -280,9 +288,17 @@ fn attested(tamper: impl FnOnce(&Connection)) -> (String, AuditReport, Option<Se
     let world = World::default();
     let mut row = world.session();
     row.attestation = Some(AttestationRef::from(&attested));
+    row.room = Some(Box::new(room(&attested)));
     let payload = json!({"run_id": row.id, "attestation": row.attestation});
     let mut commit = one_event(StreamId::Session(row.id), payload);
-    commit.events[0].kind = SANDBOX_ATTESTED;
+    // What is said of programs of its room comes after it, the last word of each counts.
+    for of in ["service db", "service web", "service db"] {
+        let payload = json!({"of": of, "driver": "docker", "attestation": row.attestation});
+        commit.events.push(event(StreamId::Session(row.id), payload));
+    }
+    for event in &mut commit.events {
+        event.kind = SANDBOX_ATTESTED;
+    }
     commit.changes = vec![
         Change::AttestationPut(Arc::new(attested.clone())),
         Change::SessionInsert(Box::new(row)),
@@ -330,6 +346,19 @@ fn a_changed_attestation_is_named_wherever_it_was_changed() {
             Some(Seal::Holds),
             "something else than it",
         ),
+        (
+            "UPDATE sessions SET room = \
+             json_set(room, '$.attested[0].attestation.achieved', 'microvm')"
+                .to_owned(),
+            Some(Seal::Holds),
+            "something else than it for `service db`",
+        ),
+        (
+            "UPDATE events SET payload = replace(payload, 'docker', 'microvm') WHERE seq = 4"
+                .to_owned(),
+            Some(Seal::Holds),
+            "its log names another for `service db`",
+        ),
     ];
     for (sql, expected, words) in pairs {
         let (digest, report, seal) = attested(|conn| conn.execute_batch(&sql).unwrap());
@@ -354,16 +383,24 @@ fn retention_takes_a_record_with_the_last_run_that_names_it() {
     row.attestation = Some(AttestationRef::from(&attested));
     row.status = SessionStatus::Succeeded;
     row.finished_at = Some(at(20));
+    // A service of a later one ran in the same sandbox.
+    let mut later = world.session();
+    later.room = Some(Box::new(room(&attested)));
+    later.status = SessionStatus::Succeeded;
+    later.finished_at = Some(at(26));
     let digest = || attested.digest.clone();
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
         let changes = vec![
             Change::AttestationPut(Arc::new(attested.clone())),
             Change::SessionInsert(Box::new(row)),
+            Change::SessionInsert(Box::new(later)),
         ];
         store.commit(Commit { changes, ..Commit::default() }).await.unwrap();
         store.prune(at(10), at(30)).await.unwrap();
         assert!(store.attestation_fetch(digest()).await.unwrap().is_some(), "a run names it");
         assert_eq!(store.prune(at(25), at(30)).await.unwrap().sessions, 1);
+        assert!(store.attestation_fetch(digest()).await.unwrap().is_some(), "a room names it");
+        assert_eq!(store.prune(at(28), at(30)).await.unwrap().sessions, 1);
         assert_eq!(store.attestation_fetch(digest()).await.unwrap(), None);
         assert_eq!(store.audit().await.unwrap().findings, []);
     });

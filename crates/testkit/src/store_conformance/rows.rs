@@ -7,7 +7,7 @@ use overmind_core::attest::{AttestationRef, Attested, Kept, Seal};
 use overmind_core::command::CommandRow;
 use overmind_core::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use overmind_core::model::Usage;
-use overmind_core::room::stay::{RoomDecision, RoomPhase, RoomRow};
+use overmind_core::room::stay::{RoomAttested, RoomDecision, RoomPhase, RoomRow};
 use overmind_core::room::{RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOutcome};
 use overmind_core::row::{ApiKey, Role, SessionRow, SessionStatus, StepKind};
 use overmind_core::sandbox::SandboxLevel;
@@ -84,6 +84,7 @@ fn full_session(world: &World) -> SessionRow {
             at: at(10),
             outcome: RoomOutcome { said: "merged".into(), ..RoomOutcome::default() },
         }),
+        attested: vec![RoomAttested::new("service db".into(), &measured())],
     }));
     row
 }

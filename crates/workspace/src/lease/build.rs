@@ -487,7 +487,7 @@ impl Site<'_> {
                 timeout: hook.timeout,
                 mark,
                 cgroup: None,
-                confined: self.confined(Confinement::before),
+                confined: self.confined(|all| all.before().of(format!("setup: {}", hook.name))),
             };
             match command::run(&spec, self.sink, &*self.workspace.options.clock).await {
                 Ok(()) => {}

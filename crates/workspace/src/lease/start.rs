@@ -24,7 +24,7 @@ use crate::hooks;
 use crate::ports::RegistryError;
 use crate::services::command::{self, CommandSpec};
 use crate::services::compose::{ComposePlan, ports_file};
-use crate::services::confine::{Confined, Confinement};
+use crate::services::confine::{Confined, Encloses};
 use crate::services::container::{ContainerPlan, ContainerRun, Engine};
 use crate::services::ready::{self, Looked};
 use crate::services::runner::{ProcessSpec, ProcessState, RunnerError};
@@ -165,7 +165,7 @@ impl Site<'_> {
                 let seen = self.values().seen_by(&service.name);
                 let own: Vec<u16> = ports.values().copied().collect();
                 Some(CommandSpec {
-                    confined: self.confined(|all| all.look(&own, &self.reached())),
+                    confined: self.looks(&service.name, &own),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &seen)?,
                     env: env.clone(),
@@ -180,6 +180,7 @@ impl Site<'_> {
             | ReadyCheck::Http { .. }
             | ReadyCheck::Log(_) => None,
         };
+        let confined = confined.map(|one| one.of(format!("service {}", service.name)));
         // Then what accepts is the sandbox, whoever is there inside.
         let through_proxy = confined.as_ref().is_some_and(|one| one.network != Network::Host);
         let log_file = log.clone();
@@ -204,6 +205,13 @@ impl Site<'_> {
         };
         ready::wait(ready, &looked, &*self.workspace.options.clock).await?;
         Ok(())
+    }
+
+    /// The sandbox of what looks whether a service with these ports is ready, if it has one.
+    fn looks(&self, service: &str, own: &[u16]) -> Option<(Confined, Encloses)> {
+        let of = format!("ready check of {service}");
+        let looks = self.confined(|all| all.look(own, &self.reached()).of(of));
+        looks.map(|(confined, encloses)| (confined, encloses.once()))
     }
 
     fn log_of(&self, service: &str, log: &Path) {
@@ -297,7 +305,7 @@ impl Site<'_> {
                 let values = self.values();
                 let own: Vec<u16> = ports.values().copied().collect();
                 Some(CommandSpec {
-                    confined: self.confined(|all| all.look(&own, &self.reached())),
+                    confined: self.looks(&service.name, &own),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &values.seen_by(&service.name))?,
                     env: self.service_env(service, &values)?,
@@ -537,6 +545,7 @@ impl Site<'_> {
         let step = Step::Hook { name: label.clone(), mark: mark.clone() };
         let step = self.journal.intend(&step)?;
         let spec = CommandSpec {
+            confined: self.confined(|all| all.before().of(label.clone())),
             label,
             argv: hooks::words(command, &values.seen_by(&service.name))?,
             env,
@@ -544,7 +553,6 @@ impl Site<'_> {
             timeout: template.timeout,
             mark,
             cgroup: None,
-            confined: self.confined(Confinement::before),
         };
         command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
         self.journal.made(step, Made::Known)?;

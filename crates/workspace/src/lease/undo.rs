@@ -278,11 +278,11 @@ impl Workspace {
         if !left.is_empty() {
             return Err(TeardownError::Left { session: session.to_owned(), left });
         }
-        if let (Some(encloses), Some(_)) = (&self.options.encloses, &state.sandbox)
+        if state.sandbox.is_some()
             && let Ok(id) = state.session.parse()
         {
             // The home of its sandboxes: nothing of the session lives any more.
-            encloses.ended(id).await;
+            self.options.encloses.ended(id).await;
         }
         // The lease's end: who holds what by it holds nothing any more.
         if let Err(err) = std::fs::remove_dir_all(&dir) {
@@ -325,9 +325,10 @@ impl Workspace {
                 timeout: Duration::from_millis(hook.timeout_ms),
                 mark: self.process_id(&state.session, &format!("teardown-{n}")),
                 cgroup: None,
-                confined: confinement
-                    .as_ref()
-                    .map(|all| (all.after(&reached), self.options.encloses.clone())),
+                confined: confinement.as_ref().map(|all| {
+                    let confined = all.after(&reached).of(format!("teardown: {}", hook.name));
+                    (confined, self.options.encloses.clone())
+                }),
             };
             if let Err(err) = command::run(&spec, sink, &*self.options.clock).await {
                 if hook.blocking {

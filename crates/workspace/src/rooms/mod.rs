@@ -30,7 +30,7 @@ use overmind_core::Fut;
 use overmind_core::ids::SessionId;
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
-    RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWork, Rooms,
+    RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
 };
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
@@ -98,7 +98,7 @@ impl Options {
             excludes_file: None,
             git: Git::default(),
             runner: None,
-            encloses: None,
+            encloses: Encloses::default(),
         }
     }
 }
@@ -557,6 +557,10 @@ fn has_entries(dir: &Path) -> bool {
 }
 
 impl Rooms for LocalRooms {
+    fn witness(&self, witness: Arc<dyn RoomWitness>) {
+        self.options.encloses.tell(witness);
+    }
+
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {
         Box::pin(self.take_up(wanted))
     }

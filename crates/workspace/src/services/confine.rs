@@ -7,22 +7,72 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use overmind_core::attest::Attested;
 use overmind_core::enclosure::{
     Enclose, EnclosePlan, Enclosed, MAX_REACHED, Network, may_be_reached,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
-use overmind_core::room::RoomSandbox;
+use overmind_core::room::stay::MAX_OF;
+use overmind_core::room::{RoomSandbox, RoomWitness};
 use overmind_core::sandbox::SandboxLevel;
 
-/// What puts sandboxes around programs, if there is anything that can.
-pub type Encloses = Option<Arc<dyn Enclose>>;
+/// What puts sandboxes around programs, if there is anything that can; and who is told what they
+/// were measured to give. Clones share both.
+#[derive(Clone, Debug, Default)]
+pub struct Encloses {
+    by: Option<Arc<dyn Enclose>>,
+    witness: Arc<Mutex<Option<Arc<dyn RoomWitness>>>>,
+    /// What was told last, where the same is not to be told again.
+    told: Option<Arc<Mutex<String>>>,
+}
+
+impl Encloses {
+    pub fn by(encloses: Arc<dyn Enclose>) -> Self {
+        Self { by: Some(encloses), ..Self::default() }
+    }
+
+    /// Who is told from now on.
+    pub fn tell(&self, witness: Arc<dyn RoomWitness>) {
+        *self.witness.lock().unwrap_or_else(PoisonError::into_inner) = Some(witness);
+    }
+
+    /// For what is run over and over: each measurement is told once.
+    pub(crate) fn once(self) -> Self {
+        Self { told: Some(Arc::default()), ..self }
+    }
+
+    /// The session is over: what was kept for its sandboxes goes.
+    pub(crate) async fn ended(&self, session: SessionId) {
+        if let Some(encloses) = &self.by {
+            encloses.ended(session).await;
+        }
+    }
+
+    async fn told(&self, confined: &Confined, attested: &Arc<Attested>) {
+        let witness = self.witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(witness) = witness else { return };
+        if let Some(told) = &self.told {
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *told == attested.digest {
+                return;
+            }
+            told.clone_from(&attested.digest);
+        }
+        let mut of = confined.of.clone();
+        of.truncate(of.floor_char_boundary(MAX_OF));
+        witness.attested(confined.session, of, Arc::clone(attested)).await;
+    }
+}
 
 /// The sandbox of one program.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Confined {
+    /// What the program is, for people: see [`RoomWitness::attested`].
+    #[serde(default = "of_before")]
+    pub of: String,
     pub session: SessionId,
     pub level: SandboxLevel,
     pub network: Network,
@@ -32,6 +82,19 @@ pub struct Confined {
     /// Of this machine's loopback: let in; and let out. With the mesh for a network.
     pub ports: Vec<u16>,
     pub reaches: Vec<u16>,
+}
+
+/// Of services that were written down before it was said what they are.
+fn of_before() -> String {
+    "a service".to_owned()
+}
+
+impl Confined {
+    /// What the program is.
+    #[must_use]
+    pub(crate) fn of(self, of: String) -> Self {
+        Self { of, ..self }
+    }
 }
 
 /// The sandboxes of a lease.
@@ -77,6 +140,7 @@ impl Confinement {
 
     fn with(&self, network: Network, ports: Vec<u16>, reaches: Vec<u16>) -> Confined {
         Confined {
+            of: String::new(),
             session: self.session,
             level: self.sandbox.level,
             network,
@@ -149,7 +213,7 @@ impl Launch {
     }
 }
 
-/// What is started in place of `bare`, if it is confined; inside `group`, the directory of a control
+/// What is started in place of `bare`, if it is confined, of which the witness was told then; inside `group`, the directory of a control
 /// group, if there is one. What is not confined joins it in another way.
 ///
 /// # Errors
@@ -162,7 +226,7 @@ pub(crate) async fn launch(
     group: Option<&Path>,
 ) -> Result<Launch, String> {
     let Some(confined) = confined else { return Ok(bare) };
-    let Some(encloses) = encloses else {
+    let Some(by) = &encloses.by else {
         return Err("this daemon puts no sandbox around programs of a session".to_owned());
     };
     let plan = EnclosePlan {
@@ -183,10 +247,8 @@ pub(crate) async fn launch(
         group: group.map(Path::to_owned),
     };
     let Enclosed { argv, cwd, needs, tells, user, attested } =
-        encloses.enclose(plan).await.map_err(|err| err.with_remedy())?;
-    tracing::debug!(
-        session = %confined.session, config = %attested.attestation.config, "a program is enclosed"
-    );
+        by.enclose(plan).await.map_err(|err| err.with_remedy())?;
+    encloses.told(confined, &attested).await;
     let mut env = bare.env;
     let inside = |path: &str| Path::new(path).starts_with(&confined.workspace);
     // That of the room lies outside; inside, `/tmp` is its own.
@@ -278,7 +340,8 @@ mod tests {
     async fn what_is_confined_is_not_started_where_nothing_confines() {
         let bare = Launch::bare(&["true".to_owned()], &BTreeMap::new(), Path::new("/"));
         let confined = of(Network::None).after(&[]);
-        assert!(launch(&None, Some(&confined), bare.clone(), None).await.is_err());
-        assert!(!launch(&None, None, bare, None).await.unwrap().enclosed);
+        let none = Encloses::default();
+        assert!(launch(&none, Some(&confined), bare.clone(), None).await.is_err());
+        assert!(!launch(&none, None, bare, None).await.unwrap().enclosed);
     }
 }

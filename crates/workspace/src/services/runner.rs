@@ -170,7 +170,7 @@ impl OwnProcesses {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let cgroups = Cgroups::discover();
         let (kept, tasks) = (Mutex::default(), TaskTracker::new());
-        Self { kept, tasks, clock, cgroups, encloses: None }
+        Self { kept, tasks, clock, cgroups, encloses: Encloses::default() }
     }
 
     /// With what puts sandboxes around those that are to have one.

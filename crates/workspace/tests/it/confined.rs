@@ -10,11 +10,12 @@ use overmind_core::Fut;
 use overmind_core::attest::{Attestation, Attested};
 use overmind_core::enclosure::{Enclose, EnclosePlan, Enclosed, Network};
 use overmind_core::ids::SessionId;
-use overmind_core::room::RoomSandbox;
+use overmind_core::room::{RoomSandbox, RoomWitness};
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::Timestamp;
 use overmind_testkit::ports::WallClock;
 use overmind_workspace::lease::{Lease, LeaseRequest, Quiet, Resumed, TreeEnd, Workspace};
+use overmind_workspace::services::confine::Encloses;
 use overmind_workspace::services::runner::{OwnProcesses, ProcessState};
 
 use crate::support::{Bench, chain, until};
@@ -23,6 +24,8 @@ use crate::support::{Bench, chain, until};
 #[derive(Debug, Default)]
 struct Marks {
     asked: Mutex<Vec<EnclosePlan>>,
+    /// Of what it was told that it was measured.
+    told: Mutex<Vec<String>>,
     ended: Mutex<Vec<SessionId>>,
     refuses: AtomicBool,
 }
@@ -32,6 +35,11 @@ impl Marks {
     fn asked(&self, word: &str) -> Vec<EnclosePlan> {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|plan| plan.argv.join(" ").contains(word)).cloned().collect()
+    }
+
+    /// How often it was told of this.
+    fn told(&self, what: &str) -> usize {
+        self.told.lock().unwrap().iter().filter(|told| *told == what).count()
     }
 
     fn refuse(&self, refuses: bool) {
@@ -78,9 +86,18 @@ impl Enclose for Marks {
     }
 }
 
+impl RoomWitness for Marks {
+    fn attested(&self, of: SessionId, what: String, attested: Arc<Attested>) -> Fut<'_, ()> {
+        assert_eq!((of, attested.attestation.driver.as_str()), (session(), "marks"));
+        self.told.lock().unwrap().push(what);
+        Box::pin(async {})
+    }
+}
+
 fn open(bench: &Bench, marks: &Arc<Marks>) -> Workspace {
     let mut options = bench.options();
-    let encloses = Some(Arc::clone(marks) as Arc<dyn Enclose>);
+    let encloses = Encloses::by(Arc::clone(marks) as Arc<dyn Enclose>);
+    encloses.tell(Arc::clone(marks) as Arc<dyn RoomWitness>);
     options.runner = Arc::new(OwnProcesses::new(Arc::new(WallClock)).enclosed_by(encloses.clone()));
     options.encloses = encloses;
     Workspace::open(options).unwrap()
@@ -113,7 +130,7 @@ services:
     ports: [http]
     depends_on: [back]
     restart: {policy: always, backoff: 5ms, max: 9}
-    ready: {command: sh note.sh ready}
+    ready: {command: 'sh note.sh ready; test $(grep -c ready noted) -ge 3', interval: 5ms}
 setup: [sh note.sh setup]
 teardown: [{command: sh note.sh teardown; cp noted \"$OVERMIND_PROJECT\"/noted, on_failure: warn}]
 ";
@@ -173,6 +190,19 @@ async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of
         assert_eq!((plan.read, plan.write), (vec!["/opt/tools".into()], vec![]), "{word}");
     }
 
+    // Each is told of once, also what was looked at three times.
+    assert!(all[&marked("ready")] >= 3, "{all:?}");
+    for of in [
+        "template of file",
+        "setup: sh note.sh setup",
+        "service back",
+        "service web",
+        "ready check of web",
+    ] {
+        assert_eq!(marks.told(of), 1, "{of}: {:?}", marks.told);
+    }
+    assert_eq!(marks.told.lock().unwrap().len(), 5, "{:?}", marks.told);
+
     // Started again by this daemon.
     let die = || std::fs::write(lease.worktree.join("die"), "").unwrap();
     die();
@@ -189,12 +219,15 @@ async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of
     die();
     until("and again by that one", || noted(&file)[&marked("web")] == 4).await;
     assert_eq!(marks.asked("note.sh web").len(), 4, "asked for anew at each start");
+    assert_eq!((marks.told("service web"), marks.told("service back")), (4, 1), "and told");
 
     let report = workspace.teardown(&lease.session, TreeEnd::Park, &bench.told).await.unwrap();
     assert_eq!((report.warnings, report.leaks), (vec![], vec![]));
     let all = noted(&bench.path("project").join("noted"));
     assert_eq!(all[&marked("teardown")], 1);
     assert!(all.keys().all(|line| line.contains(" yes ")), "{all:?}");
+    let told = marks.told.lock().unwrap().last().cloned().unwrap();
+    assert!(told.starts_with("teardown: sh note.sh teardown"), "{told}");
     let last = one("note.sh teardown");
     assert_eq!(last.network, Network::Mesh);
     assert_eq!(last.reaches, [back.min(web), back.max(web)]);
@@ -217,6 +250,7 @@ async fn what_cannot_be_enclosed_is_not_started_whenever_it_would_be() {
     let without = bench.workspace();
     let err = without.build(request(), &bench.told).await.unwrap_err();
     assert!(chain(&err).contains("puts no sandbox around"), "{}", chain(&err));
+    assert!(marks.told.lock().unwrap().is_empty(), "nothing was measured");
     bench.assert_nothing_left(&workspace).await;
     marks.refuse(false);
     let lease = built(&bench, &workspace).await;

@@ -13,6 +13,7 @@ use overmind_workspace::leaks::{Finding, LeakKind};
 use overmind_workspace::lease::{
     LeaseRequest, MadeTree, Options, Place, Progress, Sink, Tree, TreeEnd, Workspace,
 };
+use overmind_workspace::services::confine::Encloses;
 use overmind_workspace::services::runner::OwnProcesses;
 
 /// The test's own part of the range, so that tests that run at once seldom look at one port.
@@ -165,7 +166,7 @@ impl Bench {
             secrets: BTreeMap::new(),
             clock: Arc::new(WallClock),
             runner: Arc::new(OwnProcesses::new(Arc::new(WallClock))),
-            encloses: None,
+            encloses: Encloses::default(),
             tree: Some(Arc::new(Directories(self.path("trees")))),
         }
     }

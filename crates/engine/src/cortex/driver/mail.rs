@@ -70,6 +70,11 @@ pub(crate) enum Mail {
         epoch: u32,
         attested: Arc<Attested>,
     },
+    /// What the sandbox of a program of its room was measured to give.
+    RoomAttested {
+        of: String,
+        attested: Arc<Attested>,
+    },
     Order {
         order: Order,
         reply: oneshot::Sender<Result<SessionRow, EngineError>>,

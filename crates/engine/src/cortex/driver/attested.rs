@@ -1,0 +1,76 @@
+//! What sandboxes were measured to give, in the log and on the row.
+
+use std::sync::Arc;
+
+use overmind_core::attest::{AttestationRef, Attested};
+use overmind_core::room::stay::RoomAttested;
+use overmind_core::row::SessionStatus;
+use overmind_core::session::SANDBOX_ATTESTED;
+use overmind_core::store::{Change, Commit, Guard, NewEvent, StreamId};
+use serde_json::{Value, json};
+
+use super::{Driver, Stop};
+
+impl Driver {
+    /// Writes down what the sandbox was measured to give, once for each measurement.
+    pub(super) async fn attested(
+        &mut self,
+        epoch: u32,
+        attested: Arc<Attested>,
+    ) -> Result<(), Stop> {
+        let row = self.session().row();
+        let known = row.attestation.as_ref().is_some_and(|known| known.digest == attested.digest);
+        if known || epoch != row.epoch || row.status != SessionStatus::Running {
+            return Ok(());
+        }
+        let gist = AttestationRef::from(&*attested);
+        let event = NewEvent {
+            stream: StreamId::Session(self.id),
+            kind: SANDBOX_ATTESTED,
+            ts: self.cortex.clock.now(),
+            payload: json!({"run_id": self.id, "attestation": gist}),
+        };
+        self.held.as_mut().expect("held between steps").note_attestation(gist);
+        let guard = Guard::SessionEpoch { session: self.id, epoch };
+        let changes = vec![
+            Change::AttestationPut(attested),
+            Change::SessionUpdate(Box::new(self.session().row().clone())),
+        ];
+        self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
+    }
+
+    /// Writes down what the sandbox of a program of the room was measured to give: at each start of
+    /// it that is told, for as long as there is a room.
+    pub(super) async fn room_attested(
+        &mut self,
+        of: String,
+        attested: Arc<Attested>,
+    ) -> Result<(), Stop> {
+        let row = self.session().row();
+        if !row.room.as_ref().is_some_and(|room| room.phase.is_open()) {
+            return Ok(());
+        }
+        let epoch = row.epoch;
+        // The row is what the log says: masked before either has it.
+        let mut of = Value::String(of);
+        self.cortex.store.redact(&mut of);
+        let of = of.as_str().unwrap_or_default().to_owned();
+        let one = RoomAttested::new(of, &attested);
+        let event = NewEvent {
+            stream: StreamId::Session(self.id),
+            kind: SANDBOX_ATTESTED,
+            ts: self.cortex.clock.now(),
+            payload: json!({
+                "run_id": self.id, "of": one.of, "driver": one.driver,
+                "attestation": one.attestation,
+            }),
+        };
+        self.held.as_mut().expect("held between steps").note_room_attested(one);
+        let guard = Guard::SessionEpoch { session: self.id, epoch };
+        let changes = vec![
+            Change::AttestationPut(attested),
+            Change::SessionUpdate(Box::new(self.session().row().clone())),
+        ];
+        self.commit(Commit { guards: vec![guard], events: vec![event], changes }).await
+    }
+}
