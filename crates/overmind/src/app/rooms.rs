@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::enclosure::Enclose;
+use overmind_core::process::ProcessUser;
 use overmind_core::time::Clock;
 use overmind_server::{Backends, Found, Proxy, label};
 use overmind_workspace::git::Git;
@@ -30,6 +31,8 @@ pub(super) fn open(
     let usual = Git::default();
     Arc::new(LocalRooms::open(Options {
         docker: Some(docker_options(config, "rooms").socket),
+        worktrees: config.rooms_worktrees.clone(),
+        user: config.sandbox_run_as.map(|(uid, gid)| ProcessUser { uid, gid }),
         encloses: Encloses::by(Arc::clone(enclosures)),
         environment: config.environment.iter().cloned().collect(),
         // What `url_env` of a project may name: as with tools, only what was meant to be named.

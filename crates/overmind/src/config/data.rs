@@ -66,6 +66,17 @@ impl DataDir {
         self.0.join("homes")
     }
 
+    /// Where worktrees of runs are made; `beside` the directory where programs of runs are another
+    /// user's, who cannot come to what lies in it.
+    pub fn worktrees(&self, beside: bool) -> PathBuf {
+        if !beside {
+            return self.0.join("worktrees");
+        }
+        let mut name = self.0.as_os_str().to_owned();
+        name.push("-worktrees");
+        name.into()
+    }
+
     pub fn log_file(&self) -> PathBuf {
         self.0.join("overmind.log")
     }

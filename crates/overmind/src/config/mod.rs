@@ -54,6 +54,8 @@ pub struct Config {
     pub workspace: PathBuf,
     /// Where names of what runs serve are answered for.
     pub rooms_proxy: Option<SocketAddr>,
+    /// Where worktrees of runs are made.
+    pub rooms_worktrees: PathBuf,
     pub max_running: u32,
     pub max_running_per_agent: u32,
     pub max_running_per_colony: u32,
@@ -231,6 +233,8 @@ impl Config {
         Ok(Self {
             listen,
             rooms_proxy,
+            rooms_worktrees: path(key::ROOMS_WORKTREES)
+                .unwrap_or_else(|| data.worktrees(layers.get(key::SANDBOX_RUN_AS).is_some())),
             socket,
             tls,
             allowed_hosts: layers.list_of(key::ALLOWED_HOSTS),

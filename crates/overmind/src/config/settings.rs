@@ -65,6 +65,7 @@ pub const STORE_PATH: &str = "store.path";
 pub const RETENTION_DAYS: &str = "store.retention_days";
 pub const CHECKPOINT_SECONDS: &str = "store.checkpoint_seconds";
 pub const ROOMS_PROXY: &str = "rooms.proxy";
+pub const ROOMS_WORKTREES: &str = "rooms.worktrees";
 pub const WORKSPACE: &str = "engine.workspace";
 pub const MAX_RUNNING: &str = "engine.max_running";
 pub const MAX_PER_AGENT: &str = "engine.max_running_per_agent";
@@ -195,6 +196,14 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Listen,
         Some("none"),
         "loopback address that answers for http://SERVICE.RUN.localhost:PORT/; `none` is no proxy",
+    ),
+    setting(
+        ROOMS_WORKTREES,
+        None,
+        Kind::Path,
+        None,
+        "where worktrees of runs are made; unset is the data directory's worktrees, or with \
+         sandbox.run_as the data directory's name with -worktrees",
     ),
     setting(
         MAX_RUNNING,

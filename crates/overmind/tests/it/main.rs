@@ -39,6 +39,7 @@ mod runs;
 mod sdks;
 mod services;
 mod services_told;
+mod services_user;
 mod storm;
 mod streaming;
 mod surface;

@@ -232,13 +232,13 @@ impl Prey {
     }
 }
 
-fn port_of(run: &Value, service: &str) -> u16 {
+pub(crate) fn port_of(run: &Value, service: &str) -> u16 {
     let port = &run["room"]["ports"][format!("{service}/http")];
     u16::try_from(port.as_u64().unwrap_or_else(|| panic!("{run}"))).unwrap()
 }
 
 /// What is answered at this port of the host's; `None`: nobody answered.
-fn get(port: u16, path: &str) -> Option<String> {
+pub(crate) fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();

@@ -10,18 +10,20 @@
 //! `nobody`, in a directory that this user can reach.
 
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::process::ProcessUser;
 use overmind_core::time::Clock;
 use rustix::process::Signal;
 
 use super::password;
 use super::postgres::{PostgresError, PostgresServer};
+use crate::owner::closed_to;
 use crate::ports::{Owner, Ports};
 use crate::services::tree::{self, stat};
 
@@ -497,10 +499,5 @@ fn run_as() -> Result<Option<RunAs>, ClusterError> {
 
 /// Whether the user may pass through every directory that leads to `path`.
 fn reachable(path: &Path, who: RunAs) -> bool {
-    path.ancestors().filter_map(|part| std::fs::metadata(part).ok()).all(|found| {
-        let mode = found.mode();
-        (found.uid() == who.uid && mode & 0o100 != 0)
-            || (found.gid() == who.gid && mode & 0o010 != 0)
-            || mode & 0o001 != 0
-    })
+    closed_to(path, ProcessUser { uid: who.uid, gid: who.gid }).is_none()
 }

@@ -4,10 +4,12 @@
 //! out of `git status` by a line of the repository's own `info/exclude`, which no commit carries.
 
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::dotenv;
+use crate::owner;
 
 /// The first words of every file of ours.
 const HEADING: &str = "Written by Overmind for the session";
@@ -75,7 +77,8 @@ pub(crate) fn write(
         let mut to =
             std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         to.write_all(text.as_bytes())?;
-        std::fs::rename(&partial, &path)
+        std::fs::rename(&partial, &path)?;
+        owner::give(worktree, &path)
     };
     let _ = std::fs::remove_file(&partial);
     write().map_err(file("writing", &path))
@@ -106,6 +109,14 @@ fn git(worktree: &Path) -> Command {
         ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_CEILING_DIRECTORIES"]
     {
         command.env_remove(name);
+    }
+    if let Some(user) = owner::of(worktree) {
+        // Git refuses a repository of somebody else's; and what its configuration names runs as they do.
+        command
+            .uid(user.uid)
+            .gid(user.gid)
+            .env("HOME", "/nonexistent")
+            .env_remove("XDG_CONFIG_HOME");
     }
     command
 }
@@ -146,6 +157,7 @@ pub(crate) fn exclude(worktree: &Path, relative: &Path) -> Result<Option<PathBuf
             lines.push(line);
         }
     })?;
+    owner::give(worktree, &list).map_err(file("giving away", &list))?;
     Ok(Some(list))
 }
 

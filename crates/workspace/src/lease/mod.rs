@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::process::ProcessUser;
 use overmind_core::room::RoomSandbox;
 use overmind_core::time::Clock;
 
@@ -66,6 +67,8 @@ pub struct Options {
     /// What puts sandboxes around hooks, ready checks and commands of templates. Services get
     /// theirs from the runner.
     pub encloses: Encloses,
+    /// Whom programs in sandboxes run as, if that is not the daemon's own user.
+    pub user: Option<ProcessUser>,
     /// What makes worktrees. Without it only [`Place::Directory`] can be leased.
     pub tree: Option<Arc<dyn Tree>>,
 }

@@ -13,6 +13,7 @@ use crate::config::{
     ProcessService, Ready, ReadyCheck, Restart, RestartPolicy, Server, Service, SqliteService,
     Strategy,
 };
+use crate::copy;
 use crate::database::postgres::{self, Names, PostgresServer, TemplateNames};
 use crate::database::redis::{INDEXES, RedisServer};
 use crate::database::{
@@ -21,6 +22,7 @@ use crate::database::{
 };
 use crate::env::{TemplateError, Values};
 use crate::hooks;
+use crate::owner;
 use crate::ports::RegistryError;
 use crate::services::command::{self, CommandSpec};
 use crate::services::compose::{ComposePlan, ports_file};
@@ -65,6 +67,11 @@ pub enum ServiceError {
     NoUrl(String),
     #[error("a Redis of its own needs `redis-server` or `valkey-server`, and neither is installed")]
     NoRedis,
+    #[error(
+        "with `sandbox.run_as` a Redis of its own keeps its files in the session's temporary \
+         directory, and `isolation.tmp` is false"
+    )]
+    RedisPlace,
     #[error("the engine published port {inside} at {found:?} and not at {wanted}")]
     Published { inside: u16, wanted: u16, found: Option<u16> },
     #[error("{} leads out of the worktree", .0.display())]
@@ -596,8 +603,15 @@ impl Site<'_> {
             None => sqlite::remove(&to).and_then(|()| sqlite::create(&to, &[])),
         });
         made.await??;
+        self.give(&file)?;
         self.journal.made(step, Made::Known)?;
         Ok(sqlite_values(&service.name, &file))
+    }
+
+    /// Gives what was made in the worktree to whoever it belongs to.
+    fn give(&self, path: &Path) -> Result<(), ServiceError> {
+        owner::give(&self.worktree, path)
+            .map_err(|source| ServiceError::File { path: path.to_owned(), source })
     }
 
     async fn sqlite_template(
@@ -646,6 +660,7 @@ impl Site<'_> {
             }
         });
         begun.await??;
+        self.give(&draft)?;
         self.fill(service, template, &sqlite_values(&service.name, &draft)).await?;
         // Through SQLite once more: what the command left in a log beside the file comes along.
         let (from, to) = (draft.clone(), path.clone());
@@ -690,7 +705,19 @@ impl Site<'_> {
         let port = self.ports_of(&service.name).get("port").copied().unwrap_or_default();
         let password = password();
         // Nothing else is in it: in a sandbox it is all that the server has.
-        let dir = self.journal.dir().join(format!("{}.redis", service.name));
+        let name = format!("{}.redis", service.name);
+        let user = self.confinement.as_ref().and(self.workspace.options.user);
+        let dir = match (user, &self.temp) {
+            (None, _) => self.journal.dir().join(name),
+            // Who cannot come to where the data lies. It goes with the session's temporary files.
+            (Some(_), Some(temp)) => {
+                let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+                std::fs::set_permissions(temp, open)
+                    .map_err(|source| ServiceError::File { path: temp.clone(), source })?;
+                temp.join(name)
+            }
+            (Some(_), None) => return Err(ServiceError::RedisPlace),
+        };
         let config = dir.join("redis.conf");
         std::fs::create_dir_all(&dir)
             .map_err(|source| ServiceError::File { path: dir.clone(), source })?;
@@ -701,6 +728,10 @@ impl Site<'_> {
         );
         std::fs::write(&config, text)
             .map_err(|source| ServiceError::File { path: config.clone(), source })?;
+        if let Some(user) = user {
+            copy::give_to(&dir, user.uid, user.gid)
+                .map_err(|source| ServiceError::File { path: dir.clone(), source })?;
+        }
         let argv =
             vec![program.to_string_lossy().into_owned(), config.to_string_lossy().into_owned()];
         let values = self.values();

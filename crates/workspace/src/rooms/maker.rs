@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use overmind_core::Fut;
+use overmind_core::process::ProcessUser;
 use overmind_core::room::{RoomClosed, RoomError};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
@@ -22,6 +23,7 @@ use crate::copy;
 use crate::git::GitError;
 use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
+use crate::owner;
 use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees};
 
 /// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
@@ -34,6 +36,9 @@ struct Intent {
     /// What people call the session.
     name: String,
     sandbox: Option<SandboxLevel>,
+    /// User and group that it is given to, if its programs run as another one than we do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<(u32, u32)>,
     tree: TreeIntent,
 }
 
@@ -122,6 +127,7 @@ impl Maker {
         &self,
         session: &str,
         sandbox: Option<SandboxLevel>,
+        user: Option<ProcessUser>,
         mut request: Request,
     ) -> Result<(Value, Promise), TreeError> {
         let name = request.name.clone();
@@ -136,8 +142,13 @@ impl Maker {
             }
             drop(promised);
             let promise = Promise { maker: self.clone(), place: place.clone(), used: false };
-            let intent =
-                Intent { session: session.to_owned(), name, sandbox, tree: plan.intent().clone() };
+            let intent = Intent {
+                session: session.to_owned(),
+                name,
+                sandbox,
+                user: user.map(|user| (user.uid, user.gid)),
+                tree: plan.intent().clone(),
+            };
             let intent = serde_json::to_value(&intent)
                 .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
             self.plans().insert(place, plan);
@@ -234,6 +245,11 @@ impl Maker {
         let made = self.0.trees.make(&plan).map_err(|err| chain(&err))?;
         let warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
         let borrowed = [made.borrowed, made.shared].concat();
+        if let Some((uid, gid)) = intent.user {
+            let user = ProcessUser { uid, gid };
+            let given = owner::hand_over(self.0.trees.root(), &made.path, &borrowed, user);
+            given.map_err(|err| chain(&err))?;
+        }
         let details = Details {
             cwd: made.cwd,
             warnings: warnings.clone(),
@@ -480,6 +496,7 @@ impl Tree for Maker {
                     session: found.intent.owner.clone().unwrap_or_default(),
                     name: found.intent.session.clone(),
                     sandbox: None,
+                    user: None,
                     tree: found.intent,
                 };
                 maker.fix_now(&intent)

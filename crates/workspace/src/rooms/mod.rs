@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::ids::SessionId;
+use overmind_core::process::ProcessUser;
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
     RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
@@ -80,6 +81,9 @@ pub struct Options {
     /// What puts sandboxes around services and hooks. Without it a room that is to have some is
     /// refused.
     pub encloses: Encloses,
+    /// Whom these run as, if that is not the daemon's own user: worktrees with sandboxes are given to
+    /// this one, who must be able to come to [`Options::worktrees`].
+    pub user: Option<ProcessUser>,
 }
 
 impl Options {
@@ -99,6 +103,7 @@ impl Options {
             git: Git::default(),
             runner: None,
             encloses: Encloses::default(),
+            user: None,
         }
     }
 }
@@ -278,12 +283,14 @@ impl LocalRooms {
         let core = self.core().await?;
         core.maker.forget_ended(&session);
         let excludes = self.options.excludes_file.clone();
-        let (maker, at) = (core.maker.clone(), order.clone());
+        let (maker, at, user) = (core.maker.clone(), order.clone(), self.options.user);
         let planned = tokio::task::spawn_blocking(move || {
             let found = project::read(maker.trees(), &at)?;
             let request = project::request(&at, &found, excludes.as_deref())?;
             let sandbox = found.config.isolation.sandbox;
-            let planned = maker.plan(&at.session.to_string(), sandbox, request);
+            let level = at.sandbox.level.max(sandbox.unwrap_or(SandboxLevel::None));
+            let user = user.filter(|_| level != SandboxLevel::None);
+            let planned = maker.plan(&at.session.to_string(), sandbox, user, request);
             let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
             Ok::<_, RoomError>((found, intent, promise))
         });
@@ -482,6 +489,7 @@ impl Core {
             clock: Arc::clone(&clock),
             runner,
             encloses: options.encloses,
+            user: options.user,
             tree: Some(Arc::new(maker.clone())),
         });
         let workspace = workspace.map_err(|err| say::failed(chain(&err)))?;

@@ -167,6 +167,7 @@ impl Bench {
             clock: Arc::new(WallClock),
             runner: Arc::new(OwnProcesses::new(Arc::new(WallClock))),
             encloses: Encloses::default(),
+            user: None,
             tree: Some(Arc::new(Directories(self.path("trees")))),
         }
     }
