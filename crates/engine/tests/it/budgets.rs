@@ -25,7 +25,7 @@ use overmind_testkit::ports::{FakeModels, calls, says};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 /// A dollar for a million tokens, in and out; models called `odd` have no price, those called `free`
 /// cost nothing.
@@ -382,18 +382,7 @@ async fn a_child_counts_in_its_parents_budget() {
     bank.world.until(parent, &[SessionStatus::AwaitingInput]).await;
     let id = bank.limit(Scope::Session(parent), Period::Total, 50_000_000).await;
     assert_eq!(bank.stands(id), (7, 0), "what it spent before there was a limit");
-    let draft = SessionDraft {
-        agent: agent.clone(),
-        task: "x".into(),
-        name: None,
-        parent: Some(parent.to_string()),
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
-    };
+    let draft = SessionDraft { parent: Some(parent.to_string()), ..session_draft(&agent, "x") };
     let child = bank.world.engine.session_create(&bank.world.by, draft).await.unwrap().value.id;
     bank.world.ended(child).await;
     assert_eq!(bank.stands(id), (14, 0));

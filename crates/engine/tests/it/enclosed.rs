@@ -18,7 +18,7 @@ use overmind_engine::{Caller, EngineError, Rights};
 use overmind_testkit::processes::FakeProcesses;
 use overmind_testkit::store_conformance::attestation;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 /// Answers what it was made with. It remembers what it was asked.
 #[derive(Debug)]
@@ -165,18 +165,7 @@ async fn a_run_may_ask_for_more_of_a_sandbox_and_never_for_less() {
         })
         .await;
     let closed = world.agent("m", |draft| boxed(draft, command(|_| ()))).await;
-    let draft = |agent: &str, sandbox| SessionDraft {
-        agent: agent.to_owned(),
-        task: String::new(),
-        name: None,
-        parent: None,
-        command: None,
-        sandbox,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
-    };
+    let draft = |agent: &str, sandbox| SessionDraft { sandbox, ..session_draft(agent, "") };
     let none = world.run(&open, "").await;
     world.ended(none).await;
     assert_eq!(enclosures.plans.lock().unwrap().len(), 0);

@@ -13,11 +13,9 @@ use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_engine::request::{AgentDraft, SessionDraft};
 use overmind_engine::{Caller, EngineError, Kills, MAX_KILLS, Rights};
-use overmind_testkit::ports::{FakeModels, FakeTools, calls};
 use overmind_testkit::processes::FakeProcesses;
-use serde_json::json;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 /// A server on which commands of one agent run.
 async fn world() -> (World, Arc<FakeProcesses>, String) {
@@ -37,16 +35,8 @@ async fn world() -> (World, Arc<FakeProcesses>, String) {
 
 async fn started(world: &World, agent: &str, parent: Option<SessionId>) -> SessionId {
     let draft = SessionDraft {
-        agent: agent.into(),
-        task: String::new(),
-        name: None,
         parent: parent.map(|parent| parent.to_string()),
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
+        ..session_draft(agent, "")
     };
     world.engine.session_create(&world.by, draft).await.unwrap().value.id
 }
@@ -185,11 +175,7 @@ async fn a_second_kill_of_what_is_ending_is_the_first_one_again() {
 
 #[tokio::test]
 async fn what_is_no_command_is_canceled_where_it_is_named_and_let_alone_by_all() {
-    let models = FakeModels::new([calls(&[("hang", json!({}))])]);
-    let world = World::new(FakeTools::ok(), models).await;
-    let agent = world.agent("gpt-test", |_| ()).await;
-    let run = world.run(&agent, "wait").await;
-    world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+    let (world, run) = World::hanging().await;
     let all = Kills::All { after: None };
     let killed = world.engine.session_kill_each(&world.by, all, false).await.unwrap();
     assert!(killed.each.is_empty(), "{killed:?}");

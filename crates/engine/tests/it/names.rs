@@ -7,7 +7,7 @@ use overmind_engine::EngineError;
 use overmind_engine::request::SessionDraft;
 use overmind_testkit::ports::{FakeModels, FakeTools};
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 async fn world() -> World {
     World::new(FakeTools::ok(), FakeModels::new([])).await
@@ -18,16 +18,9 @@ const ASKS: &str = "curl the page for me";
 
 fn draft(agent: &str, name: Option<&str>, parent: Option<&str>) -> SessionDraft {
     SessionDraft {
-        agent: agent.into(),
-        task: ASKS.into(),
         name: name.map(str::to_owned),
         parent: parent.map(str::to_owned),
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
+        ..session_draft(agent, ASKS)
     }
 }
 

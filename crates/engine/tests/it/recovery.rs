@@ -56,11 +56,7 @@ async fn a_drain_lets_a_tool_end_and_hands_over_what_was_not_begun() {
 
 #[tokio::test]
 async fn a_once_tool_that_was_cut_off_asks_a_human() {
-    let models = FakeModels::new([calls(&[("hang", json!({}))])]);
-    let world = World::new(FakeTools::ok(), models).await;
-    let agent = world.agent("gpt-test", |_| ()).await;
-    let run = world.run(&agent, "x").await;
-    world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+    let (world, run) = World::hanging().await;
     assert_eq!(world.engine.drain(Duration::ZERO).await, 1);
     let dir = Arc::clone(&world.dir);
     drop(world);

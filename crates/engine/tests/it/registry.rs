@@ -5,10 +5,10 @@ use overmind_core::row::Role;
 use overmind_core::store::Page;
 use overmind_engine::request::{AgentDraft, AgentPatch, SessionDraft};
 use overmind_engine::{Caller, EngineError, Rights};
-use overmind_testkit::ports::{FakeModels, FakeTools, calls};
+use overmind_testkit::ports::{FakeModels, FakeTools};
 use serde_json::json;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 async fn world() -> World {
     World::new(FakeTools::ok(), FakeModels::new([])).await
@@ -81,18 +81,7 @@ async fn a_disabled_agent_takes_no_new_runs() {
     let id = world.agent("stub", |_| ()).await;
     let agent = world.engine.agent_disable(&world.by, &id).await.unwrap();
     assert_eq!(agent.status, AgentStatus::Disabled);
-    let draft = SessionDraft {
-        agent: id,
-        task: "x".into(),
-        name: None,
-        parent: None,
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
-    };
+    let draft = session_draft(&id, "x");
     let refused = world.engine.session_create(&world.by, draft).await;
     assert_eq!(refused.unwrap_err(), EngineError::conflict("Agent is disabled"));
 }
@@ -102,16 +91,8 @@ async fn an_idempotency_key_makes_one_run_however_often_it_comes() {
     let world = world().await;
     let agent = world.agent("stub", |_| ()).await;
     let draft = |print: u8| SessionDraft {
-        agent: agent.clone(),
-        task: "shell: true".into(),
-        name: None,
-        parent: None,
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
         idempotency: Some(("k".into(), [print; 32])),
+        ..session_draft(&agent, "shell: true")
     };
     let all = (0..10).map(|_| world.engine.session_create(&world.by, draft(1)));
     let made = futures_util::future::join_all(all).await;
@@ -143,11 +124,7 @@ async fn keys_open_what_their_role_says_until_they_are_revoked() {
 
 #[tokio::test]
 async fn a_session_token_reaches_its_own_session_while_it_lives() {
-    let models = FakeModels::new([calls(&[("hang", json!({}))])]);
-    let world = World::new(FakeTools::ok(), models).await;
-    let agent = world.agent("gpt-test", |_| ()).await;
-    let run = world.run(&agent, "x").await;
-    world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+    let (world, run) = World::hanging().await;
     let token = world.engine.session_token(run, 1);
     let caller = world.engine.authenticate(&token).await.unwrap();
     assert!(world.engine.session_fetch(&caller, run).await.is_ok());
@@ -166,11 +143,7 @@ async fn a_session_token_reaches_its_own_session_while_it_lives() {
 #[tokio::test]
 async fn a_token_in_use_is_refused_from_the_commit_on_that_ends_its_session() {
     for _ in 0..10 {
-        let models = FakeModels::new([calls(&[("hang", json!({}))])]);
-        let world = World::new(FakeTools::ok(), models).await;
-        let agent = world.agent("gpt-test", |_| ()).await;
-        let run = world.run(&agent, "x").await;
-        world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+        let (world, run) = World::hanging().await;
         let token = world.engine.session_token(run, 1);
         let once = tokio::sync::Notify::new();
         let in_use = async {
@@ -211,16 +184,8 @@ async fn only_an_admin_works_outside_the_workspace() {
     let made = world.engine.key_create(&world.by, "op", Role::Operator).await.unwrap();
     let operator = world.engine.authenticate(&made.secret).await.unwrap();
     let draft = |workspace: String| SessionDraft {
-        agent: agent.clone(),
-        task: "shell: true".into(),
-        name: None,
-        parent: None,
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
         workspace: Some(workspace),
-        idempotency: None,
+        ..session_draft(&agent, "shell: true")
     };
     let home = world.dir.path().to_string_lossy().into_owned();
     assert!(world.engine.session_create(&operator, draft(format!("{home}/sub"))).await.is_ok());

@@ -20,7 +20,7 @@ use overmind_testkit::rooms::{FakeRooms, Journal};
 use overmind_testkit::store_conformance::attestation;
 use tempfile::TempDir;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 /// An engine, and the two ports, which outlive it.
 struct House {
@@ -32,18 +32,7 @@ struct House {
 }
 
 fn draft(agent: &str, room: Option<RoomWish>) -> SessionDraft {
-    SessionDraft {
-        agent: agent.into(),
-        task: "mend it".into(),
-        name: Some("mend".into()),
-        parent: None,
-        command: None,
-        sandbox: None,
-        room,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
-    }
+    SessionDraft { name: Some("mend".into()), room, ..session_draft(agent, "mend it") }
 }
 
 impl House {

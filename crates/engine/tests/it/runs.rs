@@ -9,7 +9,7 @@ use overmind_engine::request::SessionDraft;
 use overmind_testkit::ports::{FakeModels, FakeTools, calls, says};
 use serde_json::json;
 
-use crate::world::World;
+use crate::world::{World, session_draft};
 
 #[tokio::test]
 async fn a_good_deterministic_run_has_the_ten_events_of_old() {
@@ -122,18 +122,7 @@ async fn transient_failures_are_tried_again_and_permanent_ones_are_not() {
 async fn the_step_limit_ends_a_run_with_both_events() {
     let world = World::new(FakeTools::ok(), FakeModels::new([])).await;
     let agent = world.agent("stub", |_| ()).await;
-    let draft = SessionDraft {
-        agent,
-        task: "shell: true".into(),
-        name: None,
-        parent: None,
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: Some(1),
-        workspace: None,
-        idempotency: None,
-    };
+    let draft = SessionDraft { step_limit: Some(1), ..session_draft(&agent, "shell: true") };
     let run = world.engine.session_create(&world.by, draft).await.unwrap().value.id;
     let row = world.ended(run).await;
     assert_eq!(row.error.unwrap()["code"], "step_limit");
@@ -202,18 +191,8 @@ async fn a_name_that_is_taken_leaves_nothing_of_the_run_that_wanted_it() {
     let models = FakeModels::new([calls(&[("hang", json!({}))]), says("done"), says("done")]);
     let world = World::at(dir, FakeTools::ok(), models, 2).await;
     let agent = world.agent("gpt-test", |_| ()).await;
-    let named = |name: &str| SessionDraft {
-        agent: agent.clone(),
-        task: "go".into(),
-        name: Some(name.into()),
-        parent: None,
-        command: None,
-        sandbox: None,
-        room: None,
-        step_limit: None,
-        workspace: None,
-        idempotency: None,
-    };
+    let named =
+        |name: &str| SessionDraft { name: Some(name.into()), ..session_draft(&agent, "go") };
     let first = world.engine.session_create(&world.by, named("one")).await.unwrap().value.id;
     world.until(first, &[SessionStatus::Running]).await;
     for _ in 0..3 {

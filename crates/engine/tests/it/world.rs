@@ -21,9 +21,10 @@ use overmind_engine::request::{AgentDraft, SessionDraft};
 use overmind_engine::{Caller, Config, Engine, Parts, Vault, VaultParts};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
-use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock};
+use overmind_testkit::ports::{FakeGate, FakeModels, FakeTools, NoMemory, WallClock, calls};
 use overmind_testkit::processes::FakeProcesses;
 use overmind_testkit::rooms::FakeRooms;
+use serde_json::json;
 use tempfile::TempDir;
 
 pub(crate) struct World {
@@ -201,19 +202,18 @@ impl World {
             .to_string()
     }
 
+    /// A world with a run that hangs in a tool.
+    pub(crate) async fn hanging() -> (Self, SessionId) {
+        let models = FakeModels::new([calls(&[("hang", json!({}))])]);
+        let world = Self::new(FakeTools::ok(), models).await;
+        let agent = world.agent("gpt-test", |_| ()).await;
+        let run = world.run(&agent, "x").await;
+        world.until_true("the tool hangs", || world.tools.called("hang") == 1).await;
+        (world, run)
+    }
+
     pub(crate) async fn run(&self, agent: &str, task: &str) -> SessionId {
-        let draft = SessionDraft {
-            agent: agent.into(),
-            task: task.into(),
-            name: None,
-            parent: None,
-            command: None,
-            sandbox: None,
-            room: None,
-            step_limit: None,
-            workspace: None,
-            idempotency: None,
-        };
+        let draft = session_draft(agent, task);
         self.engine
             .session_create(&self.by, draft)
             .await
@@ -279,5 +279,21 @@ impl World {
         }
         let audit = self.engine.audit(&self.by).await.expect("the world of a test works");
         assert_eq!(audit.findings, []);
+    }
+}
+
+/// A session of this agent with this task, and nothing else wanted of it.
+pub(crate) fn session_draft(agent: &str, task: &str) -> SessionDraft {
+    SessionDraft {
+        agent: agent.into(),
+        task: task.into(),
+        name: None,
+        parent: None,
+        command: None,
+        sandbox: None,
+        room: None,
+        step_limit: None,
+        workspace: None,
+        idempotency: None,
     }
 }
