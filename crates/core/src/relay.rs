@@ -11,6 +11,7 @@
 //! has a say in it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -105,6 +106,28 @@ pub struct Call {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub peek: Peek,
+    pub sent: Sent,
+}
+
+/// Whether anything of a call has left for a provider: only then can it have cost something.
+#[derive(Debug, Default)]
+pub struct Sent(AtomicBool);
+
+impl Sent {
+    /// To be said before the first byte leaves.
+    pub fn mark(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_marked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Clone for Sent {
+    fn clone(&self) -> Self {
+        Self(AtomicBool::new(self.is_marked()))
+    }
 }
 
 /// One place that a call can go to.
@@ -224,7 +247,8 @@ pub trait Upstreams: Send + Sync + fmt::Debug {
     fn worst(&self, hop: &Hop, usage: &Usage) -> Worst;
 
     /// Asks one hop after the other until one answers, with the retries that can help, and waits
-    /// for the answer's head. A provider's own error is an answer when there is no other hop.
+    /// for the answer's head. A provider's own error is an answer when there is no other hop. Marks
+    /// [`Call::sent`] before anything leaves.
     ///
     /// # Errors
     ///

@@ -8,9 +8,14 @@ use subtle::ConstantTimeEq;
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
-use crate::cortex::Cortex;
+use crate::cortex::{Cortex, tokens};
 use crate::error::EngineError;
+use crate::passes::{Holder, Pass};
 use crate::view::NewKey;
+
+fn wrong() -> EngineError {
+    EngineError::Unauthenticated { message: "the token is not valid".into() }
+}
 
 impl Engine {
     /// Finds out who holds `token`: the admin token, an `ovk_…` API key, or an `ovs_…` token of
@@ -20,17 +25,52 @@ impl Engine {
     ///
     /// [`EngineError::Unauthenticated`]; the message is the same for every wrong token.
     pub async fn authenticate(&self, token: &str) -> Result<Caller, EngineError> {
-        let wrong = || EngineError::Unauthenticated { message: "the token is not valid".into() };
+        let holder = self.holder(token).ok_or_else(wrong)?;
+        self.caller_of(&holder).await
+    }
+
+    /// The same for who is let in for longer than a look: the pass says when the token has ended.
+    /// With `service` also when the grant of it is taken back, once [`Passes::bind`] has said whose.
+    ///
+    /// [`Passes::bind`]: crate::passes::Passes::bind
+    pub(crate) async fn admit(
+        &self,
+        token: &str,
+        service: Option<&str>,
+    ) -> Result<(Caller, Pass), EngineError> {
+        let mut holder = self.holder(token).ok_or_else(wrong)?;
+        if let Holder::Session { service: of, .. } = &mut holder {
+            *of = service.map(str::to_owned);
+        }
+        // Before the look: see there.
+        let pass = self.cortex.passes.enter(&holder);
+        Ok((self.caller_of(&holder).await?, pass))
+    }
+
+    /// What a token says of itself, if it was made here or may be a key.
+    fn holder(&self, token: &str) -> Option<Holder> {
         if token.len() > 256 {
-            return Err(wrong());
+            return None;
         }
         if let Some(rest) = token.strip_prefix("ovs_") {
-            return self.session_caller(rest).await.ok_or_else(wrong);
+            return self.session_holder(rest);
         }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
         if bool::from(hash.ct_eq(&self.cortex.config.admin_hash)) {
-            return Ok(Caller::admin());
+            return Some(Holder::Admin);
         }
+        Some(Holder::Key(hash))
+    }
+
+    /// Whether that is worth anything now.
+    async fn caller_of(&self, holder: &Holder) -> Result<Caller, EngineError> {
+        let hash = match holder {
+            Holder::Admin => return Ok(Caller::admin()),
+            Holder::Session { session, start, service: _ } => {
+                return self.session_caller(*session, *start).await.ok_or_else(wrong);
+            }
+            Holder::Key(hash) => *hash,
+        };
         // Found by its hash: what an attacker can time is the hash of a guess, not the key.
         let read = match self.cortex.identities.of(&hash) {
             Ok(caller) => return Ok(caller),
@@ -43,26 +83,24 @@ impl Engine {
         Ok(caller)
     }
 
-    async fn session_caller(&self, rest: &str) -> Option<Caller> {
+    fn session_holder(&self, rest: &str) -> Option<Holder> {
         let mut parts = rest.splitn(3, '.');
         let session: SessionId = format!("ses_{}", parts.next()?).parse().ok()?;
-        let epoch: u32 = parts.next()?.parse().ok()?;
+        let start: u32 = parts.next()?.parse().ok()?;
         let given = parts.next()?;
-        let wanted = self.cortex.session_mac(session, epoch);
-        if !bool::from(given.as_bytes().ct_eq(wanted.as_bytes())) {
-            return None;
-        }
+        let wanted = self.cortex.session_mac(session, start);
+        let made_here = bool::from(given.as_bytes().ct_eq(wanted.as_bytes()));
+        made_here.then_some(Holder::Session { session, start, service: None })
+    }
+
+    async fn session_caller(&self, session: SessionId, epoch: u32) -> Option<Caller> {
         let caller = || Caller::new(session.to_string(), Rights::Session { session, epoch });
         let read = match self.cortex.tokens.is_good(session, epoch) {
             Ok(good) => return good.then(caller),
             Err(read) => read,
         };
         let row = self.cortex.store.session_fetch(session).await.ok()??;
-        if row.status.is_terminal() {
-            return None;
-        }
-        // A command keeps its token for its whole life, over restarts of ours.
-        let start = row.command.as_ref().map_or(row.epoch, |command| command.life);
+        let start = tokens::start_of(&row)?;
         self.cortex.tokens.keep(session, start, read);
         (start == epoch).then(caller)
     }
@@ -142,6 +180,7 @@ impl Engine {
                 // Over the commit: whoever sees its event finds the key revoked.
                 let _revoking = self.cortex.identities.revoking();
                 self.key_commit("key.revoked", by, &key).await?;
+                self.cortex.passes.revoked(key.hash);
                 return Ok(key);
             }
         }

@@ -22,6 +22,7 @@ mod kills;
 mod letters;
 mod live;
 mod mesh;
+mod passes;
 mod policies;
 mod relay;
 mod replays;
@@ -74,8 +75,9 @@ pub use self::mesh::{
     AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
     LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
 };
+pub use self::passes::{LAPSED, Pass};
 use self::relay::Relaying;
-pub use self::relay::{GATEWAY, RelayError, Relayed, RelayedBody, SERVER};
+pub use self::relay::{GATEWAY, Proved, RelayError, Relayed, RelayedBody, SERVER};
 use self::rooms::Decisions;
 pub use self::tasks::{Drained, Tasks};
 pub use self::vault::{

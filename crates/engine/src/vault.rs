@@ -31,6 +31,7 @@ use overmind_core::vault::{
 pub use self::calls::{ServiceCall, ServiceCaller, ServiceReply};
 use crate::Engine;
 use crate::caller::Caller;
+use crate::cortex::tokens;
 use crate::error::EngineError;
 use uses::Pending;
 
@@ -334,11 +335,19 @@ impl Vault {
     /// What `token` opens: it was made here, its session lives in the start that it was made for,
     /// its service is there, and the agent may still call it. One look-up of a row by its id.
     pub async fn resolve_placeholder(&self, token: &str) -> Option<Bound> {
-        let placeholder = Placeholder::of_token(token, &self.parts.token_key)?;
+        self.bound(self.placeholder_of(token)?).await
+    }
+
+    /// What a token says that was made here.
+    fn placeholder_of(&self, token: &str) -> Option<Placeholder> {
+        Placeholder::of_token(token, &self.parts.token_key)
+    }
+
+    /// Whether that is worth anything now.
+    async fn bound(&self, placeholder: Placeholder) -> Option<Bound> {
         let Placeholder { session, start, service } = placeholder;
         let row = self.parts.store.session_fetch(session).await.ok()??;
-        let current = row.command.as_ref().map_or(row.epoch, |command| command.life);
-        if current != start || row.status.is_terminal() {
+        if tokens::start_of(&row) != Some(start) {
             return None;
         }
         let agent = self.parts.store.agent_fetch(row.agent).await.ok()??;

@@ -101,7 +101,7 @@ pub(crate) async fn is_runs_token(
     token: &str,
     whose: SessionId,
 ) -> Result<(), Fault> {
-    is_run(&engine.relay_caller(token).await?.0, whose)
+    is_run(&engine.relay_caller(token).await?.caller, whose)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use overmind_engine::{Caller, EngineError};
+use overmind_engine::{Caller, EngineError, LAPSED};
 
 use crate::auth;
 use crate::cx::Cx;
@@ -26,11 +26,9 @@ impl Proof {
     /// when that cannot be found out.
     pub(crate) async fn again(&self, cx: &Cx) -> Result<Caller, EngineError> {
         cx.engine.authenticate(&self.token).await.map_err(|err| match err {
-            EngineError::Unauthenticated { message: _ } => EngineError::Unauthenticated {
-                message: "the token is not valid any more: its key was revoked, or its run has \
-                          ended or begun again"
-                    .to_owned(),
-            },
+            EngineError::Unauthenticated { message: _ } => {
+                EngineError::Unauthenticated { message: LAPSED.to_owned() }
+            }
             err => err,
         })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Dialect;
+use super::{Dialect, Endpoint};
 
 /// What kind of refusal it is; status and names follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,27 @@ impl Refusal {
         }
         .to_string()
     }
+
+    /// An event of a stream that has begun and ends here, as the provider of the endpoint would write
+    /// it.
+    pub fn event(&self, endpoint: Endpoint) -> String {
+        match endpoint {
+            Endpoint::Chat | Endpoint::Embeddings => {
+                format!("data: {}\n\n", self.body(Dialect::OpenAi))
+            }
+            Endpoint::Responses => {
+                let (kind, code) = openai(self.kind);
+                let error = json!({
+                    "type": "error", "code": code.unwrap_or(kind), "message": self.message,
+                    "param": null,
+                });
+                format!("event: error\ndata: {error}\n\n")
+            }
+            Endpoint::Messages | Endpoint::CountTokens => {
+                format!("event: error\ndata: {}\n\n", self.body(Dialect::Anthropic))
+            }
+        }
+    }
 }
 
 /// `type` and `code`.
@@ -158,5 +179,30 @@ mod tests {
         assert_eq!(anthropic["error"]["type"], "authentication_error");
         let full = Refusal::new(RefusalKind::Overloaded, "full");
         assert_eq!((full.status(Dialect::OpenAi), full.status(Dialect::Anthropic)), (503, 529));
+    }
+
+    #[test]
+    fn a_refusal_in_the_middle_of_a_stream_is_an_event_of_that_stream() {
+        let refusal = Refusal::new(RefusalKind::Unauthenticated, "two\nlines");
+        for (endpoint, event, code) in [
+            (Endpoint::Chat, None, "/error/code"),
+            (Endpoint::Responses, Some("error"), "/code"),
+            (Endpoint::Messages, Some("error"), "/error/type"),
+        ] {
+            let text = refusal.event(endpoint);
+            let lines: Vec<&str> = text.lines().collect();
+            let (named, data) = match lines.as_slice() {
+                [data, ""] => (None, data),
+                [named, data, ""] => (named.strip_prefix("event: "), data),
+                other => panic!("{endpoint:?}: {other:?}"),
+            };
+            assert!(named == event && text.ends_with("\n\n"), "{endpoint:?}: {text}");
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            let code = data.pointer(code).and_then(Value::as_str);
+            assert!(
+                matches!(code, Some("invalid_api_key" | "authentication_error")),
+                "{endpoint:?}: {text}"
+            );
+        }
     }
 }

@@ -58,7 +58,15 @@ impl Hold {
     /// Ends the call: with `None` nothing of it is billed. Its place in the queue is what counts, so
     /// nobody waits for the disk here.
     pub(crate) fn end(self, spend: Option<Spend>, record: CallRecord) {
-        let outcome = spend.map_or(Outcome::Nothing, Outcome::Spent);
+        self.ended(spend.map_or(Outcome::Nothing, Outcome::Spent), record);
+    }
+
+    /// Ends the call: nobody knows what of it is billed, so all that was reserved counts.
+    pub(crate) fn end_at_worst(self, record: CallRecord) {
+        self.ended(Outcome::Worst, record);
+    }
+
+    fn ended(self, outcome: Outcome, record: CallRecord) {
         let (budgets, call) = match self {
             Self::Durable(mut ticket) => {
                 ticket.stage = super::Stage::Done;

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::mail::{Mail, Mailbox, Order, Slot};
 use super::gating::Masked;
-use super::{Cortex, count, inbox, lock, shutting_down};
+use super::{Cortex, count, inbox, lock, shutting_down, tokens};
 use crate::budgets::Held;
 use crate::error::EngineError;
 
@@ -679,14 +679,19 @@ impl Driver {
     /// Commits, and tries again while the disk refuses: the result that is being written is
     /// nowhere else.
     async fn commit(&self, commit: Commit) -> Result<(), Stop> {
-        let writes_row =
-            commit.changes.iter().any(|change| matches!(change, Change::SessionUpdate(_)));
-        let _moving = writes_row.then(|| self.cortex.tokens.moving(self.id));
+        let start = commit.changes.iter().find_map(|change| match change {
+            Change::SessionUpdate(row) => Some(tokens::start_of(row)),
+            _ => None,
+        });
+        let _moving = start.map(|_| self.cortex.tokens.moving(self.id));
         loop {
             match self.cortex.store.commit(commit.clone()).await {
                 Ok(_) => {
                     count(&self.cortex.counters.commits);
                     self.cortex.set_degraded(None);
+                    if let Some(start) = start {
+                        self.cortex.passes.moved(self.id, start);
+                    }
                     return Ok(());
                 }
                 Err(StoreError::Conflict { what }) => {

@@ -10,7 +10,7 @@ mod identities;
 mod inbox;
 mod keeper;
 mod load;
-mod tokens;
+pub(crate) mod tokens;
 mod watch;
 
 use std::collections::HashMap;
@@ -49,6 +49,7 @@ use crate::alarms::Alarms;
 use crate::budgets::Budgets;
 use crate::error::EngineError;
 use crate::mesh::MeshState;
+use crate::passes::Passes;
 use crate::tasks::Tasks;
 use crate::view::Readiness;
 
@@ -97,6 +98,7 @@ pub(crate) struct Cortex {
     calls: Mutex<HashMap<EffectId, oneshot::Sender<Called>>>,
     pub(crate) identities: Identities,
     pub(crate) tokens: tokens::Tokens,
+    pub(crate) passes: Passes,
 }
 
 /// What became of a call from outside.
@@ -202,6 +204,7 @@ impl Cortex {
             calls: Mutex::default(),
             identities: Identities::default(),
             tokens: tokens::Tokens::default(),
+            passes: Passes::default(),
         })
     }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 
 use overmind_core::ids::SessionId;
+use overmind_core::row::SessionRow;
 
 use super::lock;
 
@@ -25,6 +26,13 @@ struct Inner {
     moving: HashMap<SessionId, u32>,
     /// Changes with each write: a read that began before it keeps nothing.
     generation: u64,
+}
+
+/// The start or life whose token a session has; `None` once it has ended.
+pub(crate) fn start_of(row: &SessionRow) -> Option<u32> {
+    // A command keeps its token for its whole life, over restarts of ours.
+    let start = row.command.as_ref().map_or(row.epoch, |command| command.life);
+    (!row.status.is_terminal()).then_some(start)
 }
 
 /// When a row was read.

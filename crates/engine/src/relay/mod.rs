@@ -32,6 +32,7 @@ pub use self::tab::{Relayed, RelayedBody};
 use self::tab::{Seen, Tab};
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
+use crate::passes::{LAPSED, Pass};
 use crate::{BudgetError, Engine};
 
 /// The output of a call that names no limit of its own, in tokens: more than models give.
@@ -54,6 +55,15 @@ pub enum RelayError {
     Budget(budget::Refusal),
 }
 
+/// Who has shown a token that is worth a call.
+#[derive(Clone, Debug)]
+pub struct Proved {
+    pub caller: Caller,
+    /// With a placeholder of the vault: the provider that it leads to, and no other.
+    pub only: Option<String>,
+    pass: Pass,
+}
+
 /// On whose behalf a call is made. Never changes for a session.
 #[derive(Clone, Debug)]
 struct Party {
@@ -72,38 +82,36 @@ pub(crate) struct Relaying {
 }
 
 impl Engine {
-    /// Who makes a call with this token. With a placeholder of the vault also the provider that it
-    /// leads to, and no other.
+    /// Who makes a call with this token.
     ///
     /// # Errors
     ///
     /// [`EngineError::Unauthenticated`].
-    pub async fn relay_caller(&self, token: &str) -> Result<(Caller, Option<String>), EngineError> {
-        let Some(bound) = self.placeholder(token).await? else {
-            return Ok((self.authenticate(token).await?, None));
+    pub async fn relay_caller(&self, token: &str) -> Result<Proved, EngineError> {
+        let Some((bound, pass)) = self.placeholder(token).await? else {
+            let (caller, pass) = self.admit(token, None).await?;
+            return Ok(Proved { caller, only: None, pass });
         };
         let rights = Rights::Session { session: bound.session, epoch: bound.start };
         let caller = Caller::new(bound.session.to_string(), rights);
-        Ok((caller, Some(bound.service.name.clone())))
+        Ok(Proved { caller, only: Some(bound.service.name.clone()), pass })
     }
 
-    /// Passes a call on, with `only` to no other provider. When this answers, the provider has
-    /// begun to.
+    /// Passes a call on. When this answers, the provider has begun to.
+    ///
+    /// It ends when the token of `by` does, and so does its answer: see [`RelayedBody::next`].
     ///
     /// # Errors
     ///
-    /// [`RelayError`]; nothing was sent then, or nothing was billed.
+    /// [`RelayError`]; nothing was sent then, or nothing was billed, but where the token has ended
+    /// while a provider was asked: the most that it may have cost counts then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops the connection to the provider; what was reserved is settled at
     /// its worst if something had been sent.
-    pub async fn relay(
-        &self,
-        by: &Caller,
-        only: Option<&str>,
-        mut call: Call,
-    ) -> Result<Relayed, RelayError> {
+    pub async fn relay(&self, by: &Proved, mut call: Call) -> Result<Relayed, RelayError> {
+        let Proved { caller: by, only, pass } = by;
         let upstreams = self.upstreams()?;
         if call.peek.background {
             let text = "`background` is not passed on: nobody would see what such a call costs";
@@ -113,7 +121,7 @@ impl Engine {
         let hops = upstreams.plan(call.endpoint, &call.peek.model)?;
         permitted(&party, &call.peek.model, &hops)?;
         if let Some(only) = only
-            && let Some(hop) = hops.iter().find(|hop| hop.provider != only)
+            && let Some(hop) = hops.iter().find(|hop| hop.provider != *only)
         {
             let text = format!(
                 "this placeholder is for `{only}` alone, and model `{}` is of `{}`",
@@ -139,8 +147,20 @@ impl Engine {
         self.trace_call(by, party.trail, &ask, &mut call.headers);
         let hold = self.budgets().reserve_early(ask.clone()).await.map_err(refused)?;
         let tab = Tab::new(self, ask, hold, seen);
-        match upstreams.open(&call, &hops).await {
-            Ok(answer) => Ok(tab.opened(answer, &hops)),
+        let opened = tokio::select! {
+            biased;
+            () = pass.ended() => {
+                let refusal = Refusal::new(RefusalKind::Unauthenticated, LAPSED);
+                match call.sent.is_marked() {
+                    true => tab.forsaken(&refusal),
+                    false => tab.failed(&refusal, call.endpoint.dialect()),
+                }
+                return Err(refusal.into());
+            }
+            opened = upstreams.open(&call, &hops) => opened,
+        };
+        match opened {
+            Ok(answer) => Ok(tab.opened(answer, &hops, pass.clone())),
             Err(refusal) => {
                 tab.failed(&refusal, call.endpoint.dialect());
                 Err(refusal.into())

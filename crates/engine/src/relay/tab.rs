@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use overmind_core::budget::{Ask, Asked, CallRecord, Content, Ended, Spend};
 use overmind_core::model::{Models, Usage};
-use overmind_core::relay::{Answer, Call, CallError, Cut, Dialect, Endpoint, Hop, Pieces, Refusal};
+use overmind_core::relay::{
+    Answer, Call, CallError, Cut, Dialect, Endpoint, Hop, Pieces, Refusal, RefusalKind,
+};
 use overmind_core::trace::Traceparent;
 
 use crate::Engine;
 use crate::budgets::Hold;
+use crate::passes::{LAPSED, Pass};
 
 /// What is kept of a request for its record.
 #[derive(Debug)]
@@ -86,28 +89,51 @@ impl Tab {
         Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
-    /// Ends it: nobody answered.
+    /// Ends it: nobody answered, and nothing was billed.
     pub(super) fn failed(self, refusal: &Refusal, dialect: Dialect) {
-        let mut record = CallRecord::of(&self.ask, Ended::Failed);
-        self.seen.endpoint.as_str().clone_into(&mut record.format);
+        let (hold, mut record) = self.unanswered(refusal, Ended::Failed);
         record.status = refusal.status(dialect);
+        hold.end(None, record);
+    }
+
+    /// Ends it: a provider was asked, and its answer is for nobody any more. Who has seen nothing of
+    /// it cannot tell what it will be billed: the most that it may cost counts.
+    pub(super) fn forsaken(self, refusal: &Refusal) {
+        let (hold, record) = self.unanswered(refusal, Ended::Cut);
+        hold.end_at_worst(record);
+    }
+
+    fn unanswered(self, refusal: &Refusal, ended: Ended) -> (Hold, CallRecord) {
+        let mut record = CallRecord::of(&self.ask, ended);
+        self.seen.endpoint.as_str().clone_into(&mut record.format);
         record.total_ms = ms(self.began);
         record.request = self.seen.request;
         record.asked = self.seen.asked;
         record.ending.error = Some(CallError::new(refusal.kind.as_str(), &refusal.message));
-        self.hold.end(None, record);
+        (self.hold, record)
     }
 
-    pub(super) fn opened(self, answer: Answer, hops: &[Hop]) -> Relayed {
+    pub(super) fn opened(self, answer: Answer, hops: &[Hop], pass: Pass) -> Relayed {
         let Answer { hop, status, headers, body } = answer;
+        let kind = headers.get("content-type").map(HeaderValue::as_bytes);
+        let is_stream =
+            kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"));
         let first_byte_ms = ms(self.began);
+        let said = (self.seen.capture > 0).then(Box::default);
         let length = headers.get("content-length").and_then(|value| value.to_str().ok());
         let body = RelayedBody {
             length: length.and_then(|text| text.parse().ok()),
-            pieces: body,
+            pieces: Some(body),
             passed: 0,
-            said: Said::default(),
-            open: Some(Box::new(Open { tab: self, hop: hops[hop].clone(), status, first_byte_ms })),
+            between: is_stream.then_some(Between::default()),
+            pass,
+            open: Some(Box::new(Open {
+                tab: self,
+                hop: hops[hop].clone(),
+                status,
+                first_byte_ms,
+                said,
+            })),
         };
         Relayed { status, headers, body }
     }
@@ -123,11 +149,14 @@ pub struct Relayed {
 
 /// Its body. Dropped before its end, the call is settled by what was streamed.
 pub struct RelayedBody {
-    pieces: Box<dyn Pieces>,
+    /// `None` from its end on.
+    pieces: Option<Box<dyn Pieces>>,
     /// What the head says.
     length: Option<u64>,
     passed: u64,
-    said: Said,
+    /// Where in a stream of events it is.
+    between: Option<Between>,
+    pass: Pass,
     open: Option<Box<Open>>,
 }
 
@@ -136,6 +165,35 @@ struct Open {
     hop: Hop,
     status: u16,
     first_byte_ms: u64,
+    /// `None` where nothing is kept. What hashes it is two kilobytes.
+    said: Option<Box<Said>>,
+}
+
+/// The last bytes of a stream of events: whether one is whole there.
+#[derive(Debug)]
+struct Between([u8; 4]);
+
+impl Default for Between {
+    fn default() -> Self {
+        Self(*b"\n\n\n\n")
+    }
+}
+
+impl Between {
+    fn pass(&mut self, bytes: &[u8]) {
+        match bytes.last_chunk() {
+            Some(last) => self.0 = *last,
+            None => {
+                self.0.rotate_left(bytes.len());
+                let kept = self.0.len() - bytes.len();
+                self.0[kept..].copy_from_slice(bytes);
+            }
+        }
+    }
+
+    fn events(&self) -> bool {
+        [b"\n\n".as_slice(), b"\n\r\n", b"\r\r"].iter().any(|end| self.0.ends_with(end))
+    }
 }
 
 impl fmt::Debug for RelayedBody {
@@ -147,6 +205,10 @@ impl fmt::Debug for RelayedBody {
 impl RelayedBody {
     /// The next bytes as they come; `None` at the end.
     ///
+    /// When the token ends that the call was made with, nothing more of the answer passes, and the
+    /// provider is left. A stream that stands between two events has an error as its last one, in the
+    /// shape of its API.
+    ///
     /// # Errors
     ///
     /// [`Cut`]: what came is not the whole.
@@ -155,13 +217,20 @@ impl RelayedBody {
     ///
     /// A call that is dropped loses nothing.
     pub async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
-        self.open.as_ref()?;
-        match self.pieces.next().await {
+        let open = self.open.as_mut()?;
+        let came = tokio::select! {
+            biased;
+            () = self.pass.ended() => return self.lapsed(),
+            came = self.pieces.as_mut()?.next() => came,
+        };
+        match came {
             Ok(Some(bytes)) => {
                 self.passed += bytes.len() as u64;
-                let capture = self.open.as_ref().map_or(0, |open| open.tab.seen.capture);
-                if capture > 0 {
-                    self.said.hear(&bytes, capture);
+                if let Some(between) = &mut self.between {
+                    between.pass(&bytes);
+                }
+                if let Some(said) = &mut open.said {
+                    said.hear(&bytes, open.tab.seen.capture);
                 }
                 Some(Ok(bytes))
             }
@@ -171,15 +240,40 @@ impl RelayedBody {
             }
             Err(cut) => {
                 tracing::info!(why = %cut, "the answer to a model call broke off");
-                self.settle(Ended::Cut, Some(&cut));
+                self.settle(Ended::Cut, Some(CallError::new(Ended::Cut.as_str(), &cut.why)));
                 Some(Err(cut))
             }
         }
     }
 
-    fn settle(&mut self, ended: Ended, cut: Option<&Cut>) {
-        let Some(open) = self.open.take() else { return };
-        let Open { tab, hop, status, first_byte_ms } = *open;
+    /// Whoever has all that the head promised, or the last figures, does not ask for more.
+    fn is_whole(&self) -> bool {
+        self.length.is_some_and(|length| self.passed >= length)
+            || self.pieces.as_ref().is_some_and(|pieces| pieces.tally().is_final)
+    }
+
+    /// The token has ended: what is said last, if anything can be.
+    fn lapsed(&mut self) -> Option<Result<Bytes, Cut>> {
+        if self.is_whole() {
+            self.settle(Ended::Completed, None);
+            return None;
+        }
+        let refusal = Refusal::new(RefusalKind::Unauthenticated, LAPSED);
+        let endpoint = self.open.as_ref().map(|open| open.tab.seen.endpoint);
+        self.settle(Ended::Cut, Some(CallError::new(refusal.kind.as_str(), LAPSED)));
+        let between = self.between.as_ref().is_some_and(Between::events);
+        match endpoint {
+            // More than the head promises would be no HTTP.
+            Some(endpoint) if between && self.length.is_none() => {
+                Some(Ok(refusal.event(endpoint).into()))
+            }
+            Some(_) | None => Some(Err(Cut { why: LAPSED.to_owned() })),
+        }
+    }
+
+    fn settle(&mut self, ended: Ended, error: Option<CallError>) {
+        let (Some(open), Some(pieces)) = (self.open.take(), self.pieces.take()) else { return };
+        let Open { tab, hop, status, first_byte_ms, said } = *open;
         let Tab { models, ask, hold, seen, began } = tab;
         let mut record = CallRecord::of(&ask, ended);
         record.provider.clone_from(&hop.provider);
@@ -190,15 +284,13 @@ impl RelayedBody {
         record.total_ms = ms(began);
         record.request = seen.request;
         record.asked = seen.asked;
-        if seen.capture > 0 {
-            record.response = Some(std::mem::take(&mut self.said).content());
-        }
-        let mut tally = self.pieces.tally();
+        record.response = said.map(|said| said.content());
+        let mut tally = pieces.tally();
+        // With it the connection to the provider goes, unless it can serve another call.
+        drop(pieces);
         record.ending = std::mem::take(&mut tally.ending);
-        if let Some(cut) = cut
-            && record.ending.error.is_none()
-        {
-            record.ending.error = Some(CallError::new(ended.as_str(), &cut.why));
+        if record.ending.error.is_none() {
+            record.ending.error = error;
         }
         if status >= 400 {
             record.ended = Ended::Failed;
@@ -229,10 +321,7 @@ impl Drop for RelayedBody {
         if self.open.is_none() {
             return;
         }
-        // Whoever has all that the head promised, or the last figures, does not ask for more.
-        let whole =
-            self.length.is_some_and(|length| self.passed >= length) || self.pieces.tally().is_final;
-        self.settle(if whole { Ended::Completed } else { Ended::Cancelled }, None);
+        self.settle(if self.is_whole() { Ended::Completed } else { Ended::Cancelled }, None);
     }
 }
 

@@ -12,7 +12,7 @@ use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_core::time::Timestamp;
 use overmind_core::vault::outbound::{OutboundCall, OutboundError, SecretHeader};
-use overmind_core::vault::placeholder::looks_like_one;
+use overmind_core::vault::placeholder::{Placeholder, looks_like_one};
 use overmind_core::vault::resolve::{HeaderFate, Placed};
 use overmind_core::vault::rows::minute;
 use overmind_core::vault::service::{Method, Service};
@@ -24,6 +24,7 @@ use super::{Bound, Vault};
 use crate::Engine;
 use crate::caller::Rights;
 use crate::error::EngineError;
+use crate::passes::{Holder, LAPSED, Pass};
 
 /// What stands in an answer where the key stood.
 const MASK: &str = "[redacted:secret]";
@@ -92,6 +93,8 @@ pub struct ServiceCaller {
     service: String,
     session: Option<SessionId>,
     agent: Option<String>,
+    /// A call ends with the token that it is made with.
+    pass: Pass,
 }
 
 impl Engine {
@@ -102,7 +105,8 @@ impl Engine {
     /// [`EngineError::NotFound`] for the service, and [`EngineError::Forbidden`] when it is not the
     /// one that `who` was asked about; [`EngineError::Invalid`] for what may not be called;
     /// [`EngineError::Busy`] beyond the service's rate; [`EngineError::Unavailable`] without a key,
-    /// or when the service does not answer.
+    /// or when the service does not answer; [`EngineError::Unauthenticated`] when the token has ended
+    /// meanwhile: what the service answers is for nobody then.
     pub async fn service_call(
         &self,
         who: &ServiceCaller,
@@ -171,7 +175,12 @@ impl Engine {
             max_response: usize::try_from(limits.response_bytes).unwrap_or(usize::MAX),
             private: service.may_be_private(),
         });
-        let reply = sent.await.map_err(|err| failed(&service, &err))?;
+        // Dropping what was sent closes its connection.
+        let reply = tokio::select! {
+            biased;
+            () = who.pass.ended() => return Err(lapsed()),
+            reply = sent => reply.map_err(|err| failed(&service, &err))?,
+        };
         let mut handed_on = ServiceReply {
             status: reply.status,
             headers: reply
@@ -191,12 +200,35 @@ impl Engine {
     }
 
     /// What a token opens that is a placeholder; `None` for one of another kind.
-    pub(crate) async fn placeholder(&self, token: &str) -> Result<Option<Bound>, EngineError> {
+    pub(crate) async fn placeholder(
+        &self,
+        token: &str,
+    ) -> Result<Option<(Bound, Pass)>, EngineError> {
         if !looks_like_one(token) {
             return Ok(None);
         }
         let wrong = || EngineError::Unauthenticated { message: "the token is not valid".into() };
-        self.vault.resolve_placeholder(token).await.ok_or_else(wrong).map(Some)
+        let placeholder = self.vault.placeholder_of(token).ok_or_else(wrong)?;
+        let Placeholder { session, start, service } = placeholder.clone();
+        // Before the look: see there.
+        let holder = Holder::Session { session, start, service: Some(service) };
+        let pass = self.cortex.passes.enter(&holder);
+        let bound = self.vault.bound(placeholder).await.ok_or_else(wrong)?;
+        let granted = self.still_granted(&pass, &bound.agent_name, &bound.service.name);
+        if granted { Ok(Some((bound, pass))) } else { Err(wrong()) }
+    }
+
+    /// Has the pass end with the agent's grant of the service; whether that is still there.
+    fn still_granted(&self, pass: &Pass, agent: &str, service: &str) -> bool {
+        self.cortex.passes.bind(pass, agent);
+        self.vault.may_call(agent, service)
+    }
+
+    /// Grants or services are fewer: calls under way end that stand on what is gone.
+    pub(super) fn regranted(&self) {
+        self.cortex.passes.regranted(|agent, service| {
+            self.vault.service(service).is_some() && self.vault.may_call(agent, service)
+        });
     }
 
     /// Who calls a service, if they may. `token`: a placeholder for this very service, a session's
@@ -211,23 +243,28 @@ impl Engine {
         token: &str,
         service: &str,
     ) -> Result<ServiceCaller, EngineError> {
-        let caller = |session, agent| ServiceCaller { service: service.to_owned(), session, agent };
-        if let Some(bound) = self.placeholder(token).await? {
+        let caller = |session, agent, pass| ServiceCaller {
+            service: service.to_owned(),
+            session,
+            agent,
+            pass,
+        };
+        if let Some((bound, pass)) = self.placeholder(token).await? {
             if bound.service.name != service {
                 let message = format!("this placeholder is for `{}` alone", bound.service.name);
                 return Err(EngineError::Forbidden { message });
             }
             self.permit_beside(bound.session, Verb::Api, service, "cannot access").await?;
-            return Ok(caller(Some(bound.session), Some(bound.agent_name)));
+            return Ok(caller(Some(bound.session), Some(bound.agent_name), pass));
         }
-        let proved = self.authenticate(token).await?;
+        let (proved, pass) = self.admit(token, Some(service)).await?;
         match proved.rights {
             Rights::Session { session, .. } => {
                 let row = self.cortex.store.session_fetch(session).await?;
                 let row = row.ok_or_else(|| EngineError::not_found("Run"))?;
                 let agent = self.cortex.store.agent_fetch(row.agent).await?;
                 let agent = agent.ok_or_else(|| EngineError::not_found("Agent"))?.spec.name;
-                if !self.vault.may_call(&agent, service) {
+                if !self.still_granted(&pass, &agent, service) {
                     use overmind_core::vault::grant::{GrantKind, remedy};
                     let message = format!(
                         "the agent `{agent}` may not call the service `{service}`; to do: {}",
@@ -236,11 +273,11 @@ impl Engine {
                     return Err(EngineError::Forbidden { message });
                 }
                 self.permit_beside(session, Verb::Api, service, "cannot access").await?;
-                Ok(caller(Some(session), Some(agent)))
+                Ok(caller(Some(session), Some(agent), pass))
             }
             Rights::Role(_) => {
                 proved.require(Role::Admin)?;
-                Ok(caller(None, None))
+                Ok(caller(None, None, pass))
             }
         }
     }
@@ -277,6 +314,10 @@ fn forwarded(
         }
     }
     Ok(all)
+}
+
+fn lapsed() -> EngineError {
+    EngineError::Unauthenticated { message: LAPSED.to_owned() }
 }
 
 fn failed(service: &Service, err: &OutboundError) -> EngineError {

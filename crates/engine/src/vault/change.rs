@@ -200,6 +200,7 @@ impl Engine {
         let change = VaultChange::GrantDelete(grant.clone());
         vault.commit("vault.revoked", told(by, grant), vec![change]).await?;
         vault.state_mut().grants.remove(grant);
+        self.regranted();
         Ok(())
     }
 

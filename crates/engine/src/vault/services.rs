@@ -125,6 +125,8 @@ impl Engine {
             }
             None => drop(state.services.remove(name)),
         }
+        drop(state);
+        self.regranted();
         Ok(())
     }
 }

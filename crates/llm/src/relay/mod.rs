@@ -347,6 +347,7 @@ impl Gateway {
         };
         let headers = headers(call, hop, provider, key.key(), translated)
             .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
+        call.sent.mark();
         let sending = self.upstream().post(&to, headers, body);
         let left = until.saturating_duration_since(Instant::now());
         let response = match tokio::time::timeout(self.config.relay.head.min(left), sending).await {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use overmind_core::model::Models;
 use overmind_core::relay::{
-    Answer as Passed, Call, Dialect, Endpoint, Hop, Peek, Refusal, RefusalKind, Upstreams, Worst,
-    head,
+    Answer as Passed, Call, Dialect, Endpoint, Hop, Peek, Refusal, RefusalKind, Sent, Upstreams,
+    Worst, head,
 };
 use overmind_llm::{Config, Format, Gateway, Provider, RelayLimits, Retry, Secret};
 use overmind_testkit::upstream::{Answer, Say, Script, Upstream};
@@ -45,6 +45,7 @@ fn call(endpoint: Endpoint, body: &str) -> Call {
         headers: head::request(&headers).unwrap(),
         peek: Peek::of(&body).unwrap(),
         body,
+        sent: Sent::default(),
     }
 }
 

@@ -1,6 +1,8 @@
-//! Keys that are revoked while somebody looks: at a terminal, at a log.
+//! Keys that are revoked while somebody looks: at a terminal, at a log; or asks a model.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+mod calls;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

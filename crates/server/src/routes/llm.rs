@@ -18,7 +18,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use overmind_api::ProblemKind;
 use overmind_core::budget::Shape;
 use overmind_core::relay::{
-    Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, head, retry_after_s,
+    Call, Dialect, Endpoint, MAX_BODY, Peek, Refusal, RefusalKind, Sent, head, retry_after_s,
 };
 use overmind_engine::{EngineError, RelayError, RelayedBody};
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ async fn attend(
         Ok(token) => cx.engine.relay_caller(token).await.map_err(unknown),
         Err(fault) => Err(RefusalKind::Unauthenticated.because(&fault)),
     };
-    let (mut caller, only) = match proved {
+    let mut proved = match proved {
         Ok(proved) => proved,
         Err(refusal) => {
             if let Some(source) = source
@@ -191,16 +191,16 @@ async fn attend(
             return Err(refusal.into());
         }
     };
-    *name = Some(caller.name.clone());
+    *name = Some(proved.caller.name.clone());
     if let Some(agents::DoorOf(session)) = request.extensions().get() {
         let refused = |fault| RefusalKind::Forbidden.because(&fault);
-        agents::is_run(&caller, *session).map_err(refused)?;
+        agents::is_run(&proved.caller, *session).map_err(refused)?;
     }
-    caller.trace = trace(request.headers());
+    proved.caller.trace = trace(request.headers());
     match (&door.what, request.method()) {
         (What::Call(endpoint), &Method::POST) => {
             let call = read(cx, *endpoint, request).await?;
-            let relayed = cx.engine.relay(&caller, only.as_deref(), call).await?;
+            let relayed = cx.engine.relay(&proved, call).await?;
             let mut response = Response::new(stream_of(relayed.body));
             *response.status_mut() =
                 StatusCode::from_u16(relayed.status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -208,13 +208,13 @@ async fn attend(
             Ok(response)
         }
         (What::Models, &Method::GET | &Method::HEAD) => {
-            let offered = cx.engine.relay_models(&caller, door.dialect).await?;
+            let offered = cx.engine.relay_models(&proved.caller, door.dialect).await?;
             let names: Vec<(String, String)> =
                 offered.into_iter().map(|one| (one.name, one.provider)).collect();
             Ok(shown(&models(door.dialect, &names)))
         }
         (What::Model(wanted), &Method::GET | &Method::HEAD) => {
-            let offered = cx.engine.relay_models(&caller, door.dialect).await?;
+            let offered = cx.engine.relay_models(&proved.caller, door.dialect).await?;
             match offered.into_iter().find(|one| one.name == *wanted) {
                 Some(one) => Ok(shown(&model(door.dialect, &one.name, &one.provider))),
                 None => {
@@ -279,7 +279,7 @@ async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Ref
     };
     let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
     let query = parts.uri.query().map(str::to_owned);
-    Ok(Call { endpoint, query, headers, body, peek })
+    Ok(Call { endpoint, query, headers, body, peek, sent: Sent::default() })
 }
 
 /// Bytes as they come. Dropped with its connection, it lets go of the provider's.
