@@ -232,6 +232,7 @@ const RELAY: &[&str] = &[
     "relay paced p50",
     "relay paced p99",
     "relay processor time",
+    "relay rss, requests",
     "relay requests",
     "relay first byte p50",
     "relay streams failed",

@@ -29,6 +29,8 @@ pub(super) const MANY: u32 = 64;
 const STREAMS: u32 = 1_000;
 /// Longest that all streams together may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at a server's memory.
+const LOOK: Duration = Duration::from_millis(50);
 /// Events of a stream, and the time between them.
 const EVENTS: u32 = 20;
 const BETWEEN: Duration = Duration::from_millis(50);
@@ -196,12 +198,15 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let (mut there, mut here) = (Vec::new(), Vec::new());
     let (mut fast, mut through) = (0.0_f64, 0.0_f64);
     let (mut calm_there, mut calm_here) = (Vec::new(), Vec::new());
-    let mut worked = Duration::ZERO;
+    let (mut worked, mut busy) = (Duration::ZERO, 0);
     // By turns, so that what else the machine does meets both.
     for _ in 0..3 {
         there.extend(load(&direct, FEW, time / 3).await?);
         let before = process::cpu(daemon.pid());
-        here.extend(load(&relayed, FEW, time / 3).await?);
+        let hurrying = watched(load(&relayed, FEW, time / 3), || process::rss(daemon.pid()));
+        let (times, memory) = hurrying.await;
+        here.extend(times?);
+        busy = busy.max(memory);
         worked += process::cpu(daemon.pid()).saturating_sub(before);
         calm_there.extend(paced(&direct, time / 3).await?);
         calm_here.extend(paced(&relayed, time / 3).await?);
@@ -250,6 +255,9 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
             .note(calm),
         Figure::new("relay processor time", each, "µs")
             .note("of the server for a call, all its threads, at 10 connections that hurry"),
+        Figure::new("relay rss, requests", mib(busy), "MiB")
+            .goal(Goal::Most(40.0))
+            .note("resident memory of the server while those hurry, at most"),
         Figure::new("relay requests", through, "requests/s")
             .floor("provider alone", fast)
             .goal(Goal::Least(6_000.0))
@@ -298,6 +306,22 @@ pub(super) async fn load(
         times.extend(done.map_err(|err| asking(&err))?);
     }
     Ok(times)
+}
+
+/// Does `work`, and looks meanwhile how much memory there is, in bytes: the most of it.
+async fn watched<T>(work: impl Future<Output = T>, memory: impl Fn() -> u64) -> (T, u64) {
+    let (mut work, mut peak) = (std::pin::pin!(work), 0);
+    loop {
+        let look = SystemClock.sleep_until(SystemClock.now().after(LOOK));
+        tokio::select! {
+            done = &mut work => return (done, peak.max(memory())),
+            () = look => peak = peak.max(memory()),
+        }
+    }
+}
+
+fn mib(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) / 1024.0
 }
 
 /// Asks at its own pace, whether there is an answer or not, on [`FEW`] connections; how long each
@@ -409,15 +433,14 @@ pub(super) async fn crowd_of(target: &Target, count: u32, memory: impl Fn() -> u
     let began = Instant::now();
     let (mut failed, mut peak) = (0, 0);
     while !streams.is_empty() && began.elapsed() < PATIENCE {
-        let look = SystemClock.sleep_until(SystemClock.now().after(Duration::from_millis(50)));
+        let look = SystemClock.sleep_until(SystemClock.now().after(LOOK));
         tokio::select! {
             Some(done) = streams.join_next() => failed += u32::from(!done.unwrap_or(false)),
             () = look => peak = peak.max(memory()),
         }
     }
     let left = u32::try_from(streams.len()).unwrap_or(u32::MAX);
-    let mib = f64::from(u32::try_from(peak >> 10).unwrap_or(u32::MAX)) / 1024.0;
-    (failed + left, mib)
+    (failed + left, mib(peak))
 }
 
 #[cfg(test)]
