@@ -13,6 +13,7 @@ mod exfiltration;
 mod gate;
 mod gateway;
 mod gateway_faults;
+mod gateway_h2;
 mod gateway_keys;
 mod gateway_tls;
 mod help;
