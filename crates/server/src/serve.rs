@@ -24,8 +24,8 @@ use crate::front::{Front, Peer};
 use crate::listen::{Kind, Listener, SocketFile, Tls};
 use crate::socket::Stalling;
 
-/// Longest request line and headers together.
-const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Longest request line and headers together. No more is read at once.
+pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// After a failed accept (no file descriptors left, most often) before the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -199,7 +199,11 @@ impl Acceptor {
         let _open = cx.metrics.connection();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let front = Arc::clone(&front);
-            async move { Ok::<_, Infallible>(front.handle(peer, request.map(Body::new)).await) }
+            // In a box: the connection keeps the place of what it holds here for all its life, also
+            // while an answer streams for an hour.
+            Box::pin(async move {
+                Ok::<_, Infallible>(front.handle(peer, request.map(Body::new)).await)
+            })
         });
         let io = TokioIo::new(Stalling::new(io, cx.config.write_timeout));
         let connection = http1::Builder::new()
@@ -241,6 +245,17 @@ fn refuse(stream: impl AsyncWrite + Unpin) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The size of what a function answers, without calling it.
+    fn size<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn who_serves_a_connection_holds_little() {
+        let serving = size(Acceptor::connection::<TcpStream>);
+        assert!(serving <= 1_200, "{serving} bytes");
+    }
 
     #[test]
     fn the_answer_of_a_full_server_is_a_whole_response() {

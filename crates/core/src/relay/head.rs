@@ -5,6 +5,7 @@
 //! addresses), and the choice of a paying account, for the key is ours. `accept-encoding` becomes
 //! `identity`, since the figures of the answer are read on its way.
 
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::Refusal;
@@ -98,13 +99,30 @@ pub fn request(headers: &HeaderMap) -> Result<HeaderMap, Refusal> {
         }
     }
     passed.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    own(&mut passed);
     Ok(passed)
+}
+
+/// Copies the values into memory of their own, all of them into one piece. As they were read they are
+/// parts of a connection's buffer: while they live, it cannot be used again, and the connection takes
+/// another.
+fn own(headers: &mut HeaderMap) {
+    let mut all = Vec::with_capacity(headers.values().map(HeaderValue::len).sum());
+    for value in headers.values() {
+        all.extend_from_slice(value.as_bytes());
+    }
+    let mut all = Bytes::from(all);
+    for value in headers.values_mut() {
+        let copy = all.split_to(value.len());
+        *value = HeaderValue::from_maybe_shared(copy).expect("what was a value is one");
+    }
 }
 
 /// The headers of an answer that are passed back. `as_it_is`: its body is, so its length counts.
 pub fn response(headers: &HeaderMap, as_it_is: bool) -> HeaderMap {
     let named: Vec<String> = options(headers).collect();
-    let mut passed = HeaderMap::with_capacity(headers.len());
+    // Each answer of ours has three more.
+    let mut passed = HeaderMap::with_capacity(headers.len() + 3);
     for (name, value) in headers {
         let known = name.as_str();
         let of_body = name == header::CONTENT_LENGTH || name == header::CONTENT_ENCODING;
@@ -132,6 +150,25 @@ fn options(headers: &HeaderMap) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_passed_on_keeps_nothing_of_the_buffer_that_it_was_read_into() {
+        let buffer = Bytes::from(b"one two three".to_vec());
+        let mut headers = HeaderMap::new();
+        for (name, at) in [("x-one", 0..3), ("x-two", 4..7), ("x-two", 8..13)] {
+            let value = HeaderValue::from_maybe_shared(buffer.slice(at)).unwrap();
+            headers.append(name, value);
+        }
+        let passed = request(&headers).unwrap();
+        drop(headers);
+        assert!(buffer.is_unique());
+        let two: Vec<_> = passed.get_all("x-two").iter().collect();
+        assert_eq!(
+            (passed["x-one"].as_bytes(), two.as_slice()),
+            (&b"one"[..], &["two", "three"].map(HeaderValue::from_static).each_ref()[..])
+        );
+        assert_eq!(passed["accept-encoding"], "identity");
+    }
 
     fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut map = HeaderMap::new();

@@ -328,3 +328,42 @@ impl Drop for RelayedBody {
 fn ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of what a function answers, without calling it.
+    fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_stream_stands_between_two_events_however_it_was_cut() {
+        for (stream, whole) in [
+            ("", true),
+            ("data: 1\n\n", true),
+            ("data: 1\r\n\r\n", true),
+            ("data: 1\r\r", true),
+            (": ping\n\n", true),
+            ("data: 1\n", false),
+            ("data: 1\r\n", false),
+            ("data: {\"a", false),
+            ("data: 1\n\nd", false),
+            ("d", false),
+        ] {
+            for size in 1..=stream.len().max(1) {
+                let mut between = Between::default();
+                stream.as_bytes().chunks(size).for_each(|piece| between.pass(piece));
+                assert_eq!(between.events(), whole, "{stream:?} in pieces of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_passes_a_stream_on_holds_little() {
+        let next = size(RelayedBody::next);
+        let (body, open) = (size_of::<RelayedBody>(), size_of::<Open>());
+        assert!(next + body + open <= 900, "{next} + {body} + {open} bytes");
+    }
+}

@@ -229,6 +229,16 @@ mod tests {
                           data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 1}}\n\n\
                           data: [DONE]\n\n";
 
+    #[test]
+    fn a_body_under_way_holds_little() {
+        fn size<A, F>(_: impl FnOnce(A) -> F) -> usize {
+            size_of::<F>()
+        }
+        let pull = size(Body::pull);
+        let (body, meter, shape) = (size_of::<Body>(), size_of::<Meter>(), size_of::<Shape>());
+        assert!(pull + body <= 750, "{pull} + {body} ({meter} {shape}) bytes");
+    }
+
     fn through(stream: &str, pieces: usize) -> String {
         let mut swallow = Swallow::default();
         let mut out = Vec::new();

@@ -5,6 +5,7 @@
 //! can help, until one has answered. From then on the caller has its bytes as they come.
 
 mod body;
+mod carrier;
 mod document;
 mod lanes;
 mod scan;

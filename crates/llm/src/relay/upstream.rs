@@ -19,12 +19,13 @@ use http::uri::Scheme;
 use http::{Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower::Service;
+
+use super::carrier::Carrier;
 
 /// How long a connection may wait for its next call.
 pub(crate) const POOL_IDLE: Duration = Duration::from_secs(60);
@@ -166,7 +167,7 @@ struct Connector {
 }
 
 impl Service<Uri> for Connector {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Response = Carrier;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -179,10 +180,11 @@ impl Service<Uri> for Connector {
         Box::pin(async move {
             let connecting = async {
                 if to.scheme() != Some(&Scheme::HTTPS) {
-                    return Ok(MaybeHttpsStream::Http(http.call(to).await?));
+                    return Ok(Carrier::Plain(http.call(to).await?));
                 }
                 let config = tls.get_or_init(trusting).clone().map_err(io::Error::other)?;
-                HttpsConnector::from((http, config)).call(to).await
+                let secured = HttpsConnector::from((http, config)).call(to).await?;
+                Ok(Carrier::Secured(Box::new(secured)))
             };
             match tokio::time::timeout(limit, connecting).await {
                 Ok(done) => done,

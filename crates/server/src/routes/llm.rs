@@ -29,6 +29,7 @@ use crate::auth;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::front::{Source, trace};
+use crate::serve::MAX_HEAD_BYTES;
 
 /// What a path asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,6 +278,8 @@ async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Ref
         }
         Err(_) => return Err(closing(Refusal::bad_request("the body did not come in time"))),
     };
+    // What was read at once lies in the connection's buffer, as heads do: see [`head::request`].
+    let body = if body.len() <= MAX_HEAD_BYTES { Bytes::copy_from_slice(&body) } else { body };
     let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
     let query = parts.uri.query().map(str::to_owned);
     Ok(Call { endpoint, query, headers, body, peek, sent: Sent::default() })
