@@ -679,9 +679,9 @@ impl Driver {
     /// Commits, and tries again while the disk refuses: the result that is being written is
     /// nowhere else.
     async fn commit(&self, commit: Commit) -> Result<(), Stop> {
-        let start = commit.changes.iter().find_map(|change| match change {
-            Change::SessionUpdate(row) => Some(tokens::start_of(row)),
-            _ => None,
+        let start = commit.changes.iter().find_map(|change| {
+            let Change::SessionUpdate(row) = change else { return None };
+            Some(tokens::start_of(row))
         });
         let _moving = start.map(|_| self.cortex.tokens.moving(self.id));
         loop {

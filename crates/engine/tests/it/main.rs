@@ -9,6 +9,7 @@ mod gate;
 mod humans;
 mod inbox;
 mod kills;
+mod lapses;
 mod live;
 mod mesh;
 mod names;
