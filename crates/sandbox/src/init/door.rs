@@ -52,6 +52,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 /// For so long the inside may go on to speak when the server has ended the connection.
 const LINGER: Duration = Duration::from_secs(10);
+/// For so long what a command said last is carried on after its end, and for so long when nobody takes
+/// any of it. Less than a call that was broken off is given to go.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+const UNHEARD: Duration = Duration::from_secs(1);
 
 /// Where the door leads: found before there are namespaces, and fixed from then on.
 #[derive(Debug)]
@@ -218,6 +222,57 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Carries on what was said inside and is not heard yet. For when nobody is left there: as on a
+    /// host, where the kernel still delivers what a program that has ended had sent.
+    ///
+    /// It ends when all is handed over, when who is there takes nothing for [`UNHEARD`], and in any
+    /// case after [`LAST_WORDS`].
+    ///
+    /// # Errors
+    ///
+    /// What polling gives.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        let began = Instant::now();
+        let (mut moved, mut heard) = (began, self.carrier.heard());
+        // Nobody comes in any more. Who came from inside and left again may wait still.
+        self.listeners.retain(|(_, to)| !matches!(to, To::Inside(_)));
+        loop {
+            let now = Instant::now();
+            self.carrier.carry(now);
+            let mut came = false;
+            for (listener, to) in &self.listeners {
+                came |= self.carrier.accept(listener, *to);
+            }
+            self.carrier.open.retain(|one| !one.inside_said_all());
+            let so_far = self.carrier.heard();
+            if so_far != heard || self.carrier.somebody_is_away() {
+                (moved, heard) = (now, so_far);
+            }
+            let until = (began + LAST_WORDS).min(moved + UNHEARD);
+            if now >= until || (self.carrier.open.is_empty() && !came) {
+                return Ok(());
+            }
+            if came {
+                continue;
+            }
+            let mut fds = Vec::new();
+            self.carrier.interests(&mut fds);
+            let due = self.carrier.due(now);
+            let until = timespec(until.saturating_duration_since(now));
+            match poll(&mut fds, due.into_iter().chain(until).min().as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(err) => return Err(err.into()),
+            }
+        }
+    }
+}
+
+/// Rounded up, so that it is over when it is looked at.
+fn timespec(wait: Duration) -> Option<Timespec> {
+    Timespec::try_from(wait + Duration::from_millis(1)).ok()
+}
+
 /// Carries connections to one socket, to ports inside and to ports of the host.
 #[derive(Debug)]
 struct Carrier {
@@ -270,6 +325,8 @@ struct Pipe {
     told: bool,
     /// The other side takes nothing more: what comes is dropped.
     refused: bool,
+    /// Bytes that the other side's socket took.
+    taken: u64,
 }
 
 impl Carrier {
@@ -283,18 +340,20 @@ impl Carrier {
         }
     }
 
-    fn accept(&mut self, listener: &TcpListener, to: To) {
+    /// Whether anybody came.
+    fn accept(&mut self, listener: &TcpListener, to: To) -> bool {
         // Bounded: those that end as soon as they have come take no room.
-        for _ in 0..ACCEPTED {
+        for n in 0..ACCEPTED {
             if !self.has_room(to) {
-                return;
+                return n > 0;
             }
-            let Ok((from, _)) = listener.accept() else { return };
+            let Ok((from, _)) = listener.accept() else { return n > 0 };
             // Small answers must not wait for more to come.
             if from.set_nonblocking(true).and_then(|()| from.set_nodelay(true)).is_ok() {
                 self.take(from.into(), to, Instant::now());
             }
         }
+        true
     }
 
     fn take(&mut self, from: OwnedFd, to: To, now: Instant) {
@@ -306,6 +365,15 @@ impl Carrier {
         let other = Other::Away(now);
         self.open.push(Connection { from, to, since: now, other, up, down, over: None });
         self.carry_some(self.open.len() - 1, now);
+    }
+
+    /// How many bytes of those that are being carried have come from inside and were taken.
+    fn heard(&self) -> u64 {
+        self.open.iter().map(|one| one.outward().taken).sum()
+    }
+
+    fn somebody_is_away(&self) -> bool {
+        self.open.iter().any(|one| matches!(one.other, Other::Away(_)))
     }
 
     fn carry(&mut self, now: Instant) {
@@ -357,9 +425,7 @@ impl Carrier {
             (Other::Open(_), None) => None,
         });
         let next = next.chain(self.sockets.due(now));
-        let wait = next.min()?.saturating_duration_since(now);
-        // Rounded up, so that it is over when it is looked at.
-        Timespec::try_from(wait + Duration::from_millis(1)).ok()
+        timespec(next.min()?.saturating_duration_since(now))
     }
 }
 
@@ -421,6 +487,20 @@ impl Connection {
 }
 
 impl Connection {
+    /// The direction that leads out.
+    fn outward(&self) -> &Pipe {
+        match self.to {
+            To::Server | To::Host(_) => &self.up,
+            To::Inside(_) => &self.down,
+        }
+    }
+
+    /// Whether no more comes from inside, and all of it was handed over or is refused.
+    fn inside_said_all(&self) -> bool {
+        let pipe = self.outward();
+        pipe.told || pipe.refused
+    }
+
     /// Nobody listens at the other end, or it broke. Who came is not to take that for an end in good
     /// order.
     fn break_off(&self) {
@@ -450,7 +530,10 @@ impl Pipe {
         for _ in 0..TURNS {
             if !self.held.is_empty() {
                 match send(to, &self.held, SendFlags::NOSIGNAL) {
-                    Ok(count) => drop(self.held.drain(..count)),
+                    Ok(count) => {
+                        self.taken += count as u64;
+                        drop(self.held.drain(..count));
+                    }
                     Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                     Err(_) => self.refuse(),
                 }
@@ -472,7 +555,10 @@ impl Pipe {
                 continue;
             }
             match send(to, &scratch[..count], SendFlags::NOSIGNAL) {
-                Ok(sent) => self.held.extend_from_slice(&scratch[sent..count]),
+                Ok(sent) => {
+                    self.taken += sent as u64;
+                    self.held.extend_from_slice(&scratch[sent..count]);
+                }
                 Err(Errno::AGAIN | Errno::INTR) => self.held.extend_from_slice(&scratch[..count]),
                 Err(_) => self.refuse(),
             }

@@ -181,6 +181,9 @@ fn run(command: Vec<OsString>) -> Result<Exit, Stop> {
             let reports = hand_on(&ours, &signals, door.as_mut()).doing(Step::Start, "waiting")?;
             // Until then something of the namespace may be left.
             wait_for(first).doing(Step::Start, "waiting for process 1")?;
+            if let Some(door) = door {
+                door.finish().doing(Step::Start, "its last words")?;
+            }
             match launch::judge(&reports, true) {
                 Ended::Exit(exit) => Ok(exit),
                 Ended::BadConfig(text) => Err(Stop::BadConfig(text)),

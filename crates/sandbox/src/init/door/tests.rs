@@ -26,20 +26,7 @@ impl Open {
         let_in: &[(TcpListener, u16)],
         out: &[(TcpListener, SocketAddr)],
     ) -> Self {
-        let any = (Ipv4Addr::LOCALHOST, 0);
-        let listener = TcpListener::bind(any).unwrap();
-        let names = UdpSocket::bind(any).unwrap();
-        let host: Vec<(TcpListener, u16)> =
-            let_in.iter().map(|(one, port)| (one.try_clone().unwrap(), *port)).collect();
-        let (at, asked) = (listener.local_addr().unwrap(), names.local_addr().unwrap());
-        let directory = std::fs::File::open("/").unwrap().into();
-        let (name, whose) = (socket.to_owned(), b"mine\n".to_vec());
-        let sockets = Sockets::of_this_network().unwrap();
-        let server = Some((directory, name));
-        let way = Way { server, whose, host, out: Vec::new(), sockets };
-        let out = out.iter().map(|(one, to)| (one.try_clone().unwrap(), To::Host(*to)));
-        let inside = [(listener, To::Server)].into_iter().chain(out).collect();
-        let mut door = Door::of(names, inside, way).unwrap();
+        let (mut door, at, asked) = door(socket, let_in, out);
         let (stop, stopped) = UnixStream::pair().unwrap();
         let serving = std::thread::spawn(move || {
             assert_eq!(door.wait([stopped.as_fd()]).unwrap(), [true]);
@@ -57,6 +44,28 @@ impl Open {
         self.stop.shutdown(Shutdown::Both).unwrap();
         self.serving.take().unwrap().join().unwrap();
     }
+}
+
+/// A door that nobody serves yet; where what leads to the server listens, and where names are asked.
+fn door(
+    socket: &Path,
+    let_in: &[(TcpListener, u16)],
+    out: &[(TcpListener, SocketAddr)],
+) -> (Door, SocketAddr, SocketAddr) {
+    let any = (Ipv4Addr::LOCALHOST, 0);
+    let listener = TcpListener::bind(any).unwrap();
+    let names = UdpSocket::bind(any).unwrap();
+    let host: Vec<(TcpListener, u16)> =
+        let_in.iter().map(|(one, port)| (one.try_clone().unwrap(), *port)).collect();
+    let (at, asked) = (listener.local_addr().unwrap(), names.local_addr().unwrap());
+    let directory = std::fs::File::open("/").unwrap().into();
+    let (name, whose) = (socket.to_owned(), b"mine\n".to_vec());
+    let sockets = Sockets::of_this_network().unwrap();
+    let server = Some((directory, name));
+    let way = Way { server, whose, host, out: Vec::new(), sockets };
+    let out = out.iter().map(|(one, to)| (one.try_clone().unwrap(), To::Host(*to)));
+    let inside = [(listener, To::Server)].into_iter().chain(out).collect();
+    (Door::of(names, inside, way).unwrap(), at, asked)
 }
 
 fn place() -> (tempfile::TempDir, PathBuf) {
@@ -303,6 +312,66 @@ fn a_flood_of_what_is_let_out_is_bounded_and_keeps_nobody_from_the_server() {
     // Who has not ended its own side would be waited for.
     drop((asks, asked, last));
     door.end();
+}
+
+/// Something that has ended, so that a door looks once at what there is.
+fn ended() -> UnixStream {
+    UnixStream::pair().unwrap().0
+}
+
+#[test]
+fn what_was_said_last_is_heard_after_the_end_of_who_said_it() {
+    let (_dir, socket) = place();
+    let server = UnixListener::bind(&socket).unwrap();
+    let (service, inside, at_service) = way_out();
+    let own = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let host = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, at) = (own.local_addr().unwrap().port(), host.local_addr().unwrap());
+    let out = [(inside, service.local_addr().unwrap())];
+    let (mut door, at_server, _) = door(&socket, &[(host, port)], &out);
+    // One has come in and gets its answer in the end: more than the kernel holds.
+    let asks = TcpStream::connect(at).unwrap();
+    door.wait([ended().as_fd()]).unwrap();
+    let (mut came, _) = own.accept().unwrap();
+    let text = ten_megabytes();
+    let said = text.clone();
+    let answers = std::thread::spawn(move || came.write_all(&said).unwrap());
+    let hears = std::thread::spawn(move || heard(&asks));
+    // Others came from inside and left before the door had a look; more than are let in at once.
+    for _ in 0..=ACCEPTED {
+        TcpStream::connect(at_service).unwrap().write_all(b"to a service").unwrap();
+    }
+    TcpStream::connect(at_server).unwrap().write_all(b"to the server").unwrap();
+    door.finish().unwrap();
+    answers.join().unwrap();
+    assert!(hears.join().unwrap() == text);
+    assert_eq!(heard(server.accept().unwrap().0), b"mine\nto the server");
+    for _ in 0..=ACCEPTED {
+        assert_eq!(heard(service.accept().unwrap().0), b"to a service");
+    }
+    // And nobody comes in any more.
+    drop(TcpStream::connect(at).unwrap_err());
+}
+
+#[test]
+fn who_takes_nothing_or_is_away_keeps_nobody_from_ending() {
+    let (_dir, socket) = place();
+    let own = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let host = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (port, at) = (own.local_addr().unwrap().port(), host.local_addr().unwrap());
+    let (mut door, at_server, _) = door(&socket, &[(host, port)], &[]);
+    let deaf = TcpStream::connect(at).unwrap();
+    door.wait([ended().as_fd()]).unwrap();
+    let (mut came, _) = own.accept().unwrap();
+    came.set_nonblocking(true).unwrap();
+    let piece = vec![7; 1 << 20];
+    while came.write(&piece).is_ok() {
+        door.wait([ended().as_fd()]).unwrap();
+    }
+    // There is no server.
+    let asks = TcpStream::connect(at_server).unwrap();
+    door.finish().unwrap();
+    drop((deaf, asks));
 }
 
 proptest::proptest! {
