@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::problem::{FieldError, Problem};
-use crate::run::Run;
+use crate::run::RunBasic;
 
 /// Most runs that one request kills.
 pub const MAX_KILL_BATCH: usize = 1000;
@@ -71,7 +71,7 @@ pub struct RunKilled {
     pub id: SessionId,
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<Run>,
+    pub run: Option<RunBasic>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }

@@ -85,7 +85,7 @@ pub use room::{
 };
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,
-    ForkedFrom, Run, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
+    ForkedFrom, Run, RunBasic, RunCreate, RunInput, Step, ToolCallRequest, Usage, VerifyReport,
 };
 pub use timeline::{Done, Event, ModelCall, Timeline, TimelineData, ToolCall};
 pub use vault::{
@@ -94,7 +94,7 @@ pub use vault::{
 };
 pub use vocabulary::{
     AgentStatus, CostBy, EffectClass, InboxKind, InboxState, OnUnknown, Period, Policy, Role,
-    RunStatus, SandboxLevel, StepType, UnknownPrice, Verdict,
+    RunStatus, RunView, SandboxLevel, StepType, UnknownPrice, Verdict,
 };
 
 // The ground's ids and times stand in the rows, so a user of this crate needs no other.

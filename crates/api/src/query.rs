@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use crate::RunStatus;
+use crate::{RunStatus, RunView};
 
 /// Of every list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
@@ -42,6 +42,10 @@ pub struct RunListQuery {
     /// Only runs of this name, or with a `*` at its end of names that begin so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// How much of each: `full`, as where nothing is said, or `basic`, which is what a list shows.
+    #[param(inline)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub view: Option<RunView>,
 }
 
 /// Of `POST /api/runs/{id}/cancel`.

@@ -84,6 +84,53 @@ pub struct Run {
     pub colony: ColonyId,
 }
 
+/// What a list shows of a run: `view=basic`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunBasic {
+    #[schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a")]
+    pub id: SessionId,
+    /// A DNS label, unique among the runs that have not ended.
+    #[schema(example = "brave-otter-7k2")]
+    pub name: String,
+    /// The run that it was started for.
+    #[schema(value_type = Option<String>)]
+    pub parent_id: Option<SessionId>,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
+    /// What its agent is called now; `null` in the answer to a kill.
+    pub agent_name: Option<String>,
+    pub task: String,
+    pub status: RunStatus,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+    pub step_count: u32,
+    /// Calls that were refused because they carried a planted secret; 0 in the answer to a kill.
+    pub alarms: u32,
+}
+
+impl From<SessionRow> for RunBasic {
+    fn from(row: SessionRow) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            parent_id: row.parent,
+            agent_id: row.agent,
+            agent_name: None,
+            task: row.task,
+            status: row.status.into(),
+            created_at: row.created_at,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            step_count: row.steps,
+            alarms: 0,
+        }
+    }
+}
+
 impl From<SessionRow> for Run {
     fn from(row: SessionRow) -> Self {
         Self {

@@ -180,6 +180,31 @@ words! {
     }
 }
 
+/// How much of each run an answer tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RunView {
+    /// All that is known.
+    #[default]
+    Full,
+    /// What a list shows: less than half of it.
+    Basic,
+}
+
+impl RunView {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Basic => "basic",
+        }
+    }
+
+    /// The word's value; `None` for a word outside the set.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Full, Self::Basic].into_iter().find(|view| view.as_str() == text)
+    }
+}
+
 impl RunStatus {
     /// Ended for good.
     pub fn is_terminal(self) -> bool {

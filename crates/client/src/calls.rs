@@ -11,9 +11,9 @@ use overmind_api::{
     ListQuery, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem,
     MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
     ModelCall, Okay, ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone,
-    RoomDoneResult, RoomWork, Run, RunCreate, RunInput, RunListQuery, RunSend, RunStop, RunUsages,
-    RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest,
-    VerifyReport, Version,
+    RoomDoneResult, RoomWork, Run, RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop,
+    RunUsages, RunView, RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall,
+    ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -38,6 +38,19 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 #[derive(Clone, Debug)]
 pub struct Client {
     connections: Arc<Connections>,
+}
+
+/// How much of a run an answer is read into.
+pub trait RunShape: DeserializeOwned {
+    const VIEW: RunView;
+}
+
+impl RunShape for Run {
+    const VIEW: RunView = RunView::Full;
+}
+
+impl RunShape for RunBasic {
+    const VIEW: RunView = RunView::Basic;
 }
 
 impl Client {
@@ -166,16 +179,15 @@ impl Client {
 
     /// Newest first.
     pub async fn run_list(&self, query: &RunListQuery) -> Result<Page<Run>, ClientError> {
-        let statuses: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
-        let statuses = statuses.join(",");
-        let path = TargetPath::new("/api/runs")
-            .query("limit", query.limit)
-            .query("cursor", query.cursor.as_ref())
-            .query("status", (!query.status.is_empty()).then_some(statuses))
-            .query("agent", query.agent.as_ref())
-            .query("parent", query.parent.as_ref())
-            .query("name", query.name.as_ref());
-        self.page(path).await
+        self.run_list_as(query).await
+    }
+
+    /// The same with as much of each as `R` holds, whatever view the query names.
+    pub async fn run_list_as<R: RunShape>(
+        &self,
+        query: &RunListQuery,
+    ) -> Result<Page<R>, ClientError> {
+        self.page(runs_path(query, R::VIEW)).await
     }
 
     pub async fn run_fetch(&self, run: &str) -> Result<Run, ClientError> {
@@ -640,6 +652,19 @@ pub(crate) fn filled<'a>(what: &'static str, text: &'a str) -> Result<&'a str, C
 
 fn agent_path(agent: &str) -> Result<TargetPath, ClientError> {
     Ok(TargetPath::new("/api/agents").segment(filled("the agent", agent)?))
+}
+
+fn runs_path(query: &RunListQuery, view: RunView) -> TargetPath {
+    let statuses: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
+    let statuses = statuses.join(",");
+    TargetPath::new("/api/runs")
+        .query("limit", query.limit)
+        .query("cursor", query.cursor.as_ref())
+        .query("status", (!query.status.is_empty()).then_some(statuses))
+        .query("agent", query.agent.as_ref())
+        .query("parent", query.parent.as_ref())
+        .query("name", query.name.as_ref())
+        .query("view", (view != RunView::Full).then_some(view.as_str()))
 }
 
 fn run_path(run: &str) -> Result<TargetPath, ClientError> {

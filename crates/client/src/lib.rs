@@ -27,7 +27,7 @@ mod terminal;
 mod tls;
 mod vault;
 
-pub use calls::Client;
+pub use calls::{Client, RunShape};
 pub use connection::Options;
 pub use error::ClientError;
 pub use inbox::{InboxNews, InboxWatch};

@@ -31,7 +31,7 @@ const WAITING: usize = 256;
 /// What kept the logs from being read, a server that stayed away among it.
 pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
     let options = LogOptions { objects: true, ..command::options(cx, args)? };
-    let mut runs = remote.runs(&[], None, MOST).await?;
+    let mut runs: Vec<Run> = remote.runs(&[], None, MOST).await?;
     runs.retain(|run| run.process.is_some());
     // As they began.
     runs.reverse();

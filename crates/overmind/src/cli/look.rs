@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use overmind_api::{ProcessUsage, Run, RunSend, RunStatus};
+use overmind_api::{ProcessUsage, Run, RunBasic, RunSend, RunStatus};
 use overmind_client::LogOptions;
 use overmind_core::attest::Attestation;
 use overmind_core::time::Clock as _;
@@ -38,7 +38,7 @@ pub async fn info(cx: &Context, args: &OneRunArgs) -> Outcome {
         Some(_) => remote.usage(&id).await?,
         None => None,
     };
-    let below = remote.runs_below(&id, BELOW).await?;
+    let below: Vec<RunBasic> = remote.runs_below(&id, BELOW).await?;
     let network = network(&remote, &run).await;
     let mut value = show::to_value(&run);
     value["process_usage"] = show::to_value(&usage);
@@ -66,7 +66,7 @@ async fn network(remote: &Remote, run: &Run) -> Option<String> {
 
 type Line = (&'static str, (String, Tone));
 
-fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[Run]) -> Vec<Line> {
+fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasic]) -> Vec<Line> {
     let now = cx.now();
     let mut lines = watch::summary(run);
     lines.insert(1, ("name", cell(&run.name)));

@@ -13,13 +13,13 @@ use overmind_api::{
     InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
     ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
     MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind,
-    ProcessUsage, RoomDone, RoomDoneResult, RoomWork, Run, RunCreate, RunListQuery, RunSend,
-    RunStatus, RunStop, RunUsages, RunsKill, RunsKilled, SessionId, Status, TerminalSize, Timeline,
-    Tool, ToolCallRequest, VerifyReport,
+    ProcessUsage, RoomDone, RoomDoneResult, RoomWork, Run, RunBasic, RunCreate, RunListQuery,
+    RunSend, RunStatus, RunStop, RunUsages, RunsKill, RunsKilled, SessionId, Status, TerminalSize,
+    Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
-    ReplayOptions, RunLog, Target, Terminal,
+    ReplayOptions, RunLog, RunShape, Target, Terminal,
 };
 use overmind_core::trace::Traceparent;
 use serde::de::DeserializeOwned;
@@ -308,19 +308,19 @@ impl Remote {
     }
 
     /// At most `limit`, newest first.
-    pub async fn runs(
+    pub async fn runs<R: RunShape>(
         &self,
         status: &[RunStatus],
         agent: Option<&str>,
         limit: u32,
-    ) -> Result<Vec<Run>, Failure> {
+    ) -> Result<Vec<R>, Failure> {
         let query = RunListQuery {
             limit: Some(limit.min(MAX_LIMIT)),
             status: status.to_vec(),
             agent: agent.map(str::to_owned),
             ..RunListQuery::default()
         };
-        let first = self.client.run_list(&query).await?;
+        let first = self.client.run_list_as(&query).await?;
         self.rest(first, limit).await
     }
 
@@ -352,7 +352,7 @@ impl Remote {
         }
         let mut found: Vec<String> = Vec::new();
         if ids::plausible(given, SessionId::PREFIX) {
-            let runs = self.runs(&[], None, MAX_SCANNED).await?;
+            let runs: Vec<RunBasic> = self.runs(&[], None, MAX_SCANNED).await?;
             let all = runs.iter().map(|run| run.id.to_string());
             found.extend(all.filter(|id| ids::matches(given, id)));
         }
@@ -373,24 +373,28 @@ impl Remote {
     }
 
     /// Runs of this name, newest first; with a `*` at its end of names that begin so.
-    async fn runs_named(&self, name: &str, limit: u32) -> Result<Vec<Run>, Failure> {
+    async fn runs_named(&self, name: &str, limit: u32) -> Result<Vec<RunBasic>, Failure> {
         let query = RunListQuery {
             limit: Some(limit),
             name: Some(name.to_owned()),
             ..RunListQuery::default()
         };
-        let first = self.client.run_list(&query).await?;
+        let first = self.client.run_list_as(&query).await?;
         self.rest(first, limit).await
     }
 
     /// The runs that were started for `parent`, newest first.
-    pub async fn runs_below(&self, parent: &str, limit: u32) -> Result<Vec<Run>, Failure> {
+    pub async fn runs_below<R: RunShape>(
+        &self,
+        parent: &str,
+        limit: u32,
+    ) -> Result<Vec<R>, Failure> {
         let query = RunListQuery {
             limit: Some(limit.min(MAX_LIMIT)),
             parent: Some(parent.to_owned()),
             ..RunListQuery::default()
         };
-        let first = self.client.run_list(&query).await?;
+        let first = self.client.run_list_as(&query).await?;
         self.rest(first, limit).await
     }
 

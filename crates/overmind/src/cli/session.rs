@@ -3,10 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use overmind_api::{
-    Diff, ForkRequest, Run, RunStatus, SandboxLevel, Step, Timestamp, VerifyReport,
+    AgentId, Diff, ForkRequest, Run, RunBasic, RunStatus, SandboxLevel, SessionId, Step, Timestamp,
+    VerifyReport,
 };
+use overmind_client::RunShape;
+use serde::Serialize;
 
-use super::args::{ForkArgs, PsArgs};
+use super::args::{ForkArgs, Format, PsArgs};
 use super::args_more::spelled;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
@@ -37,37 +40,95 @@ pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
     if open_only {
         statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
     }
-    let mut runs = match &args.children {
-        Some(parent) => {
-            let parent = remote.find_run(parent).await?;
-            let mut below = remote.runs_below(&parent, args.limit).await?;
-            below.retain(|run| args.all || !ended(run.status));
-            below
-        }
-        None => remote.runs(&statuses, agent.as_deref(), args.limit).await?,
-    };
-    let depths = args.tree.then(|| tree(&mut runs));
+    let wish = Wish { args, statuses, agent };
     let empty = if open_only {
         "no runs under way; `overmind ps --all` also lists those that have ended"
     } else {
         "no such runs; start one: overmind run AGENT \"what to do\""
     };
-    list(cx, &runs, depths.as_deref(), empty)?;
+    let now = cx.now();
+    match cx.out.format {
+        Format::Table | Format::Name => {
+            let (runs, branches) = wish.fetch::<RunBasic>(&remote).await?;
+            let table = |_: bool| short_table(&runs, &branches, now);
+            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+        }
+        Format::Wide | Format::Json | Format::Yaml => {
+            let (runs, branches) = wish.fetch::<Run>(&remote).await?;
+            let table = |_: bool| wide_table(&runs, &branches);
+            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+        }
+    }
     Ok(Exit::Done)
 }
 
+/// Which runs `ps` was asked for.
+struct Wish<'a> {
+    args: &'a PsArgs,
+    statuses: Vec<RunStatus>,
+    agent: Option<String>,
+}
+
+impl Wish<'_> {
+    /// The runs, and what to draw before the name of each.
+    async fn fetch<R: Listed>(&self, remote: &Remote) -> Result<(Vec<R>, Vec<String>), Failure> {
+        let args = self.args;
+        let mut runs: Vec<R> = match &args.children {
+            Some(parent) => {
+                let parent = remote.find_run(parent).await?;
+                let mut below: Vec<R> = remote.runs_below(&parent, args.limit).await?;
+                below.retain(|run| args.all || !ended(run.basics().status));
+                below
+            }
+            None => remote.runs(&self.statuses, self.agent.as_deref(), args.limit).await?,
+        };
+        let branches = if args.tree { tree(&mut runs) } else { vec![String::new(); runs.len()] };
+        Ok((runs, branches))
+    }
+}
+
+/// What lines about a run are made of, however much of it was fetched.
+pub trait Listed: RunShape + Serialize {
+    fn basics(&self) -> Basics<'_>;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Basics<'a> {
+    pub id: SessionId,
+    pub parent: Option<SessionId>,
+    pub name: &'a str,
+    pub status: RunStatus,
+}
+
+macro_rules! listed {
+    ($($run:ty),+) => {$(
+        impl Listed for $run {
+            fn basics(&self) -> Basics<'_> {
+                Basics {
+                    id: self.id,
+                    parent: self.parent_id,
+                    name: &self.name,
+                    status: self.status,
+                }
+            }
+        }
+    )+};
+}
+
+listed!(Run, RunBasic);
+
 /// Puts each run below the one that it was started for, where that is listed too; siblings stay in
 /// their order. What to draw before each name.
-fn tree(runs: &mut Vec<Run>) -> Vec<String> {
-    let listed: HashSet<_> = runs.iter().map(|run| run.id).collect();
-    let mut below: HashMap<_, Vec<Run>> = HashMap::new();
+fn tree<R: Listed>(runs: &mut Vec<R>) -> Vec<String> {
+    let listed: HashSet<_> = runs.iter().map(|run| run.basics().id).collect();
+    let mut below: HashMap<_, Vec<R>> = HashMap::new();
     for run in runs.drain(..) {
-        let parent = run.parent_id.filter(|parent| listed.contains(parent));
+        let parent = run.basics().parent.filter(|parent| listed.contains(parent));
         below.entry(parent).or_default().push(run);
     }
     // Last in, first out: the branches of what comes next, and what is drawn before them.
-    let mut next: Vec<(Run, String, String)> = Vec::new();
-    let push = |next: &mut Vec<_>, runs: Vec<Run>, indent: Option<&str>| {
+    let mut next: Vec<(R, String, String)> = Vec::new();
+    let push = |next: &mut Vec<_>, runs: Vec<R>, indent: Option<&str>| {
         let last = runs.len().saturating_sub(1);
         let runs = runs.into_iter().enumerate().map(|(at, run)| match (indent, at == last) {
             (None, _) => (run, String::new(), String::new()),
@@ -81,7 +142,7 @@ fn tree(runs: &mut Vec<Run>) -> Vec<String> {
     push(&mut next, below.remove(&None).unwrap_or_default(), None);
     let mut branches = Vec::new();
     while let Some((run, branch, indent)) = next.pop() {
-        let children = below.remove(&Some(run.id)).unwrap_or_default();
+        let children = below.remove(&Some(run.basics().id)).unwrap_or_default();
         push(&mut next, children, Some(&indent));
         runs.push(run);
         branches.push(branch);
@@ -100,62 +161,31 @@ pub fn ended(status: RunStatus) -> bool {
     }
 }
 
-/// Shows runs in columns.
-///
-/// # Errors
-///
-/// When the result cannot be written.
-pub fn list(
-    cx: &Context,
-    runs: &[Run],
-    depths: Option<&[String]>,
-    empty: &str,
-) -> Result<(), Failure> {
-    let name = |run: &Run| match &run.agent_name {
-        Some(name) => cell(name),
-        None => dim(ids::short(&run.agent_id.to_string())),
-    };
-    let called = |at: usize, run: &Run| match depths.and_then(|depths| depths.get(at)) {
-        Some(branch) => cell(format!("{branch}{}", run.name)),
-        None => cell(&run.name),
-    };
-    let now = cx.now();
-    show::list(
-        &cx.out,
-        runs,
-        |run| run.id.to_string(),
-        |wide| {
-            if wide { wide_table(runs, called, name) } else { short_table(runs, called, name, now) }
-        },
-        empty,
-    )
+/// What its agent is called; its id where that is not known.
+fn agent_cell(name: Option<&String>, id: AgentId) -> (String, Tone) {
+    name.map_or_else(|| dim(ids::short(&id.to_string())), cell)
 }
 
 /// How a run stands, and whether it has raised alarms.
-fn status_cell(run: &Run) -> (String, Tone) {
-    match run.alarms {
-        0 => (run.status.to_string(), story::tone(run.status)),
-        1 => (format!("{}, 1 alarm", run.status), Tone::Bad),
-        n => (format!("{}, {n} alarms", run.status), Tone::Bad),
+fn status_cell(status: RunStatus, alarms: u32) -> (String, Tone) {
+    match alarms {
+        0 => (status.to_string(), story::tone(status)),
+        1 => (format!("{status}, 1 alarm"), Tone::Bad),
+        n => (format!("{status}, {n} alarms"), Tone::Bad),
     }
 }
 
-fn short_table(
-    runs: &[Run],
-    called: impl Fn(usize, &Run) -> (String, Tone),
-    name: impl Fn(&Run) -> (String, Tone),
-    now: Timestamp,
-) -> Table {
+fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
     let mut table = Table::new(&["ID", "NAME", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"])
         .right("STEPS");
-    for (at, run) in runs.iter().enumerate() {
+    for (run, branch) in runs.iter().zip(branches) {
         let until = run.finished_at.unwrap_or(now);
         let took = run.started_at.map(|start| when::precise(until.since(start)));
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
-            called(at, run),
-            name(run),
-            status_cell(run),
+            cell(format!("{branch}{}", run.name)),
+            agent_cell(run.agent_name.as_ref(), run.agent_id),
+            status_cell(run.status, run.alarms),
             cell(run.step_count.to_string()),
             or_dash(took),
             cell(when::ago(run.created_at, now)),
@@ -165,11 +195,7 @@ fn short_table(
     table
 }
 
-fn wide_table(
-    runs: &[Run],
-    called: impl Fn(usize, &Run) -> (String, Tone),
-    name: impl Fn(&Run) -> (String, Tone),
-) -> Table {
+fn wide_table(runs: &[Run], branches: &[String]) -> Table {
     let mut table = Table::new(&[
         "ID",
         "NAME",
@@ -195,12 +221,12 @@ fn wide_table(
     .right("START")
     .right("TOKENS IN")
     .right("OUT");
-    for (at, run) in runs.iter().enumerate() {
+    for (run, branch) in runs.iter().zip(branches) {
         table.row(vec![
             cell(run.id.to_string()),
-            called(at, run),
-            name(run),
-            status_cell(run),
+            cell(format!("{branch}{}", run.name)),
+            agent_cell(run.agent_name.as_ref(), run.agent_id),
+            status_cell(run.status, run.alarms),
             cell(run.step_count.to_string()),
             cell(run.epoch.to_string()),
             cell(when::thousands(run.usage.input_tokens)),
@@ -248,12 +274,13 @@ pub fn cost(run: &Run) -> Option<String> {
 /// # Errors
 ///
 /// When the result cannot be written.
-pub fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
-    show::one(&cx.out, run, &run.id.to_string(), || {
+pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
+    let basics = run.basics();
+    show::one(&cx.out, run, &basics.id.to_string(), || {
         vec![
-            ("run", cell(run.id.to_string())),
-            ("name", cell(&run.name)),
-            ("status", (run.status.to_string(), story::tone(run.status))),
+            ("run", cell(basics.id.to_string())),
+            ("name", cell(basics.name)),
+            ("status", (basics.status.to_string(), story::tone(basics.status))),
         ]
     })
 }
@@ -263,13 +290,13 @@ pub fn show_run(cx: &Context, run: &Run) -> Result<(), Failure> {
 /// # Errors
 ///
 /// When the result cannot be written.
-pub fn list_ended(cx: &Context, runs: &[Run]) -> Result<(), Failure> {
+pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
     let mut table = Table::new(&["ID", "NAME", "STATUS", "TASK"]);
     for run in runs {
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
             cell(&run.name),
-            status_cell(run),
+            status_cell(run.status, run.alarms),
             cell(clean::cut(&run.task, 60)),
         ]);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use overmind_api::{Event, Run, RunCreate, RunStatus, Timeline, TimelineData};
+use overmind_api::{Event, Run, RunBasic, RunCreate, RunStatus, Timeline, TimelineData};
 use overmind_core::time::{Clock as _, Timestamp};
 
 use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
@@ -144,7 +144,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     }
     let id = match &args.id {
         Some(given) => remote.find_run(given).await?,
-        None => match remote.runs(&[], None, 1).await?.first() {
+        None => match remote.runs::<RunBasic>(&[], None, 1).await?.first() {
             Some(run) => run.id.to_string(),
             None => {
                 cx.out.note("no runs yet; start one: overmind run AGENT \"what to do\"");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use overmind_api::{Run, RunKilled, RunsKill, RunsKilled};
+use overmind_api::{RunBasic, RunKilled, RunsKill, RunsKilled};
 use overmind_engine::Kills;
 
 use crate::cx::Cx;
@@ -36,7 +36,7 @@ pub(crate) async fn run_kill_all(
         .each
         .into_iter()
         .map(|(id, result)| match result {
-            Ok(row) => RunKilled { id, ok: true, run: Some(Run::from(row)), problem: None },
+            Ok(row) => RunKilled { id, ok: true, run: Some(RunBasic::from(row)), problem: None },
             Err(err) => {
                 let problem = Some(Fault::from(err).problem().clone());
                 RunKilled { id, ok: false, run: None, problem }

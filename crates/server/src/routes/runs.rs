@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use overmind_api::{
     ApprovalAnswer, AttestationQuery, AttestationRecord, CancelQuery, Diff, DiffQuery, Event,
-    ForkRequest, ListQuery, ModelCall, ReplayQuery, Run, RunCreate, RunInput, RunListQuery,
-    RunStatus, Step, Timeline, ToolCall, ToolCallRequest, VerifyReport,
+    ForkRequest, ListQuery, ModelCall, ReplayQuery, Run, RunBasic, RunCreate, RunInput,
+    RunListQuery, RunStatus, RunView, Step, Timeline, ToolCall, ToolCallRequest, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
@@ -63,7 +63,7 @@ pub(crate) async fn run_create(
 
 /// Lists runs, newest first.
 #[utoipa::path(get, path = "/api/runs", tag = "runs", params(RunListQuery),
-    responses((status = 200, body = [Run]), (status = 404, description = "`Agent not found`, for `agent`")))]
+    responses((status = 200, description = "With `view=basic` each is a RunBasic", body = [Run]), (status = 404, description = "`Agent not found`, for `agent`")))]
 pub(crate) async fn run_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -84,6 +84,7 @@ pub(crate) async fn run_list(
         Some(beginning) => NameFilter::Begins(beginning.to_owned()),
         None => NameFilter::Is(name),
     });
+    let view = query.take_parsed("view", "full or basic", RunView::parse)?.unwrap_or_default();
     query.finish()?;
     let agent = match agent {
         Some(agent) => Some(cx.engine.agent_fetch(&caller, &agent).await?.id),
@@ -94,12 +95,21 @@ pub(crate) async fn run_list(
     let runs = cx.engine.session_list(&caller, filter, window.into()).await?;
     let agents: Vec<_> = runs.iter().map(|run| run.agent).collect();
     let names = cx.engine.agent_names(&agents).await?;
-    let shown = |run: SessionRow| Run {
-        alarms: cx.engine.session_alarms(run.id),
-        agent_name: names.get(&run.agent).cloned(),
-        ..run.into()
-    };
-    Ok(list(&uri, limit, runs, |run| run.id.to_string(), shown))
+    let alarms = |run: &SessionRow| cx.engine.session_alarms(run.id);
+    let agent_name = |run: &SessionRow| names.get(&run.agent).cloned();
+    let cursor = |run: &SessionRow| run.id.to_string();
+    Ok(match view {
+        RunView::Full => list(&uri, limit, runs, cursor, |run| Run {
+            alarms: alarms(&run),
+            agent_name: agent_name(&run),
+            ..run.into()
+        }),
+        RunView::Basic => list(&uri, limit, runs, cursor, |run| RunBasic {
+            alarms: alarms(&run),
+            agent_name: agent_name(&run),
+            ..run.into()
+        }),
+    })
 }
 
 /// Fetches one run.

@@ -384,6 +384,40 @@ async fn runs_are_listed_newest_first_and_filtered() {
 }
 
 #[tokio::test]
+async fn a_list_tells_as_much_of_each_run_as_was_asked_for() {
+    let world = World::new().await;
+    world.hanging_run().await;
+    let ended = world.ended_run().await;
+    let full = world.get("/api/runs?view=full").await.fine();
+    assert_eq!(full, world.get("/api/runs").await.fine());
+    let one = world.get(&format!("/api/runs/{ended}")).await.fine();
+    assert_eq!(full[0], one);
+    let basic = world.get("/api/runs?view=basic&limit=1").await.fine();
+    let [row] = basic.as_array().unwrap().as_slice() else { panic!("{basic}") };
+    let fields: Vec<&str> = row.as_object().unwrap().keys().map(String::as_str).collect();
+    let known = [
+        "id",
+        "name",
+        "parent_id",
+        "agent_id",
+        "agent_name",
+        "task",
+        "status",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "step_count",
+        "alarms",
+    ];
+    assert_eq!(fields, known);
+    for field in fields {
+        assert_eq!(row[field], one[field], "{field}");
+    }
+    let wrong = world.get("/api/runs?view=most").await.problem(422);
+    assert_eq!(wrong, "view: must be full or basic, not `most`");
+}
+
+#[tokio::test]
 async fn a_run_that_is_looked_at_names_its_agent_as_it_is_called_now() {
     let world = World::new().await;
     let run = world.hanging_run().await;
