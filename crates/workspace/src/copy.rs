@@ -18,8 +18,8 @@ use std::path::{Component, Path};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
-    fchmod, fstat, futimens, ioctl_ficlone, mkdirat, openat, readlinkat, statat, symlinkat,
-    unlinkat,
+    fchmod, fstat, futimens, ioctl_ficlone, mkdirat, openat, readlinkat, renameat, statat,
+    symlinkat, unlinkat,
 };
 
 const LOOK: OFlags =
@@ -129,6 +129,16 @@ impl Dir {
         let (dir, name) = self.parent(relative, true)?;
         dir.unlink(name)?;
         dir.create(name, 0o644)?.write_all(bytes)
+    }
+
+    /// Writes a file whole or not at all: in place of a file that is there, never through a link.
+    pub(crate) fn replace(&self, relative: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let (dir, name) = self.parent(relative, true)?;
+        let partial = format!(".overmind-{}", std::process::id());
+        let partial = OsStr::new(&partial);
+        dir.unlink(partial)?;
+        dir.create(partial, mode)?.write_all(bytes)?;
+        Ok(renameat(&dir.0, partial, &dir.0, name)?)
     }
 
     fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {

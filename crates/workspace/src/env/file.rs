@@ -8,11 +8,18 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::io::Errno;
+
 use super::dotenv;
+use crate::copy::Dir;
 use crate::owner;
+use crate::tree::gitdir::pattern;
 
 /// The first words of every file of ours.
 const HEADING: &str = "Written by Overmind for the session";
+
+/// No file of ours is larger.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Why the file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -48,57 +55,44 @@ pub(crate) fn write(
     variables: &[(String, String)],
 ) -> Result<(), EnvFileError> {
     let path = worktree.join(relative);
-    let parent = path.parent().unwrap_or(worktree);
-    std::fs::create_dir_all(parent).map_err(file("making", parent))?;
-    let real = parent.canonicalize().map_err(file("finding", parent))?;
-    let root = worktree.canonicalize().map_err(file("finding", worktree))?;
-    if !real.starts_with(&root) {
-        return Err(EnvFileError::Outside { path });
-    }
-    if is_tracked(worktree, relative) {
-        return Err(EnvFileError::Tracked { path });
-    }
-    match std::fs::symlink_metadata(&path) {
-        Ok(found) if !found.is_file() || !is_ours(&path) => {
-            return Err(EnvFileError::NotOurs { path });
-        }
-        Ok(_) | Err(_) => {}
+    let failed = |what, source: io::Error| match Errno::from_io_error(&source) {
+        // Programs of the session may write there by now. Nothing is reached through a link.
+        Some(Errno::LOOP | Errno::NOTDIR) => EnvFileError::Outside { path: path.clone() },
+        _ => file(what, &path)(source),
+    };
+    let tree = Dir::open(worktree).map_err(file("opening", worktree))?;
+    let there = tree.stat(relative).map_err(|err| failed("finding", err))?;
+    if there.is_some() && !is_ours(&tree, relative) {
+        return Err(EnvFileError::NotOurs { path });
     }
     let heading = format!(
         "{HEADING} {session}.\nChanges are lost when it is written again; it is not for commits."
     );
     let pairs = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let text = dotenv::written(&heading, pairs);
-    let partial = real.join(format!(".overmind-env-{}", std::process::id()));
-    let write = || -> io::Result<()> {
-        use std::io::Write;
-        use std::os::unix::fs::OpenOptionsExt;
-        // Passwords stand in it.
-        let mut to =
-            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
-        to.write_all(text.as_bytes())?;
-        std::fs::rename(&partial, &path)?;
-        owner::give(worktree, &path)
-    };
-    let _ = std::fs::remove_file(&partial);
-    write().map_err(file("writing", &path))
+    // Passwords stand in it.
+    let written = tree.replace(relative, text.as_bytes(), 0o600);
+    written.and_then(|()| owner::give(worktree, &path)).map_err(|err| failed("writing", err))
 }
 
 /// Removes the file if it is ours; what is gone already is no error.
 pub(crate) fn remove(worktree: &Path, relative: &Path) -> Result<(), EnvFileError> {
     let path = worktree.join(relative);
-    if !is_ours(&path) {
+    let tree = match Dir::open(worktree) {
+        Ok(tree) => tree,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) => return Err(file("opening", worktree)(err)),
+    };
+    if !is_ours(&tree, relative) {
         return Ok(());
     }
-    match std::fs::remove_file(&path) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(file("removing", &path)(err)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    tree.remove(relative).map_err(file("removing", &path))
 }
 
-fn is_ours(path: &Path) -> bool {
-    std::fs::read_to_string(path)
-        .is_ok_and(|text| text.strip_prefix("# ").is_some_and(|text| text.starts_with(HEADING)))
+fn is_ours(tree: &Dir, relative: &Path) -> bool {
+    let ours = format!("# {HEADING}");
+    let text = tree.read(relative, MAX_BYTES).ok().flatten();
+    text.is_some_and(|text| text.starts_with(ours.as_bytes()))
 }
 
 fn git(worktree: &Path) -> Command {
@@ -169,16 +163,11 @@ pub(crate) fn include(list: &Path, relative: &Path) -> Result<(), EnvFileError> 
     edit(list, |lines| lines.retain(|line| *line != line_for(relative)))
 }
 
-/// The file and no other of that name, with our mark.
+/// The file and no other of that name.
 fn line_for(relative: &Path) -> String {
-    let mut escaped = String::new();
-    for c in relative.to_string_lossy().chars() {
-        if "*?[]\\!# ".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    format!("/{escaped}")
+    // A path of the project's file is text of one line.
+    let line = pattern(relative).unwrap_or_default();
+    String::from_utf8_lossy(&line).into_owned()
 }
 
 /// Changes the lines of a shared file under a lock, whole or not at all.

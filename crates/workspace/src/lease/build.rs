@@ -444,32 +444,50 @@ impl Site<'_> {
             return Ok(Some((*step, variables)));
         }
         let (worktree, relative) = (self.worktree.clone(), wanted.path.clone());
+        let path = worktree.join(&relative);
+        if self.is_tracked(&relative).await? {
+            return Err(BuildError::EnvFile(EnvFileError::Tracked { path }));
+        }
+        // First: as soon as the file is there somebody may save what is there.
+        let left_out = match &self.workspace.options.tree {
+            Some(tree) => tree.leave_out(&path, true).await.map_err(BuildError::Tree)?,
+            None => false,
+        };
         let step = match &before {
             Some((step, _)) => *step,
             None => {
-                let (tree, file) = (worktree.clone(), relative.clone());
+                let tree = worktree.clone();
                 let excluded = blocking("looking for the exclude file", move || {
-                    match file::is_tracked(&tree, &file) {
-                        true => None,
-                        false => file::exclude_file(&tree),
-                    }
-                })
-                .await?;
+                    if left_out { None } else { file::exclude_file(&tree) }
+                });
                 self.journal.intend(&Step::EnvFile {
                     worktree: worktree.clone(),
                     relative: relative.clone(),
-                    excluded,
+                    excluded: excluded.await?,
                 })?
             }
         };
         let (session, content) = (self.session.clone(), variables.clone());
         let write = blocking("writing the file of variables", move || {
             file::write(&worktree, &relative, &session, &content)?;
-            file::exclude(&worktree, &relative).map(drop)
+            if left_out { Ok(()) } else { file::exclude(&worktree, &relative).map(drop) }
         });
         write.await?.map_err(BuildError::EnvFile)?;
         self.journal.made(step, Made::Known)?;
         Ok(Some((step, variables)))
+    }
+
+    /// Whether a file of the worktree is one of the project's.
+    pub(crate) async fn is_tracked(&self, relative: &Path) -> Result<bool, BuildError> {
+        let path = self.worktree.join(relative);
+        if let Some(tree) = &self.workspace.options.tree
+            && let Some(tracked) = tree.is_tracked(&path).await.map_err(BuildError::Tree)?
+        {
+            return Ok(tracked);
+        }
+        // A directory that is nobody's checkout: its own git knows.
+        let (tree, relative) = (self.worktree.clone(), relative.to_owned());
+        blocking("asking git", move || file::is_tracked(&tree, &relative)).await
     }
 
     async fn setup(&self) -> Result<(), BuildError> {

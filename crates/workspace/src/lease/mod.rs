@@ -106,6 +106,14 @@ pub trait Tree: Send + Sync + fmt::Debug {
         end: TreeEnd,
     ) -> Fut<'a, Result<(), String>>;
 
+    /// Whether a file is one of the project's; `None` when it is in no checkout that this makes. No
+    /// setting of the checkout's own has a say in it.
+    fn is_tracked<'a>(&'a self, file: &'a Path) -> Fut<'a, Result<Option<bool>, String>>;
+
+    /// Leaves a file that we put into a checkout out of what is saved of it, or (`false`) no longer.
+    /// Whether it is in a checkout that this makes.
+    fn leave_out<'a>(&'a self, file: &'a Path, out: bool) -> Fut<'a, Result<bool, String>>;
+
     /// What is left of sessions that are not `live`.
     fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>>;
 

@@ -573,17 +573,16 @@ impl Site<'_> {
     ) -> Result<Values, ServiceError> {
         let file = self.worktree.join(&config.file);
         let (tree, relative) = (self.worktree.clone(), config.file.clone());
-        let (tracked, outside) = blocking("asking git", move || {
+        if self.is_tracked(&relative).await? {
+            return Err(SqliteError::Tracked { path: file }.into());
+        }
+        let outside = blocking("looking where it leads", move || {
             let parent = tree.join(&relative);
             // The deepest directory that is there already must lie in the worktree.
             let there = parent.ancestors().skip(1).find_map(|path| path.canonicalize().ok());
-            let outside = !there.is_some_and(|there| there.starts_with(&tree));
-            (crate::env::file::is_tracked(&tree, &relative), outside)
-        })
-        .await?;
-        if tracked {
-            return Err(SqliteError::Tracked { path: file }.into());
-        }
+            !there.is_some_and(|there| there.starts_with(&tree))
+        });
+        let outside = outside.await?;
         if outside {
             return Err(ServiceError::Outside(file));
         }

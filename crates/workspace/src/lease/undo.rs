@@ -444,7 +444,8 @@ impl Workspace {
                     .is_some_and(|list| self.others_exclude(session, list, relative));
                 let (worktree, relative) = (worktree.clone(), relative.clone());
                 let list = excluded.clone().filter(|_| !shared);
-                let inside = is_inside(state, &worktree.join(&relative));
+                let path = worktree.join(&relative);
+                let inside = is_inside(state, &path);
                 run("removing the file of variables", move || {
                     if inside {
                         file::remove(&worktree, &relative).map_err(|err| chain(&err))?;
@@ -454,7 +455,12 @@ impl Workspace {
                         None => Ok(()),
                     }
                 })
-                .await
+                .await?;
+                // Who writes one of that name from now on means it.
+                match &self.options.tree {
+                    Some(tree) => tree.leave_out(&path, false).await.map(drop),
+                    None => Ok(()),
+                }
             }
             // What it left running bears the session's mark and is ended with all that does.
             Step::Hook { .. } => Ok(()),

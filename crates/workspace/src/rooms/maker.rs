@@ -462,6 +462,22 @@ impl Tree for Maker {
         })
     }
 
+    fn is_tracked<'a>(&'a self, file: &'a Path) -> Fut<'a, Result<Option<bool>, String>> {
+        Box::pin(async move {
+            let (maker, file) = (self.clone(), file.to_owned());
+            let asked = tokio::task::spawn_blocking(move || maker.0.trees.is_tracked(&file));
+            asked.await.map_err(|err| err.to_string())?.map_err(|err| chain(&err))
+        })
+    }
+
+    fn leave_out<'a>(&'a self, file: &'a Path, out: bool) -> Fut<'a, Result<bool, String>> {
+        Box::pin(async move {
+            let (maker, file) = (self.clone(), file.to_owned());
+            let done = tokio::task::spawn_blocking(move || maker.0.trees.leave_out(&file, out));
+            done.await.map_err(|err| err.to_string())?.map_err(|err| chain(&err))
+        })
+    }
+
     fn leaks<'a>(&'a self, live: &'a BTreeSet<String>) -> Fut<'a, Vec<Finding>> {
         Box::pin(async move {
             let maker = self.clone();

@@ -157,21 +157,28 @@ impl Belongs {
             members = self.members();
         }
         let deadline = clock.now().after(KILL);
-        while !members.is_empty() && clock.now() < deadline {
-            for directory in &self.cgroups {
-                // Version 2 ends a whole group at once, forks included.
-                let _ = std::fs::write(directory.join("cgroup.kill"), "1");
+        loop {
+            while !members.is_empty() && clock.now() < deadline {
+                for directory in &self.cgroups {
+                    // Version 2 ends a whole group at once, forks included.
+                    let _ = std::fs::write(directory.join("cgroup.kill"), "1");
+                }
+                for pid in &members {
+                    signal(*pid, Signal::KILL);
+                }
+                self.wait(&members, Duration::from_millis(100), clock).await;
+                members = self.members();
             }
-            for pid in &members {
-                signal(*pid, Signal::KILL);
+            if !members.is_empty() {
+                return members;
             }
-            self.wait(&members, Duration::from_millis(100), clock).await;
-            members = self.members();
+            // Whoever was started a moment before this may join its group only now.
+            let joined = self.remove_cgroups(clock).await;
+            if joined.is_empty() {
+                return joined;
+            }
+            members = joined;
         }
-        if members.is_empty() {
-            self.remove_cgroups(clock).await;
-        }
-        members
     }
 
     /// Waits until these are gone, and whoever is in a control group: that is cheap to look at,
@@ -191,16 +198,23 @@ impl Belongs {
     }
 
     /// A group can go when the kernel has finished with its last member, a moment after its end.
-    async fn remove_cgroups(&self, clock: &dyn Clock) {
+    /// Answers who lives in one, for then it cannot.
+    async fn remove_cgroups(&self, clock: &dyn Clock) -> BTreeSet<u32> {
         for directory in &self.cgroups {
             for _ in 0..200 {
                 match std::fs::remove_dir(directory) {
                     Err(err) if err.kind() == std::io::ErrorKind::ResourceBusy => {}
                     Ok(()) | Err(_) => break,
                 }
+                let joined: BTreeSet<u32> =
+                    in_cgroup(directory).into_iter().filter(|pid| lives(*pid)).collect();
+                if !joined.is_empty() {
+                    return joined;
+                }
                 clock.sleep_until(clock.now().after(Duration::from_millis(5))).await;
             }
         }
+        BTreeSet::new()
     }
 }
 
@@ -217,5 +231,58 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     // The same process as a moment ago: the descriptor holds on to this one.
     if stat(pid).is_some_and(|now| now.started == before.started) {
         let _ = pidfd_send_signal(&file, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use overmind_core::Fut;
+    use overmind_core::time::Timestamp;
+
+    use super::*;
+    use crate::services::cgroup::Cgroups;
+
+    /// A clock in whose first pause a process joins a group.
+    #[derive(Debug)]
+    struct Late {
+        group: PathBuf,
+        pid: u32,
+        /// What keeps the group from being removed before that.
+        below: Mutex<Option<PathBuf>>,
+    }
+
+    impl Clock for Late {
+        fn now(&self) -> Timestamp {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            Timestamp::from_micros(now.tv_sec * 1_000_000 + now.tv_nsec / 1000)
+        }
+
+        fn sleep_until(&self, deadline: Timestamp) -> Fut<'_, ()> {
+            let below = self.below.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(below) = below {
+                std::fs::write(self.group.join("cgroup.procs"), self.pid.to_string()).unwrap();
+                std::fs::remove_dir(below).unwrap();
+            }
+            let wait = deadline.as_micros().saturating_sub(self.now().as_micros());
+            std::thread::sleep(Duration::from_micros(u64::try_from(wait).unwrap_or_default()));
+            Box::pin(async {})
+        }
+    }
+
+    #[tokio::test]
+    async fn who_joins_a_group_while_it_is_being_removed_is_ended_too() {
+        let name = format!("late-{}", std::process::id());
+        let Some(group) = Cgroups::discover().make(&name) else { return };
+        let below = group.join("below");
+        std::fs::create_dir(&below).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let clock = Late { group: group.clone(), pid: child.id(), below: Mutex::new(Some(below)) };
+        let belongs = Belongs { cgroups: vec![group.clone()], ..Belongs::default() };
+        assert_eq!(belongs.end(Duration::ZERO, &clock).await, BTreeSet::new());
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        assert!(!group.exists());
     }
 }

@@ -260,18 +260,10 @@ fn ignore_links(shared: &[PathBuf], top: &Path, paths: &Paths) -> Result<(), Tre
     let mut lines = Vec::new();
     for path in shared {
         let Ok(path) = path.strip_prefix(top) else { continue };
-        let bytes = path.as_os_str().as_bytes();
-        if bytes.contains(&b'\n') {
-            continue;
+        if let Some(line) = gitdir::pattern(path) {
+            lines.extend(line);
+            lines.push(b'\n');
         }
-        lines.push(b'/');
-        for byte in bytes {
-            if b"*?[\\ ".contains(byte) {
-                lines.push(b'\\');
-            }
-            lines.push(*byte);
-        }
-        lines.push(b'\n');
     }
     if lines.is_empty() {
         return Ok(());

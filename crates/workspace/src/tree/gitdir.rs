@@ -73,6 +73,22 @@ pub(crate) fn write(at: &Path, layout: &Layout<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// The line of an exclude file that means this path and no other of its name. `None`: no line can.
+pub(crate) fn pattern(path: &Path) -> Option<Vec<u8>> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.contains(&b'\n') {
+        return None;
+    }
+    let mut line = vec![b'/'];
+    for byte in bytes {
+        if b"*?[]\\!# ".contains(byte) {
+            line.push(b'\\');
+        }
+        line.push(*byte);
+    }
+    Some(line)
+}
+
 /// Points `HEAD` to a branch (`refs/…`) or to a commit.
 pub(crate) fn set_head(at: &Path, head: &str) -> io::Result<()> {
     let text =

@@ -21,7 +21,7 @@ mod build;
 mod carry;
 mod error;
 mod finish;
-mod gitdir;
+pub(crate) mod gitdir;
 mod left;
 mod merge;
 mod names;

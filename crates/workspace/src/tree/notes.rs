@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::build::Unit;
+use super::build::{Paths, Unit};
 use super::error::{At, TreeError};
+use super::gitdir::pattern;
 use super::source::Source;
 use super::{Lock, Trees, directories};
+use crate::copy::Dir;
 
 /// A path on this machine. Serializes as text, or as bytes where it is none.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -249,6 +251,72 @@ impl Trees {
             Err(TreeError::Gone { .. }) => Ok(None),
             Err(err) => Err(err),
         }
+    }
+
+    /// Whether the project's repository has the file, as far as its tree was made from it; `None` for a
+    /// path that is in no tree of ours. Asked by a git directory that no session writes: a setting of
+    /// theirs may name a program.
+    ///
+    /// # Errors
+    ///
+    /// When the tree's notes cannot be read, or git fails.
+    pub fn is_tracked(&self, file: &Path) -> Result<Option<bool>, TreeError> {
+        let Some((paths, relative)) = self.part_of(file)? else { return Ok(None) };
+        let git = self.git().call("ask whether it has a file").repo(&paths.ours);
+        let git = git.work(&paths.work, &paths.index).args(["ls-files", "-z", "--"]);
+        Ok(Some(git.arg(&relative).run()?.parts().next().is_some()))
+    }
+
+    /// Leaves a file that was put into a tree out of all that is saved of it, or (`false`) no longer;
+    /// and out of what git in that tree shows, unless the session has changed its own list of that. Says
+    /// whether the path is in a tree of ours.
+    ///
+    /// # Errors
+    ///
+    /// When the tree's notes or our list cannot be read, or the list not be written.
+    pub fn leave_out(&self, file: &Path, out: bool) -> Result<bool, TreeError> {
+        let Some((paths, relative)) = self.part_of(file)? else { return Ok(false) };
+        let Some(line) = pattern(&relative) else { return Ok(true) };
+        let list = Path::new("info/exclude");
+        let edit = |git_dir: &Path| -> std::io::Result<()> {
+            let dir = Dir::open(git_dir)?;
+            let text = dir.read(list, 1 << 20)?.unwrap_or_default();
+            let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+            lines.retain(|found| !found.is_empty() && *found != line.as_slice());
+            if out {
+                lines.push(&line);
+            }
+            let mut text = lines.join(&b'\n');
+            text.push(b'\n');
+            dir.replace(list, &text, 0o644)
+        };
+        edit(&paths.ours).at("writing", paths.ours.join(list))?;
+        // Theirs may be anything by now. It only says what they are shown.
+        if let Err(err) = edit(&paths.theirs)
+            .and_then(|()| crate::owner::give(&paths.work, &paths.theirs.join(list)))
+        {
+            tracing::debug!(path = %paths.theirs.display(), %err, "its list is not written");
+        }
+        Ok(true)
+    }
+
+    /// The unit of a tree that a path is in, and the path in it.
+    fn part_of(&self, file: &Path) -> Result<Option<(Paths, PathBuf)>, TreeError> {
+        // The outermost one: within a tree anything may look like another.
+        let is_place = |dir: &&Path| {
+            dir.starts_with(self.root())
+                && file.starts_with(dir.join("tree"))
+                && dir.join("notes").is_file()
+        };
+        let Some(place) = file.ancestors().filter(is_place).last() else { return Ok(None) };
+        let notes = Notes::read(place)?;
+        let path = file.strip_prefix(place.join("tree")).unwrap_or(file);
+        let has = notes.units.iter().filter(|unit| path.starts_with(unit.at.as_path()));
+        let deepest = has.max_by_key(|unit| unit.at.as_path().components().count());
+        Ok(deepest.map(|unit| {
+            let relative = path.strip_prefix(unit.at.as_path()).unwrap_or(path);
+            (unit.paths(place), relative.to_owned())
+        }))
     }
 
     /// Every finished tree, as found on disk: what a leak check compares with what it believes.

@@ -423,6 +423,56 @@ async fn a_branch_to_be_pushed_has_everything_also_while_the_session_goes_on() {
 }
 
 #[tokio::test]
+async fn the_file_of_variables_is_on_no_branch_and_in_no_diff() {
+    let yard = Yard::with_git();
+    // Nothing else ignores it; what is in it is known in full after the setup only.
+    yard.file(
+        "
+services:
+  web:
+    strategy: process
+    start: after_setup
+    command: exec python3 -m http.server \"$PORT\" --bind 127.0.0.1
+    ports: [http]
+env: {PASSWORD: 'secret-${web.http}'}
+env_file: conf/vars
+setup: mkdir -p conf && echo mine > conf/other
+",
+    );
+    let rooms = yard.rooms();
+    let order = yard.order(1, "feature");
+    let made = yard.prepare(&rooms, &order).await;
+    let vars = top(&made).join("conf/vars");
+    assert!(read(&vars).contains(&format!("PASSWORD=secret-{}", made.ports["web/http"])));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&vars.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(git(top(&made), &["status", "--porcelain", "-uall"]), "?? conf/other");
+    let work = rooms.work(&order, &made, None).await.unwrap();
+    assert_eq!(work.files, 1, "{}", work.diff);
+    // Whatever the session makes of its own list, and of what leads there.
+    let info = top(&made).join(".git/info");
+    std::fs::remove_dir_all(&info).unwrap();
+    std::os::unix::fs::symlink(yard.repo.join(".git/info"), &info).unwrap();
+    let of_project = read(&yard.repo.join(".git/info/exclude"));
+    let named = RoomDone::PrBranch { name: Some("pr/one".to_owned()) };
+    rooms.done(&order, &made, None, named).await.unwrap();
+    let listed = |branch: &str| git(&yard.repo, &["ls-tree", "-r", "--name-only", branch, "conf"]);
+    assert_eq!(listed("pr/one"), "conf/other");
+    let closed = yard.close(&rooms, &order, RoomEnd::Park).await;
+    assert_eq!(listed(closed.branch.as_deref().unwrap()), "conf/other");
+    assert_eq!(read(&yard.repo.join(".git/info/exclude")), of_project);
+    yard.assert_clean(&rooms).await;
+    // In a tree that is kept it is gone, and one of that name is work like any other.
+    let order = yard.order(2, "kept");
+    let made = yard.prepare(&rooms, &order).await;
+    yard.close(&rooms, &order, RoomEnd::Keep).await;
+    assert!(!top(&made).join("conf/vars").exists());
+    write(top(&made), "conf/vars", "mine\n");
+    let work = rooms.work(&order, &made, None).await.unwrap();
+    assert_eq!(work.files, 2, "{}", work.diff);
+}
+
+#[tokio::test]
 async fn uncommitted_changes_of_the_project_stay_behind_unless_they_are_carried() {
     let yard = Yard::with_git();
     yard.file("");
@@ -529,12 +579,12 @@ async fn mistakes_of_the_project_are_told_all_at_once_with_their_lines() {
 #[tokio::test]
 async fn a_setup_that_fails_leaves_nothing_and_says_why() {
     let yard = Yard::with_git();
-    yard.file("services:\n  box: {strategy: process, command: exec sleep 86301, start: before_setup}\nsetup: echo not today >&2; exit 3\n");
+    yard.file("services:\n  box: {strategy: process, command: exec sleep 86321, start: before_setup}\nsetup: echo not today >&2; exit 3\n");
     let rooms = yard.rooms();
     let err = refused(&yard, &rooms, yard.order(1, "s")).await;
     assert_eq!(err.kind, RoomErrorKind::Failed);
     assert!(err.message.contains("not today") && err.message.contains("exit status: 3"), "{err}");
-    assert!(!runs("86301"));
+    assert!(!runs("86321"));
     assert_eq!(yard.branches(), ["main"]);
 }
 

@@ -59,6 +59,14 @@ impl Tree for Directories {
         })
     }
 
+    fn is_tracked<'a>(&'a self, _: &'a Path) -> Fut<'a, Result<Option<bool>, String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn leave_out<'a>(&'a self, _: &'a Path, _: bool) -> Fut<'a, Result<bool, String>> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn undo<'a>(
         &'a self,
         intent: &'a serde_json::Value,
