@@ -64,11 +64,26 @@ pub(crate) fn lives(pid: u32) -> bool {
 
 /// The value of a variable in the environment that the process was started with.
 pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environment = environment(pid)?;
     let value = environment
         .split(|byte| *byte == 0)
         .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     Some(String::from_utf8_lossy(value).into_owned())
+}
+
+/// The environment that a process was started with.
+fn environment(pid: u32) -> Option<Vec<u8>> {
+    let path = format!("/proc/{pid}/environ");
+    for _ in 0..20 {
+        let found = std::fs::read(&path).ok()?;
+        // In the middle of becoming another program it shows none for a moment. The kernel's own have
+        // none, and no program.
+        if !found.is_empty() || std::fs::read_link(format!("/proc/{pid}/exe")).is_err() {
+            return Some(found);
+        }
+        std::thread::yield_now();
+    }
+    Some(Vec::new())
 }
 
 /// What makes a process belong.
