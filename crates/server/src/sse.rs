@@ -58,7 +58,7 @@ pub(crate) enum Look {
 /// One stream under way.
 pub(crate) struct Stream<S> {
     cx: Arc<Cx>,
-    /// Looked at again before each page: a stream lives longer than some tokens are worth anything.
+    /// Looked at again with each page: a stream lives longer than some tokens are worth anything.
     proof: Proof,
     source: S,
     watch: watch::Receiver<u64>,
@@ -81,11 +81,7 @@ impl<S: Source> Stream<S> {
             }
             // Marked as seen before the look, so that what comes meanwhile wakes the wait below.
             self.watch.borrow_and_update();
-            let looked = match self.proof.again(&self.cx).await {
-                Ok(by) => self.source.look(&self.cx, &by).await,
-                Err(err) => Err(err),
-            };
-            match looked {
+            match self.looked().await {
                 Ok(Look::More(text)) => return Some(text.into()),
                 Ok(Look::Nothing) => {
                     if let Some(bytes) = self.wait().await {
@@ -107,6 +103,18 @@ impl<S: Source> Stream<S> {
             }
         }
         None
+    }
+
+    /// What there is to say, to who may hear it still. Asked before and after the look: what was found
+    /// may be that this token ended.
+    async fn looked(&mut self) -> Result<Look, EngineError> {
+        let by = self.proof.again(&self.cx).await?;
+        let look = self.source.look(&self.cx, &by).await?;
+        match look {
+            Look::Nothing => {}
+            Look::More(_) | Look::Last(_) => drop(self.proof.again(&self.cx).await?),
+        }
+        Ok(look)
     }
 
     /// Waits for more. Answers a sign of life when there was nothing for a while.
