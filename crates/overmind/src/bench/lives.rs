@@ -231,9 +231,12 @@ impl Place {
             let message = format!("{} of {many} commands are running", pids.len());
             return Err(Failure::failed(message));
         }
+        let bare = tokio::task::spawn_blocking(move || bare_kill(2 * many)).await;
+        let bare = bare.map_err(|err| Failure::failed(format!("killing programs: {err}")))??;
+        let start = percentile(&times(20, || command(&program, &["--version"]))?, 0.5);
         let began = Instant::now();
         let status = command(&program, &["--data", &data, "-q", "kill", "--all"]).status();
-        let killed = began.elapsed();
+        let killed_in = began.elapsed();
         if !status.is_ok_and(|status| status.success()) {
             return Err(Failure::failed("`overmind kill --all` failed".to_owned()));
         }
@@ -243,11 +246,16 @@ impl Place {
         Ok(vec![
             Figure::new("rss of 500 lives", mib(rss_few), "MiB").goal(Goal::Most(25.0)),
             Figure::new("rss of 2000 lives", mib(rss_many), "MiB").goal(Goal::Most(60.0)),
-            Figure::new("ps of 500 lives", ms(ps_few), "ms").goal(Goal::Most(3.0)),
-            Figure::new("ps of 2000 lives", ms(ps_many), "ms").goal(Goal::Most(10.0)),
+            Figure::new("ps of 500 lives", ms(ps_few), "ms")
+                .floor("the start and end of this program", ms(start))
+                .goal(Goal::Most(3.0)),
+            Figure::new("ps of 2000 lives", ms(ps_many), "ms")
+                .floor("the start and end of this program", ms(start))
+                .goal(Goal::Most(10.0)),
             Figure::new("idle cpu of 2000 lives", busy, "%")
                 .note("of one processor, while all of them are silent"),
-            Figure::new("kill of 2000 lives", ms(killed + gone), "ms")
+            Figure::new("kill of 2000 lives", ms(killed_in + gone), "ms")
+                .floor("as many bare processes (4000), killed and waited for", ms(bare))
                 .goal(Goal::Most(1000.0))
                 .note("`overmind kill --all`, until the last run is told as ended"),
             Figure::new("survivors of 2000 lives", f64::from(survivors), "processes")
@@ -418,6 +426,28 @@ fn joined(
         Ok(Err(err)) => Err(Failure::failed(format!("opening a pipe: {err}"))),
         Err(err) => Err(Failure::failed(format!("opening a pipe: {err}"))),
     }
+}
+
+/// From the first signal to the last end of so many processes that are killed and waited for.
+fn bare_kill(count: u32) -> Result<Duration, Failure> {
+    let mut children = Vec::new();
+    let mut failed = None;
+    for _ in 0..count {
+        match Program::new("sleep").arg("100000").stdin(Stdio::null()).spawn() {
+            Ok(child) => children.push(child),
+            Err(err) => failed = Some(Failure::failed(format!("starting sleep: {err}"))),
+        }
+    }
+    let began = Instant::now();
+    for child in &mut children {
+        if let Err(err) = child.kill() {
+            failed = Some(Failure::failed(format!("killing sleep: {err}")));
+        }
+    }
+    for child in &mut children {
+        let _ = child.wait();
+    }
+    failed.map_or(Ok(began.elapsed()), Err)
 }
 
 fn kill(pid: u32) -> Result<(), Failure> {
