@@ -106,6 +106,48 @@ pub struct Command {
     /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<bool>,
+    /// Bounds of all that one life starts. Wider ones than its agent's are an admin's to grant.
+    #[serde(skip_serializing_if = "CommandLimits::is_none")]
+    pub limits: CommandLimits,
+}
+
+/// Bounds of all that one life of a command starts, in a sandbox or in none. What is left out is not
+/// bounded. A machine that cannot keep a bound refuses the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommandLimits {
+    /// MiB. Who needs more is killed by the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 16, maximum = 16_777_216, example = 4096)]
+    pub memory_mb: Option<u32>,
+    /// At once, threads among them. Who starts more gets an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 8, maximum = 1_000_000, example = 512)]
+    pub processes: Option<u32>,
+    /// Of one processor's time: 150 is one and a half processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100_000, example = 150)]
+    pub cpu_percent: Option<u32>,
+}
+
+impl CommandLimits {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<core::CommandLimits> for CommandLimits {
+    fn from(limits: core::CommandLimits) -> Self {
+        let core::CommandLimits { memory_mb, processes, cpu_percent } = limits;
+        Self { memory_mb, processes, cpu_percent }
+    }
+}
+
+impl From<CommandLimits> for core::CommandLimits {
+    fn from(limits: CommandLimits) -> Self {
+        let CommandLimits { memory_mb, processes, cpu_percent } = limits;
+        Self { memory_mb, processes, cpu_percent }
+    }
 }
 
 /// The network of a command in a sandbox.
@@ -145,6 +187,7 @@ impl From<core::CommandSpec> for Command {
             network,
             models,
             gateway,
+            limits,
         } = spec;
         let texts = |paths: Vec<PathBuf>| {
             paths.into_iter().map(|path| path.to_string_lossy().into_owned()).collect()
@@ -183,6 +226,7 @@ impl From<core::CommandSpec> for Command {
             }),
             models,
             gateway,
+            limits: limits.into(),
         }
     }
 }
@@ -229,6 +273,7 @@ impl From<Command> for core::CommandSpec {
             }),
             models: command.models,
             gateway: command.gateway,
+            limits: command.limits.into(),
         }
     }
 }

@@ -54,8 +54,8 @@ pub use budget::{
     HaltRequest, HaltState, InboxRaise, microusd_of, usd_of,
 };
 pub use command::{
-    Command, CommandKind, CommandNetwork, Process, ProcessUsage, Provider, Restart, RunSend,
-    RunStop, RunUsage, RunUsages,
+    Command, CommandKind, CommandLimits, CommandNetwork, Process, ProcessUsage, Provider, Restart,
+    RunSend, RunStop, RunUsage, RunUsages,
 };
 pub use inbox::{
     InboxAnswer, InboxBatch, InboxBatchDone, InboxDecision, InboxGroup, InboxItem, InboxListQuery,

@@ -13,7 +13,7 @@ use crate::enclosure::Network;
 use crate::process::prompt::{Provider, Question};
 use crate::process::provider::{Fact, Told, launch};
 use crate::process::restart::{RestartPolicy, RestartWhen};
-use crate::process::{EndedBy, ExitStatus};
+use crate::process::{EndedBy, ExitStatus, GroupLimits, GroupWish};
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
@@ -83,6 +83,71 @@ pub struct CommandSpec {
     /// are, where the server has what they need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<bool>,
+    /// Of all that one life starts.
+    #[serde(default, skip_serializing_if = "CommandLimits::is_none")]
+    pub limits: CommandLimits,
+}
+
+/// Bounds of all that one life of a command starts, sandbox or none. `None` is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommandLimits {
+    /// In MiB, from 16 to 16,777,216. Who needs more is killed by the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
+    /// At once, threads among them, from 8 to 1,000,000. Who starts more gets an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u32>,
+    /// Of one processor's time, from 1 to 100,000: 150 is one and a half processors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u32>,
+}
+
+impl CommandLimits {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn are_sound(self) -> bool {
+        self.memory_mb.is_none_or(|mb| (16..=16 << 20).contains(&mb))
+            && self.processes.is_none_or(|count| (8..=1_000_000).contains(&count))
+            && self.cpu_percent.is_none_or(|percent| (1..=100_000).contains(&percent))
+    }
+
+    fn each(self) -> [Option<u32>; 3] {
+        [self.memory_mb, self.processes, self.cpu_percent]
+    }
+
+    /// Whether anything is bounded less than by `other`.
+    fn are_wider_than(self, other: Self) -> bool {
+        self.each().into_iter().zip(other.each()).any(|(own, other)| match (own, other) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(own), Some(other)) => own > other,
+        })
+    }
+
+    /// These, and those of `other` where there is none of these.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            memory_mb: self.memory_mb.or(other.memory_mb),
+            processes: self.processes.or(other.processes),
+            cpu_percent: self.cpu_percent.or(other.cpu_percent),
+        }
+    }
+
+    /// The control group that a life gets.
+    pub fn group(self) -> GroupWish {
+        if self.is_none() {
+            return GroupWish::IfPossible;
+        }
+        GroupWish::Bounded(GroupLimits {
+            memory_bytes: self.memory_mb.map(|mb| u64::from(mb) << 20),
+            pids: self.processes,
+            cpus: self.cpu_percent.map(|percent| f64::from(percent) / 100.0),
+        })
+    }
 }
 
 /// [`RestartPolicy`] as it is written.
@@ -134,6 +199,11 @@ pub enum CommandError {
     #[error("`models` has at most 64 names of 1 to 200 characters")]
     Models,
     #[error(
+        "`limits` are `memory_mb` from 16 to 16777216, `processes` from 8 to 1000000 and \
+         `cpu_percent` from 1 to 100000"
+    )]
+    Limits,
+    #[error(
         "what a command is granted is named by absolute paths without `..`, and is not `/`; at \
          most {MAX_GRANTS} to read and as many to write"
     )]
@@ -177,6 +247,9 @@ impl CommandSpec {
         if self.env.iter().chain(&self.env_from).any(|(name, _)| odd(name)) {
             return Err(CommandError::Variable);
         }
+        if !self.limits.are_sound() {
+            return Err(CommandError::Limits);
+        }
         let lists = [&self.read, &self.write];
         if lists.iter().any(|list| list.len() > MAX_GRANTS)
             || lists.into_iter().flatten().any(|path| !may_be_granted(path))
@@ -186,11 +259,13 @@ impl CommandSpec {
         Ok(())
     }
 
-    /// Whether this is granted more of the host than `other`: a path, or the network.
+    /// Whether this is granted more of the host than `other`: a path, the network, or what its
+    /// bounds hold back.
     pub fn grants_more_than(&self, other: &Self) -> bool {
         self.read.iter().any(|path| !other.read.contains(path) && !other.write.contains(path))
             || self.write.iter().any(|path| !other.write.contains(path))
             || reach(self.network) > reach(other.network)
+            || self.limits.are_wider_than(other.limits)
     }
 
     /// Its network in a sandbox: the mesh, where nobody chose, but in rooms of before
@@ -275,6 +350,7 @@ pub struct Launch {
     pub worktree: Option<PathBuf>,
     /// Whether it is told to ask this server for models: see [`CommandSpec::gateway`].
     pub gateway: Option<bool>,
+    pub limits: CommandLimits,
     /// What its sandbox shows beside that, read-only, for the worktree to be whole.
     pub borrowed: Vec<PathBuf>,
     /// What the project asks its commands to run in; the stronger of this and the agent's holds.
@@ -469,6 +545,45 @@ mod tests {
         let many = vec![PathBuf::from("/opt"); MAX_GRANTS + 1];
         let many = CommandSpec { write: many, ..spec(&["a"]) };
         assert_eq!(many.check(), Err(CommandError::Grant));
+    }
+
+    #[test]
+    fn bounds_are_sound_tighter_or_wider_and_become_a_group() {
+        let limits =
+            |memory_mb, processes, cpu_percent| CommandLimits { memory_mb, processes, cpu_percent };
+        let with = |limits| CommandSpec { limits, ..spec(&["a"]) };
+        for odd in [
+            limits(Some(15), None, None),
+            limits(Some((16 << 20) + 1), None, None),
+            limits(None, Some(7), None),
+            limits(None, Some(1_000_001), None),
+            limits(None, None, Some(0)),
+            limits(None, None, Some(100_001)),
+        ] {
+            assert_eq!(with(odd).check(), Err(CommandError::Limits), "{odd:?}");
+        }
+        let (none, some) = (CommandLimits::default(), limits(Some(64), None, Some(150)));
+        for sound in [none, some, limits(Some(16 << 20), Some(8), Some(100_000))] {
+            assert_eq!(with(sound).check(), Ok(()));
+        }
+        // Without a bound there is no more than without a bound.
+        for (wide, tight) in [
+            (none, some),
+            (limits(Some(65), None, Some(150)), some),
+            (limits(Some(64), None, None), some),
+            (some, limits(Some(64), Some(100), Some(150))),
+        ] {
+            assert!(with(wide).grants_more_than(&with(tight)), "{wide:?} {tight:?}");
+        }
+        assert!(!with(some).grants_more_than(&with(none)));
+        assert!(!with(some).grants_more_than(&with(some)));
+        assert_eq!(limits(None, Some(9), None).or(some), limits(Some(64), Some(9), Some(150)));
+        assert_eq!(none.group(), GroupWish::IfPossible);
+        let wanted = GroupLimits { memory_bytes: Some(64 << 20), pids: None, cpus: Some(1.5) };
+        assert_eq!(some.group(), GroupWish::Bounded(wanted));
+        // As it was written before there were bounds.
+        let text = serde_json::to_string(&spec(&["a"])).unwrap();
+        assert!(!text.contains("limits"), "{text}");
     }
 
     #[test]

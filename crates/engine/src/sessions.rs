@@ -461,6 +461,7 @@ fn with_command(
         return Err(EngineError::invalid("command.models", message));
     }
     command.gateway = command.gateway.or(own.gateway);
+    command.limits = command.limits.or(own.limits);
     command.network = command.network.or(own.network);
     // Whoever says what runs with a credential can read it.
     let same = command.env_from == own.env_from

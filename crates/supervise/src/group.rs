@@ -239,6 +239,22 @@ impl Group {
         Some((of("user_usec ")?, of("system_usec ")?))
     }
 
+    /// How many of its processes the kernel has killed for want of memory, and what they had together
+    /// at most, in bytes; `None` when there is none.
+    pub(crate) fn starved(&self) -> Option<(u64, u64)> {
+        self.places.iter().find_map(|place| {
+            let bound = place.settings.iter().find(|(file, _)| file.starts_with("memory."))?;
+            let file = match place.version {
+                Version::V1 => "memory.oom_control",
+                Version::V2 => "memory.events",
+            };
+            let text = std::fs::read_to_string(place.directory.join(file)).ok()?;
+            let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            let killed = killed?.trim().parse().ok().filter(|killed| *killed > 0)?;
+            Some((killed, bound.1.parse().ok()?))
+        })
+    }
+
     /// Removes the groups, which must be empty by now; those that are not stay and are told.
     pub(crate) fn remove(&self) -> Vec<PathBuf> {
         self.places

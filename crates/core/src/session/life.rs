@@ -193,6 +193,7 @@ impl Session {
             env: command.env.clone(),
             env_from: command.env_from.clone(),
             gateway: command.gateway,
+            limits: command.limits,
             terminal: launch::has_terminal(command),
             input: command.kind == CommandKind::Session,
             provider: command.provider,

@@ -501,7 +501,7 @@ impl Lives {
             argv = relay::arguments(launch.provider, server, argv);
         }
         let spec = ProcessSpec::new(key, argv, directory.clone());
-        Ok(ProcessSpec { env, io, opening, ..spec })
+        Ok(ProcessSpec { env, io, opening, group: launch.limits.group(), ..spec })
     }
 
     /// What is started in place of a command that its agent wants in a sandbox. The sandbox was

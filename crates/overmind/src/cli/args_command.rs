@@ -48,6 +48,15 @@ pub struct CommandFlags {
     /// room. More than its agent's is for admins [default: the agent's, else mesh]
     #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
     pub network: Option<NetworkArg>,
+    /// Most memory of all that it starts, such as 512M or 4G; who needs more is killed
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u32>,
+    /// Most processes and threads of all that it starts
+    #[arg(long, value_name = "N")]
+    pub processes: Option<u32>,
+    /// Most processors that it keeps busy, such as 1.5
+    #[arg(long, value_name = "N", value_parser = percent)]
+    pub cpus: Option<u32>,
     /// Add this to its environment
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
@@ -64,6 +73,31 @@ fn pair(text: &str) -> Result<(String, String), String> {
         }
         Some(_) | None => Err("give NAME=CREDENTIAL".to_owned()),
     }
+}
+
+/// MiB.
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.strip_suffix(['M', 'm']) {
+        Some(number) => (number, 1),
+        None => match text.strip_suffix(['G', 'g']) {
+            Some(number) => (number, 1024),
+            None => ("", 0),
+        },
+    };
+    let number = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| "give a whole number of M or G, such as 512M or 4G".to_owned())
+}
+
+/// Hundredths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is out of range is refused before"
+)]
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.01..=1000.0).contains(number));
+    let number = number.ok_or_else(|| "give a number from 0.01 to 1000, such as 1.5".to_owned())?;
+    Ok((number * 100.0).round() as u32)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -170,7 +204,10 @@ pub struct MonitorArgs {
 #[derive(Clone, Debug, Args)]
 pub struct SubscribeArgs {
     /// Only events of this run: an id, a name, or a unique part of one; ends when it has ended
-    #[arg(long, value_name = "RUN")]
+    #[arg(value_name = "RUN")]
+    pub id: Option<String>,
+    /// The same
+    #[arg(long, value_name = "RUN", conflicts_with = "id")]
     pub run: Option<String>,
     /// Only events whose type begins so; may be given again
     #[arg(long, value_name = "PREFIX")]

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use futures_util::StreamExt as _;
 use overmind_api::{
-    AgentCreate, Command, CommandKind, CommandNetwork, MAX_KILL_BATCH, Provider, Restart, Run,
-    RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
+    AgentCreate, Command, CommandKind, CommandLimits, CommandNetwork, MAX_KILL_BATCH, Provider,
+    Restart, Run, RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
 };
 use overmind_client::{ClientError, LogOptions};
 use overmind_core::time::Clock as _;
@@ -97,9 +97,14 @@ impl CommandFlags {
             backoff,
             activity_timeout,
             network,
+            memory,
+            processes,
+            cpus,
             env,
             env_from,
         } = self;
+        let limits =
+            CommandLimits { memory_mb: *memory, processes: *processes, cpu_percent: *cpus };
         let asked = provider.is_some()
             || model.is_some()
             || kind.is_some()
@@ -110,6 +115,7 @@ impl CommandFlags {
             || backoff.is_some()
             || activity_timeout.is_some()
             || network.is_some()
+            || !limits.is_none()
             || !env.is_empty()
             || !env_from.is_empty();
         asked.then(|| Command {
@@ -144,6 +150,8 @@ impl CommandFlags {
             },
             models: agent.models,
             gateway: agent.gateway,
+            // Those of the agent that are not named here go on to hold.
+            limits,
         })
     }
 }

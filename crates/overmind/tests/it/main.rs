@@ -26,6 +26,7 @@ mod kills;
 mod lapsed;
 mod letters;
 mod life;
+mod limits;
 mod mcp;
 mod mesh;
 mod meshed;

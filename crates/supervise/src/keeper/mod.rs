@@ -462,8 +462,13 @@ impl Keeper {
         let offset = self.log.offset();
         // On a full disk they are lost: output has the right of way.
         let ended = ended_text(status, survivors);
-        let killed = self.unsaid.take();
-        let killed = killed.iter().map(|reason| (NoteKind::Killed, reason.as_str()));
+        let starved = self.tree.group.starved().map(|(killed, bound)| {
+            let killed = processes(u32::try_from(killed).unwrap_or(u32::MAX));
+            let bound = bound >> 20;
+            format!("{killed} killed by the kernel for want of memory: the bound is {bound} MiB")
+        });
+        let killed = [starved, self.unsaid.take()];
+        let killed = killed.iter().flatten().map(|reason| (NoteKind::Killed, reason.as_str()));
         let notes: Vec<(NoteKind, &str)> =
             killed.chain([(NoteKind::Ended, ended.as_str())]).collect();
         let _ = self.log.notes(&notes, now_us());

@@ -100,6 +100,31 @@ async fn a_fork_bomb_is_bounded_and_killed() {
 }
 
 #[tokio::test]
+async fn who_takes_more_memory_than_is_allowed_is_killed_and_the_log_says_why() {
+    let place = Place::new();
+    let limits = GroupLimits { memory_bytes: Some(64 << 20), ..GroupLimits::default() };
+    for (takes, status) in [(1, ExitStatus::Code(0)), (400, ExitStatus::Signal(9))] {
+        let key = first(session());
+        let script = format!("exec python3 -c 'x = b\"x\" * ({takes} << 20)'");
+        let spec = ProcessSpec { group: GroupWish::Bounded(limits), ..shell(key, &script) };
+        match place.supervisor.start(spec).await {
+            Ok(_) => {}
+            // A user who may not bound anything is told so, and nothing runs.
+            Err(ProcessError::Refused { step: "its control group", reason, .. }) => {
+                assert!(!rustix::process::geteuid().is_root(), "{reason}");
+                return;
+            }
+            Err(err) => panic!("{err}"),
+        }
+        assert_eq!(place.exit(key).await.status, status);
+        let text = place.text(key.session).await;
+        let told = "1 process was killed by the kernel for want of memory: the bound is 64 MiB";
+        assert_eq!(text.contains(told), status == ExitStatus::Signal(9), "{text}");
+        assert!(groups(key.session).is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_killed_keeper_takes_its_tree_along_and_is_told_as_lost() {
     let place = Place::new();
     for wish in WISHES {
