@@ -54,6 +54,9 @@ pub struct Global {
     /// How to show results: wide adds columns and absolute times, name prints ids alone
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "table")]
     pub output: Format,
+    /// The same as --output json
+    #[arg(long, global = true, conflicts_with = "output")]
+    pub json: bool,
     /// When to use colour; auto is on a terminal
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     pub color: When,
@@ -97,11 +100,17 @@ Examples:
 The first SIGTERM or SIGINT lets work under way finish, a second one stops now, a third
 one aborts. Sessions that are cut off go on after the next start.")]
     Up(UpArgs),
+    /// Start the server in the background: `up --detach`, as it was called before
+    #[command(hide = true)]
+    Start(UpArgs),
     /// Stop the server
-    #[command(after_help = "\
+    #[command(
+        alias = "shutdown",
+        after_help = "\
 Examples:
   overmind down
-  overmind down --timeout 60                  wait up to a minute for work under way")]
+  overmind down --timeout 60                  wait up to a minute for work under way"
+    )]
     Down(DownArgs),
     /// Show the server's state
     Status,
@@ -112,7 +121,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind run coder \"mend the failing test\" --follow
-  overmind run coder \"shell: make test\" --workspace ~/src/project --wait
+  overmind run coder \"shell: make test\" --project ~/src/project --wait
   ID=$(overmind run coder \"write: notes.txt: hello\" -o name)
 
 With --follow or --wait the exit code tells how the run ended: 0 succeeded, 10 failed,
@@ -484,9 +493,16 @@ pub struct RunArgs {
     /// Most steps; 0 is no limit [default: the agent's own limit]
     #[arg(long, value_name = "N")]
     pub step_limit: Option<u32>,
-    /// Directory to work in [default: the server's workspace]
-    #[arg(long, value_name = "PATH", value_hint = ValueHint::DirPath)]
+    /// Return as soon as it has been taken, as where nothing else is said
+    #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
+    pub detach: bool,
+    /// Directory to work in, in a project or its top [default: where you stand, for a command; else
+    /// the server's workspace]
+    #[arg(long, visible_alias = "project", value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub workspace: Option<PathBuf>,
+    /// Begin in this directory, from the one to work in
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cwd: Option<PathBuf>,
     /// What to call it: small letters, digits and hyphens; no two runs under way share a name
     /// [default: a generated one]
     #[arg(long, value_name = "NAME")]

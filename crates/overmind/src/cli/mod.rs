@@ -83,6 +83,7 @@ pub fn main() -> ExitCode {
 fn dispatch(cx: &Context, command: Command) -> Outcome {
     match command {
         Command::Up(args) => up::up(cx, &args),
+        Command::Start(args) => up::up(cx, &args::UpArgs { detach: true, ..args }),
         Command::Down(args) => up::down(cx, &args),
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
@@ -161,6 +162,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Halt(args) => budget::halt(cx, args).await,
         Command::Resume => budget::resume(cx).await,
         Command::Up(_)
+        | Command::Start(_)
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)

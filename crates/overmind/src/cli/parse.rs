@@ -13,13 +13,17 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _, Parser as _};
 
-use super::args::{Cli, Command, Global, LogsArgs, PsArgs, RunArgs};
+use super::args::{Cli, Command, Format, Global, LogsArgs, PsArgs, RunArgs};
 use super::args_command::{KillArgs, OneRunArgs, SendArgs, StopArgs, WaitArgs};
 
 /// What the process's arguments say. Prints help and usage errors itself, and ends with 0 or 2.
 pub fn parse() -> Cli {
     let args: Vec<OsString> = std::env::args_os().collect();
-    quickly(&args).unwrap_or_else(|| Cli::parse_from(args))
+    let mut cli = quickly(&args).unwrap_or_else(|| Cli::parse_from(args));
+    if cli.global.json {
+        cli.global.output = Format::Json;
+    }
+    cli
 }
 
 /// The grammar of one command, and what makes a command of what it found.

@@ -29,7 +29,7 @@ pub async fn subscribe(cx: &Context, args: &SubscribeArgs) -> Outcome {
 
 async fn stream(cx: &Context, args: &SubscribeArgs) -> Outcome {
     let mut remote = Remote::connect(cx)?;
-    let run = match &args.run {
+    let run = match args.id.as_ref().or(args.run.as_ref()) {
         Some(given) => Some(remote.find_run(given).await?),
         None => None,
     };

@@ -1,6 +1,7 @@
 //! Watching: `run`, `logs`, `events`, `replay`. A server that restarts does not end a watch: it
 //! is found again and the stream goes on after the last entry that was shown.
 
+use std::path::Path;
 use std::time::Duration;
 
 use overmind_api::{Event, Run, RunBasic, RunCreate, RunStatus, Timeline, TimelineData};
@@ -33,24 +34,32 @@ pub enum Until {
     Settled,
 }
 
+/// The directory that a run is to begin in; `None` where nobody has said.
+fn workspace(
+    cx: &Context,
+    project: Option<&Path>,
+    cwd: Option<&Path>,
+) -> Result<Option<String>, Failure> {
+    // The server knows nothing of this shell's current directory.
+    let (option, path) = match (project, cwd) {
+        (None, None) => return Ok(None),
+        (Some(project), None) => ("--workspace", cx.cwd.join(project)),
+        (project, Some(cwd)) => ("--cwd", cx.cwd.join(project.unwrap_or(&cx.cwd)).join(cwd)),
+    };
+    let found = path
+        .canonicalize()
+        .map_err(|err| Failure::failed(format!("{option} {}: {err}", path.display())))?;
+    let text = found.to_str().map(str::to_owned);
+    text.map(Some)
+        .ok_or_else(|| Failure::usage(format!("{option} {} is not UTF-8", found.display())))
+}
+
 /// # Errors
 ///
 /// What kept the run from being made or watched.
 pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
-    let workspace = match &args.workspace {
-        Some(path) => {
-            // The server knows nothing of this shell's current directory.
-            let path = cx.cwd.join(path);
-            let path = path
-                .canonicalize()
-                .map_err(|err| Failure::failed(format!("--workspace {}: {err}", path.display())))?;
-            Some(path.to_str().map(str::to_owned).ok_or_else(|| {
-                Failure::usage(format!("--workspace {} is not UTF-8", path.display()))
-            })?)
-        }
-        None => None,
-    };
+    let workspace = workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?;
     let key = args.idempotency_key.as_deref();
     let mut words = args.words;
     let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);

@@ -55,7 +55,7 @@ fn wrong_usage_is_told_on_standard_error_with_code_2() {
     let home = Home::new();
     for (args, says) in [
         (&["frobnicate"][..], "unrecognized subcommand 'frobnicate'"),
-        (&["stauts"], "'audit', 'status'"),
+        (&["stauts"], "'audit', 'start', 'status'"),
         (&["ps", "--limit", "0"], "0 is not in 1..=1000000"),
         (&["ps", "--status", "done"], "[possible values: queued, running"),
         (&["-o", "xml", "ps"], "[possible values: table, wide, json, yaml, name]"),

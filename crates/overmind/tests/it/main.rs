@@ -51,4 +51,5 @@ mod tty;
 mod vault;
 mod watch_mesh;
 mod watching;
+mod words;
 mod worktrees;
