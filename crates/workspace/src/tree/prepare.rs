@@ -129,7 +129,8 @@ impl fmt::Display for Warning {
             ),
             Self::CarryFailed { path, why } => write!(f, "{path} was not taken along: {why}"),
             Self::NoSuchDirectory { wanted, used } => {
-                write!(f, "{wanted} is not in the base commit; the session begins in {used:?}")
+                let used = if used.is_empty() { "the top of its tree" } else { used };
+                write!(f, "{wanted} is not in the base commit; the session begins in {used}")
             }
             Self::SubmoduleNotLocal { path } => write!(
                 f,
