@@ -6,7 +6,6 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hyper::body::Incoming;
 use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::relay::{Cut, Pieces, Tally};
@@ -15,7 +14,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::scan::Meter;
-use super::upstream::chunk;
+use super::upstream::{AnswerBody, chunk};
 use crate::fail;
 use crate::sse;
 use crate::translate::Stream;
@@ -33,7 +32,7 @@ pub(crate) enum Shape {
 /// A body that comes from a provider's socket, or from what was read of it before.
 pub(crate) struct Body {
     /// `None` when all was read.
-    pub(crate) response: Option<Incoming>,
+    pub(crate) response: Option<AnswerBody>,
     pub(crate) ready: VecDeque<Bytes>,
     pub(crate) shape: Shape,
     pub(crate) meter: Meter,

@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Response;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use hyper::body::Incoming;
 use memchr::memmem;
 use overmind_core::Fut;
 use overmind_core::model::Usage;
@@ -33,6 +32,7 @@ use self::body::{Body, Shape, Swallow};
 pub(crate) use self::lanes::Lanes;
 use self::scan::Meter;
 pub(crate) use self::tape::{Player, Recorder};
+use self::upstream::AnswerBody;
 pub(crate) use self::upstream::{POOL_IDLE, POOL_SIZE, Upstream};
 use crate::config::{Format, Now, Provider, Rest, Secret};
 use crate::gateway::Gateway;
@@ -399,7 +399,7 @@ impl Gateway {
         call: &Call,
         at: usize,
         hop: &Hop,
-        response: Response<Incoming>,
+        response: Response<AnswerBody>,
         mut body: Body,
         injected: bool,
     ) -> Result<Answer, Miss> {
@@ -456,7 +456,7 @@ impl Gateway {
         call: &Call,
         at: usize,
         hop: &Hop,
-        response: Response<Incoming>,
+        response: Response<AnswerBody>,
         mut body: Body,
         injected: bool,
     ) -> Result<Answer, Miss> {
@@ -498,7 +498,7 @@ impl Gateway {
 }
 
 /// All of a body.
-async fn collect(mut body: Incoming, idle: Duration, most: usize) -> Result<Bytes, String> {
+async fn collect(mut body: AnswerBody, idle: Duration, most: usize) -> Result<Bytes, String> {
     let mut all: Vec<u8> = Vec::new();
     loop {
         match tokio::time::timeout(idle, upstream::chunk(&mut body)).await {

@@ -9,6 +9,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -44,9 +45,51 @@ const AGENT: HeaderValue =
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// Calls that one connection of HTTP/2 carries at once before another one is begun. Providers take 100 or
+/// 128, and let further ones wait.
+const STREAMS: usize = 64;
+/// Connections of HTTP/2 to one provider. With all of them full the emptiest takes more.
+const LANES: usize = 32;
+
 /// Asks providers over HTTP/1.1 and, where TLS agrees on it, HTTP/2. Clones share their connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream(Client<Connector, Full<Bytes>>);
+pub(crate) struct Upstream(Arc<[Arc<Lane>]>);
+
+/// A client with connections of its own: of HTTP/2 it has one to each provider.
+#[derive(Debug)]
+struct Lane {
+    client: Client<Connector, Full<Bytes>>,
+    /// Under way over TLS, whoever the provider is.
+    calls: AtomicUsize,
+}
+
+/// A call's place in a lane, until its answer is let go of.
+#[derive(Debug)]
+struct Place(Arc<Lane>);
+
+impl Place {
+    /// In the first lane that has room: few connections are better than many.
+    fn take(lanes: &[Arc<Lane>]) -> Self {
+        let calls = |lane: &&Arc<Lane>| lane.calls.load(Ordering::Relaxed);
+        let room = lanes.iter().find(|lane| calls(lane) < STREAMS);
+        let lane = room.or_else(|| lanes.iter().min_by_key(calls)).unwrap_or(&lanes[0]);
+        lane.calls.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(lane))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) struct AnswerBody {
+    body: Incoming,
+    _place: Option<Place>,
+}
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -69,13 +112,15 @@ impl Upstream {
         #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
         http.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
         let connector = Connector { http, tls: Arc::default(), limit: connect };
-        let client = Client::builder(TokioExecutor::new())
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
-            .pool_max_idle_per_host(POOL_SIZE)
-            .build(connector);
-        Self(client)
+            .pool_max_idle_per_host(POOL_SIZE);
+        let client = || builder.build(connector.clone());
+        let lane = |_| Arc::new(Lane { client: client(), calls: AtomicUsize::new(0) });
+        Self((0..LANES).map(lane).collect())
     }
 
     /// Sends a call; answers with the head of what the provider says.
@@ -92,18 +137,21 @@ impl Upstream {
         to: &Uri,
         mut headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Unasked> {
+    ) -> Result<Response<AnswerBody>, Unasked> {
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         headers.entry(USER_AGENT).or_insert(AGENT);
         // Only HTTP/2 says that it has not touched a call, and we speak it over TLS alone.
-        let mut again = (to.scheme() == Some(&Scheme::HTTPS)).then(|| (headers.clone(), SENT_BACK));
+        let may_be_h2 = to.scheme() == Some(&Scheme::HTTPS);
+        let mut again = may_be_h2.then(|| (headers.clone(), SENT_BACK));
+        let place = may_be_h2.then(|| Place::take(&self.0));
+        let client = &place.as_ref().map_or(&self.0[0], |place| &place.0).client;
         loop {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = Method::POST;
             *request.uri_mut() = to.clone();
             *request.headers_mut() = headers;
-            let err = match self.0.request(request).await {
-                Ok(response) => return Ok(response),
+            let err = match client.request(request).await {
+                Ok(response) => return Ok(response.map(|body| AnswerBody { body, _place: place })),
                 Err(err) => err,
             };
             match &mut again {
@@ -128,9 +176,9 @@ impl Upstream {
 /// # Cancel safety
 ///
 /// A future that is dropped loses nothing.
-pub(crate) async fn chunk(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+pub(crate) async fn chunk(answer: &mut AnswerBody) -> Result<Option<Bytes>, hyper::Error> {
     loop {
-        match body.frame().await {
+        match answer.body.frame().await {
             None => return Ok(None),
             Some(Err(err)) => return Err(err),
             Some(Ok(frame)) => {

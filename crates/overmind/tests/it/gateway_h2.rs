@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -43,6 +44,8 @@ enum Turn {
     Answers,
     /// An answer begins; when that was heard the stream is reset, as if it had not been touched.
     BeginsAndRefuses,
+    /// It takes its time.
+    Ponders,
 }
 
 fn frame(out: &mut impl Write, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
@@ -67,6 +70,7 @@ struct Script {
     turns: Mutex<VecDeque<Turn>>,
     asked: Mutex<Vec<Turn>>,
     heard: Mutex<Receiver<()>>,
+    connections: AtomicUsize,
 }
 
 /// Speaks HTTP/2 on one connection, until it is to be closed.
@@ -76,7 +80,9 @@ fn serve(io: &mut (impl Read + Write), script: &Script) {
         return;
     }
     assert_eq!(&preface, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    frame(io, SETTINGS, 0, 0, &[]);
+    script.connections.fetch_add(1, Ordering::SeqCst);
+    // No more than 100 streams at once.
+    frame(io, SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100]);
     loop {
         let mut start = [0; 9];
         if io.read_exact(&mut start).is_err() {
@@ -96,6 +102,7 @@ fn serve(io: &mut (impl Read + Write), script: &Script) {
                 let turn = turn.expect("no call beyond the script");
                 script.asked.lock().unwrap().push(turn);
                 match turn {
+                    Turn::Ponders => {}
                     Turn::GoesAway => {
                         // No stream was looked at; no error.
                         frame(io, GOAWAY, 0, 0, &[0; 8]);
@@ -151,6 +158,7 @@ impl World {
             turns: Mutex::new(turns.to_vec().into()),
             asked: Mutex::default(),
             heard: Mutex::new(hears),
+            connections: AtomicUsize::new(0),
         });
         let same = Arc::clone(&script);
         std::thread::spawn(move || {
@@ -273,4 +281,28 @@ fn a_stream_that_began_is_not_made_again_whatever_its_provider_says() {
     let ends = world.ends();
     assert_eq!(ends.len(), 1, "{ends:?}");
     assert_eq!(ends[0]["payload_json"]["ended"], "cut", "{ends:?}");
+}
+
+/// On the connection that there is already 100 of them would be begun, and the others wait for these.
+#[test]
+fn more_calls_than_one_connection_takes_are_all_begun() {
+    const CALLS: usize = 250;
+    let mut turns = vec![Turn::Answers];
+    turns.resize(1 + CALLS, Turn::Ponders);
+    let world = World::new(&turns);
+    assert_eq!(world.ask(false).0, 200);
+    assert_eq!(world.script.connections.load(Ordering::SeqCst), 1);
+    let runtime = Runtime::new().unwrap();
+    let client = Client::builder().no_proxy().build().unwrap();
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    for _ in 0..CALLS {
+        let request = client.post(format!("{}/llm/openai/v1/chat/completions", world.url));
+        let request = request.bearer_auth(&world.admin).json(&body);
+        drop(runtime.spawn(request.send()));
+    }
+    until("all are begun", || (world.asked() == 1 + CALLS).then_some(()));
+    // Who asked has gone, and so have the calls.
+    runtime.shutdown_background();
+    drop(client);
+    until("they are settled", || (world.ends().len() == 1 + CALLS).then_some(()));
 }
