@@ -22,6 +22,9 @@ const MOST: usize = 4096;
 
 type Key = (SecretName, Option<SessionId>);
 
+/// The first use, how many there were, and the last.
+type Taken = (Key, Use, u64, Timestamp);
+
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     open: Mutex<HashMap<Key, One>>,
@@ -77,7 +80,7 @@ impl Pending {
     }
 
     /// What is to be written now. What has been silent for a minute is forgotten.
-    fn take(&self, now: Timestamp, all: bool) -> Vec<(Key, Use, u64, Timestamp)> {
+    fn take(&self, now: Timestamp, all: bool) -> Vec<Taken> {
         let mut open = self.lock();
         let minute = minute(now);
         let mut taken = Vec::new();
@@ -100,7 +103,7 @@ impl Pending {
     }
 
     /// It could not be written: it is counted again.
-    fn put_back(&self, all: Vec<(Key, Use, u64, Timestamp)>) {
+    fn put_back(&self, all: Vec<Taken>) {
         let mut open = self.lock();
         for (key, what, uses, last) in all {
             let one = open.entry(key).or_insert(One { what, uses: 0, last, told: None });
@@ -131,13 +134,12 @@ impl Vault {
 
     async fn tell_uses(&self, all: bool) {
         let now = self.parts.clock.now();
-        let taken = self.pending.take(now, all);
+        let (taken, counted) = self.take_uses(now, all);
         if taken.is_empty() {
             return;
         }
         let mut commit = Commit::default();
-        let mut counted: HashMap<SecretName, SecretUses> = HashMap::new();
-        for ((name, _), what, uses, last) in &taken {
+        for ((name, _), what, uses, _) in &taken {
             let Use { session, agent, service, host } = what;
             commit.events.push(NewEvent {
                 stream: StreamId::System,
@@ -148,31 +150,41 @@ impl Vault {
                     "service": service, "host": host,
                 }),
             });
-            let one = counted.entry(name.clone()).or_insert_with(|| SecretUses {
-                name: name.clone(),
-                uses: 0,
-                last_used_at: *last,
-            });
-            one.uses += uses;
-            one.last_used_at = one.last_used_at.max(*last);
         }
         let changes = counted.values().cloned().map(VaultChange::SecretUsed);
         commit.changes = changes.map(Change::Vault).collect();
-        match self.parts.store.commit(commit).await {
-            Ok(_) => {
-                let mut state = self.state_mut();
-                for (name, one) in counted {
-                    let SecretUses { uses, last_used_at, .. } = one;
-                    let known = state.uses.entry(name.clone());
-                    let known = known.or_insert(SecretUses { name, uses: 0, last_used_at });
-                    known.uses += uses;
-                    known.last_used_at = known.last_used_at.max(last_used_at);
+        if let Err(err) = self.parts.store.commit(commit).await {
+            tracing::error!(error = %err, "uses of secrets could not be written down");
+            let mut state = self.state_mut();
+            for (name, one) in counted {
+                if let Some(known) = state.uses.get_mut(&name) {
+                    known.uses = known.uses.saturating_sub(one.uses);
                 }
             }
-            Err(err) => {
-                tracing::error!(error = %err, "uses of secrets could not be written down");
-                self.pending.put_back(taken);
+            self.pending.put_back(taken);
+        }
+    }
+
+    /// What is to be written now, and by secret. It is known from here on as if it were: whoever
+    /// looks meanwhile sees neither too many uses nor too few.
+    fn take_uses(
+        &self,
+        now: Timestamp,
+        all: bool,
+    ) -> (Vec<Taken>, HashMap<SecretName, SecretUses>) {
+        let mut state = self.state_mut();
+        let taken = self.pending.take(now, all);
+        let mut counted: HashMap<SecretName, SecretUses> = HashMap::new();
+        for ((name, _), _, uses, last) in &taken {
+            let none = || SecretUses { name: name.clone(), uses: 0, last_used_at: *last };
+            for one in [
+                counted.entry(name.clone()).or_insert_with(none),
+                state.uses.entry(name.clone()).or_insert_with(none),
+            ] {
+                one.uses += uses;
+                one.last_used_at = one.last_used_at.max(*last);
             }
         }
+        (taken, counted)
     }
 }
