@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use reqwest::Client;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::gateway_tls::of_localhost;
 use crate::home::{Home, until};
 
 const WHOLE: &str = r#"{"id":"c-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"at last"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
@@ -140,17 +140,7 @@ struct World {
 
 impl World {
     fn new(turns: &[Turn]) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-        let crypto = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(crypto)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let config = Arc::new(config);
+        let (config, certificate) = of_localhost(b"h2");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (heard, hears) = channel();
@@ -175,7 +165,7 @@ impl World {
         });
         let mut home = Home::new();
         let roots = home.path().join("roots.pem");
-        std::fs::write(&roots, made.cert.pem()).unwrap();
+        std::fs::write(&roots, certificate).unwrap();
         let base = format!("https://localhost:{port}/v1");
         let vars = [
             ("OVERMIND_MODEL_BASE_URL", base.as_str()),

@@ -15,9 +15,8 @@ use crate::home::Home;
 
 const SAID: &str = r#"{"id":"c-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"safe"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
 
-/// A provider of `localhost` that answers one request of each connection; its port, and its
-/// certificate as PEM.
-fn provider() -> (u16, String) {
+/// What a server of `localhost` goes by that speaks this protocol over TLS, and its certificate as PEM.
+pub(crate) fn of_localhost(protocol: &[u8]) -> (Arc<rustls::ServerConfig>, String) {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     let crypto = Arc::new(rustls::crypto::ring::default_provider());
@@ -27,8 +26,14 @@ fn provider() -> (u16, String) {
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let config = Arc::new(config);
+    config.alpn_protocols = vec![protocol.to_vec()];
+    (Arc::new(config), made.cert.pem())
+}
+
+/// A provider of `localhost` that answers one request of each connection; its port, and its
+/// certificate as PEM.
+fn provider() -> (u16, String) {
+    let (config, certificate) = of_localhost(b"http/1.1");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -47,7 +52,7 @@ fn provider() -> (u16, String) {
             }
         }
     });
-    (port, made.cert.pem())
+    (port, certificate)
 }
 
 /// What a server says that trusts `roots`: status and body.
