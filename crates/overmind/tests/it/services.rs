@@ -493,22 +493,24 @@ assert not os.path.exists(there), 'the project is seen'
     house.check();
 }
 
+/// Writes to the Redis of its room and has it saved; says what that one answers.
+pub(crate) const ASKS_REDIS: &str = r"
+import os, socket, urllib.parse
+url = urllib.parse.urlparse(os.environ['CACHE'])
+one = socket.create_connection((url.hostname, url.port)).makefile('rw', newline='')
+def says(*words):
+    print(*words, end='\r\n', file=one, flush=True)
+    return one.readline().strip()
+print(says('AUTH', url.password), says('SET', 'a', 'b'), says('SAVE'), flush=True)
+";
+
 #[test]
 fn needs_redis_the_server_of_a_sandboxed_run_sees_a_directory_of_its_own_and_no_other() {
     let Some(_) = counterpart("REDIS") else { return };
     let config = "version: 1\nservices:\n  cache: {strategy: database, engine: redis}\n\
                   env: {CACHE: '${cache.url}', PORT_OF_IT: '${cache.port}'}\n";
     let house = House::new(Some(config));
-    let ask = "
-import os, socket, urllib.parse
-url = urllib.parse.urlparse(os.environ['CACHE'])
-one = socket.create_connection((url.hostname, url.port)).makefile('rw', newline='')
-def says(*words):
-    print(*words, end='\\r\\n', file=one, flush=True)
-    return one.readline().strip()
-print(says('AUTH', url.password), says('SET', 'a', 'b'), says('SAVE'), flush=True)
-";
-    std::fs::write(house.project.join("ask.py"), ask).unwrap();
+    std::fs::write(house.project.join("ask.py"), ASKS_REDIS).unwrap();
     house.git(&["add", "-A"]);
     house.git(&["commit", "-qm", "ask"]);
     let canary = house.home.0.data().join("canary");

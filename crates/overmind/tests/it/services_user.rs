@@ -10,7 +10,7 @@ use overmind_testkit::real::counterpart;
 use serde_json::{Value, json};
 
 use crate::home::until;
-use crate::services::{get, port_of};
+use crate::services::{ASKS_REDIS, get, port_of};
 use crate::worktrees::House;
 
 const USER: u32 = 54321;
@@ -224,16 +224,7 @@ fn needs_redis_a_server_of_a_room_is_the_other_users_too() {
     let config = "version: 1\nservices:\n  cache: {strategy: database, engine: redis}\n\
                   env: {CACHE: '${cache.url}'}\n";
     let Some(house) = house(config) else { return };
-    let ask = "
-import os, socket, urllib.parse
-url = urllib.parse.urlparse(os.environ['CACHE'])
-one = socket.create_connection((url.hostname, url.port)).makefile('rw', newline='')
-def says(*words):
-    print(*words, end='\\r\\n', file=one, flush=True)
-    return one.readline().strip()
-print(says('AUTH', url.password), says('SET', 'a', 'b'), says('SAVE'), flush=True)
-";
-    std::fs::write(house.project.join("ask.py"), ask).unwrap();
+    std::fs::write(house.project.join("ask.py"), ASKS_REDIS).unwrap();
     house.git(&["add", "-A"]);
     house.git(&["commit", "-qm", "ask"]);
     let run = house.start("cached", &["--sandbox", "namespace"], "python3 ask.py; sleep 600");
