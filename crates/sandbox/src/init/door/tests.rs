@@ -342,7 +342,7 @@ fn what_was_said_last_is_heard_after_the_end_of_who_said_it() {
         TcpStream::connect(at_service).unwrap().write_all(b"to a service").unwrap();
     }
     TcpStream::connect(at_server).unwrap().write_all(b"to the server").unwrap();
-    door.finish().unwrap();
+    door.finish();
     answers.join().unwrap();
     assert!(hears.join().unwrap() == text);
     assert_eq!(heard(server.accept().unwrap().0), b"mine\nto the server");
@@ -370,7 +370,7 @@ fn who_takes_nothing_or_is_away_keeps_nobody_from_ending() {
     }
     // There is no server.
     let asks = TcpStream::connect(at_server).unwrap();
-    door.finish().unwrap();
+    door.finish();
     drop((deaf, asks));
 }
 
