@@ -46,6 +46,8 @@ pub struct Config {
     pub teardown: Vec<Hook>,
     pub isolation: Isolation,
     pub pool: PoolConfig,
+    /// Whether the text is in the earlier dialect, which is read as what `overmind init` makes of it.
+    pub earlier: bool,
 }
 
 /// How the session's own checkout is made.
@@ -330,6 +332,7 @@ impl Default for Config {
             teardown: Vec::new(),
             isolation: Isolation { sandbox: None, tmp: true },
             pool: PoolConfig { size: 2, refresh: Duration::from_secs(600) },
+            earlier: false,
         }
     }
 }
@@ -385,6 +388,9 @@ impl Config {
         let node = yaml::parse(text).map_err(|err| {
             vec![Problem { at: err.at, path: String::new(), what: err.why, hint: None }]
         })?;
+        if let Some(earlier) = propose::earlier(&node) {
+            return Ok(Self { earlier: true, ..Self::parse(&earlier.text)? });
+        }
         let mut reader = reader::Reader::default();
         let config = read::config(&mut reader, &node);
         if reader.problems.is_empty() {

@@ -77,6 +77,11 @@ pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomErro
     };
     let config = config.map_err(|err| RoomError::new(RoomErrorKind::Project, mistakes(&err)))?;
     let mut warnings = Vec::new();
+    if config.earlier {
+        warnings.push(format!(
+            "{FILE} is in the earlier dialect: `overmind init --force` writes it in the present one"
+        ));
+    }
     if !config.worktree.submodules {
         warnings.push(
             "worktree.submodules: submodules are there all the same, as far as they are local"

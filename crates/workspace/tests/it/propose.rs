@@ -116,3 +116,57 @@ fn an_empty_project_and_broken_files_give_a_file_that_works() {
     let (_, text) = accepted(&broken);
     assert_eq!(text.matches("could not be read").count(), 3, "{text}");
 }
+
+/// As it stands in the design of the earlier system.
+const EARLIER: &str = "services:\n  web:\n    command: bundle exec rails s -p $PORT\n    port: 3000\n  \
+    db:\n    docker: postgres:16\n    port: 5432\n  cache:\n    docker: redis:7\n    port: 6379\n  \
+    mail:\n    docker: mailhog/mailhog\n    port: 1025\nisolation:\n  strategy: ports\n  \
+    port_range: 3100-3999\n";
+
+#[test]
+fn a_file_in_the_earlier_dialect_is_read_and_proposed_in_the_present_one() {
+    let config = Config::parse(EARLIER).unwrap();
+    assert!(config.earlier);
+    assert_eq!(config.ports.range, 3100..=3999);
+    let kinds: Vec<_> = config
+        .services
+        .iter()
+        .map(|service| match &service.strategy {
+            Strategy::Process(process) => format!("{} {}", service.name, process.command.shown()),
+            Strategy::Container(container) => format!("{} {}", service.name, container.image),
+            Strategy::Database(_) => format!("{} database", service.name),
+            Strategy::Compose(_) => unreachable!(),
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "web bundle exec rails s -p $PORT",
+            "db database",
+            "cache database",
+            "mail mailhog/mailhog"
+        ]
+    );
+    assert_eq!(config.service("web").unwrap().depends_on, ["db", "cache", "mail"]);
+    let env: Vec<_> = config.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    for wanted in ["WEB_PORT=${web.port}", "DB_PORT=${db.port}", "MAIL_PORT=${mail.port}"] {
+        assert!(env.iter().any(|one| one == wanted), "{wanted}: {env:?}");
+    }
+    let sources = Sources { own: Some(EARLIER.to_owned()), ..Sources::default() };
+    let (proposed, text) = accepted(&sources);
+    assert_eq!((proposed.services, proposed.earlier), (config.services, false), "{text}");
+}
+
+#[test]
+fn a_mistake_in_the_present_dialect_is_not_taken_for_the_earlier_one() {
+    for text in [
+        "services: {web: {strategy: process, command: x}}",
+        "services: {web: {command: x, port: http}}",
+        "services: {web: {port: 80}}",
+        "isolation: {strategy: docker}",
+        "isolation: {sandbox: namespace}",
+    ] {
+        let problems = Config::parse(text).unwrap_err();
+        assert!(problems[0].what.contains("has no version"), "{text}: {problems:?}");
+    }
+}

@@ -53,16 +53,19 @@ pub(super) fn compose(text: &str) -> Result<Compose, String> {
     Ok(compose)
 }
 
+/// The engine of an image that is a plain database.
+pub(super) fn engine_of(image: &str) -> Option<Engine> {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    match last.split([':', '@']).next().unwrap_or(last) {
+        "postgres" | "postgresql" => Some(Engine::Postgres),
+        "redis" | "valkey" => Some(Engine::Redis),
+        _ => None,
+    }
+}
+
 fn entry(name: &str, node: &Node, notes: &mut Vec<String>) -> ComposeEntry {
     let image = node.get("image").and_then(Node::text).map(interpolated);
-    let engine = image.as_deref().and_then(|image| {
-        let last = image.rsplit('/').next().unwrap_or(image);
-        match last.split([':', '@']).next().unwrap_or(last) {
-            "postgres" | "postgresql" => Some(Engine::Postgres),
-            "redis" | "valkey" => Some(Engine::Redis),
-            _ => None,
-        }
-    });
+    let engine = image.as_deref().and_then(engine_of);
     let command =
         node.get("command").filter(|node| !node.is_null()).map(|command| match command.text() {
             Some(line) => line.split_whitespace().map(interpolated).collect(),
@@ -179,7 +182,7 @@ fn published(node: &Node) -> Option<(Option<u16>, u16)> {
 }
 
 /// A compose value with its variables replaced by their defaults, or by nothing.
-fn interpolated(text: &str) -> String {
+pub(super) fn interpolated(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {

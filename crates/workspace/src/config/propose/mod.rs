@@ -5,6 +5,7 @@
 //! nothing for good: what it could not carry over, it says in a comment. What it writes is
 //! always a file that [`Config::parse`](super::Config::parse) accepts.
 
+mod earlier;
 mod files;
 mod write;
 
@@ -12,9 +13,13 @@ use std::path::Path;
 
 use files::{Compose, ComposeEntry, Engine};
 
+use super::yaml;
+
 /// The files of a project that a proposal is made from; what is absent is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
+    /// The project's `.overmind.yml`: one in the earlier dialect is proposed in the present one.
+    pub own: Option<String>,
     pub compose: Option<String>,
     pub procfile: Option<String>,
     pub devcontainer: Option<String>,
@@ -38,6 +43,8 @@ struct Draft {
     services: Vec<DraftService>,
     setup: Vec<String>,
     ports: Vec<String>,
+    /// Where ports come from; the usual range when absent.
+    range: Option<String>,
     env: Vec<(String, String)>,
     directories: Vec<(&'static str, &'static str)>,
     notes: Vec<String>,
@@ -59,6 +66,12 @@ enum DraftKind {
     Database(Engine),
 }
 
+/// A file of the earlier dialect in the present one; `None` when it is no such file.
+pub(super) fn earlier(root: &yaml::Node) -> Option<Proposal> {
+    let draft = earlier::draft(root)?;
+    Some(Proposal { text: write::text(&draft), notes: draft.notes })
+}
+
 impl Sources {
     /// Reads what is there; a file that cannot be read counts as absent.
     pub fn read(project: &Path) -> Self {
@@ -70,6 +83,7 @@ impl Sources {
             listed.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
         Self {
+            own: first(&[super::FILE]),
             compose: first(&[
                 "compose.yaml",
                 "compose.yml",
@@ -86,6 +100,10 @@ impl Sources {
 
     /// The proposal; the same for the same sources.
     pub fn propose(&self) -> Proposal {
+        let own = self.own.as_deref().and_then(|text| yaml::parse(text).ok());
+        if let Some(proposal) = own.as_ref().and_then(earlier) {
+            return proposal;
+        }
         let mut draft = Draft::default();
         let compose = self.compose(&mut draft);
         self.procfile(&mut draft);

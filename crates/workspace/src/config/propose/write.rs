@@ -12,6 +12,12 @@ pub(super) fn text(draft: &Draft) -> String {
          version: 1\n",
     );
     worktree(&mut out, draft);
+    if let Some(range) = &draft.range {
+        let _ = writeln!(
+            out,
+            "\n# Where the ports of all sessions come from.\nports: {{range: {range}}}"
+        );
+    }
     if !draft.ports.is_empty() {
         out.push_str("\n# Each name is a variable with a port of its own.\n");
         let _ = writeln!(out, "ports: [{}]", draft.ports.join(", "));
