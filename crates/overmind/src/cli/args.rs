@@ -383,10 +383,12 @@ The database that was there is kept beside it, under a name that ends in `.befor
     /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
     Policy(super::policy_cmd::PolicyCommand),
-    /// Propose what each session of a project gets; needs no server
+    /// Propose what each session of a project gets, and an agent for it; needs no server
     #[command(after_help = "\
 Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
-.overmind.yml, and writes it to the project's top unless one is there (exit code 5).
+.overmind.yml, and writes it to the project's top unless one is there (exit code 5). A file in the
+earlier dialect is printed in the present one. Then it prints the command that makes an agent, with
+a model that a key is set for.
 
 Examples:
   overmind init                               for the project around this directory

@@ -1,4 +1,4 @@
-//! `overmind init`: a first `.overmind.yml` from what a project already has.
+//! `overmind init`: a first `.overmind.yml` from what a project already has, and an agent for it.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::init_agent::Found;
 
 #[derive(Clone, Debug, Args)]
 pub struct InitArgs {
@@ -38,6 +39,8 @@ pub fn run(cx: &Context, args: &InitArgs) -> Outcome {
     let top = project_top(&dir).unwrap_or(dir);
     let file = top.join(FILE);
     let proposal = Sources::read(&top).propose();
+    // A configuration with a mistake keeps nobody from a first file.
+    let agent = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default().propose();
     let there = file.symlink_metadata().is_ok();
     let write = !args.print && (args.force || !there);
     if write {
@@ -63,11 +66,17 @@ pub fn run(cx: &Context, args: &InitArgs) -> Outcome {
             "written": write,
             "text": proposal.text,
             "notes": proposal.notes,
+            "agent": agent,
         }))?;
     }
     if write {
         cx.out.note(&format!("wrote {}", file.display()));
-    } else if !args.print {
+    }
+    if cx.out.for_people() {
+        cx.out.note(&format!("\n{}:", agent.why));
+        agent.commands.iter().for_each(|command| cx.out.note(&format!("  {command}")));
+    }
+    if !write && !args.print {
         let text = format!("{} is there already and stays as it is", file.display());
         return Err(Failure::new(Exit::Conflict, text).hint("`--force` replaces it"));
     }

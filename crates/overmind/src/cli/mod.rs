@@ -27,6 +27,7 @@ pub mod ids;
 pub mod inbox;
 pub mod inbox_answer;
 pub mod init;
+pub mod init_agent;
 pub mod live;
 pub mod logs_all;
 pub mod look;

@@ -204,3 +204,22 @@ fn a_first_file_for_a_project_is_proposed_and_never_written_over() {
     home.run(&["init", &format!("{inside}/nowhere")]).fails(3).says("nowhere");
     assert!(!home.data().exists(), "asking makes nothing");
 }
+
+#[test]
+fn init_proposes_a_file_and_an_agent_with_a_model_that_a_key_is_set_for() {
+    let home = Home::new();
+    let file = home.work().join(".overmind.yml");
+    let key = [("ANTHROPIC_API_KEY", "sk-ant-REDACTED")];
+    let done = home.run_env(&key, &["init"]).ok();
+    done.shows("version: 1").says("overmind agent create --name coder");
+    done.says("--model claude-sonnet-5-5").says("overmind run coder");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), done.out);
+    // Neither a key nor a program of an agent: it says what to set.
+    home.run(&["init"]).fails(5).says("Set ANTHROPIC_API_KEY");
+    let earlier = "services:\n  web:\n    command: ./serve.sh\n    port: 3000\n";
+    std::fs::write(&file, earlier).unwrap();
+    home.run(&["init", "--print"]).ok().shows("WEB_PORT: \"${web.port}\"");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), earlier);
+    home.run(&["init", "--force", "-o", "json"]).ok().shows("overmind config show");
+    assert!(std::fs::read_to_string(&file).unwrap().contains("strategy: process"));
+}
