@@ -61,6 +61,8 @@ pub enum CheckName {
     Devices,
     /// Can keys of the host's key rings be used?
     KeyRings,
+    /// Can files of the server be read or written, by their paths or where they lie in what is shown?
+    ServerFiles,
 }
 
 impl CheckName {
@@ -87,6 +89,7 @@ impl CheckName {
         Self::ProcEscapes,
         Self::Devices,
         Self::KeyRings,
+        Self::ServerFiles,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -113,6 +116,7 @@ impl CheckName {
             Self::ProcEscapes => "proc_escapes",
             Self::Devices => "devices",
             Self::KeyRings => "key_rings",
+            Self::ServerFiles => "server_files",
         }
     }
 }

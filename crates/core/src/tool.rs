@@ -13,6 +13,7 @@ use crate::canary;
 use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
 use crate::live::LiveSink;
+use crate::off_limits::OffLimits;
 use crate::sandbox::{SandboxLevel, SandboxLimits};
 use crate::trace::Traceparent;
 
@@ -84,6 +85,8 @@ pub struct ToolContext {
     pub allowed: Arc<[String]>,
     /// Root of everything that the session may touch on disk.
     pub workspace: PathBuf,
+    /// What nothing in there may lead to.
+    pub off_limits: OffLimits,
     pub sandbox: SandboxLevel,
     pub limits: SandboxLimits,
     /// Hears what the call says while it is under way; often nobody does.

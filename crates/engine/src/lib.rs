@@ -49,6 +49,7 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{HiveId, IdSource};
 use overmind_core::memory::Memory;
 use overmind_core::model::Models;
+use overmind_core::off_limits::OffLimits;
 use overmind_core::process::Processes;
 use overmind_core::queue::Bounds;
 use overmind_core::room::Rooms;
@@ -101,6 +102,8 @@ pub struct Config {
     /// Where sessions work that name no workspace. Callers below admin may name only
     /// directories beneath it.
     pub workspace: PathBuf,
+    /// What of the host no session is given.
+    pub off_limits: OffLimits,
     /// Secret of session tokens: 32 random bytes that outlive a restart.
     pub token_key: [u8; 32],
     /// The admin token's BLAKE3.
@@ -251,6 +254,7 @@ impl Engine {
             stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
+            off_limits: config.off_limits.clone(),
         });
         backstage.spawn(move |stop| hive.run(stop));
         let inbox = tokio::sync::watch::Sender::new(0);

@@ -251,7 +251,14 @@ impl Engine {
     /// workspace: naming `/` would hand the agent everything that the server can read.
     fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
         let home = &self.cortex.config.workspace;
-        let Some(wanted) = wanted else { return Ok(home.to_string_lossy().into_owned()) };
+        let off_limits = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
+            None => Ok(()),
+            Some(why) => Err(EngineError::invalid("workspace", why)),
+        };
+        let Some(wanted) = wanted else {
+            off_limits(home)?;
+            return Ok(home.to_string_lossy().into_owned());
+        };
         let path = Path::new(wanted);
         let plain =
             path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -265,6 +272,7 @@ impl Engine {
                 message: format!("only an admin may use a workspace outside {}", home.display()),
             });
         }
+        off_limits(path)?;
         Ok(wanted.to_owned())
     }
 

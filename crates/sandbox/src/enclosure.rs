@@ -30,13 +30,13 @@ use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
 
-use crate::attest;
 use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
 use crate::init::outward::Reach;
 use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
 use crate::request::bad_config;
+use crate::{attest, hidden};
 
 /// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
 const LIMITS: Limits = Limits {
@@ -130,8 +130,10 @@ impl Enclosures {
         let relative = cwd.strip_prefix(&workspace).map_err(|_| {
             bad_config(format!("{} is not in {}", cwd.display(), workspace.display()))
         })?;
+        let kind = driver.kind(Program::Command);
         let order = Plan {
-            kind: driver.kind(Program::Command),
+            masks: hidden::masks(self.options.hidden(), &[], &kind, &workspace)?,
+            kind,
             cwd: relative.to_owned(),
             workspace,
             private_home: self.home(plan.session)?,
@@ -228,6 +230,18 @@ impl Enclosures {
             never(&found)?;
             let near =
                 |private: &PathBuf| private.starts_with(&found) || found.starts_with(private);
+            let home = attest::homes(&[])
+                .into_iter()
+                .map(|home| home.path)
+                .find(|home| home.canonicalize().is_ok_and(|home| home.starts_with(&found)));
+            if let Some(home) = home {
+                return Err(bad_config(format!(
+                    "{} cannot be granted to a command: it is, or holds, the home {}: grant the \
+                     directory in it that is needed",
+                    path.display(),
+                    home.display()
+                )));
+            }
             if let Some(private) = self.private().find(near) {
                 return Err(bad_config(format!(
                     "{} cannot be granted to a command: {} is the server's own",

@@ -31,6 +31,7 @@ mod capture;
 mod cgroup;
 mod diagnosis;
 mod enclosure;
+mod hidden;
 mod kernel;
 mod launch;
 mod namespace;
@@ -42,6 +43,7 @@ mod warm;
 
 pub use docker::Docker;
 pub use enclosure::Enclosures;
+pub use hidden::appearances;
 #[cfg(feature = "mutations")]
 pub use init::mutation::{Layer, Mutation};
 pub use launch::RunAs;

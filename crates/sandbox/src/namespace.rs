@@ -42,6 +42,7 @@ use overmind_core::sandbox::{
 use crate::attest::{self, DoorTrap, Inquiry, Keeper};
 use crate::cgroup::{Cgroups, Controller};
 use crate::diagnosis::{self, Machine};
+use crate::hidden::{self, Hidden};
 use crate::init::root::{HOME_OF_THE_LIVING, TERMINALS};
 use crate::init::spec::{Ground, Kind, Limits, Living, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome, RunAs};
@@ -66,9 +67,13 @@ pub struct Options {
     /// For a daemon that is root: whom commands run as outside. It must be able to enter the
     /// workspace, and to write where commands shall write.
     pub run_as: Option<RunAs>,
-    /// Directories that no sandbox may show, such as the daemon's data. The attestation looks
-    /// for them, as it does for homes.
+    /// Directories that no sandbox may show, such as the daemon's data: where one lies in what is
+    /// shown it is hidden. The attestation looks for them, as it does for homes.
     pub private: Vec<PathBuf>,
+    /// Files that no sandbox may show and that lie elsewhere, such as a file of the configuration.
+    pub private_files: Vec<PathBuf>,
+    /// Directories in the private ones where sessions have theirs: what lies in them may be shown.
+    pub rooms: Vec<PathBuf>,
     /// Sockets that no sandbox may show, besides the usual ones of engines.
     pub sockets: Vec<PathBuf>,
     /// How many inits of the `namespace` driver wait for a command, between calls and for half a
@@ -76,6 +81,12 @@ pub struct Options {
     pub waiting: usize,
     /// Who signs attestations. `None`: they are made all the same, without a signature.
     pub notary: Option<Notary>,
+}
+
+impl Options {
+    pub(crate) fn hidden(&self) -> Hidden<'_> {
+        Hidden { private: &self.private, files: &self.private_files, rooms: &self.rooms }
+    }
 }
 
 impl Default for Options {
@@ -86,6 +97,8 @@ impl Default for Options {
             devices: Vec::new(),
             run_as: None,
             private: Vec::new(),
+            private_files: Vec::new(),
+            rooms: Vec::new(),
             sockets: Vec::new(),
             waiting: 0,
             notary: None,
@@ -254,19 +267,29 @@ impl Namespace {
             self.attested().await?;
         }
         self.warn_if_processes_are_unbounded();
-        let spec = self.spec(&request, Program::Command);
+        let spec = self.spec(&request, Program::Command)?;
         let outcome = self.launch(&request, &spec, None, sink).await?;
         into_result(outcome, SandboxLevel::Namespace)
     }
 
-    fn spec(&self, request: &SandboxRequest, program: Program) -> Spec {
-        #[cfg_attr(not(feature = "mutations"), expect(unused_mut, reason = "a field of tests"))]
+    fn spec(&self, request: &SandboxRequest, program: Program) -> Result<Spec, SandboxError> {
+        self.spec_hiding(request, program, &self.options.private)
+    }
+
+    fn spec_hiding(
+        &self,
+        request: &SandboxRequest,
+        program: Program,
+        private: &[PathBuf],
+    ) -> Result<Spec, SandboxError> {
         let mut spec = to_spec(request, self.kind(program));
+        let hidden = Hidden { private, ..self.options.hidden() };
+        spec.masks = hidden::masks(hidden, &[], &spec.kind, &spec.workspace)?;
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();
         }
-        spec
+        Ok(spec)
     }
 
     async fn launch(
@@ -337,6 +360,8 @@ impl Namespace {
             devices,
             run_as,
             private,
+            private_files,
+            rooms,
             sockets,
             waiting: _,
             notary: _,
@@ -348,14 +373,15 @@ impl Namespace {
         let living = self.living.as_ref().map(|living| format!(" {living:?}")).unwrap_or_default();
         let all = format!(
             "{kernel:?} {init_program:?} {program:?} {read_only:?} {devices:?} {run_as:?} \
-             {private:?} {sockets:?}{living}"
+             {private:?} {private_files:?} {rooms:?} {sockets:?}{living}"
         );
         blake3::hash(all.as_bytes()).to_hex()[..32].to_owned()
     }
 
     /// Runs the probe inside and judges its answer.
     async fn measure(&self, config: String) -> Result<Attestation, SandboxError> {
-        let Options { private, sockets, read_only, devices, .. } = &self.options;
+        let Options { private, private_files, sockets, read_only, devices, run_as, .. } =
+            &self.options;
         let granted =
             self.living.as_ref().map(|living| living.writable.clone()).unwrap_or_default();
         let mut writable = WRITABLE.to_vec();
@@ -364,8 +390,12 @@ impl Namespace {
         }
         writable.extend(granted.iter().filter_map(|path| path.to_str()));
         let mut inquiry = Inquiry::begin(SandboxLevel::Namespace, private, sockets, &writable)?
-            .with(|traps| traps.except(read_only).except(&granted))
+            .with(|traps| traps.and_files(private_files).except(read_only).except(&granted))
             .accepting(devices);
+        // Else another user could not enter what is shown for the trial.
+        if run_as.is_none() || open_to_others(&std::env::temp_dir()) {
+            inquiry = inquiry.hiding(self.living.is_none())?;
+        }
         if let Some(living) = &self.living {
             inquiry = inquiry.of_the_living(living.network);
         }
@@ -373,7 +403,12 @@ impl Namespace {
         inquiry.request.limits.cpus = 8.0;
         let kind = self.kind(Program::Probe);
         let result = match kind.has_way() {
-            false => self.probe(&inquiry.request, Some(inquiry.traps.variable())).await?,
+            false => {
+                let spec = self.spec_of_probe(&inquiry)?;
+                let variable = Some(inquiry.traps.variable());
+                let outcome = self.launch(&inquiry.request, &spec, variable, None).await?;
+                into_result(outcome, SandboxLevel::Namespace)?
+            }
             true => {
                 let reaches = kind.reaches().iter().map(|reach| reach.port).collect();
                 inquiry = inquiry.with(|traps| traps.at_the_way(kind.door().is_some(), reaches));
@@ -381,7 +416,7 @@ impl Namespace {
                     attest::failed(SandboxLevel::Namespace, &format!("the end of the door: {err}"))
                 };
                 let trap = DoorTrap::set(inquiry.traps.questions()).map_err(failed)?;
-                let mut spec = self.spec(&inquiry.request, Program::Probe);
+                let mut spec = self.spec_of_probe(&inquiry)?;
                 spec.kind = spec.kind.leading_to(trap.path(), &trap.ends().map_err(failed)?);
                 let variable = Some(inquiry.traps.variable());
                 let probe = self.launch(&inquiry.request, &spec, variable, None);
@@ -391,14 +426,18 @@ impl Namespace {
         inquiry.conclude(&result, None, config, self.bounds())
     }
 
-    /// Runs the own program as the probe, as a command would run.
+    fn spec_of_probe(&self, inquiry: &Inquiry) -> Result<Spec, SandboxError> {
+        let private = self.options.private.iter().cloned().chain(inquiry.traps.kept());
+        self.spec_hiding(&inquiry.request, Program::Probe, &private.collect::<Vec<_>>())
+    }
+
+    /// Runs the own program as the probe in a guest, as a command would run.
     pub(crate) async fn probe(
         &self,
         request: &SandboxRequest,
-        variable: Option<(&str, &str)>,
     ) -> Result<SandboxResult, SandboxError> {
-        let spec = self.spec(request, Program::Probe);
-        let outcome = self.launch(request, &spec, variable, None).await?;
+        let spec = self.spec(request, Program::Probe)?;
+        let outcome = self.launch(request, &spec, None, None).await?;
         into_result(outcome, SandboxLevel::Namespace)
     }
 
@@ -422,6 +461,12 @@ impl Namespace {
             );
         }
     }
+}
+
+/// Whether every user may enter a directory.
+fn open_to_others(directory: &std::path::Path) -> bool {
+    let mut all = directory.ancestors();
+    all.all(|one| std::fs::metadata(one).is_ok_and(|meta| meta.mode() & 0o1 != 0))
 }
 
 fn no_group(why: &str) -> String {
@@ -468,6 +513,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         writable: request.writable.clone(),
         cwd: request.cwd.clone(),
         private_home: None,
+        masks: Vec::new(),
         terminal: false,
         limits: Limits {
             memory_bytes: request.limits.memory_bytes,

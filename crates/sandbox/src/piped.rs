@@ -27,7 +27,7 @@ use tokio::process::Child;
 use crate::init::spec::{Ground, Kind, Program, Report, Spec};
 use crate::launch::{self, Ended, Outcome};
 use crate::namespace::{Namespace, Options, into_result, to_spec};
-use crate::{diagnosis, request};
+use crate::{diagnosis, hidden, request};
 
 /// How long the set-up may take until the program runs. A healthy machine needs milliseconds.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -96,7 +96,8 @@ impl PipedLauncher {
             limits,
         };
         request::check(&command)?;
-        let spec = to_spec(&command, kind);
+        let mut spec = to_spec(&command, kind);
+        spec.masks = hidden::masks(self.options.hidden(), &[], &spec.kind, &spec.workspace)?;
         let program = &self.options.init_program;
         let (mut tree, stdin, stdout, stderr) =
             self.spawn(&spec).map_err(|err| diagnosis::init_not_started(program, &err))?;

@@ -40,13 +40,15 @@ impl Unconfined {
 
     /// What a command at this level reaches.
     async fn attested(&self) -> Result<Arc<Attested>, SandboxError> {
-        let Options { init_program, run_as, private, sockets, notary, .. } = &self.options;
+        let Options { init_program, run_as, private, private_files, sockets, notary, .. } =
+            &self.options;
         let kernel = attest::this_kernel();
         let all = format!("none {kernel:?} {init_program:?} {run_as:?} {private:?} {sockets:?}");
         let config = blake3::hash(all.as_bytes()).to_hex()[..32].to_owned();
         let measure = async {
             let mut inquiry =
                 Inquiry::begin(SandboxLevel::None, private, sockets, &[])?.with(Traps::only_look);
+            inquiry = inquiry.with(|traps| traps.and_files(private_files));
             // The init is the program, and starts it again.
             inquiry.request.argv[0] = "/proc/self/exe".to_owned();
             let result = self.run_request(inquiry.request.clone(), None).await?;

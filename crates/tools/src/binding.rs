@@ -7,7 +7,7 @@ use overmind_core::gate::{Binding, PolicyVersion};
 use overmind_core::tool::ToolContext;
 use serde_json::Value;
 
-use crate::workspace::{Workspace, blocking};
+use crate::workspace::{Root, Workspace, blocking};
 
 /// Most bytes of one file that are read for its hash. Of a larger one, size and time of change
 /// count instead: whoever can fake both can do without.
@@ -30,7 +30,7 @@ pub(crate) async fn bind(
     files: &[String],
     policy: &PolicyVersion,
 ) -> String {
-    let (root, names) = (context.workspace.clone(), files.to_vec());
+    let (root, names) = (Root::of(context), files.to_vec());
     let hashed = blocking(move || {
         let workspace = Workspace::open(&root).ok();
         let hash = |name: String| {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::answer::{brief, untrusted};
 use crate::glob::matches;
-use crate::workspace::Workspace;
+use crate::workspace::{Root, Workspace};
 
 /// Entries looked at before a workspace counts as holding what was looked for.
 const MAX_SCANNED: usize = 50_000;
@@ -84,7 +84,7 @@ impl FileLabels {
 
     /// What a command may get to read: the labels of all files together. A workspace too large
     /// to look through carries every label that is in use. Blocks.
-    pub(crate) fn in_reach(&self, root: &Path) -> Labels {
+    pub(crate) fn in_reach(&self, root: &Root) -> Labels {
         let all =
             Labels { untrusted: !self.untrusted.is_empty(), private: !self.private.is_empty() };
         let mut scan = Scan { labels: self, all, found: Labels::default(), scanned: 0 };
@@ -201,12 +201,18 @@ mod tests {
         let labels = FileLabels::default();
         put("src/main.rs");
         put("node_modules/tls/test.pem");
-        assert_eq!(labels.in_reach(dir.path()), Labels::default());
+        assert_eq!(labels.in_reach(&Root::plain(dir.path())), Labels::default());
         put("deep/er/.env");
-        assert_eq!(labels.in_reach(dir.path()), Labels { untrusted: false, private: true });
+        assert_eq!(
+            labels.in_reach(&Root::plain(dir.path())),
+            Labels { untrusted: false, private: true }
+        );
         put(".overmind_runs/s/artifacts/mcp/x");
-        assert_eq!(labels.in_reach(dir.path()), Labels { untrusted: true, private: true });
+        assert_eq!(
+            labels.in_reach(&Root::plain(dir.path())),
+            Labels { untrusted: true, private: true }
+        );
         let none = FileLabels { private: Vec::new(), untrusted: Vec::new() };
-        assert_eq!(none.in_reach(dir.path()), Labels::default());
+        assert_eq!(none.in_reach(&Root::plain(dir.path())), Labels::default());
     }
 }

@@ -10,6 +10,8 @@
 //! * A path that goes above the workspace is refused even when it would come back.
 //! * Commands see the workspace at `/workspace`, so agents use such paths: that prefix is taken
 //!   off, as is the workspace's own absolute path. Any other absolute path is an escape.
+//! * What is the server's own ([`OffLimits`]) is refused by device and inode of what was opened, so
+//!   that neither a hard link nor a bind mount nor another spelling leads to it.
 //! * Only regular files are read and replaced. The kind is looked at on an `O_PATH` descriptor,
 //!   which opens nothing: a FIFO cannot make us wait, a device cannot notice.
 //!
@@ -23,6 +25,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use overmind_core::failpoint;
+use overmind_core::off_limits::{FileId, OffLimits};
+use overmind_core::tool::ToolContext;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::json;
@@ -34,12 +38,19 @@ const INSIDE: &str = "/workspace";
 /// How long a resolution is repeated that the kernel gave up, which it does when anything on the
 /// machine is renamed while it steps over a `..`.
 const MAX_RACE: Duration = Duration::from_secs(2);
+/// More directories above one another than a path can name.
+const MAX_DEPTH: usize = 4096;
 
 /// Why a path gave no file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PathError {
     #[error("Path escapes workspace")]
     Escapes,
+    /// The workspace itself may not be given to a session.
+    #[error("{why}")]
+    OffLimits { why: String },
+    #[error("{path} is a file of the server, which no tool reads or writes")]
+    Own { path: String },
     #[error("Path contains a NUL character")]
     Nul,
     /// Nothing is there, or a directory where a file was asked for.
@@ -70,6 +81,8 @@ impl From<PathError> for Failure {
             | PathError::NotDirectory { .. }
             | PathError::IsDirectory { .. }
             | PathError::NotRegular { .. } => Failure::new("invalid_path", message),
+            PathError::Own { .. } => Failure::new("forbidden", message),
+            PathError::OffLimits { .. } => Failure::new("bad_config", message),
             PathError::Escapes | PathError::Changed { .. } | PathError::Io { .. } => {
                 Failure::tool_error(message)
             }
@@ -95,11 +108,35 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Where a session's files are, and what none of them may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    path: PathBuf,
+    off_limits: OffLimits,
+}
+
+impl Root {
+    pub(crate) fn of(context: &ToolContext) -> Self {
+        Self { path: context.workspace.clone(), off_limits: context.off_limits.clone() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A directory where nothing is off limits.
+    #[cfg(test)]
+    pub(crate) fn plain(path: &Path) -> Self {
+        Self { path: path.to_owned(), off_limits: OffLimits::default() }
+    }
+}
+
 /// A workspace, opened.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     root: OwnedFd,
     path: PathBuf,
+    off_limits: OffLimits,
 }
 
 /// A file to be read, and what was known of it when it was opened.
@@ -155,12 +192,16 @@ impl Opened {
 }
 
 impl Workspace {
-    pub(crate) fn open(path: &Path) -> Result<Self, PathError> {
+    pub(crate) fn open(root: &Root) -> Result<Self, PathError> {
+        let Root { path, off_limits } = root;
+        if let Some(why) = off_limits.refusal(path) {
+            return Err(PathError::OffLimits { why });
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| {
             io_error("opening the workspace", &path.to_string_lossy(), err.into())
         })?;
-        Ok(Self { root, path: path.to_owned() })
+        Ok(Self { root, path: path.clone(), off_limits: off_limits.clone() })
     }
 
     /// The path that `given` names, relative to the workspace; `.` is the workspace.
@@ -196,11 +237,58 @@ impl Workspace {
         }
     }
 
+    /// Refuses what is the server's own: the file or directory itself, and what lies in such a
+    /// directory, whatever led to it.
+    fn permit(&self, found: &OwnedFd, path: &Path) -> Result<(), PathError> {
+        let stat = stat(found, path)?;
+        if self.off_limits.is_own(id(&stat)) {
+            return Err(own(path));
+        }
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            self.permit_above(found, &stat, path)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at a directory and those above it, up to the workspace.
+    fn permit_above(&self, dir: &OwnedFd, stat_of: &Stat, path: &Path) -> Result<(), PathError> {
+        let root = id(&stat(&self.root, path)?);
+        let up = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let failed = |err: Errno| io_error("looking above", &lossy(path), err.into());
+        let (mut at, mut here) = (None::<OwnedFd>, id(stat_of));
+        for _ in 0..MAX_DEPTH {
+            if here == root {
+                return Ok(());
+            }
+            if self.off_limits.is_own(here) {
+                return Err(own(path));
+            }
+            let from = at.as_ref().unwrap_or(dir);
+            let above = rustix::fs::openat(from, "..", up, Mode::empty()).map_err(failed)?;
+            let there = id(&stat(&above, path)?);
+            if there == here {
+                break;
+            }
+            (at, here) = (Some(above), there);
+        }
+        // It was moved out meanwhile, or is deeper than any directory that somebody made.
+        Err(PathError::Escapes)
+    }
+
     /// Opens a regular file for reading.
     pub(crate) fn open_file(&self, path: &Path) -> Result<Opened, PathError> {
         let found =
             self.resolve(path, OFlags::PATH).map_err(|err| refused("opening", path, err))?;
         let stat = stat(&found, path)?;
+        if self.off_limits.is_own(id(&stat)) {
+            return Err(own(path));
+        }
+        // Where it really lies: the path may have led through a link.
+        let real = self.real(&found);
+        let above = real.as_deref().unwrap_or(path).parent();
+        if let Some(above) = above.filter(|above| !above.as_os_str().is_empty()) {
+            self.open_dir(above)?;
+        }
         let shown = self.shown(&found, path);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -220,12 +308,13 @@ impl Workspace {
 
     /// Opens a directory for reading.
     pub(crate) fn open_dir(&self, path: &Path) -> Result<OwnedFd, PathError> {
-        self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK).map_err(|err| {
-            match err {
-                Errno::NOTDIR => PathError::NotDirectory { path: lossy(path) },
-                err => refused("opening", path, err),
-            }
-        })
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+        let found = self.resolve(path, flags).map_err(|err| match err {
+            Errno::NOTDIR => PathError::NotDirectory { path: lossy(path) },
+            err => refused("opening", path, err),
+        })?;
+        self.permit(&found, path)?;
+        Ok(found)
     }
 
     /// Opens a directory; makes it and those above it if they are missing.
@@ -295,6 +384,9 @@ impl Workspace {
             Err(err) => return Err(refused("looking at", path, err)),
         };
         if let Some(old) = &old {
+            if self.off_limits.is_own(id(old)) {
+                return Err(own(path));
+            }
             match FileType::from_raw_mode(old.st_mode) {
                 FileType::RegularFile => {}
                 FileType::Directory => return Err(PathError::IsDirectory { path: shown }),
@@ -446,6 +538,15 @@ fn stat(found: &OwnedFd, path: &Path) -> Result<Stat, PathError> {
     rustix::fs::fstat(found).map_err(|err| io_error("looking at", &lossy(path), err.into()))
 }
 
+#[expect(clippy::useless_conversion, reason = "the fields' types differ between platforms")]
+fn id(stat: &Stat) -> FileId {
+    FileId { device: stat.st_dev.into(), inode: stat.st_ino.into() }
+}
+
+fn own(path: &Path) -> PathError {
+    PathError::Own { path: brief(&lossy(path)) }
+}
+
 fn proc_path(found: impl AsFd) -> String {
     format!("/proc/self/fd/{}", found.as_fd().as_raw_fd())
 }
@@ -476,7 +577,7 @@ mod tests {
     #[test]
     fn a_file_that_changed_since_it_was_read_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let workspace = Workspace::open(dir.path()).unwrap();
+        let workspace = Workspace::open(&Root::plain(dir.path())).unwrap();
         let path = Path::new("f");
         std::fs::write(dir.path().join("f"), "one").unwrap();
         let seen = workspace.open_file(path).unwrap().seen();
@@ -508,7 +609,7 @@ mod tests {
     #[test]
     fn an_absolute_path_is_taken_by_component() {
         let dir = tempfile::tempdir().unwrap();
-        let workspace = Workspace::open(dir.path()).unwrap();
+        let workspace = Workspace::open(&Root::plain(dir.path())).unwrap();
         let own = dir.path().to_str().unwrap();
         for (given, wanted) in [
             ("/workspace", Some(".")),

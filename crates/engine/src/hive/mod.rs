@@ -21,6 +21,7 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::live::{LivePiece, LiveSink};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
+use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessKey;
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
@@ -56,6 +57,7 @@ pub(crate) struct Hive {
     pub(crate) stays: Option<Arc<Stays>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
+    pub(crate) off_limits: OffLimits,
 }
 
 /// What came of an effect, with the end of what it said while it ran.
@@ -196,7 +198,7 @@ impl Hive {
             ToHive::CallTool { call, assignment, name, args } => {
                 let hive = Arc::clone(self);
                 self.tasks.spawn(|stop| async move {
-                    let context = context(&assignment, call, LiveSink::default());
+                    let context = hive.context(&assignment, call, LiveSink::default());
                     let began = Instant::now();
                     let work = async {
                         let attested = hive.tools.attested(&context, &name).await;
@@ -308,10 +310,26 @@ impl Hive {
             }),
             EffectAction::Bind { name, args, files, policy } => Box::pin(async move {
                 hive.due(not_before).await;
-                let context = context(&assignment, id, LiveSink::default());
+                let context = hive.context(&assignment, id, LiveSink::default());
                 let hash = hive.tools.bind(&context, &name, &args, &files, &policy).await;
                 Done::of(EffectResult::Bound { hash })
             }),
+        }
+    }
+
+    fn context(&self, assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolContext {
+        ToolContext {
+            colony: assignment.colony,
+            session: assignment.session,
+            agent: assignment.agent,
+            effect,
+            allowed: Arc::clone(&assignment.tools_allowed),
+            workspace: assignment.workspace.clone(),
+            off_limits: self.off_limits.clone(),
+            sandbox: assignment.sandbox,
+            limits: SandboxLimits::default(),
+            live,
+            traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
         }
     }
 
@@ -334,7 +352,7 @@ impl Hive {
         let Call { name, args, bound, definition } = call;
         let began = Instant::now();
         let gathered = Arc::new(LiveGathered::default());
-        let context = context(assignment, effect, gathered.sink());
+        let context = self.context(assignment, effect, gathered.sink());
         let outcome = match self.still_agreed(&context, &name, &args, bound).await {
             Ok(()) => {
                 self.attest(assignment, &context, &name, sessions).await;
@@ -552,21 +570,6 @@ fn at_white_space(mut text: String) -> (Option<String>, Option<String>) {
             (Some(text), (!later.is_empty()).then_some(later))
         }
         None => (None, (!text.is_empty()).then_some(text)),
-    }
-}
-
-fn context(assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolContext {
-    ToolContext {
-        colony: assignment.colony,
-        session: assignment.session,
-        agent: assignment.agent,
-        effect,
-        allowed: Arc::clone(&assignment.tools_allowed),
-        workspace: assignment.workspace.clone(),
-        sandbox: assignment.sandbox,
-        limits: SandboxLimits::default(),
-        live,
-        traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
     }
 }
 

@@ -15,6 +15,8 @@ pub enum StartError {
     Config(#[from] ConfigError),
     #[error("a server already runs on {} (pid {pid})", data.display())]
     AlreadyRunning { pid: u32, data: PathBuf },
+    #[error("the setting engine.workspace: {why}")]
+    Workspace { why: String },
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error(transparent)]
@@ -61,6 +63,7 @@ impl StartError {
                 Some("`overmind doctor` looks who holds it".into())
             }
             Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
+            Self::Workspace { .. } => Some("`overmind config show` says where it comes from".into()),
             Self::Prices(_) => Some("`overmind prices` checks the file without a server".into()),
             Self::Policy(_) => Some("`overmind policy show --policy FILE` checks one without a server".into()),
             Self::Models(_) | Self::Memory(_) | Self::Hosts(_) | Self::Commands(_) | Self::Telemetry(_) => Some("`overmind config show` says where it comes from".into()),

@@ -12,6 +12,7 @@ mod frugal;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+mod off_limits;
 pub mod permissions;
 pub mod prices;
 mod rooms;
@@ -30,6 +31,7 @@ use overmind_core::gate::Gate;
 use overmind_core::memory::Memory;
 use overmind_core::mesh::Mesh;
 use overmind_core::model::Models;
+use overmind_core::off_limits::OffLimits;
 use overmind_core::process::Processes;
 use overmind_core::room::Rooms;
 use overmind_core::sandbox::{SandboxError, SandboxLevel};
@@ -93,10 +95,12 @@ impl App {
     /// # Cancel safety
     ///
     /// Dropping the future lets go of the data directory; a store that was opened is closed.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
+    pub async fn start(mut config: Config) -> Result<Self, StartError> {
         config.data.prepare()?;
         let lock = DataLock::take(&config.data)?
             .map_err(|pid| StartError::AlreadyRunning { pid, data: config.data.path().into() })?;
+        let off_limits = off_limits::of(&config);
+        choose_workspace(&mut config, &off_limits)?;
         let admin = config.data.admin_token()?;
         let token_key = config.data.token_key()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -167,6 +171,7 @@ impl App {
                 approval_ttl: config.approval_ttl,
                 propose_after: config.propose_after,
                 workspace: config.workspace.clone(),
+                off_limits,
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
                 environment: environment(&config, &listeners),
@@ -381,10 +386,42 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
         run_as: run_as(config),
         // No sandbox may show these; the attestation looks for them.
         private: vec![config.data.path().to_owned()],
+        private_files: off_limits::files(config),
+        rooms: rooms_in_data(config),
         sockets: vec![docker_options(config, "looked-for").socket],
         waiting: KEPT,
         ..overmind_sandbox::Options::default()
     }
+}
+
+/// What of the data directory sandboxes may show, piece by piece: rooms and homes of sessions, and
+/// what tool servers work in.
+fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
+    let data = &config.data;
+    let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
+    made.into_iter().chain([data.path().join("mcp")]).collect()
+}
+
+/// Where sessions work that name nothing: the directory that the server was told, or where it was
+/// started, and an empty one of its own where that is off limits.
+fn choose_workspace(config: &mut Config, off_limits: &OffLimits) -> Result<(), StartError> {
+    let Some(why) = off_limits.refusal(&config.workspace) else { return Ok(()) };
+    if config.text(settings::WORKSPACE).is_some() {
+        return Err(StartError::Workspace { why });
+    }
+    let empty = config.data.workspaces().join("default");
+    let failed = |source| crate::config::ConfigError::Data {
+        attempt: "creating",
+        path: empty.clone(),
+        source,
+    };
+    std::fs::create_dir_all(&empty).map_err(failed)?;
+    tracing::warn!(
+        started = %config.workspace.display(), workspace = %empty.display(),
+        "{why}; runs that name no project work in an empty directory"
+    );
+    config.workspace = empty;
+    Ok(())
 }
 
 fn run_as(config: &Config) -> Option<overmind_sandbox::RunAs> {
@@ -418,6 +455,8 @@ pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::dock
             .to_owned(),
         instance: instance.to_owned(),
         private: vec![config.data.path().to_owned()],
+        private_files: off_limits::files(config),
+        rooms: rooms_in_data(config),
         ..usual
     }
 }

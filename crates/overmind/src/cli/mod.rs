@@ -182,6 +182,7 @@ impl From<crate::app::StartError> for Failure {
         let exit = match &err {
             StartError::AlreadyRunning { .. } => Exit::Conflict,
             StartError::Config(_)
+            | StartError::Workspace { .. }
             | StartError::Listen(_)
             | StartError::Store(_)
             | StartError::Models(_)

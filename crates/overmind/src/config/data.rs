@@ -77,6 +77,11 @@ impl DataDir {
         name.into()
     }
 
+    /// Holds the directories of runs that name no project.
+    pub fn workspaces(&self) -> PathBuf {
+        self.0.join("workspaces")
+    }
+
     pub fn log_file(&self) -> PathBuf {
         self.0.join("overmind.log")
     }

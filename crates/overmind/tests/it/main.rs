@@ -31,6 +31,7 @@ mod mcp;
 mod mesh;
 mod meshed;
 mod nouns;
+mod off_limits;
 mod offline;
 mod outward;
 mod placeholders;

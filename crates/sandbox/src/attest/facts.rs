@@ -48,6 +48,10 @@ pub struct Facts {
     pub homes: Vec<String>,
     /// Paths through which the trap's file could be read.
     pub trap_file_at: Vec<String>,
+    /// Files of the server that could be read or written, and by which path.
+    pub server_files: Vec<String>,
+    /// What stands beside something hidden was to be seen: the workspace is the one that was meant.
+    pub beside_hidden: bool,
     /// Names of the variables, sorted.
     pub variables: Vec<String>,
     /// Where the trap's variable was found.

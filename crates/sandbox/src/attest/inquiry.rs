@@ -70,6 +70,17 @@ impl Inquiry {
         self.asked()
     }
 
+    /// Shows a directory in which something is hidden, instead of the usual one.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub(crate) fn hiding(mut self, at_workspace: bool) -> Result<Self, SandboxError> {
+        let failed = |err: std::io::Error| failed(self.level, &format!("the traps: {err}"));
+        self.request.workspace = self.traps.hide(at_workspace).map_err(failed)?;
+        Ok(self.asked())
+    }
+
     /// Accepts these devices, and still no other.
     pub(crate) fn accepting(mut self, devices: &[PathBuf]) -> Self {
         self.devices = devices.iter().map(|path| path.display().to_string()).collect();
@@ -111,6 +122,7 @@ impl Inquiry {
         facts.machine = machine;
         let subject = Subject {
             door: self.traps.questions().door,
+            hides: self.traps.questions().hidden.is_some(),
             reaches: self.traps.questions().reaches.clone(),
             level: self.level,
             variables: self.request.env.into_iter().map(|(name, _)| name).collect(),

@@ -25,6 +25,8 @@ pub struct Subject {
     pub living: Option<Network>,
     /// With the mesh for a network: whether there is a door to the server.
     pub door: bool,
+    /// Whether a directory was shown in which something is hidden.
+    pub hides: bool,
     /// Ports of the host's loopback that are let out on purpose, to services of the command's own.
     pub reaches: Vec<u16>,
     pub at: Timestamp,
@@ -382,6 +384,10 @@ fn expected(
                 && facts.key_rings.iter().all(|one| is_refusal(one.errno));
             ("refused".to_owned(), promise.own_kernel || refused)
         }
+        CheckName::ServerFiles => {
+            let looked = facts.beside_hidden || !subject.hides;
+            ("none can be read or written".to_owned(), looked && facts.server_files.is_empty())
+        }
     }
 }
 
@@ -443,6 +449,7 @@ mod tests {
             devices: Vec::new(),
             living: None,
             door: false,
+            hides: false,
             reaches: Vec::new(),
             at: Timestamp::from_micros(1),
             took: Duration::from_millis(1),

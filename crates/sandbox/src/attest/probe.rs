@@ -58,6 +58,7 @@ fn facts(questions: &Questions) -> Facts {
     super::door::look(questions, &mut facts);
     processes(questions, &mut facts);
     files(questions, &mut facts);
+    own(questions, &mut facts);
     environment(questions, &mut facts);
     machine(&mut facts);
     calls(&mut facts);
@@ -69,6 +70,7 @@ fn facts(questions: &Questions) -> Facts {
         &mut facts.devices,
         &mut facts.mounts_with_suid,
         &mut facts.mounts_writable,
+        &mut facts.server_files,
         &mut facts.trap_file_at,
         &mut facts.trap_variable_in,
     ] {
@@ -240,6 +242,35 @@ fn files(questions: &Questions, facts: &mut Facts) {
         }
     }
     writable(questions, facts);
+}
+
+/// Tries the server's files by their own paths, from here and from every process's root and
+/// directory; and what is hidden in what is shown.
+fn own(questions: &Questions, facts: &mut Facts) {
+    let roots: Vec<PathBuf> = ["root", "cwd"]
+        .iter()
+        .flat_map(|root| pids().into_iter().map(move |pid| format!("/proc/{pid}/{root}").into()))
+        .chain([PathBuf::from("/")])
+        .collect();
+    for file in &questions.own {
+        let below = file.path.strip_prefix("/").unwrap_or(&file.path);
+        for way in roots.iter().map(|root| root.join(below)) {
+            let same = std::fs::metadata(&way).is_ok_and(|meta| {
+                questions.by_name || (meta.dev(), meta.ino()) == (file.device, file.inode)
+            });
+            let may = |access| rustix::fs::access(&way, access).is_ok();
+            if same && (File::open(&way).is_ok() || may(rustix::fs::Access::WRITE_OK)) {
+                facts.server_files.push(way.display().to_string());
+            }
+        }
+    }
+    let Some((seen, hidden)) = &questions.hidden else { return };
+    let has =
+        |path: &Path| std::fs::read(path).is_ok_and(|text| text == questions.secret.as_bytes());
+    facts.beside_hidden = has(seen);
+    if has(hidden) {
+        facts.server_files.push(hidden.display().to_string());
+    }
 }
 
 /// Looks at every mount, and at where programs commonly write.

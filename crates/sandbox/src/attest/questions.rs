@@ -24,6 +24,10 @@ pub struct Questions {
     pub(crate) sockets: Vec<PathBuf>,
     /// Where writing is allowed, as the probe sees it.
     pub(crate) writable: Vec<PathBuf>,
+    /// Files of the server.
+    pub(crate) own: Vec<Place>,
+    /// A file with the secret in a directory that is shown, and one beside it that is hidden.
+    pub(crate) hidden: Option<(PathBuf, PathBuf)>,
     /// A home is one that has its name, whatever it is.
     pub(crate) by_name: bool,
     /// Something is carried between its network and the host's.
@@ -56,6 +60,8 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub struct Traps {
     questions: Questions,
+    /// What is shown while something in it is hidden.
+    shown: Option<PathBuf>,
     _tcp: TcpListener,
     _abstract: UnixListener,
 }
@@ -75,6 +81,13 @@ const SOCKETS: &[&str] = &[
     "/run/libvirt/libvirt-sock",
 ];
 
+/// What a directory has that is shown for a trial, and the one in it that is hidden.
+const SEEN: &str = "seen";
+const KEPT: &str = "kept";
+const SECRET: &str = "secret";
+
+/// More files of the server than this are not looked for one by one.
+const MAX_OWN: usize = 128;
 /// More homes than this are not looked for one by one.
 const MAX_HOMES: usize = 32;
 /// What the name of a trap file begins with; the daemon's process number follows.
@@ -92,7 +105,8 @@ fn clear_away_the_deads() {
         let gone = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
         if owner.is_some_and(gone) {
             // Somebody else's is not ours to remove, and does no harm.
-            let _ = std::fs::remove_file(entry.path());
+            let path = entry.path();
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
         }
     }
 }
@@ -118,6 +132,8 @@ impl Traps {
         let questions = Questions {
             trap_file,
             homes: homes(private),
+            own: own(private),
+            hidden: None,
             daemon: this_process()?,
             tcp_port: tcp.local_addr()?.port(),
             abstract_name,
@@ -137,7 +153,7 @@ impl Traps {
             .create_new(true)
             .mode(0o644)
             .open(&questions.trap_file)?;
-        let traps = Self { _tcp: tcp, _abstract: listener, questions };
+        let traps = Self { _tcp: tcp, _abstract: listener, questions, shown: None };
         io::Write::write_all(&mut file, traps.questions.secret.as_bytes())?;
         Ok(traps)
     }
@@ -148,6 +164,38 @@ impl Traps {
         let homes = &mut self.questions.homes;
         homes.retain(|home| !shown.iter().any(|shown| home.path.starts_with(shown)));
         self
+    }
+
+    /// Further files of the server, which lie elsewhere.
+    #[must_use]
+    pub(crate) fn and_files(mut self, files: &[PathBuf]) -> Self {
+        self.questions.own.extend(files.iter().filter_map(|path| place(path, false)));
+        self
+    }
+
+    /// Makes a directory to be shown, at `/workspace` or as it is called here, in which
+    /// [`Traps::kept`] is to be hidden. Answers where it is.
+    pub(crate) fn hide(&mut self, at_workspace: bool) -> io::Result<PathBuf> {
+        let Questions { trap_file, secret, hidden, .. } = &mut self.questions;
+        let shown = trap_file.with_added_extension("shown");
+        self.shown = Some(shown.clone());
+        let open = |path: &Path| {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::create_dir(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+        };
+        open(&shown)?;
+        open(&shown.join(KEPT))?;
+        std::fs::write(shown.join(SEEN), &*secret)?;
+        std::fs::write(shown.join(KEPT).join(SECRET), &*secret)?;
+        let inside = if at_workspace { PathBuf::from("/workspace") } else { shown.clone() };
+        *hidden = Some((inside.join(SEEN), inside.join(KEPT).join(SECRET)));
+        Ok(shown)
+    }
+
+    /// What is to be hidden of what [`Traps::hide`] made.
+    pub(crate) fn kept(&self) -> Option<PathBuf> {
+        Some(self.shown.as_ref()?.join(KEPT))
     }
 
     /// For a probe under another kernel, where files of the host have other numbers.
@@ -195,6 +243,10 @@ impl Drop for Traps {
             tracing::warn!(path = %self.questions.trap_file.display(), error = %err,
                 "the trap of a sandbox probe stays behind");
         }
+        if let Some(shown) = &self.shown {
+            // What stays is removed by the next that measures.
+            let _ = std::fs::remove_dir_all(shown);
+        }
     }
 }
 
@@ -204,13 +256,27 @@ pub(crate) fn homes(private: &[PathBuf]) -> Vec<Place> {
     let people = passwd.lines().filter_map(home_of_a_person).map(PathBuf::from);
     let mut found: Vec<Place> = Vec::new();
     for path in private.iter().cloned().chain(["/home".into(), "/root".into()]).chain(people) {
-        let Ok(meta) = std::fs::metadata(&path) else { continue };
-        let known = found.iter().any(|one| (one.device, one.inode) == (meta.dev(), meta.ino()));
-        if meta.is_dir() && !known && path.to_str().is_some() && found.len() < MAX_HOMES {
-            found.push(Place { path, device: meta.dev(), inode: meta.ino() });
+        let Some(place) = place(&path, true) else { continue };
+        let id = |place: &Place| (place.device, place.inode);
+        if found.iter().all(|one| id(one) != id(&place)) && found.len() < MAX_HOMES {
+            found.push(place);
         }
     }
     found
+}
+
+/// Files that lie in the private directories themselves.
+fn own(private: &[PathBuf]) -> Vec<Place> {
+    let entries = private.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    paths.filter_map(|path| place(&path, false)).take(MAX_OWN).collect()
+}
+
+fn place(path: &Path, directory: bool) -> Option<Place> {
+    let meta = std::fs::metadata(path).ok()?;
+    let kind = if directory { meta.is_dir() } else { meta.is_file() };
+    let plain = kind && path.to_str().is_some();
+    plain.then(|| Place { path: path.to_owned(), device: meta.dev(), inode: meta.ino() })
 }
 
 /// The home in a line of `passwd`, unless it is a service's, which is often a system directory.

@@ -45,6 +45,11 @@ pub fn remedy(name: CheckName) -> &'static str {
             "see what stands between the daemon and the sandbox and adds variables (a wrapper \
              around the program, a proxy setting of the engine)"
         }
+        CheckName::ServerFiles => {
+            "see which directory shows the server's files: the sandbox's read_only list, an engine \
+             that mounts more than it is asked to, or a bind mount of the data directory; report \
+             it if there is none"
+        }
         CheckName::Descriptors => {
             "see what opened it in the daemon without close-on-exec (a preloaded library?)"
         }

@@ -128,6 +128,7 @@ pub(super) fn measured(name: CheckName, facts: &Facts) -> String {
             None => listed(&facts.devices),
         },
         CheckName::KeyRings => ends(&facts.key_rings),
+        CheckName::ServerFiles => listed(&facts.server_files),
     }
 }
 

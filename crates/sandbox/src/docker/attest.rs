@@ -82,7 +82,7 @@ impl Docker {
             options.image,
             options.user,
             options.init,
-            options.private,
+            (&options.private, &options.private_files, &options.rooms),
         );
         blake3::hash(all.as_bytes()).to_hex()[..32].to_owned()
     }
@@ -98,6 +98,7 @@ impl Docker {
         let sockets = [self.options.socket.clone()];
         let mut inquiry =
             Inquiry::begin(SandboxLevel::Docker, &self.options.private, &sockets, WRITABLE)?;
+        inquiry = inquiry.with(|traps| traps.and_files(&self.options.private_files));
         inquiry.request.argv.clone_from(&program.argv);
         let result = self.run_probe(&inquiry, &program).await?;
         inquiry.conclude(&result, None, config, bounds())

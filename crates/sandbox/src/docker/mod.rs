@@ -30,7 +30,7 @@
 //! Whoever may talk to the engine's socket is root on its machine. The driver never gives the
 //! socket, or any path but the workspace, to a container.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -61,6 +61,7 @@ use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
 use crate::docker::waiter::Order;
 use crate::docker::warm::{Key, Pool, Warm};
+use crate::hidden::{self, Hidden};
 use crate::{RunAs, Warmth, request};
 
 mod attest;
@@ -107,6 +108,10 @@ pub struct Options {
     pub instance: String,
     /// See [`crate::Options::private`].
     pub private: Vec<PathBuf>,
+    /// See [`crate::Options::private_files`].
+    pub private_files: Vec<PathBuf>,
+    /// See [`crate::Options::rooms`].
+    pub rooms: Vec<PathBuf>,
     /// See [`crate::Options::notary`].
     pub notary: Option<Notary>,
 }
@@ -125,6 +130,8 @@ impl Default for Options {
             waiting: 0,
             instance: format!("pid-{}", std::process::id()),
             private: Vec::new(),
+            private_files: Vec::new(),
+            rooms: Vec::new(),
             notary: None,
         }
     }
@@ -269,6 +276,8 @@ impl Docker {
         self.attested().await?;
         let Place { workspace, writable, working_dir, user } =
             Place::resolve(&request, self.options.user)?;
+        let Options { private, private_files: files, rooms, .. } = &self.options;
+        hidden::refuse_any(Hidden { private, files, rooms }, Path::new(&workspace))?;
         let client = self.client().await?;
         let plan = Plan {
             options: &self.options,

@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     /// Relative to it.
     pub(crate) cwd: PathBuf,
     pub(crate) private_home: Option<PathBuf>,
+    /// See [`Spec::masks`].
+    pub(crate) masks: Vec<PathBuf>,
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
     /// Said first on each connection that goes through the door: whose it is.
@@ -227,6 +229,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
         writable: Some(PathBuf::from(".")),
         cwd: plan.cwd,
         private_home: plan.private_home,
+        masks: plan.masks,
         terminal: plan.terminal,
         limits: plan.limits,
         #[cfg(feature = "mutations")]

@@ -49,6 +49,8 @@ pub enum Layer {
     CleanEnvironment,
     /// Another listener stands beside the door.
     OneDoor,
+    /// What is the server's own is shown where it lies in what is shown.
+    Masks,
 }
 
 /// What is wrong with a sandbox that a test makes.

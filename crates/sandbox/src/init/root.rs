@@ -217,6 +217,11 @@ impl Prepared {
                 show_as(&root, &spec.workspace, beneath_root(&spec.workspace), attributes)?;
             }
         }
+        if !skips(Layer::Masks) {
+            for place in &spec.masks {
+                mask(&root, place)?;
+            }
+        }
         home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
         if let Some(path) = crate::init::mutation::shown() {
@@ -533,6 +538,19 @@ fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     let Some((path, writable)) = writable else { return Ok(()) };
     let tree = clone_tree(&writable, Path::new(""))?;
     put(root, &tree, Depth::Recursive, harmless, &Path::new("workspace").join(path))
+}
+
+/// Lays something empty over a file or directory of the server's own. It must be there: what was
+/// moved away a moment ago could be seen at its new place.
+fn mask(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
+    let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
+    let found = rustix::fs::fstat(&place).doing(Step::Mount, inside.display())?;
+    let nothing = match FileType::from_raw_mode(found.st_mode) {
+        FileType::Directory => tmpfs(&[("size", "4096"), ("mode", "0555")])?,
+        _ => clone_tree(CWD, Path::new("/dev/null"))?,
+    };
+    let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC;
+    put(root, &nothing, Depth::This, set, inside)
 }
 
 /// Files of the command's own in `/tmp`, which is its home.

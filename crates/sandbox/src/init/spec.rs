@@ -47,6 +47,10 @@ pub(crate) struct Spec {
     /// in memory.
     #[serde(default)]
     pub(crate) private_home: Option<PathBuf>,
+    /// Where something empty lies over what is the server's own, relative to the root inside; see
+    /// [`crate::hidden`].
+    #[serde(default)]
+    pub(crate) masks: Vec<PathBuf>,
     /// The standard streams are a terminal, to be the command's own.
     #[serde(default)]
     pub(crate) terminal: bool,

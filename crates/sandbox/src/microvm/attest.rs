@@ -68,9 +68,9 @@ impl Microvm {
         execution: &Execution,
     ) -> Result<Attestation, SandboxError> {
         self.around(execution.accelerator()).attested().await?;
-        let crate::Options { private, sockets, read_only, .. } = &self.outer;
+        let crate::Options { private, private_files, sockets, read_only, .. } = &self.outer;
         let inquiry = Inquiry::begin(SandboxLevel::Microvm, private, sockets, WRITABLE)?
-            .with(|traps| traps.except(read_only))
+            .with(|traps| traps.and_files(private_files).except(read_only))
             .with(Traps::by_name);
         let Ran { outcome, heard, shown: _ } =
             self.run_order(&inquiry.request, self.what(), None).await?;

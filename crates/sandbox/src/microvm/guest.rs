@@ -262,7 +262,7 @@ fn serve() -> io::Result<Answer> {
         What::Probe { mutation: None } | What::Command => Namespace::new(options),
     };
     say(Kind::Started, b"");
-    Ok(match ended(runtime.block_on(driver.unmeasured().probe(&request, None))) {
+    Ok(match ended(runtime.block_on(driver.unmeasured().probe(&request))) {
         Answer::Ended { end, stdout, stderr } => Answer::Probed { end, stdout, stderr, machine },
         other => other,
     })

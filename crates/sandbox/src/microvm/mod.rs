@@ -59,7 +59,7 @@ use crate::microvm::machine::{Accelerator, Machine, Size};
 use crate::microvm::port::{Ear, Heard};
 use crate::microvm::trial::Tried;
 use crate::namespace::{self, into_result};
-use crate::{diagnosis, request};
+use crate::{diagnosis, hidden, request};
 
 mod attest;
 mod cpio;
@@ -303,8 +303,11 @@ impl Microvm {
     ) -> Result<Outcome, SandboxError> {
         let mut limits = bounds(machine.size, request.limits.file_bytes);
         limits.tmp_bytes = 1 << 20;
+        let kind = self.kind(machine.accelerator, Program::Command);
+        let own = std::slice::from_ref(&self.options.dir);
+        let masks = hidden::masks(self.outer.hidden(), own, &kind, &request.workspace)?;
         let spec = Spec {
-            kind: self.kind(machine.accelerator, Program::Command),
+            kind,
             argv: self.emulator(machine, picture, request.writable.is_some()),
             env: environment(),
             home: Vec::new(),
@@ -313,6 +316,7 @@ impl Microvm {
             // The guest opens the command's own.
             cwd: PathBuf::new(),
             private_home: None,
+            masks,
             terminal: false,
             limits,
             #[cfg(feature = "mutations")]

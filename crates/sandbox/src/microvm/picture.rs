@@ -82,6 +82,7 @@ impl Microvm {
                 writable: Some(PathBuf::from(".")),
                 cwd: PathBuf::new(),
                 private_home: None,
+                masks: Vec::new(),
                 terminal: false,
                 limits: bounds(machine.size, machine.size.memory_mib << 21),
                 #[cfg(feature = "mutations")]

@@ -147,6 +147,7 @@ impl Microvm {
             writable: None,
             cwd: PathBuf::new(),
             private_home: None,
+            masks: Vec::new(),
             terminal: false,
             limits: bounds(SIZE, 1 << 20),
             #[cfg(feature = "mutations")]

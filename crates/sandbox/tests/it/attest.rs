@@ -124,6 +124,7 @@ missing! {
     a_missing_allow_list_is_refused: AllowList => SystemCalls;
     a_descriptor_left_open_is_refused: CloseOnExec => Descriptors;
     a_leaked_environment_is_refused: CleanEnvironment => Environment;
+    a_server_file_left_in_what_is_shown_is_refused: Masks => ServerFiles;
 }
 
 #[tokio::test]
@@ -131,6 +132,17 @@ async fn a_home_that_is_left_mounted_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let options = Options { private: vec![home.path().to_owned()], ..options() };
     refused(Mutation::Shows(home.path().to_owned()), options, &[CheckName::Homes]).await;
+}
+
+#[tokio::test]
+async fn a_file_of_the_server_that_is_shown_is_refused() {
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("admin.token"), "secret").unwrap();
+    let of_data = Options { private: vec![data.path().to_owned()], ..options() };
+    let shown = Mutation::Shows(data.path().join("admin.token"));
+    refused(shown.clone(), of_data, &[CheckName::ServerFiles]).await;
+    let elsewhere = Options { private_files: vec![data.path().join("admin.token")], ..options() };
+    refused(shown, elsewhere, &[CheckName::ServerFiles]).await;
 }
 
 #[tokio::test]

@@ -29,6 +29,47 @@ async fn subject() -> Option<Subject> {
 
 suite!(subject);
 
+#[tokio::test]
+async fn what_is_the_servers_own_is_empty_inside_wherever_it_lies_in_the_workspace() {
+    let place = Place::new();
+    let at = |name: &str| place.workspace().join(name);
+    for (name, text) in [("deep/er/admin.token", "own"), ("out/policy.toml", "own")] {
+        std::fs::write(at(name), text).unwrap();
+    }
+    std::fs::create_dir_all(at("deep/er/rooms/one")).unwrap();
+    std::os::unix::fs::symlink("deep/er", at("link")).unwrap();
+    let driver = Namespace::new(Options {
+        private: vec![at("deep/er")],
+        private_files: vec![at("out/policy.toml"), at("missing")],
+        rooms: vec![at("deep/er/rooms")],
+        ..options()
+    });
+    let mut request = place.sh(
+        "ls deep/er; for f in deep/er/admin.token link/admin.token deep//er/./admin.token \
+         /proc/self/cwd/deep/er/admin.token out/policy.toml; do cat $f; echo changed > $f; done; \
+         echo new > deep/er/new; mv deep/er moved; ln out/policy.toml again; grep -r own .; \
+         cat hello; mv deep elsewhere && ls elsewhere/er",
+    );
+    request.writable = Some(".".into());
+    let result = driver.run(request).await.unwrap();
+    assert_eq!(result.stdout.text, "hello\n", "{}", result.stderr.text);
+    assert_eq!(std::fs::read_to_string(at("elsewhere/er/admin.token")).unwrap(), "own");
+    assert_eq!(std::fs::read_to_string(at("out/policy.toml")).unwrap(), "own");
+    std::fs::rename(at("elsewhere"), at("deep")).unwrap();
+
+    // A room of the server's own is shown by itself, and nothing else of the data directory.
+    let within = |name: &str| {
+        let mut request = place.sh("pwd");
+        request.workspace = at(name);
+        driver.run(request)
+    };
+    assert_eq!(within("deep/er/rooms/one").await.unwrap().stdout.text, "/workspace\n");
+    let all = within("deep/er").await.unwrap();
+    assert_eq!((all.exit, all.stdout.text.as_str()), (Exit::Code(0), "/workspace\n"));
+    let err = within("deep/er/rooms").await.unwrap_err().to_string();
+    assert!(err.contains("is the server's own") && err.contains("work in another"), "{err}");
+}
+
 /// Each case in an init that has waited.
 mod in_an_init_that_waited {
     use overmind_core::Fut;

@@ -20,7 +20,7 @@ use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, fields, untrusted};
 use crate::gateway::Tool;
 use crate::schema::{integer, parse};
-use crate::workspace::{Workspace, blocking};
+use crate::workspace::{Root, Workspace, blocking};
 
 /// Longest Base64 of an inline content.
 const MAX_BASE64: usize = MAX_TEXT_BYTES.div_ceil(3) * 4;
@@ -131,7 +131,7 @@ async fn content(args: &SaveArgs, context: &ToolContext) -> Result<Vec<u8>, Fail
                 .map_err(|err| Failure::bad_args(format!("content_base64 is not Base64: {err}")))
         }
         (None, None, Some(path)) => {
-            let (root, path) = (context.workspace.clone(), path.clone());
+            let (root, path) = (Root::of(context), path.clone());
             blocking(move || {
                 let workspace = Workspace::open(&root)?;
                 let mut opened = workspace.open_file(&workspace.relative(&path)?)?;

@@ -23,7 +23,7 @@ use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, cut, fields};
 use crate::file_labels::{self, FileLabels};
 use crate::gateway::SandboxLookup;
-use crate::workspace::{PathError, Workspace, blocking};
+use crate::workspace::{PathError, Root, Workspace, blocking};
 
 /// Runs commands for both tools.
 #[derive(Clone)]
@@ -71,7 +71,11 @@ impl Runner {
         if let Some(parent) = context.traceparent {
             request.env.push((TRACEPARENT_VARIABLE.to_owned(), parent.to_string()));
         }
-        let (labels, root) = (Arc::clone(&self.labels), request.workspace.clone());
+        // No driver is asked for what no session is given, at the level none neither.
+        if let Some(why) = context.off_limits.refusal(&request.workspace) {
+            return Err(Failure::new("bad_config", why));
+        }
+        let (labels, root) = (Arc::clone(&self.labels), Root::of(context));
         let (cwd, timeout) = (request.cwd.to_string_lossy().into_owned(), request.timeout);
         let scan = blocking(move || Ok(labels.in_reach(&root)));
         let command = if context.live.is_heard() {
@@ -135,7 +139,7 @@ pub(super) async fn writable(
         Some(_) | None => (gate::scratch_of(context.session), true),
     };
     let give_away = ours && context.sandbox == SandboxLevel::Docker;
-    let root = context.workspace.clone();
+    let root = Root::of(context);
     blocking(move || {
         let escapes = || {
             Failure::new("bad_config", "write_subdir escapes workspace")
@@ -150,7 +154,7 @@ pub(super) async fn writable(
         match made {
             Ok((dir, _)) => {
                 if give_away {
-                    give_to_container(&root, &dir);
+                    give_to_container(root.path(), &dir);
                 }
                 workspace.real(&dir).ok_or_else(escapes)
             }
@@ -159,7 +163,10 @@ pub(super) async fn writable(
                 Err(Failure::new("bad_config", "write_subdir is not a directory")
                     .with_details(json!({"write_subdir": brief(&given)})))
             }
-            Err(err @ PathError::Busy { .. }) => Err(err.into()),
+            Err(
+                err
+                @ (PathError::Busy { .. } | PathError::Own { .. } | PathError::OffLimits { .. }),
+            ) => Err(err.into()),
             Err(
                 err @ (PathError::Nul
                 | PathError::IsDirectory { .. }

@@ -12,7 +12,7 @@ use crate::builtin::read_file::text;
 use crate::file_labels::FileLabels;
 use crate::gateway::Tool;
 use crate::schema::parse;
-use crate::workspace::{Workspace, blocking};
+use crate::workspace::{Root, Workspace, blocking};
 
 /// Largest file that is edited, before and after.
 const MAX_BYTES: usize = 1_000_000;
@@ -79,7 +79,7 @@ impl Tool for EditFile {
             if args.old == args.new {
                 return Err(Failure::bad_args("old and new are the same: there is nothing to do"));
             }
-            let (root, key) = (context.workspace.clone(), context.effect.to_string());
+            let (root, key) = (Root::of(context), context.effect.to_string());
             let labels = Arc::clone(&self.labels);
             blocking(move || {
                 let (workspace, mut shown) = (Workspace::open(&root)?, None);

@@ -16,7 +16,7 @@ use crate::answer::{Answer, Failure, brief, fields};
 use crate::gateway::Tool;
 use crate::glob::matches;
 use crate::schema::{integer, parse};
-use crate::workspace::{PathError, Workspace, blocking};
+use crate::workspace::{PathError, Root, Workspace, blocking};
 
 /// Entries in one answer.
 const MAX_ENTRIES: usize = 1000;
@@ -89,7 +89,7 @@ impl Tool for ListFiles {
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
             let args: Args = parse(args)?;
-            let root = context.workspace.clone();
+            let root = Root::of(context);
             let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
             let stopped = stop.0.clone();
             blocking(move || list(&Workspace::open(&root)?, &args, &stopped)).await

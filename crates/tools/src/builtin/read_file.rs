@@ -14,7 +14,7 @@ use crate::answer::{Answer, Failure, fields};
 use crate::file_labels::FileLabels;
 use crate::gateway::Tool;
 use crate::schema::{parse, some_integer};
-use crate::workspace::{Opened, PathError, Workspace, blocking};
+use crate::workspace::{Opened, PathError, Root, Workspace, blocking};
 
 /// Bytes of a file that a call with a range goes through to find its lines.
 const MAX_SCAN_BYTES: u64 = 64 << 20;
@@ -75,7 +75,7 @@ impl Tool for ReadFile {
             {
                 return Err(Failure::bad_args("start_line must be <= end_line"));
             }
-            let (root, labels) = (context.workspace.clone(), Arc::clone(&self.labels));
+            let (root, labels) = (Root::of(context), Arc::clone(&self.labels));
             blocking(move || {
                 let workspace = Workspace::open(&root)?;
                 let opened = workspace.open_file(&workspace.relative(&path)?)?;

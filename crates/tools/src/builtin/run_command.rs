@@ -20,7 +20,7 @@ use crate::binding::Execution;
 use crate::gateway::Tool;
 use crate::options::{Commands, bare};
 use crate::schema::{integer, parse};
-use crate::workspace::{PathError, Workspace, blocking};
+use crate::workspace::{PathError, Root, Workspace, blocking};
 
 /// Arguments of one command, and bytes of each.
 const MAX_ARGS: usize = 64;
@@ -177,7 +177,7 @@ impl RunCommand {
 
 /// A directory that is there and lies in the workspace: its real path.
 async fn directory(context: &ToolContext, given: &str) -> Result<PathBuf, Failure> {
-    let (root, given) = (context.workspace.clone(), given.to_owned());
+    let (root, given) = (Root::of(context), given.to_owned());
     blocking(move || {
         let workspace = Workspace::open(&root)?;
         let path = workspace.relative(&given)?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, Failure, brief, fields};
 use crate::gateway::Tool;
 use crate::schema::{parse, some_integer};
-use crate::workspace::{Opened, PathError, Workspace, blocking};
+use crate::workspace::{Opened, PathError, Root, Workspace, blocking};
 
 /// Bytes that one entropy check reads.
 const MAX_ENTROPY_BYTES: u64 = 256 << 20;
@@ -108,7 +108,7 @@ impl Tool for Verify {
     fn call<'a>(&'a self, context: &'a ToolContext, args: &'a Value) -> Fut<'a, Answer> {
         Box::pin(async move {
             let Args { checks } = parse(args)?;
-            let root = context.workspace.clone();
+            let root = Root::of(context);
             blocking(move || {
                 let workspace = Workspace::open(&root)?;
                 let mut done = Vec::new();

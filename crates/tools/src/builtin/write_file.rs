@@ -9,7 +9,7 @@ use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, fields};
 use crate::gateway::Tool;
 use crate::schema::parse;
-use crate::workspace::{PathError, Workspace, blocking};
+use crate::workspace::{PathError, Root, Workspace, blocking};
 
 #[derive(Debug)]
 pub(crate) struct WriteFile;
@@ -56,7 +56,7 @@ impl Tool for WriteFile {
                 return Err(Failure::new("size_limit", "content exceeds max size")
                     .with_details(json!({"bytes": bytes, "max_bytes": MAX_TEXT_BYTES})));
             }
-            let (root, key) = (context.workspace.clone(), context.effect.to_string());
+            let (root, key) = (Root::of(context), context.effect.to_string());
             blocking(move || {
                 let workspace = Workspace::open(&root)?;
                 let relative = workspace.relative(&path)?;

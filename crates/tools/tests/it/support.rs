@@ -64,6 +64,7 @@ impl Bench {
             effect: EFFECT,
             allowed,
             workspace,
+            off_limits: Default::default(),
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
             live: overmind_core::live::LiveSink::default(),

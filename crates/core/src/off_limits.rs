@@ -1,0 +1,48 @@
+//! The port to what of the host is the server's own, and so never a session's: its data directory
+//! with the admin token, the vault's key and the policy in it, the files of its configuration, the
+//! home of its user.
+//!
+//! Judged is what a path leads to, by device and inode, and not how it is written: links, bind
+//! mounts and relative paths lead to the same file. [`OffLimits::refusal`] is asked of every directory
+//! that a session is to be given; [`OffLimits::is_own`] of every file that a tool has opened.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file or directory by what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    pub device: u64,
+    pub inode: u64,
+}
+
+/// Who knows what is the server's own.
+pub trait Own: Send + Sync + fmt::Debug {
+    /// Why a session may not be given this directory or file of the host, and what to do instead;
+    /// `None`: it may. Looks at the file system, for some microseconds.
+    fn refusal(&self, path: &Path) -> Option<String>;
+
+    /// Whether a file or directory is the server's own.
+    fn is_own(&self, file: FileId) -> bool;
+}
+
+/// What no session is given. The default is nothing at all: for tests, and for measurements.
+#[derive(Clone, Debug, Default)]
+pub struct OffLimits(Option<Arc<dyn Own>>);
+
+impl OffLimits {
+    pub fn new(own: Arc<dyn Own>) -> Self {
+        Self(Some(own))
+    }
+
+    /// See [`Own::refusal`].
+    pub fn refusal(&self, path: &Path) -> Option<String> {
+        self.0.as_ref()?.refusal(path)
+    }
+
+    /// See [`Own::is_own`].
+    pub fn is_own(&self, file: FileId) -> bool {
+        self.0.as_ref().is_some_and(|own| own.is_own(file))
+    }
+}

@@ -1,0 +1,221 @@
+//! What of this machine is the server's own: no session is given it, as a workspace, a project or a
+//! grant, and no tool opens it.
+//!
+//! Of the data directory only the rooms are exempt that the server itself makes for sessions, each
+//! by itself. Everything is compared by device and inode.
+
+use std::collections::HashSet;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use overmind_core::off_limits::{FileId, OffLimits, Own};
+
+use crate::config::{Config, PolicyChoice};
+
+/// Directories of the system that are nobody's project.
+const SYSTEM: &[&str] = &[
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root",
+    "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
+];
+/// Those in which nothing is.
+const WHOLLY: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/sys"];
+
+/// What to do about it, in every refusal.
+const INSTEAD: &str = "use the directory of a project: `cd` there, or name it with `--project`";
+
+/// The files of the configuration that lie outside of the data directory, as far as they are there.
+pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
+    let store = &config.store_path;
+    let beside = |suffix: &str| {
+        let mut name = store.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let policy = match &config.policy {
+        PolicyChoice::Usual(path) | PolicyChoice::File(path) => Some(path.clone()),
+        PolicyChoice::Off { .. } => None,
+    };
+    let tls_key = config.tls.as_ref().map(|(_, key)| key.clone());
+    let all = [store.clone(), beside("-wal"), beside("-shm"), config.file.clone()]
+        .into_iter()
+        .chain([config.vault_key_file.clone()])
+        .chain(config.vault_passphrase_file.clone())
+        .chain(policy)
+        .chain(tls_key)
+        .chain(config.permissions.files.iter().cloned());
+    all.filter(|path| path.is_file() && !path.starts_with(config.data.path())).collect()
+}
+
+/// What is off limits with this configuration.
+pub(crate) fn of(config: &Config) -> OffLimits {
+    let user = rustix::process::geteuid().as_raw();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = config.environment.iter().find(|(name, _)| name == "HOME");
+    let homes = home_of(&passwd, user).into_iter().chain(named.map(|(_, home)| home.into()));
+    OffLimits::new(Arc::new(Server {
+        data: config.data.path().to_owned(),
+        rooms: vec![config.rooms_worktrees.clone(), config.data.workspaces()],
+        homes: homes.filter(|home: &PathBuf| home.components().count() > 1).collect(),
+        files: files(config),
+    }))
+}
+
+fn home_of(passwd: &str, user: u32) -> Option<PathBuf> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let uid: u32 = fields.next()?.parse().ok()?;
+        (uid == user).then(|| fields.nth(2).map(PathBuf::from)).flatten()
+    })
+}
+
+#[derive(Debug)]
+struct Server {
+    data: PathBuf,
+    /// Where the server makes what sessions work in.
+    rooms: Vec<PathBuf>,
+    /// Of the user that the server runs as.
+    homes: Vec<PathBuf>,
+    /// See [`files`].
+    files: Vec<PathBuf>,
+}
+
+fn id_of(found: &Metadata) -> FileId {
+    FileId { device: found.dev(), inode: found.ino() }
+}
+
+fn id(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().as_ref().map(id_of)
+}
+
+/// A path without links, also where its end is not there yet.
+fn resolved(path: &Path) -> PathBuf {
+    let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
+    path.ancestors()
+        .find_map(|above| Some(above.canonicalize().ok()?.join(missing(above))))
+        .unwrap_or_else(|| path.to_owned())
+}
+
+/// A directory and all above it.
+fn chain(path: &Path) -> HashSet<FileId> {
+    path.ancestors().filter_map(id).collect()
+}
+
+impl Own for Server {
+    fn refusal(&self, path: &Path) -> Option<String> {
+        let real = resolved(path);
+        let shown = path.display();
+        if SYSTEM.iter().any(|one| real == Path::new(one))
+            || WHOLLY.iter().any(|one| real.starts_with(one))
+        {
+            return Some(format!(
+                "{shown} is a directory of the system, which no session is given: {INSTEAD}"
+            ));
+        }
+        let (own, above) = (id(&real), chain(&real));
+        let holds = |inner: &Path| {
+            own.is_some_and(|own| chain(&resolved(inner)).contains(&own))
+                || overmind_sandbox::appearances(inner).iter().any(|one| one.starts_with(&real))
+        };
+        if let Some(home) = self.homes.iter().find(|home| holds(home)) {
+            return Some(format!(
+                "{shown} is, or holds, the home directory {}, with keys and settings that are no \
+                 session's: {INSTEAD}",
+                home.display()
+            ));
+        }
+        let data = self.data.display();
+        if holds(&self.data) {
+            return Some(format!(
+                "{shown} is, or holds, the server's data directory {data}, with its keys in it: \
+                 {INSTEAD}, or keep the data elsewhere with `--data`"
+            ));
+        }
+        let in_a_room = self
+            .rooms
+            .iter()
+            .filter_map(|room| id(room))
+            .any(|room| own != Some(room) && above.contains(&room));
+        let lies_in = id(&self.data).is_some_and(|data| above.contains(&data));
+        (lies_in && !in_a_room)
+            .then(|| format!("{shown} lies in the server's data directory {data}: {INSTEAD}"))
+    }
+
+    fn is_own(&self, file: FileId) -> bool {
+        // A name in there may be of a file that others call otherwise.
+        let entries = std::fs::read_dir(&self.data).into_iter().flatten();
+        let rooms: Vec<_> = self.rooms.iter().filter_map(|room| id(room)).collect();
+        id(&self.data) == Some(file)
+            || self.files.iter().any(|own| id(own) == Some(file))
+            || entries
+                .filter_map(|entry| entry.ok()?.metadata().ok())
+                .any(|found| id_of(&found) == file && !rooms.contains(&file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(dir: &Path) -> Server {
+        for made in ["home/data/worktrees/one", "home/project", "work"] {
+            std::fs::create_dir_all(dir.join(made)).unwrap();
+        }
+        std::fs::write(dir.join("home/data/admin.token"), "t").unwrap();
+        std::fs::write(dir.join("work/policy.toml"), "").unwrap();
+        Server {
+            data: dir.join("home/data"),
+            rooms: vec![dir.join("home/data/worktrees")],
+            homes: vec![dir.join("home")],
+            files: vec![dir.join("work/policy.toml")],
+        }
+    }
+
+    #[test]
+    fn what_holds_or_lies_in_the_servers_own_is_refused_however_it_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, own) = (dir.path(), at(dir.path()));
+        std::os::unix::fs::symlink(dir.join("home"), dir.join("link")).unwrap();
+        for (path, wanted) in [
+            ("home", "is, or holds, the home directory"),
+            ("link", "is, or holds, the home directory"),
+            ("link/../home/.", "is, or holds, the home directory"),
+            ("", "is, or holds, the home directory"),
+            ("home/data", "is, or holds, the server's data directory"),
+            ("link/data", "is, or holds, the server's data directory"),
+            ("home/data/worktrees", "lies in the server's data directory"),
+            ("home/data/not/there", "lies in the server's data directory"),
+        ] {
+            let refusal = own.refusal(&dir.join(path)).unwrap_or_else(|| panic!("{path}"));
+            assert!(refusal.contains(wanted) && refusal.contains("--project"), "{refusal}");
+        }
+        for path in ["work", "home/project", "link/project", "home/data/worktrees/one", "new"] {
+            assert_eq!(own.refusal(&dir.join(path)), None, "{path}");
+        }
+        for path in ["/", "//", "/etc", "/etc/ssh", "/proc/self", "/usr", "/home"] {
+            assert!(own.refusal(Path::new(path)).is_some(), "{path}");
+        }
+        assert_eq!(own.refusal(Path::new("/usr/src/project")), None);
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_inode_whatever_it_is_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, own) = (dir.path(), at(dir.path()));
+        std::fs::hard_link(dir.join("home/data/admin.token"), dir.join("work/notes")).unwrap();
+        for path in ["work/notes", "home/data", "work/policy.toml", "home/data/admin.token"] {
+            assert!(own.is_own(id(&dir.join(path)).unwrap()), "{path}");
+        }
+        for path in ["work", "home", "home/data/worktrees", "home/data/worktrees/one"] {
+            assert!(!own.is_own(id(&dir.join(path)).unwrap()), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_home_of_a_user_is_read_from_its_line() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n";
+        assert_eq!(home_of(passwd, 1000), Some("/home/ann".into()));
+        assert_eq!(home_of(passwd, 7), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! The server's own files: no agent and no command reads or writes them, however they are called.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::home::{Done, Home};
+
+/// A server that was started in the home of its user, which holds its data directory.
+struct AtHome(Home);
+
+impl AtHome {
+    fn up() -> Self {
+        let mut home = Home::new();
+        let mut command = home.command(&["up", "-o", "json"]);
+        command.current_dir(home.path());
+        home.start_by(command, &["--listen", "none"], &[]);
+        std::fs::write(
+            home.data().join("policy.toml"),
+            "version = 1 # the policy of this server\n",
+        )
+        .unwrap();
+        home.agent("probe", &[]);
+        let mut child = home.command(&["vault", "set", "some_key", "--from-stdin"]);
+        let file = home.path().join("value");
+        std::fs::write(&file, "a-value-of-the-vault").unwrap();
+        child.stdin(std::fs::File::open(&file).unwrap());
+        assert!(child.status().unwrap().success());
+        Self(home)
+    }
+
+    /// Each file that lies in the data directory, with what it says.
+    fn own(&self) -> BTreeMap<String, Vec<u8>> {
+        let names = ["admin.token", "token.key", "vault.key", "policy.toml"];
+        let read = |name: &str| std::fs::read(self.0.data().join(name));
+        names.iter().map(|name| ((*name).to_owned(), read(name).expect(name))).collect()
+    }
+
+    /// A run of the agent to its end, and all that it left in its log.
+    fn task(&self, task: &str, more: &[&str]) -> (Done, String) {
+        let mut args = vec!["run", "probe", task, "--wait"];
+        args.extend(more);
+        let done = self.0.run(&args);
+        let id = self.0.run(&["ps", "--all", "-o", "name", "--limit", "1"]).ok().out;
+        let log = id.lines().next().map(|id| self.0.run(&["events", id, "-o", "json"]).out);
+        (done, log.unwrap_or_default())
+    }
+
+    /// Tries to read and to write by a tool, and to read in a sandbox; nothing may come of it.
+    fn tries(&self, spelled: &str, more: &[&str]) {
+        let before = self.own();
+        for task in [
+            format!("read: {spelled}"),
+            format!("write: {spelled}: changed"),
+            format!("shell: cat '{spelled}'; cat '{spelled}/'*; cp '{spelled}' taken; true"),
+        ] {
+            let (done, log) = self.task(&task, more);
+            let said = [done.out, done.err, log].concat();
+            for (name, text) in &before {
+                let text = String::from_utf8_lossy(text);
+                let shows = text.lines().any(|line| line.len() > 20 && said.contains(line));
+                assert!(!shows, "{task} showed {name}: {said}");
+            }
+            assert!(!self.0.work().join("taken").exists(), "{task}");
+        }
+        assert_eq!(self.own(), before, "{spelled} changed something");
+    }
+}
+
+#[test]
+fn a_server_in_the_home_directory_shows_its_keys_to_no_agent() {
+    let home = AtHome::up();
+    let data = home.0.data();
+    // Where nobody names a project, an agent finds an empty directory.
+    let (done, _) = home.task("shell: ls -A; pwd", &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    for name in ["admin.token", "policy.toml", "vault.key"] {
+        home.tries(&format!("data/{name}"), &[]);
+        home.tries(data.join(name).to_str().unwrap(), &[]);
+    }
+    // In a project of its own, by every other name.
+    let work = home.0.work();
+    let project = ["--project", work.to_str().unwrap()];
+    std::os::unix::fs::symlink(data.join("admin.token"), work.join("absolute")).unwrap();
+    std::os::unix::fs::symlink("../data/admin.token", work.join("relative")).unwrap();
+    std::os::unix::fs::symlink("../data", work.join("directory")).unwrap();
+    for spelled in ["absolute", "relative", "directory", "directory/token.key", "../data/vault.key"]
+    {
+        home.tries(spelled, &project);
+    }
+    home.tries("/workspace/..//DATA/admin.token", &project);
+    std::fs::hard_link(data.join("admin.token"), work.join("notes.txt")).unwrap();
+    home.tries("notes.txt", &project);
+    home.tries("./notes.txt", &project);
+}
+
+#[test]
+fn the_home_the_data_directory_and_the_system_are_no_workspace_and_no_project() {
+    let home = AtHome::up();
+    let data = home.0.data();
+    std::os::unix::fs::symlink(&data, home.0.work().join("link")).unwrap();
+    let paths: [PathBuf; 6] = [
+        home.0.path().to_owned(),
+        data.clone(),
+        data.join("processes"),
+        home.0.work().join("link"),
+        "/".into(),
+        "/etc".into(),
+    ];
+    for path in paths {
+        let path = path.to_str().unwrap();
+        let of_agent = home.0.run(&["run", "probe", "shell: ls", "--project", path]);
+        let of_command = home.0.run(&["run", "--project", path, "--sandbox", "namespace", "ls"]);
+        let here = home.0.run(&["run", "--here", "--project", path, "ls"]);
+        for done in [of_agent, of_command, here] {
+            assert_ne!(done.code, 0, "{path}: {done:?}");
+            assert!(done.err.contains("use the directory of a project"), "{path}: {}", done.err);
+        }
+    }
+}
+
+#[test]
+fn a_server_does_not_start_on_a_workspace_that_holds_its_keys() {
+    let home = Home::new();
+    for workspace in [home.path().to_owned(), home.data(), "/".into()] {
+        let env = [("OVERMIND_WORKSPACE", workspace.to_str().unwrap())];
+        let done = home.run_env(&env, &["up", "--listen", "none"]);
+        assert_ne!(done.code, 0);
+        done.says("engine.workspace").says("use the directory of a project");
+    }
+}
+
+#[test]
+fn what_a_sandbox_was_measured_to_give_tells_of_the_servers_files() {
+    let home = AtHome::up();
+    let report = home.0.run(&["sandbox", "attest", "-o", "json"]);
+    let text = [report.out.as_str(), report.err.as_str()].concat();
+    assert!(text.contains("server_files"), "{text}");
+}
