@@ -215,6 +215,7 @@ async fn engine(
             traced: false,
             propose_after: 3,
             workspace: PathBuf::from(dir.path()),
+            off_limits: Default::default(),
             token_key: [7; 32],
             admin_hash: *blake3::hash(ADMIN.as_bytes()).as_bytes(),
             canaries: None,
@@ -266,6 +267,18 @@ impl Request<'_> {
             text += &format!("Content-Length: {}\r\n", self.body.len());
         }
         text + "Connection: close\r\n\r\n" + &self.body
+    }
+
+    /// The status alone: of an answer that may never end.
+    pub(crate) async fn status(self) -> u16 {
+        let mut stream = self.world.connect().await;
+        let work = async {
+            stream.write_all(self.text().as_bytes()).await.unwrap();
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).await.unwrap();
+            String::from_utf8_lossy(&head[9..]).parse().unwrap()
+        };
+        patiently("a status", work).await
     }
 
     pub(crate) async fn send(self) -> Response {
