@@ -9,6 +9,7 @@ mod crash;
 mod demo;
 mod docker;
 mod enclosed;
+mod examples;
 mod exfiltration;
 mod gate;
 mod gateway;
