@@ -5,6 +5,9 @@
 
 use serde_json::{Value, json};
 
+/// What stands before an answer in the task that goes on with it.
+pub const ANSWER: &str = "\n\nUser input: ";
+
 /// What the rules decide.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decided {
@@ -20,6 +23,12 @@ pub enum Decided {
 /// lookup · remember, store, memorize. Otherwise the task is stored in the collection `runs`.
 pub fn decide(task: &str) -> Decided {
     by_prefix(task).or_else(|| by_curl(task)).unwrap_or_else(|| by_word(task))
+}
+
+/// Decides the one action of `task` after a person has answered the question that it led to. `task`
+/// ends with the answer. An answer with a prefix form says all by itself.
+pub fn decide_answered(task: &str, answer: &str) -> Decided {
+    by_prefix(answer).or_else(|| by_curl(task)).unwrap_or_else(|| by_word(task))
 }
 
 fn tool(name: &'static str, args: Value) -> Decided {
@@ -60,9 +69,9 @@ fn collection_and_text(rest: &str) -> (&str, &str) {
 
 fn by_curl(task: &str) -> Option<Decided> {
     words(task).any(|word| word == "curl").then(|| {
-        let url =
-            task.split_whitespace().find(|w| w.starts_with("http://") || w.starts_with("https://"));
-        match url {
+        let scheme = |word: &&str| word.starts_with("http://") || word.starts_with("https://");
+        let url = task.split_whitespace().find(scheme).map(ToOwned::to_owned);
+        match url.or_else(|| host_of_answer(task)) {
             Some(url) => {
                 // Quoted: a URL is outside text, and this is a shell command.
                 let quoted = format!("'{}'", url.replace('\'', "'\\''"));
@@ -71,6 +80,15 @@ fn by_curl(task: &str) -> Option<Decided> {
             None => Decided::Ask { prompt: "Please provide the full URL to fetch." },
         }
     })
+}
+
+/// An answer that is a host without a scheme: `example.com/docs`.
+fn host_of_answer(task: &str) -> Option<String> {
+    let (_, answer) = task.rsplit_once(ANSWER)?;
+    let host = answer.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/?#@!$&()*+,;=%".contains(c);
+    let named = host.split(['/', ':']).next().is_some_and(|name| name.contains('.'));
+    (named && host.chars().all(plain)).then(|| format!("https://{host}"))
 }
 
 fn by_word(task: &str) -> Decided {
@@ -243,6 +261,25 @@ mod tests {
             decide("curl that page"),
             Decided::Ask { prompt: "Please provide the full URL to fetch." }
         );
+    }
+
+    #[test]
+    fn an_answer_is_judged_with_the_task_that_it_answers() {
+        let curl = |url: &str| Decided::Tool {
+            name: "run_shell",
+            args: json!({"command": format!("curl -L --max-time 20 '{url}'")}),
+        };
+        let asks = Decided::Ask { prompt: "Please provide the full URL to fetch." };
+        for (answer, wanted) in [
+            ("https://a.example/x", curl("https://a.example/x")),
+            ("a.example/x?y=z", curl("https://a.example/x?y=z")),
+            ("the usual one", asks.clone()),
+            ("no idea. sorry", asks),
+            ("read: a.txt", tool("read_file", json!({"path": "a.txt"}))),
+        ] {
+            let task = format!("curl a website{ANSWER}{answer}");
+            assert_eq!(decide_answered(&task, answer), wanted, "{answer}");
+        }
     }
 
     proptest! {

@@ -32,7 +32,12 @@ impl Session {
                 out,
             );
         }
-        match rules::decide(task) {
+        self.act_by_rules(rules::decide(task), now, out);
+    }
+
+    /// Takes the one action that the rules decided on.
+    fn act_by_rules(&mut self, decided: Decided, now: Timestamp, out: &mut Step) {
+        match decided {
             Decided::Tool { name, args } => {
                 let class = self.toolset.find(name).map_or(EffectClass::Pure, |tool| tool.class);
                 let call = Call::new(None, name.into(), args, class);
@@ -419,7 +424,7 @@ impl Session {
         self.turn += 1;
         match &question {
             Question::Agent { .. } | Question::Verify { .. } => {
-                self.row.task = format!("{}\n\nUser input: {}", self.row.task, message.trim());
+                self.row.task = format!("{}{}{}", self.row.task, rules::ANSWER, message.trim());
             }
             // A word to the engine, not to the agent.
             Question::Unknown { .. } | Question::Model | Question::Budget { .. } => {}
@@ -434,7 +439,10 @@ impl Session {
                 let Some(call) = calls.iter_mut().find(|call| call.state == CallState::Waiting)
                 else {
                     return match self.policy() {
-                        PolicyKind::Deterministic => self.decide_by_rules(message, now, out),
+                        PolicyKind::Deterministic => {
+                            let decided = rules::decide_answered(&self.row.task, message);
+                            self.act_by_rules(decided, now, out);
+                        }
                         // The answer stands in the task, which the model has not seen yet.
                         PolicyKind::Auto | PolicyKind::Model => self.ask_model(now, out),
                     };

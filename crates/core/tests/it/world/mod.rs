@@ -385,7 +385,12 @@ impl World {
                         }
                     })
                 }
-                SessionStatus::AwaitingInput => self.answer("done"),
+                SessionStatus::AwaitingInput => {
+                    let prompt = self.session.row().prompt.as_deref().unwrap_or_default();
+                    // The rules ask for a URL until they are given one.
+                    let answer = if prompt.contains("URL") { "https://a.example/" } else { "done" };
+                    self.answer(answer)
+                }
                 SessionStatus::AwaitingApproval => self.decide(true),
                 SessionStatus::Succeeded | SessionStatus::Failed | SessionStatus::Canceled => {
                     return;
