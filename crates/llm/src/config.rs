@@ -257,6 +257,9 @@ impl Provider {
         if let Some(whole) = self.endpoints.get(&format) {
             return sound(whole);
         }
+        if let Some(beside) = self.beside(path_of(format)) {
+            return beside;
+        }
         match format {
             Format::OpenAiResponses => self.below("responses"),
             Format::OpenAiChat => self.below("chat/completions"),
@@ -274,9 +277,51 @@ impl Provider {
             Endpoint::Chat => self.url(Format::OpenAiChat),
             Endpoint::Responses => self.url(Format::OpenAiResponses),
             Endpoint::Messages => self.url(Format::AnthropicMessages),
-            Endpoint::Embeddings => self.below(Endpoint::Embeddings.path()),
-            Endpoint::CountTokens => self.below_anthropic(Endpoint::CountTokens.path()),
+            Endpoint::Embeddings => {
+                let path = Endpoint::Embeddings.path();
+                self.beside(path).unwrap_or_else(|| self.below(path))
+            }
+            Endpoint::CountTokens => {
+                let path = Endpoint::CountTokens.path();
+                self.beside(path).unwrap_or_else(|| self.below_anthropic(path))
+            }
         }
+    }
+
+    /// The URL of another endpoint where whole URLs are configured: beside them, on the same server,
+    /// or nowhere. Whoever names one URL of a provider does not want requests and the key to go to
+    /// the provider's own. `None` where none is configured.
+    fn beside(&self, path: &str) -> Option<Result<reqwest::Url, String>> {
+        let mut bases = self.endpoints.iter().map(|(format, whole)| {
+            let url = sound(whole)?;
+            let at = url.path().trim_end_matches('/');
+            let base = at.strip_suffix(path_of(*format)).and_then(|at| at.strip_suffix('/'));
+            let Some(base) = base.map(ToOwned::to_owned) else {
+                return Err(format!(
+                    "its configured URL `{url}` does not end in `/{}`, so nothing says where its \
+                     `/{path}` is",
+                    path_of(*format)
+                ));
+            };
+            let mut url = url;
+            url.set_path(&format!("{base}/{path}"));
+            Ok(url)
+        });
+        let first = bases.next()?;
+        let Ok(first) = first else { return Some(first) };
+        for other in bases {
+            match other {
+                Ok(other) if other == first => {}
+                Ok(_) => {
+                    let message = format!(
+                        "its configured URLs differ, so nothing says where its `/{path}` is"
+                    );
+                    return Some(Err(message));
+                }
+                Err(why) => return Some(Err(why)),
+            }
+        }
+        Some(Ok(first))
     }
 
     fn below(&self, last: &str) -> Result<reqwest::Url, String> {
@@ -303,6 +348,15 @@ impl Provider {
             }
             None => model.eq_ignore_ascii_case(pattern),
         })
+    }
+}
+
+/// What ends the URL of a format's endpoint.
+fn path_of(format: Format) -> &'static str {
+    match format {
+        Format::OpenAiResponses => "responses",
+        Format::OpenAiChat => "chat/completions",
+        Format::AnthropicMessages => "messages",
     }
 }
 
@@ -588,10 +642,8 @@ mod tests {
         assert_eq!(names, ["custom", "openai", "anthropic", "deepseek"]);
         let openai = provider(&config, "openai");
         assert_eq!(openai.url(Format::OpenAiResponses).unwrap().as_str(), "http://127.0.0.1:1/r");
-        assert_eq!(
-            openai.url(Format::OpenAiChat).unwrap().as_str(),
-            "https://api.openai.com/v1/chat/completions"
-        );
+        let err = openai.url(Format::OpenAiChat).unwrap_err();
+        assert!(err.contains("`http://127.0.0.1:1/r` does not end in `/responses`"), "{err}");
         assert_eq!(openai.idle_timeout, Some(Duration::from_millis(7500)));
         assert_eq!(openai.reasoning_idle_timeout, Some(Duration::from_secs(90)));
         assert_eq!(openai.reasoning_effort.as_deref(), Some("high"));
@@ -608,6 +660,47 @@ mod tests {
         assert_eq!(deepseek.thinking.as_deref(), Some("disabled"));
         assert_eq!(provider(&config, "custom").key, None);
         assert_eq!(config.cassette_dir, Some(PathBuf::from("tapes")));
+    }
+
+    #[test]
+    fn who_names_one_url_of_a_provider_names_the_server_of_all() {
+        let of = |pairs: &[(&'static str, &'static str)], name: &str, endpoint: Endpoint| {
+            provider(&from(pairs).unwrap(), name).endpoint_url(endpoint).map(|url| url.to_string())
+        };
+        let anthropic =
+            [("OVERMIND_ANTHROPIC_MESSAGES_URL", "https://proxy.example/a/v1/messages")];
+        let responses = ("OVERMIND_OPENAI_RESPONSES_URL", "https://proxy.example/v1/responses");
+        let chat =
+            ("OVERMIND_OPENAI_CHAT_COMPLETIONS_URL", "https://proxy.example/v1/chat/completions");
+        let far =
+            ("OVERMIND_OPENAI_CHAT_COMPLETIONS_URL", "https://far.example/v1/chat/completions");
+        for (pairs, name, endpoint, wanted) in [
+            (
+                &anthropic[..],
+                "anthropic",
+                Endpoint::CountTokens,
+                "https://proxy.example/a/v1/messages/count_tokens",
+            ),
+            (&[responses], "openai", Endpoint::Chat, "https://proxy.example/v1/chat/completions"),
+            (
+                &[responses, chat],
+                "openai",
+                Endpoint::Embeddings,
+                "https://proxy.example/v1/embeddings",
+            ),
+            (&[chat], "openai", Endpoint::Responses, "https://proxy.example/v1/responses"),
+            (
+                &[far, responses],
+                "openai",
+                Endpoint::Chat,
+                "https://far.example/v1/chat/completions",
+            ),
+            (&[], "openai", Endpoint::Embeddings, "https://api.openai.com/v1/embeddings"),
+        ] {
+            assert_eq!(of(pairs, name, endpoint).unwrap(), wanted);
+        }
+        let err = of(&[responses, far], "openai", Endpoint::Embeddings).unwrap_err();
+        assert!(err.contains("its configured URLs differ"), "{err}");
     }
 
     #[test]

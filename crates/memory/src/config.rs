@@ -73,6 +73,11 @@ pub enum ConfigError {
          or local (or none)"
     )]
     Provider { given: String },
+    #[error(
+        "OVERMIND_EMBEDDING_PROVIDER is `openai`, and OpenAI's other URLs are changed in a way that \
+         names no server of embeddings: set OVERMIND_OPENAI_EMBEDDINGS_URL"
+    )]
+    Beside,
     #[error("OVERMIND_OPENAI_EMBEDDINGS_URL is not usable: {why}")]
     Url { why: String },
     #[error("OVERMIND_EMBEDDING_DIMS is `{given}`: it must be a number from 1 to 65536")]
@@ -106,7 +111,16 @@ impl Config {
             ("openai" | "endpoint", None) => return Err(ConfigError::NoKey),
             _ => return Err(ConfigError::Provider { given: provider.chars().take(64).collect() }),
         };
-        let url = set("OVERMIND_OPENAI_EMBEDDINGS_URL").unwrap_or_else(|| DEFAULT_URL.into());
+        let url = match set("OVERMIND_OPENAI_EMBEDDINGS_URL") {
+            Some(url) => url,
+            None => match beside(&set) {
+                None => DEFAULT_URL.into(),
+                Some(Some(url)) => url,
+                // Nothing was said of embeddings: words alone find memory, and nothing goes elsewhere.
+                Some(None) if provider.eq_ignore_ascii_case("auto") => return Ok(Self::Local),
+                Some(None) => return Err(ConfigError::Beside),
+            },
+        };
         let dims = match set("OVERMIND_EMBEDDING_DIMS") {
             None => None,
             Some(given) => match given.parse() {
@@ -123,6 +137,23 @@ impl Config {
             key,
         }))
     }
+}
+
+/// The embeddings endpoint of the server that OpenAI's other URLs name: who sends those to a proxy
+/// does not want texts and the key to go past it. `None` when none is named, `Some(None)` when it does
+/// not follow from them.
+fn beside(set: &dyn Fn(&'static str) -> Option<String>) -> Option<Option<String>> {
+    const OTHERS: [(&str, &str); 2] = [
+        ("OVERMIND_OPENAI_RESPONSES_URL", "/responses"),
+        ("OVERMIND_OPENAI_CHAT_COMPLETIONS_URL", "/chat/completions"),
+    ];
+    let mut bases = OTHERS.iter().filter_map(|(name, path)| {
+        let url = set(name)?;
+        Some(url.trim_end_matches('/').strip_suffix(path).map(ToOwned::to_owned))
+    });
+    let first = bases.next()?;
+    let same = bases.all(|other| other == first);
+    Some(first.filter(|_| same).map(|base| format!("{base}/embeddings")))
 }
 
 fn endpoint(text: &str) -> Result<Url, ConfigError> {
@@ -167,6 +198,20 @@ mod tests {
         assert_eq!(config(&none), Ok(Config::Local));
         let file = [("OVERMIND_EMBEDDING_PROVIDER", "file"), ("OVERMIND_EMBEDDING_PATH", "/m")];
         assert_eq!(config(&file), Ok(Config::File("/m".into())));
+    }
+
+    #[test]
+    fn embeddings_follow_openais_other_urls_and_never_go_past_them() {
+        let key = ("OPENAI_API_KEY", "k");
+        let proxy = ("OVERMIND_OPENAI_RESPONSES_URL", "http://proxy.example/v1/responses");
+        let Ok(Config::OpenAi(found)) = config(&[key, proxy]) else { panic!("it is known") };
+        assert_eq!(found.url.as_str(), "http://proxy.example/v1/embeddings");
+        let odd = ("OVERMIND_OPENAI_CHAT_COMPLETIONS_URL", "http://other.example/chat");
+        for vars in [&[key, odd][..], &[key, proxy, odd]] {
+            assert_eq!(config(vars), Ok(Config::Local), "{vars:?}");
+            let openai = [vars, &[("OVERMIND_EMBEDDING_PROVIDER", "openai")]].concat();
+            assert_eq!(config(&openai), Err(ConfigError::Beside), "{vars:?}");
+        }
     }
 
     #[test]

@@ -232,14 +232,14 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::OPENAI_RESPONSES_URL),
         Kind::Url,
         None,
-        "whole URL of OpenAI's Responses",
+        "whole URL of OpenAI's Responses; its other endpoints are taken beside it",
     ),
     setting(
         "models.openai_chat_url",
         Some(env::OPENAI_CHAT_URL),
         Kind::Url,
         None,
-        "whole URL of OpenAI's Chat Completions",
+        "whole URL of OpenAI's Chat Completions; its other endpoints are taken beside it",
     ),
     setting(
         "models.openai_timeout_seconds",
@@ -274,7 +274,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::ANTHROPIC_URL),
         Kind::Url,
         None,
-        "whole URL of Anthropic's Messages",
+        "whole URL of Anthropic's Messages; its other endpoints are taken beside it",
     ),
     setting(DEEPSEEK_API_KEY, Some(env::DEEPSEEK_API_KEY), Kind::Secret, None, "key for DeepSeek"),
     setting(
