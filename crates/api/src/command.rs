@@ -59,6 +59,10 @@ pub struct Command {
     /// is read.
     #[schema(example = json!(["make", "{task}"]))]
     pub argv: Vec<String>,
+    /// `argv` is run as it is: `{task}` means nothing in it, and the run's task, which only says what
+    /// is run, is not added.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     pub provider: Provider,
     /// The model that the provider's program is to use.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,6 +178,7 @@ impl From<core::CommandSpec> for Command {
     fn from(spec: core::CommandSpec) -> Self {
         let core::CommandSpec {
             argv,
+            exact,
             provider,
             model,
             kind,
@@ -194,6 +199,7 @@ impl From<core::CommandSpec> for Command {
         };
         Self {
             argv,
+            exact,
             provider: match provider {
                 prompt::Provider::Raw => Provider::Raw,
                 prompt::Provider::Claude => Provider::Claude,
@@ -239,6 +245,7 @@ impl From<Command> for core::CommandSpec {
         };
         Self {
             argv: command.argv,
+            exact: command.exact,
             provider: match command.provider {
                 Provider::Raw => prompt::Provider::Raw,
                 Provider::Claude => prompt::Provider::Claude,

@@ -44,6 +44,10 @@ pub struct CommandSpec {
     /// be empty, or hold only options: then the program is the provider's, and these are added.
     #[serde(default)]
     pub argv: Vec<String>,
+    /// The program and its arguments are run as they are: `{task}` means nothing in them, and the
+    /// task, which only says what is run, is not added.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     #[serde(default)]
     pub provider: Provider,
     /// The model that the provider's program is to use; the program's own choice without it.
@@ -276,6 +280,9 @@ impl CommandSpec {
 
     /// The command line for this task.
     pub fn line(&self, task: &str) -> Vec<String> {
+        if self.exact {
+            return self.argv.clone();
+        }
         let mut found = false;
         let mut argv: Vec<String> = self
             .argv

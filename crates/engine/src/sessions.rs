@@ -458,6 +458,7 @@ fn with_command(
     };
     if command.argv.is_empty() {
         command.argv.clone_from(&own.argv);
+        command.exact = own.exact;
     }
     if command.env_from.is_empty() {
         command.env_from.clone_from(&own.env_from);
@@ -474,8 +475,8 @@ fn with_command(
     // Whoever says what runs with a credential can read it.
     let same = command.env_from == own.env_from
         && (own.env_from.is_empty()
-            || (&command.argv, &command.env, command.provider)
-                == (&own.argv, &own.env, own.provider));
+            || (&command.argv, command.exact, &command.env, command.provider)
+                == (&own.argv, own.exact, &own.env, own.provider));
     if !same {
         may_name_credentials(by)?;
     }

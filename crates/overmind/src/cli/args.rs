@@ -120,12 +120,19 @@ Examples:
     /// Give an agent a task, or run a command
     #[command(after_help = "\
 Examples:
-  overmind run coder \"mend the failing test\" --follow
-  overmind run coder \"shell: make test\" --project ~/src/project --wait
-  ID=$(overmind run coder \"write: notes.txt: hello\" -o name)
+  overmind run coder \"mend the failing test\"
+  overmind run --name build make -j4            a program and its arguments, as they are
+  overmind run 'make && make test'              one word with spaces: a line for the shell
+  overmind run -d --restart on-failure ./serve.sh
+  ID=$(overmind run -q -d coder \"write: notes.txt: hello\")
 
-With --follow or --wait the exit code tells how the run ended: 0 succeeded, 10 failed,
-11 canceled, 12 waits for a human.")]
+Options stand before the first word; what follows belongs to the command. After an agent's task,
+which is text, options are taken as well.
+
+On a terminal it follows the run, as `docker run` does: output is shown, what needs a decision is
+asked there, ^C leaves the run to itself. Elsewhere it returns when the program runs; --follow and
+--wait stay. With them the exit code is the program's, or tells how an agent's run ended:
+0 succeeded, 10 failed or not started, 11 canceled, 12 waits for a human.")]
     Run(RunArgs),
     /// List runs
     #[command(after_help = "\
@@ -482,11 +489,11 @@ pub struct DownArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// An agent, by its name, its id or a unique part of it, and what it is to do. When the first
-    /// word is no agent's, all of them are a command for the shell
-    #[arg(required_unless_present_any = ["agent", "provider"])]
+    /// An agent, by its name, its id or a unique part of it, and what it is to do; or a program and
+    /// its arguments, which are passed on as they are. One word with spaces is a line for the shell
+    #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
-    /// Show what happens until the run ends
+    /// Show what happens until the run ends, as on a terminal where nothing else is said
     #[arg(short, long)]
     pub follow: bool,
     /// Wait until the run ends or needs a human, showing nothing
@@ -495,7 +502,7 @@ pub struct RunArgs {
     /// Most steps; 0 is no limit [default: the agent's own limit]
     #[arg(long, value_name = "N")]
     pub step_limit: Option<u32>,
-    /// Return as soon as it has been taken, as where nothing else is said
+    /// Return as soon as it has been taken, before its program runs
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
     /// Directory to work in, in a project or its top [default: where you stand, for a command; else

@@ -1,17 +1,81 @@
-//! Secrets that a person types: not shown, and the terminal is as it was afterwards.
+//! What a person is asked at the terminal: what a run waits for, while it is followed; and secrets, which are
+//! not shown, and leave the terminal as it was.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use overmind_api::SecretText;
+use overmind_api::{InboxAnswer, InboxDecision, InboxKind, Run, SecretText};
 use overmind_core::vault::{MAX_SECRET, SecretError};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
 
 use super::args_vault::ValueArgs;
+use super::context::Context;
 use super::exit::{Exit, Failure};
+use super::remote::Remote;
+use super::watch;
+
+/// Open items that are looked through for the one that a run waits for.
+const MAX_WAITING: u32 = 1000;
+
+/// Shows what a run waits for and sends the answer that the person types. `false` when nobody is
+/// there to be asked, or nothing waits any more.
+///
+/// # Errors
+///
+/// What kept it from being asked or answered.
+pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() || !cx.out.for_people() {
+        return Ok(false);
+    }
+    let items = remote.inbox(false, None, None, MAX_WAITING).await?;
+    let Some(item) = items.into_iter().find(|item| item.run_id == Some(run.id)) else {
+        // It was answered elsewhere meanwhile: the run goes on.
+        return Ok(!watch::waits(remote.run(&run.id.to_string()).await?.status));
+    };
+    super::inbox::tell(cx, &item);
+    let answer = loop {
+        let question = match item.kind {
+            InboxKind::Question => "answer: ",
+            InboxKind::Approval | InboxKind::Raise => "allow it, this once? [y]es, [n]o: ",
+        };
+        let Some(typed) = typed(question).await? else { return Ok(false) };
+        let (decision, message) = match (item.kind, typed.as_str()) {
+            (_, "") => continue,
+            (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
+            (InboxKind::Approval | InboxKind::Raise, "y" | "yes") => (InboxDecision::Approve, None),
+            (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
+            (InboxKind::Approval | InboxKind::Raise, _) => continue,
+        };
+        break InboxAnswer { decision, message, reason: None, raise: None };
+    };
+    match remote.inbox_answer(&item.id.to_string(), &answer).await {
+        Ok(_) => Ok(true),
+        // Somebody was quicker, on another surface.
+        Err(failure) if failure.exit == Exit::Conflict => {
+            cx.out.note(&failure.message);
+            Ok(true)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A line that the person types; `None` at the end of input. Read beside everything else, so that
+/// `^C` is heard.
+async fn typed(question: &str) -> Result<Option<String>, Failure> {
+    let _ = io::stderr().lock().write_all(question.as_bytes());
+    let (said, heard) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = io::stdin().read_line(&mut line);
+        // Nobody listens any more when the person has left.
+        let _ = said.send(read.map(|read| (read > 0).then(|| line.trim().to_owned())));
+    });
+    let read = heard.await.unwrap_or(Ok(None));
+    read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))
+}
 
 /// The terminal without echo; dropped, it is as before.
 struct Silent(Termios);

@@ -120,6 +120,7 @@ impl CommandFlags {
             || !env_from.is_empty();
         asked.then(|| Command {
             argv: Vec::new(),
+            exact: false,
             provider: provider.map_or(agent.provider, Provider::from),
             model: model.clone().or(agent.model),
             kind: match kind {
@@ -395,6 +396,78 @@ async fn follow(
     objects: bool,
     away: &mut watch::Away,
 ) -> Result<(), Failure> {
+    each_line(remote, id, options, away, &mut |object| {
+        match (objects, object["text"].as_str()) {
+            (false, Some(text)) => cx.out.text(&format!("{text}\n"))?,
+            (false, None) => cx.out.note("some lines are gone"),
+            (true, _) => cx.out.streamed(object)?,
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Writes what a run's program writes, as it comes, from the place in `options` on: its output to
+/// standard output, its errors and what else is said to standard error. Ends when the run has ended.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn output(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+) -> Result<(), Failure> {
+    (options.follow, options.objects) = (true, true);
+    let mut away = watch::Away::default();
+    loop {
+        let failure = match pass_on(cx, remote, id, options, &mut away).await {
+            Ok(()) if session::ended(remote.run(id).await?.status) => {
+                return pass_on(cx, remote, id, options, &mut away).await;
+            }
+            Ok(()) => {
+                // Between two lives, or its room is being given back.
+                watch::pause().await;
+                continue;
+            }
+            Err(failure) => failure,
+        };
+        away.wait(cx, Some(failure)).await?;
+    }
+}
+
+async fn pass_on(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    away: &mut watch::Away,
+) -> Result<(), Failure> {
+    let plain = cx.out.for_people();
+    each_line(remote, id, options, away, &mut |object| {
+        let text = object["text"].as_str().unwrap_or("some lines are gone");
+        match object["kind"].as_str() {
+            _ if !plain => cx.out.streamed(object)?,
+            Some("output") => cx.out.text(&format!("{text}\n"))?,
+            // The exit code says it, and what the run works in has been said.
+            Some("ended") => {}
+            Some("note") if text.starts_with("--- the room: ") => cx.out.detail(text),
+            Some(_) | None => cx.out.note(text),
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Reads a log to the end of its stream, and keeps in `options` where to go on.
+async fn each_line(
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    away: &mut watch::Away,
+    show: &mut dyn FnMut(&Value) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut log = remote.run_log(id, options).await?;
     let mut rest: Vec<u8> = Vec::new();
     while let Some(bytes) = log.next().await? {
@@ -406,11 +479,7 @@ async fn follow(
             if let Some(next) = object["next"].as_u64() {
                 (options.offset, options.tail, options.since) = (Some(next), None, None);
             }
-            match (objects, object["text"].as_str()) {
-                (false, Some(text)) => cx.out.text(&format!("{text}\n"))?,
-                (false, None) => cx.out.note("some lines are gone"),
-                (true, _) => cx.out.streamed(&object)?,
-            }
+            show(&object)?;
         }
     }
     Ok(())

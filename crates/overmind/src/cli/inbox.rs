@@ -228,6 +228,27 @@ fn wide_table(items: &[InboxItem]) -> Table {
     table
 }
 
+/// Says what an item is about to the person who follows its run: what would be done, and why it is
+/// asked.
+pub(super) fn tell(cx: &Context, item: &InboxItem) {
+    let text = |key: &str| item.details.get(key).and_then(|value| value.as_str());
+    let head = match item.kind {
+        InboxKind::Approval => "waits for approval",
+        InboxKind::Question => "asks",
+        InboxKind::Raise => "waits for a budget",
+    };
+    cx.out.note(&format!("\n{} {head}: {}", clean::line(&item.agent), clean::line(&item.title)));
+    let more = |name: &str, value: Option<&str>| {
+        let lines = value.into_iter().flat_map(str::lines);
+        lines.for_each(|line| cx.out.note(&format!("  {name}{}", clean::line(line))));
+    };
+    let command = item.details.pointer("/args/command").and_then(|value| value.as_str());
+    more("$ ", command.filter(|_| item.kind == InboxKind::Approval));
+    more("would ", actions(item).as_deref());
+    more("why: ", text("reason"));
+    more("risk: ", item.risk.as_deref());
+}
+
 pub(super) fn show_item(cx: &Context, item: &InboxItem) -> Result<(), Failure> {
     let detail = |key: &str| item.details.get(key).filter(|value| !value.is_null());
     let text = |key: &str| detail(key).and_then(|value| value.as_str()).map(str::to_owned);

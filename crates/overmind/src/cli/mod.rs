@@ -39,6 +39,7 @@ pub mod policy_cmd;
 pub mod progress;
 pub mod remote;
 pub mod room;
+pub mod run;
 pub mod sandbox;
 pub mod sandbox_image;
 pub mod session;
@@ -112,7 +113,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
     match command {
         Command::Status => admin::status(cx).await,
         Command::Agent(command) => Box::pin(agent::run(cx, command)).await,
-        Command::Run(args) => Box::pin(watch::run(cx, args)).await,
+        Command::Run(args) => Box::pin(run::run(cx, args)).await,
         Command::Ps(args) => session::ps(cx, &args).await,
         Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
         Command::Events(args) => Box::pin(watch::events(cx, &args)).await,

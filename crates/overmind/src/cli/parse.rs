@@ -26,6 +26,24 @@ pub fn parse() -> Cli {
     cli
 }
 
+/// What the process's arguments say when options of `run` are taken wherever they stand.
+///
+/// # Errors
+///
+/// What is wrong with them then.
+pub fn interspersed() -> Result<(Global, RunArgs), clap::Error> {
+    let words = |words: clap::Arg| words.trailing_var_arg(false).allow_hyphen_values(false);
+    let run = RunArgs::augment_args(clap::Command::new("run")).mut_arg("words", words);
+    let mut found = globals().subcommand(run).try_get_matches_from(std::env::args_os())?;
+    let (_, mut inner) = found.remove_subcommand().expect("a command is required");
+    let args = RunArgs::from_arg_matches_mut(&mut inner)?;
+    let mut global = Global::from_arg_matches_mut(&mut found)?;
+    if global.json {
+        global.output = Format::Json;
+    }
+    Ok((global, args))
+}
+
 /// The grammar of one command, and what makes a command of what it found.
 struct Often {
     word: &'static str,

@@ -152,6 +152,11 @@ impl Remote {
         Ok(Self { client: Client::with_options(target, Some(token.expose()), options)? })
     }
 
+    /// Whether it is on this machine for certain: it was reached by its socket.
+    pub fn is_here(&self) -> bool {
+        matches!(self.client.target(), Target::Unix(_))
+    }
+
     /// Where it is, for people.
     pub fn place(&self) -> String {
         self.client.target().to_string()

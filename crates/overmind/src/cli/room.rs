@@ -1,48 +1,22 @@
 //! Rooms of runs: `work`, `done`, `url`, and their part of `run` and `ps`.
 
 use std::io::{BufRead as _, IsTerminal as _};
-use std::time::Duration;
 
 use overmind_api::{Room, RoomAction, RoomPhase, RoomWork, Run};
-use overmind_core::time::Clock as _;
 
 use super::args::Format;
 use super::args_room::{DoneArgs, UrlArgs, WorkArgs};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::ids;
 use super::remote::Remote;
 use super::show::{self, cell, dim, or_dash};
-use super::{ids, session, watch};
-use crate::app::clock::SystemClock;
 use crate::output::table::Tone;
 use crate::output::{clean, paint, when};
 
-/// How long `run` waits for a room before it leaves it to the log to tell.
-const MAKING: Duration = Duration::from_secs(5);
-
-/// Tells a person what a run works in, as soon as that is there.
-///
-/// # Errors
-///
-/// What kept the run from being looked at.
-pub async fn announce(cx: &Context, remote: &Remote, made: Run) -> Result<(), Failure> {
-    let until = SystemClock.now().after(MAKING);
-    let mut run = made;
-    loop {
-        let phase = run.room.as_ref().map(|room| room.phase);
-        let waits = match phase {
-            // It is queued, or begins this moment.
-            None => run.started_at.is_none() && !session::ended(run.status),
-            Some(RoomPhase::Preparing) => true,
-            Some(_) => false,
-        };
-        if !waits || SystemClock.now() > until {
-            break;
-        }
-        watch::pause().await;
-        run = remote.run(&run.id.to_string()).await?;
-    }
-    let Some(room) = &run.room else { return Ok(()) };
+/// Says what a run that has begun works in.
+pub fn announce(cx: &Context, run: &Run) {
+    let Some(room) = &run.room else { return };
     match room.phase {
         RoomPhase::Preparing => cx.out.note("its room is still being made; the log tells how far"),
         RoomPhase::Failed => {}
@@ -55,7 +29,6 @@ pub async fn announce(cx: &Context, remote: &Remote, made: Run) -> Result<(), Fa
     for warning in &room.warnings {
         cx.out.note(&format!("remark: {}", clean::line(warning)));
     }
-    Ok(())
 }
 
 /// What a run works in, in one line.

@@ -1,20 +1,18 @@
-//! Watching: `run`, `logs`, `events`, `replay`. A server that restarts does not end a watch: it
+//! Watching: `logs`, `events`, `replay`, and what `run` follows. A server that restarts does not end a watch: it
 //! is found again and the stream goes on after the last entry that was shown.
 
-use std::path::Path;
 use std::time::Duration;
 
-use overmind_api::{Event, Run, RunBasic, RunCreate, RunStatus, Timeline, TimelineData};
+use overmind_api::{Event, Run, RunBasic, RunStatus, Timeline, TimelineData};
 use overmind_core::time::{Clock as _, Timestamp};
 
-use super::args::{EventsArgs, Format, LogsArgs, RunArgs};
-use super::args_command::ProviderArg;
+use super::args::{EventsArgs, Format, LogsArgs};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
 use super::show::{self, cell, or_dash};
 use super::story::{self, Story};
-use super::{command, ids, room, session};
+use super::{command, ids, session};
 use crate::app::clock::SystemClock;
 use crate::output::table::Table;
 use crate::output::{clean, paint, when};
@@ -32,116 +30,12 @@ pub enum Until {
     Ended,
     /// The run has ended, or waits for a human.
     Settled,
+    /// Its program runs, or could not be started.
+    Begun,
 }
 
-/// The directory that a run is to begin in; `None` where nobody has said.
-fn workspace(
-    cx: &Context,
-    project: Option<&Path>,
-    cwd: Option<&Path>,
-) -> Result<Option<String>, Failure> {
-    // The server knows nothing of this shell's current directory.
-    let (option, path) = match (project, cwd) {
-        (None, None) => return Ok(None),
-        (Some(project), None) => ("--workspace", cx.cwd.join(project)),
-        (project, Some(cwd)) => ("--cwd", cx.cwd.join(project.unwrap_or(&cx.cwd)).join(cwd)),
-    };
-    let found = path
-        .canonicalize()
-        .map_err(|err| Failure::failed(format!("{option} {}: {err}", path.display())))?;
-    let text = found.to_str().map(str::to_owned);
-    text.map(Some)
-        .ok_or_else(|| Failure::usage(format!("{option} {} is not UTF-8", found.display())))
-}
-
-/// # Errors
-///
-/// What kept the run from being made or watched.
-pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
-    let remote = Remote::connect(cx)?;
-    let workspace = workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?;
-    let key = args.idempotency_key.as_deref();
-    let mut words = args.words;
-    let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
-    let named = args.command.agent.clone().or(own);
-    let may_be_built_in = named.is_some();
-    let first = match named {
-        Some(agent) => agent,
-        None if words.is_empty() => return Err(Failure::usage("say what to run")),
-        None => words.remove(0),
-    };
-    let no_task = words.is_empty();
-    let mut draft = RunCreate {
-        agent_id: first.clone(),
-        task: words.join(" "),
-        step_limit: args.step_limit,
-        workspace,
-        name: args.name,
-        parent: match &args.parent {
-            Some(parent) => Some(remote.find_run(parent).await?),
-            None => None,
-        },
-        command: None,
-        sandbox: args.command.sandbox.map(Into::into),
-        room: args.room.wish(),
-    };
-    // The server knows ids and exact names; parts of ids are looked up here. What names no agent
-    // is a command.
-    let agent = match remote.find_agent(&first).await {
-        Ok(agent) => agent,
-        Err(failure) if failure.exit == Exit::NotFound && !first.starts_with("agt_") => {
-            match if may_be_built_in { remote.built_in(&first).await? } else { None } {
-                Some(agent) => agent,
-                None => {
-                    let all = std::iter::once(first).chain(words);
-                    draft.task = all.collect::<Vec<_>>().join(" ");
-                    remote.agent_of_commands().await?
-                }
-            }
-        }
-        Err(failure) => return Err(failure),
-    };
-    let given_in_words = command::built_in(&agent.name).is_some() || agent.name == command::AGENT;
-    if given_in_words && draft.workspace.is_none() {
-        // Where the person stands, as a shell would.
-        let here = cx.cwd.to_str().map(str::to_owned);
-        let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
-        draft.workspace = Some(here.ok_or_else(odd)?);
-    }
-    if agent.command.is_none() && no_task {
-        let message = format!("say what `{}` is to do", agent.name);
-        return Err(Failure::usage(message));
-    }
-    draft.agent_id = agent.id.to_string();
-    let rooms = agent.command.is_some() && !args.room.here;
-    match agent.command {
-        Some(own) => draft.command = args.command.over(own),
-        None if args.command.over(overmind_api::Command::default()).is_some() => {
-            let message = format!("{} is no command: its options do not apply", agent.name);
-            return Err(Failure::usage(message));
-        }
-        None => {}
-    }
-    let made = remote.run_create(&draft, key).await?;
-    let id = made.id.to_string();
-    if args.wait || (args.follow && cx.out.format == Format::Name) {
-        let exit = settle(cx, &remote, &id).await?;
-        let run = remote.run(&id).await?;
-        show::one(&cx.out, &run, &id, || summary(&run))?;
-        return Ok(exit);
-    }
-    if args.follow {
-        return follow(cx, &remote, &id, Until::Settled).await;
-    }
-    show::one(&cx.out, &made, &id, || vec![("run", cell(&id))])?;
-    if cx.out.for_people() {
-        if rooms {
-            room::announce(cx, &remote, made).await?;
-        }
-        cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&id)));
-    }
-    Ok(Exit::Done)
-}
+/// Where a watch goes on: after the entry of this id.
+pub type Place = Option<String>;
 
 /// # Errors
 ///
@@ -192,8 +86,27 @@ pub async fn replay(cx: &Context, id: &str, follow_on: bool) -> Outcome {
 ///
 /// What kept it from being shown, a server that stayed away among it.
 pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Outcome {
+    let run = tell(cx, remote, id, until, &mut Place::None).await?;
+    if cx.out.for_people() {
+        epilogue(cx, &run);
+    }
+    Ok(exit_of(run.status))
+}
+
+/// Shows a run's timeline from `place` on, and answers the run as it stands then.
+///
+/// # Errors
+///
+/// As [`follow`].
+pub async fn tell(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    until: Until,
+    place: &mut Place,
+) -> Result<Run, Failure> {
     let mut story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide());
-    watch(cx, remote, id, until, &mut |entry| {
+    watch(cx, remote, id, until, place, &mut |entry| {
         if cx.out.for_people() {
             cx.out.text(&story.tell(entry))?;
         } else if cx.out.format != Format::Name {
@@ -202,17 +115,23 @@ pub async fn follow(cx: &Context, remote: &Remote, id: &str, until: Until) -> Ou
         Ok(())
     })
     .await?;
-    let run = remote.run(id).await?;
-    if cx.out.for_people() {
-        epilogue(cx, &run);
-    }
-    Ok(exit_of(run.status))
+    remote.run(id).await
 }
 
-/// Waits without showing anything.
-async fn settle(cx: &Context, remote: &Remote, id: &str) -> Outcome {
-    watch(cx, remote, id, Until::Settled, &mut |_| Ok(())).await?;
-    Ok(exit_of(remote.run(id).await?.status))
+/// Waits without showing anything, and answers the run as it stands then.
+///
+/// # Errors
+///
+/// When the server stays away.
+pub async fn until(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    until: Until,
+    place: &mut Place,
+) -> Result<Run, Failure> {
+    watch(cx, remote, id, until, place, &mut |_| Ok(())).await?;
+    remote.run(id).await
 }
 
 /// Reads a timeline to its end as `until` says, through restarts of the server.
@@ -221,9 +140,9 @@ async fn watch(
     remote: &Remote,
     id: &str,
     until: Until,
+    after: &mut Place,
     show: &mut dyn FnMut(&Timeline) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut after: Option<String> = None;
     let mut away = Away::default();
     loop {
         let opened = remote.replay(id, until != Until::Now, after.as_deref()).await;
@@ -233,9 +152,8 @@ async fn watch(
                     Ok(Some(Item::Entry { id: place, entry })) => {
                         away.is_back();
                         show(&entry)?;
-                        let may_wait = until == Until::Settled && speaks_of_waiting(&entry);
-                        after = place.or(after);
-                        if may_wait && waits(remote.run(id).await?.status) {
+                        *after = place.or(after.take());
+                        if is_reached(remote, id, until, &entry).await? {
                             return Ok(());
                         }
                     }
@@ -255,6 +173,25 @@ async fn watch(
             failure => away.wait(cx, failure).await?,
         }
     }
+}
+
+/// Whether an entry means that a watch is over.
+async fn is_reached(
+    remote: &Remote,
+    id: &str,
+    until: Until,
+    entry: &Timeline,
+) -> Result<bool, Failure> {
+    let TimelineData::Event(event) = &entry.data else { return Ok(false) };
+    Ok(match until {
+        Until::Now | Until::Ended => false,
+        Until::Settled => {
+            (event.kind.contains("await") || event.kind.starts_with("approval."))
+                && waits(remote.run(id).await?.status)
+        }
+        // One that could not be started ends the run.
+        Until::Begun => event.kind == "process.started",
+    })
 }
 
 /// Patience with a server that went away while something was watched.
@@ -302,21 +239,11 @@ pub async fn pause() {
 ///
 /// When the server stays away.
 pub async fn ended(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failure> {
-    watch(cx, remote, id, Until::Ended, &mut |_| Ok(())).await?;
-    remote.run(id).await
+    until(cx, remote, id, Until::Ended, &mut Place::None).await
 }
 
-/// Whether an entry is a reason to ask if the run waits for a human.
-fn speaks_of_waiting(entry: &Timeline) -> bool {
-    match &entry.data {
-        TimelineData::Event(event) => {
-            event.kind.contains("await") || event.kind.starts_with("approval.")
-        }
-        TimelineData::Step(_) | TimelineData::ToolCall(_) | TimelineData::ModelCall(_) => false,
-    }
-}
-
-fn waits(status: RunStatus) -> bool {
+/// Whether a run in this state waits for a person.
+pub fn waits(status: RunStatus) -> bool {
     match status {
         RunStatus::AwaitingInput | RunStatus::AwaitingApproval => true,
         RunStatus::Queued
@@ -373,7 +300,7 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
 }
 
 /// One line at the end of a story, for the person at the terminal.
-fn epilogue(cx: &Context, run: &Run) {
+pub fn epilogue(cx: &Context, run: &Run) {
     let id = run.id.to_string();
     let short = ids::short(&id);
     let status = paint(run.status.as_str(), story::tone(run.status), cx.out.err_colour);
@@ -413,7 +340,9 @@ pub async fn events(cx: &Context, args: &EventsArgs) -> Outcome {
     if args.follow {
         match run {
             Some(id) => {
-                watch(cx, &remote, &id, Until::Ended, &mut |entry| match &entry.data {
+                watch(cx, &remote, &id, Until::Ended, &mut Place::None, &mut |entry| match &entry
+                    .data
+                {
                     TimelineData::Event(event) => show_event(cx, event),
                     TimelineData::Step(_)
                     | TimelineData::ToolCall(_)

@@ -10,7 +10,7 @@ pub mod data;
 pub mod env;
 pub mod error;
 pub mod layers;
-mod nearest;
+pub(crate) mod nearest;
 pub mod secret;
 mod services;
 pub mod settings;

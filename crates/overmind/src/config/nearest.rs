@@ -1,7 +1,7 @@
 //! What somebody may have meant who wrote a key that there is not.
 
 /// The known key most like `given`, if any is like it at all.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     given: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

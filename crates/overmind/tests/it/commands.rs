@@ -98,7 +98,7 @@ fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
     home.run(&["run", "--name", "fine", "true", "and", "true"]).ok();
     assert_eq!(home.run(&["wait", "fine"]).code, 0);
     assert_eq!(home.named("fine")["status"], "succeeded");
-    home.run(&["run", "--name", "nowhere", "no-such-program-here"]).ok();
+    home.run(&["run", "--name", "nowhere", "no-such-program-here; exit 127"]).ok();
     assert_eq!(home.run(&["wait", "nowhere"]).code, 127);
     home.run(&["run", "--name", "shot", "kill -9 $$"]).ok();
     assert_eq!(home.run(&["wait", "shot"]).code, 137);
@@ -110,6 +110,72 @@ fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
     let work = home.0.work().canonicalize().unwrap();
     assert!(log.starts_with(&format!("{}\nterminal\n0\n", work.display())), "{log}");
     home.run(&["wait", "nobody"]).fails(3);
+    home.check();
+}
+
+#[test]
+fn words_reach_the_program_as_they_were_typed() {
+    let home = Commands::up();
+    let work = home.0.work();
+    for dir in ["my dir", "my", "dir"] {
+        std::fs::create_dir(work.join(dir)).unwrap();
+    }
+    // Nothing joins the words and takes them apart again.
+    home.run(&["run", "--follow", "rmdir", "my dir"]).ok();
+    assert!(!work.join("my dir").exists() && work.join("my").exists() && work.join("dir").exists());
+    let said =
+        home.run(&["run", "--follow", "--", "sh", "-c", "echo one two; echo {task}; exit 3"]);
+    assert_eq!(said.fails(3).out, "one two\n{task}\n");
+    // Options after the first word are the program's, known to us or not.
+    let args = [
+        "run", "--name", "dashed", "--follow", "printf", "%s|", "-j4", "-p", "--follow", "--", "-x",
+    ];
+    assert_eq!(home.run(&args).ok().out, "-j4|-p|--follow|--|-x|\n");
+    assert_eq!(home.named("dashed")["task"], "printf '%s|' -j4 -p --follow -- -x");
+    let line = home.run(&["run", "--follow", "echo a; echo b"]).ok();
+    assert_eq!(line.says("runs the shell line: sh -c 'echo a; echo b'").out, "a\nb\n");
+    home.check();
+}
+
+#[test]
+fn a_word_that_names_neither_an_agent_nor_a_program_starts_nothing() {
+    let home = Commands::up();
+    let make = ["agent", "create", "--name", "coder", "--model", "deterministic"];
+    home.run(&[&make[..], &["--tools", "run_shell"]].concat()).ok();
+    home.run(&["run", "codre", "mend it"]).fails(3).says("did you mean the agent `coder`?");
+    home.run(&["run", "--agent", "codre", "mend it"]).fails(3).says("the agent `coder`?");
+    home.run(&["run", "./gone.sh"]).fails(3).says("no program is called `./gone.sh`");
+    home.run(&["run", "coder", "mend", "it", "--folow"]).fails(2).says("--folow").says("quotes");
+    assert_eq!(home.run(&["ps", "--all", "-o", "json"]).ok().out.trim(), "[]");
+    // The task of an agent is text, so options of ours are taken after it as well.
+    home.run(&["run", "coder", "shell: echo hi", "--wait", "-o", "json"]).ok();
+    home.check();
+}
+
+#[test]
+fn a_start_that_failed_is_an_error_with_its_reason() {
+    let home = Commands::up();
+    let work = home.0.work();
+    let git = |args: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        git.current_dir(&work).args(["-c", "user.name=a", "-c", "user.email=a@example.com"]);
+        assert!(git.args(args).output().unwrap().status.success(), "{args:?}");
+    };
+    git(&["init", "-q"]);
+    git(&["commit", "-q", "--allow-empty", "-m", "first"]);
+    for follow in [&[][..], &["--follow"]] {
+        let base = [&["run"], follow, &["--base", "nowhere", "true"]].concat();
+        home.run(&base).fails(10).says("was not started").says("names no commit");
+    }
+    std::fs::write(work.join("data.txt"), "no program").unwrap();
+    let plain = work.join("data.txt");
+    home.run(&["run", plain.to_str().unwrap()]).fails(10).says("was not started");
+    std::fs::write(work.join(".overmind.yml"), "version: 1\nservises: {}\n").unwrap();
+    home.run(&["run", "true"]).fails(10).says("servises").says("services");
+    // Who detaches does not wait for any of it.
+    let id = home.run(&["-q", "run", "--detach", "true"]).ok();
+    assert!(id.line().starts_with("ses_"), "{id:?}");
+    home.run(&["wait", id.line()]);
     home.check();
 }
 

@@ -247,7 +247,7 @@ fn a_command_is_granted_what_its_agent_says_and_only_by_an_admin() {
         json!({"name": name, "role": "r", "model": "m", "sandbox": "namespace", "command": command})
     };
     home.agent(&agent("without", json!({}))).ok();
-    home.run(&["run", "--name", "hidden", "without", "x"]).ok();
+    home.run(&["run", "--name", "hidden", "without", "x"]).fails(10).says("grant the directory");
     let run = home.until("hidden", "it is refused", |run| run["status"] == "failed");
     let why = run["error"]["message"].as_str().unwrap();
     assert!(why.contains("grant the directory") && why.contains(&tools), "{why}");
@@ -300,7 +300,8 @@ fn a_level_that_cannot_be_given_is_refused_and_nothing_weaker_runs() {
     command.envs(up.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.current_dir(home.0.work());
     home.0.start_by(command, &["--listen", "none"], &[]);
-    home.begin("bare", "touch ran");
+    let args = ["run", "--name", "bare", "--sandbox", "namespace", "touch", "ran"];
+    home.run(&args).fails(10);
     let run = home.until("bare", "it is refused", |run| run["status"] == "failed");
     let why = run["error"]["message"].as_str().unwrap();
     assert!(why.contains("cannot be set up here") && why.contains("max_user_namespaces"), "{why}");

@@ -73,21 +73,21 @@ fn an_agents_bounds_hold_for_its_runs_which_only_an_admin_may_widen() {
         home.run(&["wait", name]);
         home.run(&["logs", name]).out
     };
-    home.run(&["run", "small", "--name", "as-it-is", "400"]);
+    home.run(&["run", "--name", "as-it-is", "small", "400"]);
     assert!(wait("as-it-is").contains("the bound is 64 MiB"));
     // Something else is asked for: its bounds go on to hold. One that is named counts.
-    home.run(&["run", "small", "--name", "other", "--activity-timeout", "60", "400"]);
+    home.run(&["run", "--name", "other", "--activity-timeout", "60", "small", "400"]);
     assert!(wait("other").contains("the bound is 64 MiB"));
-    home.run(&["run", "small", "--name", "tighter", "--memory", "32M", "50"]);
+    home.run(&["run", "--name", "tighter", "--memory", "32M", "small", "50"]);
     assert!(wait("tighter").contains("the bound is 32 MiB"));
-    home.run(&["run", "small", "--name", "wider", "--memory", "1G", "400"]).ok();
+    home.run(&["run", "--name", "wider", "--memory", "1G", "small", "400"]).ok();
     assert!(wait("wider").contains("took 400"));
     let key = home.run(&["key", "create", "op", "--role", "operator", "-o", "name"]).ok();
     let token = [("OVERMIND_TOKEN", key.line())];
     let asks = |memory: &str| {
         home.run_env(
             &token,
-            &["--server", url, "run", "small", "--memory", memory, "--detach", "1"],
+            &["--server", url, "run", "--memory", memory, "--detach", "small", "1"],
         )
     };
     asks("1G").fails(6).says("admin");

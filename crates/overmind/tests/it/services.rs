@@ -389,7 +389,7 @@ fn a_room_whose_services_cannot_be_enclosed_is_refused_and_nothing_of_it_runs() 
     let house = House::new(Some(&config("docker")));
     for level in ["docker", "microvm"] {
         std::fs::write(house.project.join(".overmind.yml"), config(level)).unwrap();
-        house.run(&["run", "--name", level, "true"]).ok();
+        house.run(&["run", "--name", level, "true"]).fails(10);
         let run = house.ended(level);
         assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("room")));
         let why = run["error"]["message"].as_str().unwrap();
@@ -414,7 +414,7 @@ fn a_room_is_refused_where_no_sandbox_can_be_made() {
     command.envs(up.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.current_dir(house.home.0.work());
     house.home.0.start_by(command, &["--listen", "none"], &[]);
-    house.run(&["run", "--name", "bare", "--sandbox", "namespace", "true"]).ok();
+    house.run(&["run", "--name", "bare", "--sandbox", "namespace", "true"]).fails(10);
     let run = house.ended("bare");
     let why = run["error"]["message"].as_str().unwrap();
     assert!(why.contains("cannot be set up here") && why.contains("max_user_namespaces"), "{why}");

@@ -203,7 +203,7 @@ fn a_user_who_cannot_come_to_the_worktree_is_told_of_before_anything_runs() {
         std::fs::set_permissions(house.home.0.path(), mode).unwrap();
     };
     close(0o700);
-    house.run(&["run", "--name", "shut", "--sandbox", "namespace", "true"]).ok();
+    house.run(&["run", "--name", "shut", "--sandbox", "namespace", "true"]).fails(10);
     let run = house.ended("shut");
     assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("room")));
     let why = run["error"]["message"].as_str().unwrap();

@@ -196,7 +196,7 @@ impl Storm {
         let kind = *self.rng.pick(&KINDS);
         self.next += 1;
         let name = format!("storm-{}", self.next);
-        let mut args = vec!["run", "--name", &name];
+        let mut args = vec!["run", "--detach", "--name", &name];
         args.extend(kind.flags());
         // Half of them in worktrees of their own.
         if self.rng.one_in(2) {
@@ -273,7 +273,13 @@ impl Storm {
         let mut refused = 0;
         for n in 0..4 {
             let name = format!("squeezed-{}-{n}", self.cycle);
-            let started = self.home.run(&["run", "--name", &name, "echo in; sleep 0.1; echo out"]);
+            let started = self.home.run(&[
+                "run",
+                "--detach",
+                "--name",
+                &name,
+                "echo in; sleep 0.1; echo out",
+            ]);
             match started.code {
                 0 => self.open.push((name, Kind::Short)),
                 _ => {

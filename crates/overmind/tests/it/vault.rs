@@ -239,7 +239,7 @@ fn commands_get_a_secret_by_a_grant_alone() {
     let file = home.0.path().join("agent.json");
     std::fs::write(&file, agent.to_string()).unwrap();
     home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
-    home.run(&["run", "--agent", "builder", "--name", "without", ""]).ok();
+    home.run(&["run", "--agent", "builder", "--name", "without", ""]).fails(10);
     let refused = home.status("without", "failed");
     let message = refused["error"]["message"].as_str().unwrap();
     let remedy = "overmind vault grant 'builder' --secret npm_token";
@@ -255,7 +255,7 @@ fn commands_get_a_secret_by_a_grant_alone() {
     home.status("later", "succeeded");
     home.says("later", &digest(SECOND));
     home.run(&["vault", "revoke", "builder", "--secret", "npm_token"]).ok();
-    home.run(&["run", "--agent", "builder", "--name", "after", ""]).ok();
+    home.run(&["run", "--agent", "builder", "--name", "after", ""]).fails(10);
     home.status("after", "failed");
     let used = until("uses are told", || {
         let told = home.0.told("vault.used");

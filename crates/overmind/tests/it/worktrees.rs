@@ -197,17 +197,17 @@ fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
 #[test]
 fn a_room_that_cannot_be_made_fails_its_run_and_says_why() {
     let house = House::new(Some("version: 1\nsetup: echo no luck; exit 3\n"));
-    house.run(&["run", "--name", "bad", "true"]).ok();
+    house.run(&["run", "--name", "bad", "true"]).fails(10).says("was not started");
     let bad = house.ended("bad");
     assert_eq!((&bad["status"], &bad["error"]["code"]), (&json!("failed"), &json!("room")));
     house.run(&["logs", "bad"]).ok().shows("no luck");
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nprots: [A]\n").unwrap();
-    house.run(&["run", "--name", "typo", "true"]).ok();
+    house.run(&["run", "--name", "typo", "true"]).fails(10).says("prots");
     let typo = house.ended("typo");
     assert!(typo["error"]["message"].as_str().unwrap().contains("prots"), "{typo}");
     // Stopped while its setup goes on.
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nsetup: sleep 600\n").unwrap();
-    house.run(&["run", "--name", "slow", "true"]).ok();
+    house.run(&["run", "--detach", "--name", "slow", "true"]).ok();
     house.home.until("slow", "its room is made", |run| run["room"]["phase"] == "preparing");
     house.run(&["kill", "slow"]).ok();
     assert_eq!(house.ended("slow")["status"], "canceled");
