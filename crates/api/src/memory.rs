@@ -10,6 +10,9 @@ use utoipa::ToSchema;
 use crate::problem::{FieldError, refuse_non_object};
 use crate::run::empty_object;
 
+/// Longest life of an item that is to be forgotten: 100 years.
+const MAX_TTL_SECONDS: u64 = 3_155_760_000;
+
 /// One remembered text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryItem {
@@ -110,7 +113,7 @@ pub struct MemoryStore {
     pub key: Option<String>,
     /// Seconds until it is forgotten; at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 3_155_760_000_u64)]
     pub ttl_seconds: Option<u64>,
     /// The item of the same collection whose place this one takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,8 +145,9 @@ impl MemoryStore {
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         refuse_non_object(&mut errors, "metadata", &self.metadata);
-        if self.ttl_seconds == Some(0) {
-            errors.push(FieldError::new("ttl_seconds", "must be at least 1"));
+        if self.ttl_seconds.is_some_and(|ttl| !(1..=MAX_TTL_SECONDS).contains(&ttl)) {
+            let message = format!("must be at least 1 and at most {MAX_TTL_SECONDS}, 100 years");
+            errors.push(FieldError::new("ttl_seconds", message));
         }
         if self.supersedes.as_ref().is_some_and(|id| id.parse::<MemoryId>().is_err()) {
             errors.push(FieldError::new("supersedes", "must be the id of a memory item"));

@@ -12,7 +12,8 @@ macro_rules! words {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
         pub enum $name {
-            $($(#[$vdoc])* #[serde(rename = $word)] $variant,)+
+            // utoipa reads no serde attribute whose literal came through a macro: it says its own.
+            $($(#[$vdoc])* #[serde(rename = $word)] #[schema(rename = $word)] $variant,)+
         }
 
         impl $name {

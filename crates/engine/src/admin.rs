@@ -12,7 +12,7 @@ use overmind_core::memory::{
 use overmind_core::row::Role;
 use overmind_core::store::{
     AuditReport, Change, Commit, EventQuery, LogEvent, MemoryScope, NewEvent, Page, Pruned,
-    StreamId, backup_target,
+    StoreError, StreamId, backup_target,
 };
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -273,7 +273,14 @@ impl Engine {
             let message = format!("{} is not an absolute path", path.display());
             return Err(EngineError::invalid("path", message));
         }
-        let bytes = self.cortex.store.backup(path.clone()).await?;
+        let directory = path.parent().unwrap_or(&path).display();
+        let bytes = self.cortex.store.backup(path.clone()).await.map_err(|err| match err {
+            StoreError::NotFound { .. } => EngineError::invalid(
+                "path",
+                format!("there is no directory {directory} on the server: make it first"),
+            ),
+            other => other.into(),
+        })?;
         let payload = json!({"by": by.name, "path": path.to_string_lossy(), "bytes": bytes});
         self.system_commit("backup.made", payload, Vec::new()).await?;
         Ok(bytes)

@@ -45,8 +45,8 @@ pub struct VaultParts {
     /// Services that the operator's file declares. They go before those of the API, and both before
     /// the built-in ones of the same name.
     pub services: Vec<Service>,
-    /// Names of credentials that the server's environment has, too.
-    pub environment: BTreeSet<String>,
+    /// Credentials of the server's environment (`OVERMIND_CRED_…`). Secrets of the vault go before them.
+    pub environment: BTreeMap<SecretName, Secret>,
     /// Through which calls of services leave; without it there are none.
     pub outbound: Option<Arc<dyn Outbound>>,
     /// Where commands reach this server by HTTP, if anywhere: `http://127.0.0.1:8420`.
@@ -303,6 +303,15 @@ impl Vault {
         Some(found.map_err(|err| err.to_string()))
     }
 
+    /// A secret of the vault, or without one there that of the server's environment. Nothing is
+    /// written down of it.
+    fn peek(&self, name: &SecretName) -> Option<Secret> {
+        match self.state().secrets.get(name) {
+            Some(held) => held.current.clone().ok(),
+            None => self.parts.environment.get(name).cloned(),
+        }
+    }
+
     /// Whether the agent may call the service.
     pub fn may_call(&self, agent: &str, service: &str) -> bool {
         let state = self.state();
@@ -375,10 +384,13 @@ impl Secrets for Vault {
         let sound = |held: &Held| held.current.is_ok();
         // Asked for each provider at each model call: nearly all names are written as they are kept.
         if !name.bytes().any(|b| b.is_ascii_uppercase()) {
-            return self.state().secrets.get(name).is_some_and(sound);
+            return match self.state().secrets.get(name) {
+                Some(held) => sound(held),
+                None => self.parts.environment.contains_key(name),
+            };
         }
         let Ok(name) = name.parse::<SecretName>() else { return false };
-        self.state().secrets.get(&name).is_some_and(sound)
+        self.has(name.as_str())
     }
 
     fn get_for(&self, name: &str, for_what: Use) -> Option<Secret> {
@@ -386,8 +398,10 @@ impl Secrets for Vault {
             return None;
         }
         let name: SecretName = name.parse().ok()?;
-        let secret = self.state().secrets.get(&name)?.current.clone().ok()?;
-        self.pending.note(name, for_what, self.parts.clock.now());
+        let secret = self.peek(&name)?;
+        if self.state().secrets.contains_key(&name) {
+            self.pending.note(name, for_what, self.parts.clock.now());
+        }
         Some(secret)
     }
 }
@@ -408,6 +422,24 @@ impl Engine {
             secrets: state.secrets.len(),
             damaged: state.secrets.values().filter(damaged).count(),
         })
+    }
+
+    /// The key of a model provider that is looked up, and where it is: in the vault, or in the
+    /// server's environment.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub fn provider_key(
+        &self,
+        by: &Caller,
+        name: &str,
+    ) -> Result<Option<(Secret, &'static str)>, EngineError> {
+        by.require(Role::Admin)?;
+        let Ok(name) = name.parse::<SecretName>() else { return Ok(None) };
+        let kept = self.vault.state().secrets.contains_key(&name);
+        let place = if kept { "vault" } else { "environment" };
+        Ok(self.vault.peek(&name).map(|secret| (secret, place)))
     }
 
     /// Secrets by name, those after `after` only, at most `limit`. Never their values.
@@ -466,7 +498,10 @@ impl Engine {
             ServiceView {
                 service: Arc::clone(service),
                 origin: *origin,
-                ready: service.key_optional || held.is_some_and(|held| held.current.is_ok()),
+                ready: service.key_optional
+                    || held.is_some_and(|held| held.current.is_ok())
+                    || (held.is_none()
+                        && self.vault.parts.environment.contains_key(&service.secret)),
             }
         };
         Ok(all.take(limit as usize).map(view).collect())
@@ -487,11 +522,7 @@ impl Vault {
             uses: uses.map_or(0, |uses| uses.uses) + pending.map_or(0, |(uses, _)| uses),
             last_used_at: pending.map(|(_, at)| at).or(uses.map(|uses| uses.last_used_at)),
             problem: held.current.as_ref().err().map(ToString::to_string),
-            shadows_environment: self
-                .parts
-                .environment
-                .iter()
-                .any(|other| other.parse::<SecretName>().is_ok_and(|other| other == *name)),
+            shadows_environment: self.parts.environment.contains_key(name),
         }
     }
 }

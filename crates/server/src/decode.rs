@@ -27,9 +27,42 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
         return Err(Fault::new(ProblemKind::Invalid, "the body is empty; send a JSON object"));
     }
     let key = RefCell::new(None);
+    read(body, &key).or_else(|err| {
+        // `28.0` is a whole number in JSON Schema, and what some clients write for one.
+        let whole = err.to_string().starts_with("invalid type: floating point");
+        let again = whole.then(|| read(&without_zeros(body), &RefCell::new(None)));
+        again.and_then(Result::ok).ok_or_else(|| explain(&err, key.take()))
+    })
+}
+
+fn read<T: DeserializeOwned>(body: &[u8], key: &Key) -> Result<T, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = T::deserialize(Tracked { inner: &mut json, key: &key });
-    read.and_then(|value| json.end().map(|()| value)).map_err(|err| explain(&err, key.take()))
+    let value = T::deserialize(Tracked { inner: &mut json, key })?;
+    json.end().map(|()| value)
+}
+
+/// The body with its numbers that end in `.0` written without that.
+fn without_zeros(body: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest, mut quoted) = (Vec::with_capacity(body.len()), body, false);
+    while let [first, tail @ ..] = rest {
+        let zeros = tail.iter().take_while(|byte| **byte == b'0').count();
+        let ends = tail.get(zeros).is_none_or(|b| !matches!(b, b'0'..=b'9' | b'e' | b'E'));
+        if !quoted && *first == b'.' && zeros > 0 && ends {
+            rest = &tail[zeros..];
+            continue;
+        }
+        out.push(*first);
+        rest = tail;
+        match (first, tail) {
+            (b'"', _) => quoted = !quoted,
+            (b'\\', [escaped, after @ ..]) if quoted => {
+                out.push(*escaped);
+                rest = after;
+            }
+            _ => {}
+        }
+    }
+    out
 }
 
 fn explain(err: &serde_json::Error, key: Option<String>) -> Fault {
@@ -211,6 +244,18 @@ mod tests {
              parent, command, sandbox, room",
         );
         refused(r#"{"agent_id":"a","agent_id":"b"}"#, "agent_id: is given twice");
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_zero_behind_its_point() {
+        let read = |body: &str| decode::<RunCreate>(body.as_bytes());
+        let run = read(r#"{"agent_id":"a\"7.0","task":"x 1.0","step_limit":28.00}"#).unwrap();
+        assert_eq!((run.agent_id.as_str(), run.task.as_str()), ("a\"7.0", "x 1.0"));
+        assert_eq!(run.step_limit, Some(28));
+        refused(
+            r#"{"agent_id":"a","task":"x","step_limit":28.5}"#,
+            "step_limit: must be a whole number from 0 to 4294967295, not floating point `28.5`",
+        );
     }
 
     #[test]

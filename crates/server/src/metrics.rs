@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 /// Labels have few values: methods are a closed set and routes are templates, so that no client
 /// can make the process remember what it sent.
@@ -81,7 +81,7 @@ impl Metrics {
         let all = &mut self.registry;
         all.register("http_requests", "Requests answered", self.requests.clone());
         let help = "Seconds until a response began, by route";
-        all.register("http_request_seconds", help, self.seconds.clone());
+        all.register_with_unit("http_request", help, Unit::Seconds, self.seconds.clone());
         all.register("http_connections", "Connections open now", self.connections.clone());
         let help = "Connections refused because too many were open";
         all.register("http_connections_refused", help, self.refused.clone());

@@ -2,7 +2,9 @@
 
 use std::io::Read;
 
-use overmind_api::{AttachSaid, AttachWord, BlackboardChange, InboxSnapshot, MeshAgent, Problem};
+use overmind_api::{
+    AttachSaid, AttachWord, BlackboardChange, InboxSnapshot, MeshAgent, Problem, Timeline,
+};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
 use utoipa::{Modify, OpenApi};
@@ -11,6 +13,8 @@ use crate::routes::{
     acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, mcp,
     memory, mesh, rooms, runs, services, vault,
 };
+
+mod bounds;
 
 /// Paths that need no token.
 const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
@@ -62,7 +66,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mesh::agent_history, mesh::spawn, acl::acl_list, acl::acl_effective, acl::acl_put,
         acl::acl_delete, acl::can, door::door,
     ),
-    components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent)),
+    components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent, Timeline)),
     modifiers(&Common),
 )]
 struct Document;
@@ -93,10 +97,12 @@ impl Modify for Common {
                 });
                 let responses = &mut operation.responses.responses;
                 for (status, response) in responses.iter_mut() {
-                    if let RefOr::T(response) = response
-                        && status.as_str() >= "400"
-                        && response.content.is_empty()
-                    {
+                    let RefOr::T(response) = response else { continue };
+                    if response.description.is_empty() {
+                        // Each response must have one, and "what was asked for" is all there is to say.
+                        response.description = "OK".to_owned();
+                    }
+                    if status.as_str() >= "400" && response.content.is_empty() {
                         response
                             .content
                             .insert("application/problem+json".into(), RefOr::T(problem()));
@@ -127,8 +133,11 @@ pub fn openapi() -> String {
 /// The same made from the code now. Nothing that runs calls this, so that the program does not
 /// carry it: `docs/openapi.json` is written with it, and compared.
 pub fn openapi_from_code() -> String {
-    let mut text = serde_json::to_string_pretty(&Document::openapi())
-        .expect("an OpenAPI document is a tree of texts");
+    let mut document =
+        serde_json::to_value(Document::openapi()).expect("an OpenAPI document is a tree of texts");
+    bounds::state(&mut document);
+    let mut text =
+        serde_json::to_string_pretty(&document).expect("a tree of texts is written as JSON");
     text.push('\n');
     text
 }
@@ -168,6 +177,27 @@ mod tests {
             .map(|route| (route.path.replace("{*", "{"), route.method.into()))
             .collect();
         assert_eq!(described, served);
+    }
+
+    #[test]
+    fn every_response_is_described_and_every_word_is_as_on_the_wire() {
+        let document = document();
+        for item in document["paths"].as_object().unwrap().values() {
+            for operation in item.as_object().unwrap().values() {
+                for (status, response) in operation["responses"].as_object().unwrap() {
+                    let said = response["description"].as_str().unwrap_or_default();
+                    assert!(!said.is_empty(), "{} {status}", operation["operationId"]);
+                }
+            }
+        }
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for (name, schema) in schemas.iter().filter(|(_, schema)| schema["enum"].is_array()) {
+            let words = schema["enum"].as_array().unwrap();
+            let plain = |word: &Value| word.as_str().is_some_and(|w| w == w.to_lowercase());
+            assert!(words.iter().all(plain), "{name}: {words:?}");
+        }
+        let of_wire = overmind_api::RunStatus::ALL.iter().map(|word| word.as_str());
+        assert_eq!(schemas["RunStatus"]["enum"], of_wire.collect::<Value>());
     }
 
     #[test]

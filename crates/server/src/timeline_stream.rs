@@ -17,6 +17,14 @@ const PAGE: u32 = 128;
 /// `(seq, part)` of a timeline item; the SSE id is `seq.part`.
 pub(crate) type Place = (u64, u8);
 
+/// The part of `event: done`, after every item: who resumes after it has everything.
+const DONE: u8 = u8::MAX;
+
+/// Whether a client that resumes here was told `done`, if the run has ended.
+pub(crate) fn is_done(place: Place) -> bool {
+    place.1 == DONE
+}
+
 pub(crate) fn parse_place(text: &str) -> Option<Place> {
     let (seq, part) = text.split_once('.')?;
     Some((number(seq)?, number(part)?))
@@ -59,7 +67,8 @@ impl Source for TimelineSource {
         if over {
             let done = Done { run_id: self.run, status: RunStatus::from(page.status) };
             let done = serde_json::to_string(&done).unwrap_or_default();
-            message(&mut text, None::<u64>, Some("done"), &done);
+            let (seq, _) = self.after;
+            message(&mut text, Some(format_args!("{seq}.{DONE}")), Some("done"), &done);
             return Ok(Look::Last(text));
         }
         if !self.follow && (nothing_new || !page.more) {

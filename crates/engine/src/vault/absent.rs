@@ -1,6 +1,6 @@
 //! A server without a vault.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
 use overmind_core::Fut;
@@ -92,7 +92,7 @@ impl Vault {
                 sealer: Arc::new(Absent),
                 clock,
                 services: Vec::new(),
-                environment: BTreeSet::new(),
+                environment: BTreeMap::new(),
                 outbound: None,
                 door: None,
                 token_key,

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use super::{Bound, Vault};
 use crate::Engine;
-use crate::caller::Rights;
+use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::passes::{Holder, LAPSED, Pass};
 
@@ -229,6 +229,23 @@ impl Engine {
         self.cortex.passes.regranted(|agent, service| {
             self.vault.service(service).is_some() && self.vault.may_call(agent, service)
         });
+    }
+
+    /// Proves a token that services may be called with, before it is read which. `given` is what
+    /// the request says beside it about who calls.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Unauthenticated`]; [`EngineError::Forbidden`] when `given` is somebody else.
+    pub async fn service_token(&self, token: &str, given: Option<&str>) -> Result<(), EngineError> {
+        let caller = match self.placeholder(token).await? {
+            Some((bound, _)) => {
+                let rights = Rights::Session { session: bound.session, epoch: bound.start };
+                Caller::new(bound.session.to_string(), rights)
+            }
+            None => self.admit(token, None).await?.0,
+        };
+        self.who(&caller, given).await.map(drop)
     }
 
     /// Who calls a service, if they may. `token`: a placeholder for this very service, a session's

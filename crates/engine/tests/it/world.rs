@@ -1,6 +1,6 @@
 //! One engine for one test.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ impl World {
             sealer: Arc::new(overmind_vault::Vault::new(key_file)),
             clock: Arc::new(WallClock),
             services: Vec::new(),
-            environment: BTreeSet::new(),
+            environment: BTreeMap::new(),
             outbound: None,
             door: None,
             token_key: [7; 32],

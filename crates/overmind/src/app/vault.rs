@@ -49,7 +49,13 @@ pub(super) async fn open(
         sealer: Arc::new(overmind_vault::Vault::new(options)),
         clock: Arc::clone(clock),
         services: config.services.clone(),
-        environment: config.credentials.keys().cloned().collect(),
+        environment: config
+            .credentials
+            .iter()
+            .filter_map(|(name, secret)| {
+                Some((name.parse().ok()?, Secret::new(secret.expose()).ok()?))
+            })
+            .collect(),
         outbound: Some(Arc::new(Services::new(Arc::new(SystemResolver)))),
         door: listeners
             .iter()

@@ -15,6 +15,7 @@ use overmind_core::ids::ApiKeyId;
 use overmind_core::row::Role;
 use overmind_core::store::Page;
 
+use crate::config::ProviderKey;
 use crate::convert;
 use crate::cx::Cx;
 use crate::extract::{Body, KeyPath, Query, SettingPath, Who};
@@ -62,7 +63,7 @@ pub(crate) async fn event_list(
         ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
     ),
     responses(
-        (status = 200, description = "Each `data:` is an `Event`", body = Event, content_type = "text/event-stream"),
+        (status = 200, description = "Each `data:` is an `Event`", body = String, content_type = "text/event-stream"),
         (status = 422, description = "The Last-Event-ID is wrong"),
     ))]
 pub(crate) async fn event_stream(
@@ -80,8 +81,8 @@ pub(crate) async fn event_stream(
 
 /// Says whether a model provider's key is set, without showing it.
 ///
-/// `name` is `openai-key`, `deepseek-key` or `anthropic-key`. Keys come from the server's
-/// environment or its configuration and cannot be set here.
+/// `name` is `openai-key`, `deepseek-key` or `anthropic-key`. Keys come from the vault (the secret
+/// `openai_api_key`), the server's environment or its configuration, and cannot be set here.
 #[utoipa::path(get, path = "/api/settings/{name}", tag = "server",
     params(("name" = String, Path, example = "openai-key")),
     responses((status = 200, body = ProviderKeyView), (status = 404, description = "`Setting not found`")))]
@@ -93,7 +94,13 @@ pub(crate) async fn setting_fetch(
     caller.require(Role::Admin)?;
     let provider = name.strip_suffix("-key").unwrap_or_default();
     let key = cx.config.provider_keys.iter().find(|key| key.provider == provider);
-    key.map(|key| json(&key.view())).ok_or_else(|| Fault::not_found("Setting"))
+    let key = key.ok_or_else(|| Fault::not_found("Setting"))?;
+    let secret = format!("{}_api_key", key.provider);
+    // As at a model call: the vault goes before the configuration.
+    let looked_up = cx.engine.provider_key(&caller, &secret)?.map(|(found, place)| {
+        ProviderKey::new(key.provider, Some(found.expose()), &format!("{place}: {secret}"))
+    });
+    Ok(json(&looked_up.as_ref().unwrap_or(key).view()))
 }
 
 /// Makes an API key. Its secret is in this answer and nowhere else.

@@ -57,7 +57,10 @@ fn wants_openmetrics(accepted: &HeaderValue) -> bool {
 
 /// Figures for Prometheus, as OpenMetrics for who accepts that.
 #[utoipa::path(get, path = "/metrics", tag = "health", responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text"),
+    (status = 200, content(
+        (String = "application/openmetrics-text"),
+        (String = "text/plain"),
+    )),
 ))]
 pub(crate) async fn metrics(
     State(cx): State<Arc<Cx>>,

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
 use overmind_api::{
     ApprovalAnswer, AttestationQuery, AttestationRecord, CancelQuery, Diff, DiffQuery, Event,
     ForkRequest, ListQuery, ModelCall, ReplayQuery, Run, RunBasic, RunCreate, RunInput,
-    RunListQuery, RunStatus, RunView, Step, Timeline, ToolCall, ToolCallRequest, VerifyReport,
+    RunListQuery, RunStatus, RunView, Step, ToolCall, ToolCallRequest, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
@@ -23,7 +23,7 @@ use crate::fault::Fault;
 use crate::page::{Window, json, list};
 use crate::proof::Proof;
 use crate::sse::{self, Stream};
-use crate::timeline_stream::{TimelineSource, parse_place};
+use crate::timeline_stream::{TimelineSource, is_done, parse_place};
 
 /// Starts a run: queued at once, under way as soon as there is room.
 #[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = RunCreate,
@@ -290,7 +290,8 @@ pub(crate) async fn run_events(
 ///
 /// Each item has an `id:` to resume after (`Last-Event-ID`) and `data:` with
 /// `{"kind","ts","data"}`; a step comes again each time it changes. When the run has ended,
-/// `event: done` with `{"run_id","status"}` closes the stream. It ends before, with
+/// `event: done` with `{"run_id","status"}` closes the stream; resuming after its `id:` is answered
+/// 204, by which an `EventSource` knows that nothing follows. It ends before, with
 /// `event: error` and the problem, when its token is worth nothing any more.
 #[utoipa::path(get, path = "/api/runs/{id}/replay", tag = "runs",
     params(
@@ -299,7 +300,8 @@ pub(crate) async fn run_events(
         ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
     ),
     responses(
-        (status = 200, description = "Each `data:` is a `Timeline`", body = Timeline, content_type = "text/event-stream"),
+        (status = 200, description = "Each `data:` is a `Timeline`", body = String, content_type = "text/event-stream"),
+        (status = 204, description = "The run has ended, and `Last-Event-ID` is that of its `done`"),
         (status = 404, description = "`Run not found`"),
         (status = 422, description = "A query parameter or the Last-Event-ID is wrong"),
     ))]
@@ -318,6 +320,13 @@ pub(crate) async fn run_replay(
     let after = sse::resume_after(&headers, resume.as_deref(), parse_place)?.unwrap_or((0, 0));
     // Asked before the stream begins, so that 403 and 404 are still a status.
     let run = cx.engine.session_fetch(&caller, id).await?;
+    if is_done(after) && run.status.is_terminal() {
+        // An EventSource connects again whenever a stream ends; 204 tells it to stop.
+        let rest = cx.engine.session_timeline(&caller, id, after, 1).await?;
+        if rest.items.is_empty() && !rest.more {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+    }
     let timeline = TimelineSource::new(&run, after, follow.unwrap_or(false));
     Ok(Stream::new(cx, proof, timeline).into_response())
 }

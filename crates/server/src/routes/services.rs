@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Extension, Request, State};
+use axum::extract::{Extension, FromRequest as _, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Answer, Uri, header};
 use axum::response::Response;
 use http_body_util::{BodyExt as _, Limited};
@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::agents::{self, DoorOf};
 use crate::auth;
 use crate::cx::Cx;
-use crate::extract::LargeBody;
+use crate::extract::{LargeBody, Query};
 use crate::fault::Fault;
 use crate::page::json;
 
@@ -167,19 +167,26 @@ forwards! {
 ///
 /// Who calls is told by the token alone. What the service refuses is an answer with `success: false`.
 #[utoipa::path(post, path = "/mesh/api", tag = "vault", request_body = ApiProxyRequest,
+    params(("agent_id" = Option<String>, Query, description = "The caller's own agent, as earlier clients say; any other is refused")),
     responses((status = 200, body = ApiProxyReply),
         (status = 403, description = "The agent has no grant"),
         (status = 422, description = "A field is wrong")))]
 pub(crate) async fn mesh_api(
     State(cx): State<Arc<Cx>>,
     door: Option<Extension<DoorOf>>,
-    headers: HeaderMap,
-    LargeBody(body): LargeBody<ApiProxyRequest>,
+    request: Request,
 ) -> Result<Response, Fault> {
-    let token = auth::token(&headers)?.to_owned();
+    let token = auth::token(request.headers())?.to_owned();
     if let Some(Extension(DoorOf(session))) = door {
         agents::is_runs_token(&cx.engine, &token, session).await?;
     }
+    let mut query = Query::parse(request.uri().query().unwrap_or_default())?;
+    let agent = query.take("agent_id");
+    // Before anything is said about the request, and before its body is read.
+    let proved = cx.engine.service_token(&token, agent.as_deref()).await;
+    proved.map_err(|err| Fault::from(err).closing())?;
+    query.finish()?;
+    let LargeBody(body) = LargeBody::<ApiProxyRequest>::from_request(request, &cx).await?;
     let ApiProxyRequest { service, action, params } = body;
     let who = cx.engine.service_caller(&token, &service).await?;
     let Some(action) = cx.engine.vault().action(&service, &action) else {

@@ -42,14 +42,19 @@ async fn who_may_call_nothing_learns_of_no_service_and_no_action() {
         let answer = world.request("POST", "/mesh/api").token("ovs_x.1.y").json(&body).send().await;
         assert_eq!(answer.problem(401), "the token is not valid", "{service}");
         // Before its body is read: this one never comes.
-        let path = format!("/api/services/{service}/x");
-        let request = world.request("POST", &path).token("ovs_x.1.y");
-        let answer = request.header("Content-Length", "1000").send().await;
-        assert_eq!(answer.problem(401), "the token is not valid", "{service}");
+        for path in [format!("/api/services/{service}/x"), "/mesh/api".to_owned()] {
+            let request = world.request("POST", &path).token("ovs_x.1.y");
+            let answer = request.header("Content-Length", "1000").send().await;
+            assert_eq!(answer.problem(401), "the token is not valid", "{path}");
+        }
     }
     let body = r#"{"service":"hunter","action":"nothing"}"#;
     let answer = world.post("/mesh/api", body).await.fine();
     assert_eq!(answer["error"], "`hunter` has no action `nothing`");
+    let wrong = world.post("/mesh/api?agent=x", body).await;
+    assert_eq!(wrong.problem(422), "agent: is not a query parameter of this path");
+    let other = world.post("/mesh/api?agent_id=nobody", body).await;
+    assert!(other.problem(403).contains("identity is the token's alone"), "{}", other.body);
 }
 
 #[tokio::test]

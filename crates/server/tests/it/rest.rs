@@ -200,6 +200,10 @@ async fn the_whole_is_shown_checked_copied_and_pruned() {
     assert!(again.status >= 400 && again.status < 500, "{}", again.body);
     let answer = world.post("/api/backup", r#"{"path":"copy.db"}"#).await;
     assert_eq!(answer.problem(422), "path: must be an absolute path on the server");
+    let nowhere = json!({"path": world.dir.path().join("no/such/copy.db")}).to_string();
+    let answer = world.post("/api/backup", &nowhere).await;
+    let error = answer.problem(422);
+    assert!(error.contains("no/such on the server: make it first"), "{error}");
 
     let kept = world.post("/api/prune", r#"{"older_than_seconds":1000000}"#).await.fine();
     assert_eq!(kept["runs"], 0);
@@ -240,6 +244,39 @@ async fn figures_name_routes_by_template_and_never_by_what_a_client_sent() {
     let of_engine = text.lines().filter(|line| line.starts_with("# HELP overmind_"));
     assert!(of_engine.count() > 8, "the engine's figures are there too: {text}");
     assert!(!text.contains("overmind_overmind"), "{text}");
+    assert!(text.contains("# UNIT overmind_http_request_seconds seconds\n"), "{text}");
+    told(&text, "_total");
+    // The classic format, where a family of counters is called as its samples are.
+    told(&world.get("/metrics").await.body, "");
+}
+
+/// Each sample is of a family with a help and a type before it. `of_counters` is what samples of
+/// counters are called beyond their family.
+fn told(exposition: &str, of_counters: &str) {
+    let (mut help, mut kinds) = (BTreeSet::new(), std::collections::BTreeMap::new());
+    for line in exposition.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), Some(family), Some(_)) => drop(help.insert(family)),
+            (Some("#"), Some("TYPE"), Some(family), Some(kind)) => {
+                assert!(help.contains(family), "{family} has no help: {exposition}");
+                kinds.insert(family, kind);
+            }
+            (Some("#"), Some("UNIT" | "EOF"), ..) => {}
+            (Some(sample), ..) => {
+                let name = sample.split('{').next().unwrap();
+                let of = |suffix, kind| {
+                    name.strip_suffix(suffix).is_some_and(|family| kinds.get(family) == Some(&kind))
+                };
+                let known = of("", "gauge")
+                    || of(of_counters, "counter")
+                    || ["_sum", "_count", "_bucket"].iter().any(|suffix| of(suffix, "histogram"));
+                assert!(known, "{line} is of no family: {exposition}");
+            }
+            (None, ..) => {}
+        }
+    }
+    assert!(kinds.len() > 10, "{exposition}");
 }
 
 #[tokio::test]
