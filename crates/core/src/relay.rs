@@ -20,6 +20,7 @@ use http::HeaderMap;
 use crate::Fut;
 use crate::model::Usage;
 
+mod brought;
 pub mod ending;
 pub mod head;
 pub mod peek;

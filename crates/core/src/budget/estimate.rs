@@ -15,8 +15,8 @@ const PER_MESSAGE: u64 = 16;
 /// Tokens that providers add once: instructions for tools, the shape of the conversation.
 const ONCE: u64 = 1_000;
 
-/// The output of a request that names no bound, where a limit applies. The engine's own calls are
-/// sent with this bound then; for others it is an assumption.
+/// The output of a request of the engine's own that names no bound, where a limit applies: it is sent
+/// with this bound then.
 pub const OUTPUT: u32 = 32_000;
 
 /// The most input tokens of a request of so many bytes in so many messages.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::brought::Brought;
 use crate::model::Usage;
 
 /// What an image that the provider fetches can cost at most, in tokens.
@@ -89,11 +90,12 @@ impl Peek {
                 options.is_some_and(|options| options.include_usage.unwrap_or_default())
             }
         };
+        let brought = Brought::of(text)
+            .map_err(|err| BadBody(format!("the body is not what it should be: {err}")))?;
         let kept = u64::from(is_there(seen.previous_response_id))
             + u64::from(is_there(seen.conversation))
             + u64::from(is_there(seen.prompt))
-            + count(text, "\"file_id\"");
-        let fetched = count(text, "\"http");
+            + brought.kept;
         let len = u64::try_from(body.len()).unwrap_or(u64::MAX);
         Ok(Self {
             model_at: at(raw),
@@ -107,7 +109,7 @@ impl Peek {
             prompt_bound: len
                 .saturating_add(ADDED_TOKENS)
                 .saturating_add(kept.saturating_mul(KEPT_TOKENS))
-                .saturating_add(fetched.saturating_mul(IMAGE_TOKENS)),
+                .saturating_add(brought.fetched.saturating_mul(IMAGE_TOKENS)),
         })
     }
 
@@ -151,10 +153,6 @@ fn splice(body: &[u8], at: &Range<usize>, with: &str) -> Bytes {
     out.extend_from_slice(with.as_bytes());
     out.extend_from_slice(&body[at.end..]);
     out.into()
-}
-
-fn count(text: &str, what: &str) -> u64 {
-    u64::try_from(text.matches(what).count()).unwrap_or(u64::MAX)
 }
 
 fn is_there(raw: Option<&RawValue>) -> bool {
@@ -311,6 +309,36 @@ mod tests {
         assert!(kept > plain + 900_000);
         let image = peek(r#"{"model":"m","x":[{"url":"https://a/b"}]}"#).unwrap().prompt_bound;
         assert!(image > plain + 40_000);
+    }
+
+    #[test]
+    fn a_greeting_by_a_program_with_many_tools_reserves_little() {
+        // As Claude Code says hello: a long system prompt, and tools whose schemas name their dialect
+        // and have parameters that are called like references.
+        let tool = |n: usize| {
+            json!({
+                "name": format!("tool_{n}"), "description": "what it does ".repeat(150),
+                "input_schema": {
+                    "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+                    "properties": {"file_id": {"type": "string"}, "url": {"type": "string", "format": "uri"}},
+                    "required": ["file_id"], "additionalProperties": false,
+                },
+            })
+        };
+        let body = json!({
+            "model": "claude-sonnet-5-5", "max_tokens": 32_000, "stream": true,
+            "system": [{"type": "text", "text": "You are a tool for programmers. ".repeat(600)}],
+            "tools": (0..22).map(tool).collect::<Vec<_>>(),
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        });
+        let body = body.to_string();
+        let worst = peek(&body).unwrap().worst(128_000);
+        assert!(body.len() > 60_000, "{}", body.len());
+        assert_eq!(worst.input_tokens, body.len() as u64 + ADDED_TOKENS);
+        // Dollars for a million tokens of input, written to the cache, and of output.
+        #[expect(clippy::cast_precision_loss, reason = "both are far below 2^52")]
+        let dollars = (worst.input_tokens as f64 * 2.5 + worst.output_tokens as f64 * 10.0) / 1e6;
+        assert!(dollars <= 0.60, "{dollars}");
     }
 
     #[test]
