@@ -46,7 +46,10 @@ pub struct Assignment {
     pub agent_name: String,
     pub tools_allowed: Arc<[String]>,
     pub sandbox: SandboxLevel,
+    /// Where its tools work: in its room, or in what it was started for.
     pub workspace: PathBuf,
+    /// Whether its room has variables for its commands.
+    pub has_room: bool,
     /// The trace that the work belongs to.
     pub trail: Option<Trail>,
 }

@@ -1,5 +1,7 @@
 //! Current state at rest: what the store keeps beside the log, in the same transaction.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -107,6 +109,20 @@ pub struct SessionRow {
     pub forked_from: Option<(SessionId, u32)>,
     /// Who asked for it: the name of an API key, `admin`, or a session id.
     pub created_by: String,
+}
+
+impl SessionRow {
+    /// Where its tools work: in its room, or in what it was started for.
+    pub fn directory(&self) -> &Path {
+        let made = self.room.as_ref().and_then(|room| room.made.as_ref());
+        made.map_or(Path::new(&self.workspace), |made| &made.directory)
+    }
+
+    /// Whether it has a tree of its own.
+    pub fn has_worktree(&self) -> bool {
+        let made = self.room.as_ref().and_then(|room| room.made.as_ref());
+        made.is_some_and(|made| made.worktree.is_some())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

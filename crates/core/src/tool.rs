@@ -85,6 +85,8 @@ pub struct ToolContext {
     pub allowed: Arc<[String]>,
     /// Root of everything that the session may touch on disk.
     pub workspace: PathBuf,
+    /// What its room gives its commands; passwords are among them.
+    pub variables: Arc<[(String, String)]>,
     /// What nothing in there may lead to.
     pub off_limits: OffLimits,
     pub sandbox: SandboxLevel,

@@ -112,7 +112,11 @@ impl Engine {
         let next = rows.last().map(|row| row.id).filter(|_| full);
         let found = rows
             .iter()
-            .filter(|row| (row.command.is_some() || row.room.is_some()) && !is_closing(row))
+            .filter(|row| {
+                // One whose room is made may be a command.
+                let prepares = row.room.as_ref().is_some_and(|room| room.made.is_none());
+                (row.command.is_some() || prepares) && !is_closing(row)
+            })
             .map(|row| row.id);
         Ok((found.collect(), next))
     }

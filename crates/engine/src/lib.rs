@@ -102,6 +102,9 @@ pub struct Config {
     /// Where sessions work that name no workspace. Callers below admin may name only
     /// directories beneath it.
     pub workspace: PathBuf,
+    /// Whether each of those works in an own directory beneath it, which is made when it is needed
+    /// and removed at the end if it is empty.
+    pub private: bool,
     /// What of the host no session is given.
     pub off_limits: OffLimits,
     /// Secret of session tokens: 32 random bytes that outlive a restart.
@@ -255,6 +258,7 @@ impl Engine {
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
             off_limits: config.off_limits.clone(),
+            private: config.private.then(|| config.workspace.clone()),
         });
         backstage.spawn(move |stop| hive.run(stop));
         let inbox = tokio::sync::watch::Sender::new(0);

@@ -80,7 +80,8 @@ impl Engine {
         self.rooms.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
 
-    /// The wish that a new session is made with; `None`: it gets no room.
+    /// The wish that a new session is made with; `None`: it gets no room. One that names no project
+    /// has none to make a room of.
     ///
     /// # Errors
     ///
@@ -88,13 +89,13 @@ impl Engine {
     pub(crate) fn room_wish(
         &self,
         wish: Option<RoomWish>,
-        command: bool,
+        project: bool,
     ) -> Result<Option<RoomWish>, EngineError> {
         let special = wish.as_ref().is_some_and(|wish| {
             wish.when == RoomWhen::Always || wish.base.is_some() || wish.carry_changes
         });
-        if !command {
-            let message = "only runs of agents that are commands work in rooms";
+        if !project {
+            let message = "a room is made for a project: name its directory with `workspace`";
             return if special { Err(EngineError::invalid("room", message)) } else { Ok(None) };
         }
         let wish = wish.unwrap_or_default();

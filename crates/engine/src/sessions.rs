@@ -86,7 +86,6 @@ impl Engine {
             return Err(EngineError::invalid("task", message));
         }
         let agent = self.find_agent(&draft.agent).await?;
-        let workspace = self.workspace(by, draft.workspace.as_deref())?;
         let scope = format!("{}/runs", by.name);
         if let Some(row) = self.session_made_before(&scope, draft.idempotency.as_ref()).await? {
             return Ok(Created { value: row, replayed: true });
@@ -97,16 +96,22 @@ impl Engine {
         if let Some(name) = &draft.name {
             name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
         }
-        let parent = match &draft.parent {
+        let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
             None => None,
         };
+        let parent = parent_row.as_ref().map(|row| row.id);
+        let id = SessionId::mint(&*self.cortex.ids);
+        let Place { workspace, project } =
+            self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref())?;
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
-        let room = self.room_wish(draft.room, agent_spec.command.is_some())?;
+        let room = {
+            let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
+            self.room_wish(draft.room, project)?
+        };
         let trace = self.trace_of_child(by, parent).await?;
         let toolset = self.cortex.current_toolset().await?;
-        let id = SessionId::mint(&*self.cortex.ids);
         let spec = Spec {
             run_id: id,
             colony: agent.colony,
@@ -186,7 +191,7 @@ impl Engine {
 
     /// The session that a new one is started for: by its id, or by its name while it has not
     /// ended.
-    async fn find_parent(&self, given: &str) -> Result<SessionId, EngineError> {
+    async fn find_parent(&self, given: &str) -> Result<SessionRow, EngineError> {
         let found = match given.parse::<SessionId>() {
             Ok(id) => self.cortex.store.session_fetch(id).await?,
             Err(_) => {
@@ -205,7 +210,7 @@ impl Engine {
         }
         let mut above = parent.parent;
         for _ in 1..DEEPEST {
-            let Some(id) = above else { return Ok(parent.id) };
+            let Some(id) = above else { return Ok(parent) };
             above = self.cortex.store.session_fetch(id).await?.and_then(|row| row.parent);
         }
         let message = format!("parent has {DEEPEST} runs above it, which is the most there may be");
@@ -247,7 +252,32 @@ impl Engine {
         Ok(self.cortex.store.session_fetch(id).await?)
     }
 
-    /// The directory that a session works in. Only an admin may name one outside the server's
+    /// Where a session works. A child works in the project of its parent where that has a room, in
+    /// a room of its own; who names nothing gets the server's directory, or an empty one.
+    fn place(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        wanted: Option<&str>,
+        parent: Option<&SessionRow>,
+    ) -> Result<Place, EngineError> {
+        let of_parent = parent.filter(|row| row.room.is_some()).map(|row| row.workspace.as_str());
+        if let Some(project) = of_parent
+            && wanted.is_none_or(|wanted| wanted == project)
+        {
+            return Ok(Place { workspace: project.to_owned(), project: true });
+        }
+        let config = &self.cortex.config;
+        let workspace = match wanted {
+            None if config.private => {
+                config.workspace.join(id.to_string()).to_string_lossy().into_owned()
+            }
+            None | Some(_) => self.workspace(by, wanted)?,
+        };
+        Ok(Place { workspace, project: wanted.is_some() })
+    }
+
+    /// The directory that a session is started for. Only an admin may name one outside the server's
     /// workspace: naming `/` would hand the agent everything that the server can read.
     fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
         let home = &self.cortex.config.workspace;
@@ -428,6 +458,13 @@ impl Engine {
     pub fn session_watch(&self, id: SessionId) -> watch::Receiver<u64> {
         self.cortex.watchers.watch(StreamId::Session(id))
     }
+}
+
+/// Where a session works.
+struct Place {
+    workspace: String,
+    /// Whether somebody said so: only of that a room is made.
+    project: bool,
 }
 
 /// What agents get of the server's credentials is for an admin to say.

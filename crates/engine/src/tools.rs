@@ -115,13 +115,14 @@ impl Engine {
             let assignment = Assignment {
                 session: id,
                 epoch: row.epoch,
+                workspace: row.directory().to_owned(),
+                has_room: row.has_worktree(),
                 name: row.name,
                 colony: row.colony,
                 agent: row.agent,
                 agent_name: agent.name,
                 tools_allowed: agent.tools_allowed.into(),
                 sandbox: row.sandbox,
-                workspace: row.workspace.into(),
                 trail,
             };
             let answer = self.cortex.await_call(effect);

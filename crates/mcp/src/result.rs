@@ -256,6 +256,7 @@ mod tests {
             effect: EffectId::from_u128(14),
             allowed: Arc::from([]),
             workspace: dir.path().to_owned(),
+            variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::None,
             limits: SandboxLimits::default(),

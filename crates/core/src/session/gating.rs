@@ -227,7 +227,7 @@ impl Session {
         }
         details["prompt"] = json!(prompt);
         details["sandbox"] = json!(self.agent.sandbox);
-        details["workspace"] = json!(self.row.workspace);
+        details["workspace"] = json!(self.row.directory());
         out.events.push(Decision { kind: "approval.requested", payload });
         self.waiting = Some(Box::new(Waiting {
             id: InboxId::from_u128(id.as_u128()),

@@ -52,7 +52,7 @@ pub struct Spec {
     pub gated: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<ForkOf>,
-    /// The room that it is to work in; only sessions of commands have one.
+    /// The room that it is to work in; absent: it works in its workspace itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
     /// The span that it was asked for in.

@@ -516,10 +516,12 @@ impl Session {
             Input::Answered { message, by: _, epoch, hive } => {
                 self.place(*epoch, *hive, now);
                 self.answered(message, now, out);
+                self.room_of_fork(out);
             }
             Input::Decided { approval: _, approve, reason, by, epoch, hive } => {
                 self.place(*epoch, *hive, now);
                 self.decided(*approve, reason.as_deref(), by, now, out);
+                self.room_of_fork(out);
             }
             Input::Canceled { by: _ } => self.end(SessionStatus::Canceled, "canceled", now, out),
             Input::TimeLimit => {
@@ -553,10 +555,20 @@ impl Session {
     fn start(&mut self, now: Timestamp, out: &mut Step) {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Forked { then } => {
+                // The room that was being made is that of the session which it repeats.
+                let then = match *then {
+                    Phase::Preparing { then, .. } => then,
+                    then => Box::new(then),
+                };
+                if self.room_wish().is_some() {
+                    return self.prepare_room(then, out);
+                }
                 self.phase = *then;
                 self.recover_forked(now, out);
             }
-            Phase::Fresh if self.room_wish().is_some() => self.prepare_room(out),
+            Phase::Fresh if self.room_wish().is_some() && self.row.room.is_none() => {
+                self.prepare_room(Box::new(Phase::Fresh), out);
+            }
             Phase::Fresh if self.command().is_some() => self.begin_life(now, out),
             Phase::Fresh => {
                 let rules = self.policy() == PolicyKind::Deterministic;
@@ -609,6 +621,7 @@ impl Session {
             }
         }
         self.row.started_at = None;
+        self.row.room = None;
         self.running_since = None;
         self.ran = Duration::ZERO;
         // What the repeated part cost was paid by the session it comes from.

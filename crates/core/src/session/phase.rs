@@ -36,9 +36,10 @@ pub(super) enum Phase {
     Forked {
         then: Box<Phase>,
     },
-    /// Its room is made; its command begins when that is there.
+    /// Its room is made; what it is to do goes on when that is there.
     Preparing {
         effect: u64,
+        then: Box<Phase>,
     },
     /// Its command lives, or will live again.
     Living(Box<Living>),
@@ -163,7 +164,7 @@ impl Phase {
             Self::Deciding { effect, .. } => (Some(*effect), &[]),
             Self::Acting { calls } => (None, calls),
             Self::Living(living) => (living.effect, &[]),
-            Self::Preparing { effect } => (Some(*effect), &[]),
+            Self::Preparing { effect, .. } => (Some(*effect), &[]),
             Self::Closing(closing) => (Some(closing.effect), &[]),
             // A fork's repeated part never began its effects.
             Self::Forked { .. }
@@ -209,11 +210,10 @@ impl Phase {
                     | Question::Unknown { calls }
                     | Question::Verify { calls },
             } => calls,
-            Self::Forked { then } => return then.forget_grants(),
+            Self::Forked { then } | Self::Preparing { then, .. } => return then.forget_grants(),
             Self::Asking { question: Question::Model | Question::Budget { .. } }
             | Self::Fresh
             | Self::Deciding { .. }
-            | Self::Preparing { .. }
             | Self::Living(_)
             | Self::Closing(_)
             | Self::Ended => return,
@@ -243,10 +243,9 @@ impl Phase {
                 Question::Unknown { calls } | Question::Verify { calls } => open(calls),
                 Question::Model | Question::Budget { .. } => Vec::new(),
             },
-            Self::Forked { then } => then.into_open_steps(),
+            Self::Forked { then } | Self::Preparing { then, .. } => then.into_open_steps(),
             Self::Fresh
             | Self::Deciding { .. }
-            | Self::Preparing { .. }
             | Self::Living(_)
             | Self::Closing(_)
             | Self::Ended => Vec::new(),

@@ -1,4 +1,4 @@
-//! The room of a session: asked for before its first life, given back before its end.
+//! The room of a session: asked for before its first life or turn, given back before its end.
 //!
 //! Once a room was asked for, every way out leads through [`Phase::Closing`]: how the session ends
 //! is decided, nothing of it runs any more, and its status says so only when the room was given
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::phase::Phase;
 use super::{Decision, Session, Step};
 use crate::effect::{Effect, EffectAction};
+use crate::enclosure::Network;
 use crate::ids::{EffectId, SessionId};
 use crate::room::stay::{RoomAct, RoomAttested, RoomDecision, RoomInput, RoomPhase, RoomRow};
 use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish};
@@ -32,7 +33,7 @@ impl Session {
     /// What is wanted of its room, if it is to have one.
     pub(super) fn room_wish(&self) -> Option<&RoomWish> {
         let wish = self.spec.room.as_ref()?;
-        (wish.when != RoomWhen::Never && self.command().is_some()).then_some(wish)
+        (wish.when != RoomWhen::Never).then_some(wish)
     }
 
     fn room(&mut self) -> &mut RoomRow {
@@ -54,7 +55,7 @@ impl Session {
         match (input, &self.phase) {
             (
                 RoomInput::Ready { effect, .. } | RoomInput::Failed { effect, .. },
-                Phase::Preparing { effect: present },
+                Phase::Preparing { effect: present, .. },
             ) => effect == present,
             (
                 RoomInput::Closed { effect, .. } | RoomInput::Left { effect, .. },
@@ -72,11 +73,11 @@ impl Session {
 
     /// What the session's room is made after.
     pub fn room_order(&self) -> Option<RoomOrder> {
-        let command = self.command()?;
+        let command = self.command();
         let sandbox = RoomSandbox {
             level: self.agent.sandbox,
-            network: command.network_in(false),
-            read: command.read.clone(),
+            network: command.map_or(Network::Mesh, |command| command.network_in(false)),
+            read: command.map(|command| command.read.clone()).unwrap_or_default(),
         };
         Some(RoomOrder {
             sandbox,
@@ -87,9 +88,15 @@ impl Session {
         })
     }
 
-    pub(super) fn prepare_room(&mut self, out: &mut Step) {
-        let (effect, _) = self.new_effect();
-        self.phase = Phase::Preparing { effect };
+    /// Asks for its room; `then` is what it does when that is there.
+    pub(super) fn prepare_room(&mut self, then: Box<Phase>, out: &mut Step) {
+        // A fork has an effect of its own for this, which the session that it repeats had for its
+        // room: the numbers of all others stay those that a fork of this one finds in the log.
+        let effect = match self.forked && self.next_effect > 0 {
+            true => 0,
+            false => self.new_effect().0,
+        };
+        self.phase = Phase::Preparing { effect, then };
         self.row.room = Some(Box::new(RoomRow::preparing()));
         out.events.push(Decision {
             kind: "room.preparing",
@@ -118,7 +125,7 @@ impl Session {
     /// After a crash: what was under way about the room is asked for again.
     pub(super) fn recover_room(&mut self, now: Timestamp, out: &mut Step) {
         match &self.phase {
-            Phase::Preparing { effect } => self.act_on_room(*effect, out),
+            Phase::Preparing { effect, .. } => self.act_on_room(*effect, out),
             Phase::Closing(closing) => {
                 let effect = closing.effect;
                 // Its own time was over when its end was decided.
@@ -141,7 +148,12 @@ impl Session {
             RoomInput::Ready { effect: _, made } => {
                 let room = self.room();
                 (room.phase, room.made) = (RoomPhase::Ready, Some((**made).clone()));
-                self.begin_life(now, out);
+                if let Phase::Preparing { then, .. } =
+                    std::mem::replace(&mut self.phase, Phase::Ended)
+                {
+                    self.phase = *then;
+                    self.recover_forked(now, out);
+                }
             }
             RoomInput::Failed { effect: _, error } => {
                 self.room().error = Some(error.clone());
@@ -183,6 +195,20 @@ impl Session {
         let Closing { effect: _, status, answer, error } = *closing;
         (self.row.final_answer, self.row.error) = (answer, error);
         self.finish(status, now, out);
+    }
+
+    /// A fork that goes on from a question has no room yet: what it would do waits for one.
+    pub(super) fn room_of_fork(&mut self, out: &mut Step) {
+        let waits = matches!(
+            self.phase,
+            Phase::Asking { .. } | Phase::Approving { .. } | Phase::Closing(_) | Phase::Ended
+        );
+        if waits || !self.forked || self.row.room.is_some() || self.room_wish().is_none() {
+            return;
+        }
+        out.effects.clear();
+        let then = std::mem::replace(&mut self.phase, Phase::Ended);
+        self.prepare_room(Box::new(then), out);
     }
 
     /// Whether a room was asked for that nobody has given back.

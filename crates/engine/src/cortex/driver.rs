@@ -627,7 +627,12 @@ impl Driver {
             self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
         // A command goes on without a new start; so does one whose room is to be given back.
-        let again = before.status == SessionStatus::AwaitingInput;
+        let again =
+            matches!(before.status, SessionStatus::AwaitingInput | SessionStatus::AwaitingApproval);
+        if running && again && !placed && row.command.is_none() {
+            // It left its place while it waited for a person, and has one again to give its room back.
+            self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
+        }
         if running && (placed || again) {
             let agent_bound = self.session().agent().limits.max_concurrent;
             let ticket =
@@ -759,7 +764,8 @@ fn assignment(session: &Session, traced: bool) -> Assignment {
         agent_name: session.agent().name.clone(),
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
-        workspace: row.workspace.clone().into(),
+        workspace: row.directory().to_owned(),
+        has_room: row.has_worktree(),
         trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

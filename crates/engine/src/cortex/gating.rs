@@ -134,8 +134,8 @@ impl Cortex {
         // A session that began under a policy is never let go by an engine that has none. The
         // server always has one: switched off, it is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
-        let (sandbox, workspace) = (agent.sandbox, &row.workspace);
-        let request = gate_request(row.colony, &agent.name, sandbox, workspace, tool, args);
+        let (sandbox, workspace) = (agent.sandbox, row.directory().to_string_lossy());
+        let request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
         let request = GateRequest { labels, scratch: scratch_of(row.id), ..request };
         let mut verdict = gate.judge(&request);
         if verdict.decision == Decision::Ask || asks {

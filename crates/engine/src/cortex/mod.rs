@@ -464,7 +464,8 @@ impl Cortex {
     /// about any.
     async fn keep_what_lives(&self) -> Result<(), StoreError> {
         let (mut lives, mut resting, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
-        for status in [SessionStatus::Running, SessionStatus::AwaitingInput] {
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Running};
+        for status in [Running, AwaitingInput, AwaitingApproval] {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;

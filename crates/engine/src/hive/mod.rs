@@ -9,6 +9,8 @@ mod read;
 pub(crate) mod rooms;
 
 use std::collections::HashMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,8 @@ use overmind_core::live::{LivePiece, LiveSink};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessKey;
+use overmind_core::room::RoomMade;
+use overmind_core::room::stay::RoomReport;
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::{Clock, Timestamp};
@@ -58,6 +62,8 @@ pub(crate) struct Hive {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
     pub(crate) off_limits: OffLimits,
+    /// Holds a directory for each session that names no project.
+    pub(crate) private: Option<PathBuf>,
 }
 
 /// What came of an effect, with the end of what it said while it ran.
@@ -186,6 +192,10 @@ impl Hive {
             ToHive::Release { session, epoch, over } => {
                 release(sessions, session, epoch);
                 if over {
+                    if let Some(base) = &self.private {
+                        // Only an empty one goes: what a session has left in it stays.
+                        let _ = std::fs::remove_dir(base.join(session.to_string()));
+                    }
                     self.tools.session_ended(session);
                     if let Some(lives) = &self.lives {
                         lives.session_ended(session);
@@ -198,7 +208,7 @@ impl Hive {
             ToHive::CallTool { call, assignment, name, args } => {
                 let hive = Arc::clone(self);
                 self.tasks.spawn(|stop| async move {
-                    let context = hive.context(&assignment, call, LiveSink::default());
+                    let context = hive.context(&assignment, call, LiveSink::default()).await;
                     let began = Instant::now();
                     let work = async {
                         let attested = hive.tools.attested(&context, &name).await;
@@ -303,22 +313,46 @@ impl Hive {
                 let result = EffectResult::Model { reply, latency_ms: millis(began.elapsed()) };
                 Done { result, streamed, live: Vec::new() }
             }),
-            EffectAction::Room(act) => Box::pin(async move {
-                hive.due(not_before).await;
-                let report = hive.room(&assignment, id, act, turn.as_deref()).await;
-                Done::of(EffectResult::Room(report))
-            }),
+            EffectAction::Room(act) => {
+                let sessions = Arc::clone(sessions);
+                Box::pin(async move {
+                    hive.due(not_before).await;
+                    let report = hive.room(&assignment, id, act, turn.as_deref()).await;
+                    if let RoomReport::Prepared(Ok(made)) = &report {
+                        moves_in(&sessions, &assignment, made);
+                    }
+                    Done::of(EffectResult::Room(report))
+                })
+            }
             EffectAction::Bind { name, args, files, policy } => Box::pin(async move {
                 hive.due(not_before).await;
-                let context = hive.context(&assignment, id, LiveSink::default());
+                let context = hive.context(&assignment, id, LiveSink::default()).await;
                 let hash = hive.tools.bind(&context, &name, &args, &files, &policy).await;
                 Done::of(EffectResult::Bound { hash })
             }),
         }
     }
 
-    fn context(&self, assignment: &Assignment, effect: EffectId, live: LiveSink) -> ToolContext {
+    /// What a call of a tool is given of its session.
+    async fn context(
+        &self,
+        assignment: &Assignment,
+        effect: EffectId,
+        live: LiveSink,
+    ) -> ToolContext {
+        self.make_private(&assignment.workspace);
+        let variables = match &self.stays {
+            Some(stays) if assignment.has_room => {
+                stays.environment(assignment.session).await.unwrap_or_else(|err| {
+                    let session = assignment.session;
+                    tracing::warn!(session.id = %session, %err, "a room's variables are missing");
+                    Vec::new()
+                })
+            }
+            Some(_) | None => Vec::new(),
+        };
         ToolContext {
+            variables: variables.into(),
             colony: assignment.colony,
             session: assignment.session,
             agent: assignment.agent,
@@ -330,6 +364,17 @@ impl Hive {
             limits: SandboxLimits::default(),
             live,
             traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
+        }
+    }
+
+    /// Makes the directory of a session that names no project, when it is first needed.
+    fn make_private(&self, workspace: &Path) {
+        if !self.private.as_ref().is_some_and(|base| workspace.starts_with(base)) {
+            return;
+        }
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(workspace);
+        if let Err(err) = made {
+            tracing::warn!(path = %workspace.display(), %err, "making a directory for a run");
         }
     }
 
@@ -352,7 +397,7 @@ impl Hive {
         let Call { name, args, bound, definition } = call;
         let began = Instant::now();
         let gathered = Arc::new(LiveGathered::default());
-        let context = self.context(assignment, effect, gathered.sink());
+        let context = self.context(assignment, effect, gathered.sink()).await;
         let outcome = match self.still_agreed(&context, &name, &args, bound).await {
             Ok(()) => {
                 self.attest(assignment, &context, &name, sessions).await;
@@ -371,6 +416,7 @@ impl Hive {
     /// Keeps a command alive, and sends on what is to be said of it meanwhile.
     async fn live(&self, assignment: &Assignment, effect: EffectId, birth: Box<Birth>) -> Done {
         failpoint::point("hive.before_effect");
+        self.make_private(&assignment.workspace);
         let Some(lives) = &self.lives else {
             let reason = "this hive runs no commands".to_owned();
             let end = LifeEnded::lost(reason, self.clock.now());
@@ -587,6 +633,17 @@ fn place(sessions: &Sessions, assignment: Assignment) -> bool {
         old.effects.values().for_each(CancellationToken::cancel);
     }
     true
+}
+
+/// What is begun for the session from now on works in its room.
+fn moves_in(sessions: &Sessions, assignment: &Assignment, made: &RoomMade) {
+    if let Some(placed) = lock(sessions).get_mut(&assignment.session)
+        && placed.assignment.epoch == assignment.epoch
+    {
+        let placed = Arc::make_mut(&mut placed.assignment);
+        placed.workspace.clone_from(&made.directory);
+        placed.has_room = made.worktree.is_some();
+    }
 }
 
 fn release(sessions: &Sessions, session: SessionId, epoch: u32) {

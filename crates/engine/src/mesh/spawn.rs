@@ -116,13 +116,15 @@ impl Engine {
             sandbox: None,
             room: None,
             step_limit: None,
-            // Its parent's work is its own, where a caller below admin may name it at all.
+            // In a room of the same project; without one, its parent's directory is its own where a
+            // caller below admin may name it.
             workspace: parent
                 .as_ref()
-                .filter(|row| row.command.is_none())
+                .filter(|row| row.room.is_none() && row.command.is_none())
                 .map(|row| row.workspace.clone())
                 .filter(|path| {
-                    std::path::Path::new(path).starts_with(&self.cortex.config.workspace)
+                    let config = &self.cortex.config;
+                    !config.private && std::path::Path::new(path).starts_with(&config.workspace)
                 }),
             idempotency: key,
         };

@@ -162,6 +162,7 @@ impl World {
                 traced: false,
                 propose_after: 3,
                 workspace: dir.path().to_owned(),
+                private: false,
                 off_limits: Default::default(),
                 token_key: [7; 32],
                 admin_hash: *blake3::hash(b"ova_test").as_bytes(),

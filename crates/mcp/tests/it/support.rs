@@ -107,6 +107,7 @@ impl Bench {
             effect: EffectId::from_u128(0xe),
             allowed: Arc::from([]),
             workspace: self.dir.path().join("ws"),
+            variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),

@@ -100,7 +100,7 @@ impl App {
         let lock = DataLock::take(&config.data)?
             .map_err(|pid| StartError::AlreadyRunning { pid, data: config.data.path().into() })?;
         let off_limits = off_limits::of(&config);
-        choose_workspace(&mut config, &off_limits)?;
+        let private = choose_workspace(&mut config, &off_limits)?;
         let admin = config.data.admin_token()?;
         let token_key = config.data.token_key()?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -171,6 +171,7 @@ impl App {
                 approval_ttl: config.approval_ttl,
                 propose_after: config.propose_after,
                 workspace: config.workspace.clone(),
+                private,
                 off_limits,
                 token_key,
                 admin_hash: *blake3::hash(admin.expose().as_bytes()).as_bytes(),
@@ -402,26 +403,17 @@ fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     made.into_iter().chain([data.path().join("mcp")]).collect()
 }
 
-/// Where sessions work that name nothing: the directory that the server was told, or where it was
-/// started, and an empty one of its own where that is off limits.
-fn choose_workspace(config: &mut Config, off_limits: &OffLimits) -> Result<(), StartError> {
-    let Some(why) = off_limits.refusal(&config.workspace) else { return Ok(()) };
+/// Where sessions work that name nothing: in the directory that the server was told, or each in an
+/// empty one of its own, which is true then.
+fn choose_workspace(config: &mut Config, off_limits: &OffLimits) -> Result<bool, StartError> {
     if config.text(settings::WORKSPACE).is_some() {
-        return Err(StartError::Workspace { why });
+        return match off_limits.refusal(&config.workspace) {
+            None => Ok(false),
+            Some(why) => Err(StartError::Workspace { why }),
+        };
     }
-    let empty = config.data.workspaces().join("default");
-    let failed = |source| crate::config::ConfigError::Data {
-        attempt: "creating",
-        path: empty.clone(),
-        source,
-    };
-    std::fs::create_dir_all(&empty).map_err(failed)?;
-    tracing::warn!(
-        started = %config.workspace.display(), workspace = %empty.display(),
-        "{why}; runs that name no project work in an empty directory"
-    );
-    config.workspace = empty;
-    Ok(())
+    config.workspace = config.data.workspaces();
+    Ok(true)
 }
 
 fn run_as(config: &Config) -> Option<overmind_sandbox::RunAs> {

@@ -30,6 +30,7 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         effect: EffectId::from_u128(3),
         allowed: gateway.specs().iter().map(|spec| spec.name.clone()).collect(),
         workspace: dir,
+        variables: Default::default(),
         off_limits: Default::default(),
         sandbox: SandboxLevel::Namespace,
         limits: SandboxLimits::default(),

@@ -24,6 +24,12 @@ const INTERRUPTED: i32 = 130;
 /// Agents that are looked through for one that somebody may have meant.
 const AGENTS: u32 = 1000;
 
+/// Whether the person stands in a home or at the top of everything, which is nobody's project.
+fn is_home(cx: &Context) -> bool {
+    let home = cx.env.text(crate::config::env::HOME).map(Path::new);
+    cx.cwd.parent().is_none() || home.is_some_and(|home| home == cx.cwd)
+}
+
 /// # Errors
 ///
 /// What kept the run from being made, started or watched.
@@ -166,16 +172,18 @@ async fn begin(
         Some(agent) => agent,
         None => remote.agent_of_commands().await?,
     };
+    // A home is no project: whoever stands in one says which. A child has its parent's.
+    let sends_place = match &agent.command {
+        Some(_) => true,
+        None => !is_home(cx) && draft.parent.is_none(),
+    };
+    if draft.workspace.is_none() && sends_place {
+        // Where the person stands, as a shell would.
+        let here = cx.cwd.to_str().map(str::to_owned);
+        let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
+        draft.workspace = Some(here.ok_or_else(odd)?);
+    }
     if let Some(own) = &agent.command {
-        if in_words || command::built_in(&agent.name).is_some() {
-            // Where the person stands, as a shell would.
-            let here = cx.cwd.to_str().map(str::to_owned);
-            let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
-            draft.workspace = Some(match draft.workspace {
-                Some(named) => named,
-                None => here.ok_or_else(odd)?,
-            });
-        }
         draft.command = args.command.over(own.clone());
         match (in_words, words.as_slice()) {
             (true, [line]) if is_line(line) => {

@@ -56,7 +56,10 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
         },
     };
     let run = remote.run(&id).await?;
-    if run.process.is_some() || run.room.is_some() {
+    let of_command = run.process.is_some()
+        || (run.room.is_some()
+            && remote.find_agent(&run.agent_id.to_string()).await?.command.is_some());
+    if of_command {
         return command::logs(cx, &remote, &run, args).await;
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {

@@ -4,6 +4,7 @@ mod api;
 mod artifacts;
 mod attach;
 mod budgets;
+mod built_in_rooms;
 mod commands;
 mod crash;
 mod demo;

@@ -215,6 +215,7 @@ async fn engine(
             traced: false,
             propose_after: 3,
             workspace: PathBuf::from(dir.path()),
+            private: false,
             off_limits: Default::default(),
             token_key: [7; 32],
             admin_hash: *blake3::hash(ADMIN.as_bytes()).as_bytes(),

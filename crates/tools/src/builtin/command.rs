@@ -113,6 +113,10 @@ impl Runner {
         if let Some(planter) = &self.canaries {
             env.extend(planter.env(context.session));
         }
+        let room = context.variables.iter();
+        let room: Vec<_> =
+            room.filter(|(name, _)| env.iter().all(|(own, _)| own != name)).cloned().collect();
+        env.extend(room);
         env
     }
 

@@ -64,6 +64,7 @@ impl Bench {
             effect: EFFECT,
             allowed,
             workspace,
+            variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::Namespace,
             limits: SandboxLimits::default(),
