@@ -184,7 +184,11 @@ impl Namespace {
         };
         let memory = match cgroups.enforced(Controller::Memory) {
             Ok(text) => by("memory_bytes", text, "/tmp counts as memory".to_owned()),
-            Err(why) => by("memory_bytes", "rlimit, for each process", no_group(why)),
+            Err(why) => by(
+                "memory_bytes",
+                "rlimit, for each process",
+                format!("NOT BOUNDED AS A WHOLE, and shared memory not at all; {}", no_group(why)),
+            ),
         };
         let cpus = match cgroups.enforced(Controller::Cpu) {
             Ok(text) => by("cpus", text, String::new()),
@@ -225,7 +229,9 @@ impl Namespace {
             (false, false) => Some("rlimit, for the whole tree"),
             (false, true) => None,
         };
-        let limits = ["memory_bytes", "cpus", "file_bytes"].map(|limit| bound(limit, None));
+        let mut limits = ["memory_bytes", "cpus", "file_bytes"].map(|limit| bound(limit, None));
+        "as a whole by `limits` of its agent alone, where a cgroup can be made"
+            .clone_into(&mut limits[0].remark);
         let more = [
             bound("pids", pids),
             bound("tmp_bytes", Some("size of the file system in memory")),
