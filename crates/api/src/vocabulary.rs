@@ -139,11 +139,18 @@ words! {
         Model = "model",
     }
 
-    /// What an API key may do; each role can do what the one before it can.
+    /// What an API key may do. Of viewer, operator and admin each can do what the one before it can;
+    /// mcp, model and runs are scopes for programs that do one thing.
     Role = row::Role {
+        /// Calls tools by MCP, and nothing else.
+        Mcp = "mcp",
+        /// Calls models by the gateway, and nothing else.
+        Model = "model",
         /// Reads everything but settings and keys.
         Viewer = "viewer",
-        /// Also creates and changes agents and runs, and answers questions.
+        /// Starts and ends runs, reads their logs, answers the inbox, and nothing else.
+        Runs = "runs",
+        /// Also creates and changes agents and runs, and answers questions; bounded by sandboxes.
         Operator = "operator",
         /// Everything.
         Admin = "admin",
@@ -237,7 +244,7 @@ mod tests {
         for kind in inbox::InboxKind::ALL {
             assert_eq!(InboxKind::from(kind).as_str(), kind.as_str());
         }
-        for role in [row::Role::Viewer, row::Role::Operator, row::Role::Admin] {
+        for role in row::Role::ALL {
             assert_eq!(Role::from(role).as_str(), role.as_str());
         }
         for &kind in StepType::ALL {

@@ -8,6 +8,36 @@ use crate::ids::SessionId;
 /// Longest name, in bytes.
 pub const MAX_NAME: usize = 63;
 
+/// A character that cannot be seen, or that changes the order in which others are shown: with it two
+/// names look alike, or one looks like another. White space and controls are judged elsewhere.
+pub fn invisible(text: &str) -> Option<char> {
+    text.chars().find(|c| {
+        matches!(
+            c,
+            '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}'
+            | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+            | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FEFF}' | '\u{FFA0}'
+            | '\u{FFF9}'..='\u{FFFB}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}'
+        )
+    })
+}
+
+/// That every character of a name can be seen and stands where it is: for every name that people
+/// choose and lists show.
+///
+/// # Errors
+///
+/// The character by its code point, in words that follow what is named.
+pub fn check_visible(text: &str) -> Result<(), String> {
+    match text.chars().find(|c| c.is_control()).or_else(|| invisible(text)) {
+        None => Ok(()),
+        Some(c) => Err(format!(
+            "must not have the character U+{:04X}, which cannot be seen: leave it out",
+            u32::from(c)
+        )),
+    }
+}
+
 /// What is wrong with a name that a user has chosen.
 ///
 /// # Errors
@@ -82,6 +112,25 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn a_character_that_cannot_be_seen_is_named_by_its_code_point() {
+        for (text, code) in [
+            ("co\u{202E}redoc", "U+202E"),
+            ("coder\u{200B}", "U+200B"),
+            ("\u{2066}coder", "U+2066"),
+            ("co\u{FEFF}der", "U+FEFF"),
+            ("co\u{AD}der", "U+00AD"),
+            ("coder\u{E0041}", "U+E0041"),
+            ("co\u{7}der", "U+0007"),
+        ] {
+            let err = check_visible(text).unwrap_err();
+            assert!(err.contains(code), "{err}");
+        }
+        for text in ["coder", "Prüferin 2", "コーダー", "✔️ done", "שלום"] {
+            assert_eq!(check_visible(text), Ok(()), "{text}");
+        }
+    }
 
     #[test]
     fn a_name_is_a_dns_label_that_is_no_part_of_an_id() {

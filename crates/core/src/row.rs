@@ -171,29 +171,43 @@ pub struct StepRow {
     pub error: Option<String>,
 }
 
-/// What a key may do. Ordered: weaker first.
+/// What a key may do. Ordered: weaker first. The first three are scopes: for a program that does one
+/// thing, and is kept to the paths of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// Calls tools by MCP, and nothing else.
+    Mcp,
+    /// Calls models by the gateway, and nothing else.
+    Model,
     /// Reads everything but settings and keys.
     Viewer,
-    /// Also creates and changes agents and sessions, and answers questions.
+    /// Starts sessions and ends them, reads their logs, answers questions; sees no other part of the API.
+    Runs,
+    /// Also creates and changes agents and sessions, and answers questions. Whatever runs for it is
+    /// bounded by a sandbox.
     Operator,
     /// Everything.
     Admin,
 }
 
 impl Role {
+    pub const ALL: [Self; 6] =
+        [Self::Mcp, Self::Model, Self::Viewer, Self::Runs, Self::Operator, Self::Admin];
+
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Mcp => "mcp",
+            Self::Model => "model",
             Self::Viewer => "viewer",
+            Self::Runs => "runs",
             Self::Operator => "operator",
             Self::Admin => "admin",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Viewer, Self::Operator, Self::Admin].into_iter().find(|role| role.as_str() == text)
+        Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
 

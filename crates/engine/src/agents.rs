@@ -5,6 +5,7 @@ use std::sync::Arc;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
+use overmind_core::name;
 use overmind_core::row::Role;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
@@ -18,6 +19,9 @@ use crate::error::EngineError;
 use crate::request::{AgentDraft, AgentPatch};
 use crate::sessions::may_name_credentials;
 use crate::view::{AgentView, Created};
+
+/// What needs an admin.
+const NO_SANDBOX: &str = "say what an agent without a sandbox is";
 
 /// How often a change is tried again when somebody else changed the agent meanwhile.
 const TRIES: usize = 5;
@@ -52,10 +56,14 @@ impl Engine {
             budget: draft.budget,
         };
         check(&spec)?;
+        self.no_secret("name", &spec.name)?;
         if has_credentials(&spec) {
             may_name_credentials(by)?;
         }
         granted_by(by, &CommandSpec::default(), spec.command.as_ref())?;
+        if spec.sandbox == SandboxLevel::None {
+            by.require_host(NO_SANDBOX)?;
+        }
         let scope = format!("{}/agents", by.name);
         if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
             return Ok(Created { value: self.agent_view(agent), replayed: true });
@@ -149,6 +157,18 @@ impl Engine {
         self.find_agent(agent).await
     }
 
+    /// Refuses a name that holds a secret of the vault or of the configuration, or what looks like one:
+    /// names stand in lists, addresses and logs as they are.
+    pub(crate) fn no_secret(&self, field: &str, name: &str) -> Result<(), EngineError> {
+        let mut masked = serde_json::Value::String(name.to_owned());
+        self.cortex.store.redact(&mut masked);
+        if masked.as_str() == Some(name) {
+            return Ok(());
+        }
+        let message = format!("{field} must not hold a secret: it is shown in lists and logs");
+        Err(EngineError::invalid(field, message))
+    }
+
     pub(crate) async fn find_agent(&self, agent: &str) -> Result<Agent, EngineError> {
         let found = match agent.parse::<AgentId>() {
             Ok(id) => self.cortex.agent(id).await?,
@@ -182,6 +202,7 @@ impl Engine {
             let mut new = old.clone();
             apply(&mut new, patch.clone());
             check(&new.spec)?;
+            self.no_secret("name", &new.spec.name)?;
             if new.spec.command != old.spec.command
                 && (has_credentials(&new.spec) || has_credentials(&old.spec))
             {
@@ -189,6 +210,9 @@ impl Engine {
             }
             let before = old.spec.command.clone().unwrap_or_default();
             granted_by(by, &before, new.spec.command.as_ref())?;
+            if new.spec.sandbox == SandboxLevel::None && new.spec != old.spec {
+                by.require_host(NO_SANDBOX)?;
+            }
             if new == old {
                 return Ok(self.agent_view(old));
             }
@@ -311,9 +335,8 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
         Ok(())
     };
     text("name", &spec.name, 200)?;
-    if spec.name.chars().any(char::is_control) {
-        return Err(EngineError::invalid("name", "name must not contain control characters"));
-    }
+    name::check_visible(&spec.name)
+        .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
     if spec.name.starts_with("agt_") {
         return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));
     }

@@ -93,7 +93,10 @@ impl Engine {
     ) -> Result<Attached, EngineError> {
         match read_only {
             true => by.require_for(Role::Viewer, id)?,
-            false => by.require(Role::Operator)?,
+            false => {
+                by.require(Role::Runs)?;
+                self.require_host_of(by, id).await?;
+            }
         }
         let (row, key) = match self.alive(id).await {
             Ok(alive) => alive,

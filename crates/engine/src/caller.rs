@@ -14,6 +14,8 @@ pub struct Caller {
     pub rights: Rights,
     /// The span that it calls in, if it said so.
     pub trace: Option<Traceparent>,
+    /// It acts for somebody who may run programs on the host itself: a run that does.
+    pub on_host: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ impl Caller {
     }
 
     pub fn new(name: impl Into<String>, rights: Rights) -> Self {
-        Self { name: name.into(), rights, trace: None }
+        Self { name: name.into(), rights, trace: None, on_host: false }
     }
 
     /// Refuses callers below `least`, and all sessions.
@@ -55,6 +57,36 @@ impl Caller {
             Rights::Session { .. } => Err(EngineError::Forbidden {
                 message: format!("a session's token cannot do this; it needs {}", least.as_str()),
             }),
+        }
+    }
+
+    /// Refuses whoever may not run programs on the host itself, without a sandbox, or in its
+    /// directories: all but admins, and what they let run there.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub(crate) fn require_host(&self, what: &str) -> Result<(), EngineError> {
+        if self.on_host || self.rights == Rights::Role(Role::Admin) {
+            return Ok(());
+        }
+        Err(EngineError::Forbidden {
+            message: format!(
+                "only an admin may {what}: everybody else is bounded by a sandbox (`--sandbox \
+                 namespace`)"
+            ),
+        })
+    }
+
+    /// Refuses callers who may not call models.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`].
+    pub(crate) fn require_models(&self) -> Result<(), EngineError> {
+        match self.rights {
+            Rights::Role(Role::Model) => Ok(()),
+            Rights::Role(_) | Rights::Session { .. } => self.require(Role::Operator),
         }
     }
 

@@ -99,7 +99,8 @@ impl Engine {
         raw: bool,
         secret: bool,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
+        self.require_host_of(by, id).await?;
         if text.is_empty() && raw {
             return Err(EngineError::invalid("text", "text must not be empty"));
         }

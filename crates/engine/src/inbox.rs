@@ -104,7 +104,7 @@ impl Engine {
         id: InboxId,
         answer: InboxAnswer,
     ) -> Result<InboxItem, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         let item = self.find_item(id).await?;
         if item.state != InboxState::Open {
             return Err(closed(&item));
@@ -149,7 +149,7 @@ impl Engine {
         by: &Caller,
         batch: InboxBatch,
     ) -> Result<Vec<(InboxId, Result<InboxItem, EngineError>)>, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         let InboxBatch { ids, group, answer } = batch;
         if ids.is_empty() || ids.len() > MAX_BATCH {
             let message = format!("ids must name 1 to {MAX_BATCH} items");

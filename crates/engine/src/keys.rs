@@ -1,6 +1,7 @@
 //! Who is there: the admin token, named API keys, and tokens of sessions.
 
 use overmind_core::ids::{ApiKeyId, ColonyId, SessionId};
+use overmind_core::name;
 use overmind_core::row::{ApiKey, Role};
 use overmind_core::store::{Change, Commit, NewEvent, Page, StreamId};
 use serde_json::json;
@@ -123,9 +124,12 @@ impl Engine {
     ) -> Result<NewKey, EngineError> {
         by.require(Role::Admin)?;
         let name = name.trim();
-        if name.is_empty() || name.chars().count() > 100 || name.chars().any(char::is_control) {
+        if name.is_empty() || name.chars().count() > 100 {
             return Err(EngineError::invalid("name", "name must be 1 to 100 printable characters"));
         }
+        name::check_visible(name)
+            .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
+        self.no_secret("name", name)?;
         if name == "admin" || name.starts_with("ses_") {
             let message = "name must be neither `admin` nor look like a session's id";
             return Err(EngineError::invalid("name", message));

@@ -90,7 +90,8 @@ impl Engine {
         id: SessionId,
         fork: ForkDraft,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
+        self.require_host_of(by, id).await?;
         let source = self.find_session(id).await?;
         if fork.at > source.steps {
             let message = format!("the run has {} steps; at must be 0 to {0}", source.steps);

@@ -9,6 +9,7 @@ use overmind_core::attest::Kept;
 use overmind_core::command::{CommandSpec, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
+use overmind_core::room::RoomWhen;
 use overmind_core::room::stay::RoomPhase;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
 use overmind_core::sandbox::SandboxLevel;
@@ -77,7 +78,7 @@ impl Engine {
         by: &Caller,
         draft: SessionDraft,
     ) -> Result<Created<SessionRow>, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         if self.cortex.draining() {
             return Err(shutting_down());
         }
@@ -95,6 +96,7 @@ impl Engine {
         }
         if let Some(name) = &draft.name {
             name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
+            self.no_secret("name", name)?;
         }
         let parent_row = match &draft.parent {
             Some(parent) => Some(self.find_parent(parent).await?),
@@ -106,6 +108,12 @@ impl Engine {
             self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref())?;
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
+        if agent_spec.sandbox == SandboxLevel::None {
+            by.require_host("run programs without a sandbox")?;
+        }
+        if draft.room.as_ref().is_some_and(|room| room.when == RoomWhen::Never) {
+            by.require_host("have a run work in a directory itself (`--here`)")?;
+        }
         let room = {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
             self.room_wish(draft.room, project)?
@@ -337,6 +345,19 @@ impl Engine {
         self.find_session(id).await
     }
 
+    /// Refuses whoever may not run programs on the host, where this session does: its own token may.
+    pub(crate) async fn require_host_of(
+        &self,
+        by: &Caller,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        match by.rights {
+            Rights::Session { .. } | Rights::Role(Role::Admin) => Ok(()),
+            Rights::Role(_) if self.find_session(id).await?.sandbox != SandboxLevel::None => Ok(()),
+            Rights::Role(_) => by.require_host("say what a run without a sandbox does"),
+        }
+    }
+
     pub(crate) async fn find_session(&self, id: SessionId) -> Result<SessionRow, EngineError> {
         self.cortex.store.session_fetch(id).await?.ok_or_else(|| EngineError::not_found("Run"))
     }
@@ -357,7 +378,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
         self.ended(row).await
@@ -375,7 +396,7 @@ impl Engine {
         id: SessionId,
         how: StopHow,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
         // Between two lives there is nothing to be ended first.
@@ -393,7 +414,7 @@ impl Engine {
         id: SessionId,
         message: String,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         self.find_session(id).await?;
         check_message(&message)?;
         self.cortex.order(id, Order::Answer { item: None, message, by: by.name.clone() }).await
@@ -412,7 +433,7 @@ impl Engine {
         decision: Decision,
         reason: Option<String>,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        by.require(Role::Runs)?;
         self.find_session(id).await?;
         let approve = decision == Decision::Approve;
         let by = by.name.clone();

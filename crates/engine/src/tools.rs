@@ -55,6 +55,7 @@ impl Engine {
         call: ToolCallDraft,
     ) -> Result<ToolOutcome, EngineError> {
         by.require_for(Role::Operator, id)?;
+        self.require_host_of(by, id).await?;
         self.tool_call_with(by, id, call, &[]).await
     }
 

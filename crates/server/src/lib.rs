@@ -49,4 +49,5 @@ pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};
 pub use openapi::{openapi, openapi_from_code};
 pub use proxy::{Backends, Found, Proxy, label};
+pub use routes::roles::roles_document;
 pub use serve::{Drained, Server};

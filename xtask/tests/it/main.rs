@@ -6,3 +6,4 @@ mod layout;
 mod licences;
 mod lints;
 mod profiles;
+mod security;

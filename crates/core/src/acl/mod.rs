@@ -189,7 +189,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.is_empty() || pattern.len() > MAX_PATTERN {
         return Err(format!("a pattern has 1 to {MAX_PATTERN} bytes"));
     }
-    if pattern.chars().any(char::is_control) {
+    if crate::name::check_visible(pattern).is_err() {
         return Err("a pattern has no control characters".to_owned());
     }
     if pattern.contains("***") {

@@ -92,7 +92,7 @@ pub(crate) fn check_chars(text: &str, most: usize, what: &str) -> Result<(), Nam
     }
     match text.chars().find(|c| !is_plain(*c)) {
         Some(c) => Err(no(format!("has the character {c:?}, which {what} may not have"))),
-        None => Ok(()),
+        None => crate::name::check_visible(text).map_err(no),
     }
 }
 

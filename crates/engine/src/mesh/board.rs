@@ -357,6 +357,7 @@ impl Engine {
         mut write: BoardWrite,
     ) -> Result<Arc<BoardEntry>, EngineError> {
         let key = parsed(key)?;
+        self.no_secret("key", key.as_str())?;
         let what = || format!("Agent {} cannot write {key}", who.name);
         self.permit(&who, Verb::Write, key.as_str(), what).await?;
         if key.is_history() && write.ttl.is_some() {

@@ -15,6 +15,7 @@ use overmind_core::mesh::{
     Dead, Letter, LetterFilter, LetterMark, MAX_DEAD, MAX_WAITING, Priority,
 };
 use overmind_core::row::Role;
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Change, Guard, Store, StoreError};
 use overmind_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 use super::postmaster::Post;
 use super::{SCAN, Who, checked_ttl, event, explained};
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::cortex::{Cortex, lock};
 use crate::error::EngineError;
 
@@ -173,6 +174,13 @@ impl Engine {
         let object = found.as_ref().map_or(draft.to.as_str(), |agent| &agent.spec.name).to_owned();
         let what = || format!("{} cannot message {}", who.name, draft.to);
         self.permit(who, Verb::Message, &object, what).await?;
+        if let (Some(agent), Some(role)) = (&found, who.role)
+            && agent.spec.sandbox == SandboxLevel::None
+            && role < Role::Admin
+        {
+            let by = Caller::new(who.name.clone(), Rights::Role(role));
+            by.require_host("send letters to an agent without a sandbox")?;
+        }
         let Some(agent) = found else {
             let message = format!("No agent found for target: {}", draft.to);
             return Err(EngineError::NotFound { message });

@@ -243,7 +243,9 @@ impl Engine {
         if policy != OnMessage::Start || !rows.is_empty() {
             return Brought::Nobody;
         }
-        let starter = Caller::new("postmaster", Rights::Role(Role::Operator));
+        let mut starter = Caller::new("postmaster", Rights::Role(Role::Operator));
+        // Whoever may not run this agent may not write to it either: see `letter_send_as`.
+        starter.on_host = true;
         let draft = SessionDraft {
             agent: letter.to.to_string(),
             task: shown(letter),

@@ -5,6 +5,7 @@ use overmind_core::agent::{AgentLimits, AgentSpec};
 use overmind_core::ids::EffectId;
 use overmind_core::mesh::{MAX_CHILDREN, MAX_SPAWN_DEPTH, MeshSpawn};
 use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Page, SessionFilter};
 
 use super::Who;
@@ -83,6 +84,11 @@ impl Engine {
         let name = who.session.map_or_else(|| who.name.clone(), |id| id.to_string());
         let mut as_operator = Caller::new(name, Rights::Role(Role::Operator));
         as_operator.trace = wish.trace;
+        // What runs on the host may start what runs there; see below for what is weaker.
+        as_operator.on_host = match &parent {
+            Some(parent) => parent.sandbox == SandboxLevel::None,
+            None => who.role == Some(Role::Admin),
+        };
         let key = effect.map(|effect| (effect.to_string(), [0; 32]));
         let (agent, ttl) = match there {
             Some(agent) => {

@@ -28,7 +28,7 @@ pub(crate) struct Who {
     pub(crate) session: Option<SessionId>,
     /// Names of the agents whose permissions count. Empty for a key.
     pub(crate) line: Vec<String>,
-    role: Option<Role>,
+    pub(super) role: Option<Role>,
 }
 
 impl Who {

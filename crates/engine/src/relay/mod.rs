@@ -24,7 +24,6 @@ use overmind_core::process::prompt::Provider;
 use overmind_core::relay::{
     Call, Dialect, Endpoint, Hop, Offered, Refusal, RefusalKind, Upstreams, Worst, may_use,
 };
-use overmind_core::row::Role;
 use overmind_core::session::Spec;
 use overmind_core::trace::Trail;
 
@@ -202,7 +201,7 @@ impl Engine {
     async fn party(&self, by: &Caller) -> Result<Party, Refusal> {
         let session = match &by.rights {
             Rights::Role(_) => {
-                by.require(Role::Operator)
+                by.require_models()
                     .map_err(|err| Refusal::new(RefusalKind::Forbidden, err.to_string()))?;
                 return Ok(Party {
                     session: None,

@@ -250,13 +250,21 @@ pub enum KeyCommand {
     /// Make a key; it is shown once and never again
     #[command(after_help = "\
 Example:
-  OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)")]
+  OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)
+  OPENAI_API_KEY=$(overmind key create my-script --scope model -o name)
+
+A key for a program that does one thing has a scope instead of a role: `model` calls models by the
+gateway, `mcp` calls tools by MCP, `runs` starts runs, reads their logs and answers the inbox.
+docs/roles.md lists what each may.")]
     Create {
         /// What it is for
         name: String,
         /// What it may do
         #[arg(long, value_enum, default_value = "operator")]
         role: RoleArg,
+        /// The one thing that it may do, instead of a role
+        #[arg(long, value_enum, conflicts_with = "role")]
+        scope: Option<ScopeArg>,
     },
     /// List keys
     #[command(visible_alias = "ls")]
@@ -266,6 +274,16 @@ Example:
         /// Its name, its id, or a unique part of it
         key: String,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Calls models by the gateway (/llm)
+    Model,
+    /// Calls tools by MCP (/mcp)
+    Mcp,
+    /// Starts and ends runs, reads their logs, answers the inbox
+    Runs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

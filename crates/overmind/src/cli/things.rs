@@ -236,8 +236,9 @@ fn read_stdin() -> Result<String, Failure> {
 pub async fn key(cx: &Context, command: KeyCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
-        KeyCommand::Create { name, role } => {
-            let role = Role::parse(&spelled(role)).expect("the words of the flag are the API's");
+        KeyCommand::Create { name, role, scope } => {
+            let word = scope.map_or_else(|| spelled(role), spelled);
+            let role = Role::parse(&word).expect("the words of the flag are the API's");
             let made = remote.key_create(&KeyCreate { name, role }).await?;
             match cx.out.format {
                 Format::Json | Format::Yaml => cx.out.value(&show::to_value(&made))?,

@@ -23,7 +23,8 @@ fn served() -> (Commands, String, String) {
     let mut home = Commands(Home::new());
     let server = home.0.start(&["--listen", "127.0.0.1:0"], &[]);
     let address = server["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
-    home.run(&["run", "--name", "echo", "stty -echo; echo ready; cat"]).ok();
+    home.run(&["run", "--name", "echo", "--sandbox", "namespace", "stty -echo; echo ready; cat"])
+        .ok();
     home.says("echo", "ready");
     let id = home.named("echo")["id"].as_str().unwrap().to_owned();
     (home, address, id)

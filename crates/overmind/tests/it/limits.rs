@@ -87,7 +87,18 @@ fn an_agents_bounds_hold_for_its_runs_which_only_an_admin_may_widen() {
     let asks = |memory: &str| {
         home.run_env(
             &token,
-            &["--server", url, "run", "--memory", memory, "--detach", "small", "1"],
+            &[
+                "--server",
+                url,
+                "run",
+                "--sandbox",
+                "namespace",
+                "--memory",
+                memory,
+                "--detach",
+                "small",
+                "1",
+            ],
         )
     };
     asks("1G").fails(6).says("admin");

@@ -138,3 +138,61 @@ fn what_a_sandbox_was_measured_to_give_tells_of_the_servers_files() {
     let text = [report.out.as_str(), report.err.as_str()].concat();
     assert!(text.contains("server_files"), "{text}");
 }
+
+/// The secret of a new key.
+fn key(home: &Home, name: &str, more: &[&str]) -> String {
+    let mut args = vec!["key", "create", name, "-o", "name"];
+    args.extend(more);
+    home.run(&args).ok().line().to_owned()
+}
+
+#[test]
+fn an_operator_runs_nothing_on_the_host_itself() {
+    let home = Home::up();
+    home.agent("mine", &["--sandbox", "none"]);
+    let shell = home.run(&["run", "--sandbox", "none", "-d", "--name", "mine", "cat"]).ok();
+    assert!(!shell.out.is_empty());
+    let secret = key(&home, "op", &["--role", "operator"]);
+    let operator = |args: &[&str]| home.run_env(&[("OVERMIND_TOKEN", &secret)], args);
+    for args in [
+        &["run", "touch", "ran"][..],
+        &["run", "--sandbox", "none", "touch", "ran"],
+        &["run", "--here", "--sandbox", "namespace", "touch", "ran"],
+        &["run", "mine", "shell: touch ran"],
+        &["agent", "create", "--name", "own", "--model", "deterministic", "--sandbox", "none"],
+        &["agent", "edit", "mine", "--role", "another"],
+        &["send", "mine", "text"],
+    ] {
+        let done = operator(args);
+        assert_ne!(done.code, 0, "{args:?}: {done:?}");
+        assert!(done.err.contains("only an admin may"), "{args:?}: {}", done.err);
+    }
+    home.agent("boxed", &[]);
+    let done = operator(&["agent", "edit", "boxed", "--sandbox", "none"]);
+    assert!(done.code != 0 && done.err.contains("only an admin may"), "{done:?}");
+    assert!(!home.work().join("ran").exists());
+    operator(&["run", "boxed", "shell: echo fine", "--wait"]).ok();
+    home.run(&["kill", "mine"]).ok();
+}
+
+#[test]
+fn a_scope_opens_one_thing_and_a_name_hides_nothing() {
+    let home = Home::up();
+    home.agent("probe", &[]);
+    let [model, runs] = ["model", "runs"].map(|scope| key(&home, scope, &["--scope", scope]));
+    let by = |secret: &str, args: &[&str]| home.run_env(&[("OVERMIND_TOKEN", secret)], args);
+    for args in [&["ps"][..], &["agent", "list"], &["run", "probe", "shell: ls"], &["status"]] {
+        by(&model, args).fails(6).says("has the role model");
+    }
+    by(&runs, &["run", "probe", "shell: echo fine", "-o", "name"]).ok();
+    by(&runs, &["ps"]).ok();
+    for args in [&["agent", "list"][..], &["key", "list"], &["memory", "list"]] {
+        by(&runs, args).fails(6).says("has the role runs");
+    }
+    for name in ["pro\u{200B}be", "\u{202E}eborp"] {
+        let made = home.run(&["agent", "create", "--name", name, "--model", "deterministic"]);
+        assert!(made.code != 0 && made.err.contains("U+20"), "{made:?}");
+        let made = home.run(&["key", "create", name]);
+        assert!(made.code != 0 && made.err.contains("U+20"), "{made:?}");
+    }
+}

@@ -476,7 +476,8 @@ fn only_an_admin_says_which_credentials_a_command_gets() {
     home.run(&["run", "--name", "has", "keyed", "model-key-"]).ok();
     assert_eq!(home.run(&["wait", "has"]).code, 0, "the key has reached the program");
     // Somebody else may run it as it is, and neither take the key elsewhere nor name another.
-    home.0.run_env(&operator, &["run", "--name", "as-it-is", "keyed", "x"]).ok();
+    let boxed = ["run", "--name", "as-it-is", "--sandbox", "namespace", "keyed", "x"];
+    home.0.run_env(&operator, &boxed).ok();
     let other = ["run", "--env", "PATH=/tmp", "keyed", "x"];
     home.0.run_env(&operator, &other).says("only an admin");
     let more = ["run", "--env-from", "A=MODEL", "true"];

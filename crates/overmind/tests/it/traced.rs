@@ -170,7 +170,7 @@ fn needs_python_otlp_what_a_command_starts_hangs_under_its_run_or_where_it_says(
         (gateway.home.work().join("environ"), gateway.home.work().join("one.token"));
     let script = format!(
         "printf %s \"$OVERMIND_TOKEN\" > {token}; \
-         OVERMIND_TOKEN=$(cat {key}) {program} run --name below true || exit 1; \
+         OVERMIND_TOKEN=$(cat {key}) {program} run --name below --sandbox namespace true || exit 1; \
          printf %s \"$TRACEPARENT\" > {environ}; exec sleep 1000",
         token = token.display(),
         environ = environ.display(),

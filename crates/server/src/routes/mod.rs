@@ -10,6 +10,7 @@ use axum::http::{Method, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use overmind_api::ProblemKind;
+use overmind_engine::Caller;
 
 use crate::cx::Cx;
 use crate::fault::Fault;
@@ -29,6 +30,7 @@ pub(crate) mod llm;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod mesh;
+pub(crate) mod roles;
 pub(crate) mod rooms;
 pub(crate) mod runs;
 pub(crate) mod services;
@@ -47,7 +49,6 @@ pub(crate) enum Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route {
     /// Lower case, as in `axum::routing`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "compared with the OpenAPI document"))]
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) pace: Pace,
@@ -260,6 +261,14 @@ async fn within_its_time(
 ) -> Response {
     let known = TEMPLATES.get(matched.as_str());
     let &(pace, template) = known.expect("the table and the router are made from the same lines");
+    if let Some(caller) = request.extensions().get::<Caller>() {
+        let method = request.method().as_str().to_ascii_lowercase();
+        if let Err(fault) = roles::check(caller, &method, template) {
+            let mut response = fault.into_response();
+            response.extensions_mut().insert(Template(template));
+            return response;
+        }
+    }
     let limit = match pace {
         Pace::Long => cx.config.long_request_timeout,
         Pace::Quick => cx.config.request_timeout,

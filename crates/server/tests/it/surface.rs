@@ -375,6 +375,46 @@ async fn roles_are_enforced_on_every_kind_of_path() {
     }
 }
 
+/// Each route by each role: what the table refuses is 403, and what it allows is anything else, as no
+/// such thing is there or the body says nothing.
+#[tokio::test]
+async fn each_route_is_for_the_roles_and_scopes_that_the_table_says() {
+    let table = include_str!("../../../../docs/roles.md");
+    assert_eq!(table, overmind_server::roles_document(), "docs/roles.md is not current");
+    let world = World::new().await;
+    let mut keys = Vec::new();
+    for role in ["viewer", "operator", "admin", "model", "mcp", "runs"] {
+        let body = format!(r#"{{"name":"{role} key","role":"{role}"}}"#);
+        let made = world.post("/api/keys", &body).await.fine();
+        keys.push((role, made["secret"].as_str().unwrap().to_owned()));
+    }
+    let mut tried = 0;
+    for line in table.lines().filter(|line| line.starts_with("| `") && line.contains(" /")) {
+        let cells: Vec<&str> = line.trim_matches(['|', ' ']).split(" | ").collect();
+        let [route, allowed @ ..] = cells.as_slice() else { panic!("{line}") };
+        let Some((method, path)) = route.trim_matches('`').split_once(' ') else { continue };
+        // What ends others' runs, waits for an answer, or judges by more than the role.
+        if matches!(path, "/api/halt" | "/mcp" | "/mesh/api") || path.starts_with("/api/services/")
+        {
+            continue;
+        }
+        let mut at = String::new();
+        for part in path.split('/').skip(1) {
+            let filled = if part.starts_with('{') { "nothing-like-it" } else { part };
+            at = format!("{at}/{filled}");
+        }
+        for ((role, key), allowed) in keys.iter().zip(allowed) {
+            let request = world.request(method, &at).token(key);
+            let request = if method == "GET" { request } else { request.json("{}") };
+            let answer = request.status().await;
+            let refused = answer == 403;
+            assert_eq!(refused, *allowed == "–", "{role} {method} {at}: {answer}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 500, "{tried} were tried");
+}
+
 #[tokio::test]
 async fn a_runs_own_token_reaches_that_run_and_nothing_else() {
     let world = World::new().await;
