@@ -35,16 +35,19 @@ fn is_home(cx: &Context) -> bool {
 /// What kept the run from being made, started or watched.
 pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
+    let workspace = workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?;
+    // Where a program that is named by a path from there is looked for.
+    let dir = workspace.as_deref().map_or(cx.cwd.as_path(), Path::new);
     let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
     let named = args.command.agent.clone().or(own);
     let (agent, words) = match named {
-        Some(name) => match agent_named(cx, &remote, &name).await? {
+        Some(name) => match agent_named(cx, &remote, &name, dir).await? {
             Some(agent) => (Some(agent), args.words.clone()),
             None => (None, [&[name], args.words.as_slice()].concat()),
         },
         None => match args.words.split_first() {
             None => return Err(Failure::usage("say what to run")),
-            Some((first, rest)) => match agent_of_word(cx, &remote, first).await? {
+            Some((first, rest)) => match agent_of_word(cx, &remote, first, dir).await? {
                 Some(agent) => (Some(agent), rest.to_vec()),
                 None => (None, args.words.clone()),
             },
@@ -83,11 +86,16 @@ fn again(cx: &Context) -> Result<(Context, RunArgs), Failure> {
 /// # Errors
 ///
 /// As [`agent_of_word`].
-async fn agent_named(cx: &Context, remote: &Remote, name: &str) -> Result<Option<Agent>, Failure> {
+async fn agent_named(
+    cx: &Context,
+    remote: &Remote,
+    name: &str,
+    dir: &Path,
+) -> Result<Option<Agent>, Failure> {
     match remote.find_agent(name).await {
         Err(failure) if failure.exit == Exit::NotFound => match remote.built_in(name).await? {
             Some(agent) => Ok(Some(agent)),
-            None => agent_of_word(cx, remote, name).await,
+            None => agent_of_word(cx, remote, name, dir).await,
         },
         found => found.map(Some),
     }
@@ -102,6 +110,7 @@ async fn agent_of_word(
     cx: &Context,
     remote: &Remote,
     word: &str,
+    dir: &Path,
 ) -> Result<Option<Agent>, Failure> {
     let missing = match remote.find_agent(word).await {
         Ok(agent) => return Ok(Some(agent)),
@@ -112,7 +121,7 @@ async fn agent_of_word(
         return Err(missing);
     }
     // Which programs another machine has is not known here.
-    if is_line(word) || !remote.is_here() || is_program(cx, word) {
+    if is_line(word) || !remote.is_here() || is_program(cx, word, dir) {
         return Ok(None);
     }
     let message = format!("no agent and no program is called `{word}`; nothing was started");
@@ -137,9 +146,10 @@ fn is_line(word: &str) -> bool {
     word.contains(|c: char| c.is_whitespace() || "|&;<>()$`\"'*?[]{}".contains(c))
 }
 
-fn is_program(cx: &Context, word: &str) -> bool {
+/// Whether a word is a program, seen from the directory that the run begins in.
+fn is_program(cx: &Context, word: &str, dir: &Path) -> bool {
     if word.contains('/') {
-        return cx.cwd.join(word).is_file();
+        return dir.join(word).is_file();
     }
     let path = cx.env.path(env::PATH).unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(word).is_file())

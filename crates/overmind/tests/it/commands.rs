@@ -153,6 +153,25 @@ fn a_word_that_names_neither_an_agent_nor_a_program_starts_nothing() {
 }
 
 #[test]
+fn a_program_that_is_named_by_a_path_is_looked_for_where_the_run_begins() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Commands::up();
+    let project = home.0.path().join("project");
+    std::fs::create_dir_all(project.join("sub")).unwrap();
+    for script in ["try.sh", "sub/deep.sh"] {
+        let script = project.join(script);
+        std::fs::write(&script, "#!/bin/sh\necho found\n").unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let follow = ["run", "--follow", "--project", project.to_str().unwrap()];
+    for more in [&["./try.sh"][..], &["--cwd", "sub", "./deep.sh"]] {
+        assert_eq!(home.run(&[&follow, more].concat()).ok().out, "found\n");
+    }
+    home.run(&["run", "./try.sh"]).fails(3).says("nothing was started");
+    home.check();
+}
+
+#[test]
 fn a_start_that_failed_is_an_error_with_its_reason() {
     let home = Commands::up();
     let work = home.0.work();
