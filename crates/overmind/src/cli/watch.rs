@@ -192,8 +192,16 @@ async fn is_reached(
             (event.kind.contains("await") || event.kind.starts_with("approval."))
                 && waits(remote.run(id).await?.status)
         }
-        // One that could not be started ends the run.
-        Until::Begun => event.kind == "process.started",
+        Until::Begun => match event.kind.as_str() {
+            "process.started" => true,
+            // It ended before its start was recorded. One that could not be started ends the run.
+            "process.ended" => remote
+                .run(id)
+                .await?
+                .process
+                .is_some_and(|process| process.exit_code.is_some() || process.signal.is_some()),
+            _ => false,
+        },
     })
 }
 
