@@ -7,10 +7,12 @@ use crate::fault::Fault;
 use crate::host::single;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// What Google's clients send a key in.
+const GOOGLE_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 /// Longer than any token we make.
 const MAX_TOKEN: usize = 512;
 
-/// The request's token: `Authorization: Bearer …`, or `x-api-key`.
+/// The request's token: `Authorization: Bearer …`, `x-api-key` or `x-goog-api-key`.
 ///
 /// A browser can set neither on a WebSocket: there a protocol `overmind.token.…` will do, which only
 /// a page that knows the token can offer.
@@ -24,13 +26,16 @@ pub(crate) fn token(headers: &HeaderMap) -> Result<&str, Fault> {
                 .ok_or_else(|| refused("the Authorization header is not `Bearer` and a token"))?,
         ),
     };
-    let key = single(headers, &API_KEY)?;
-    let token = match (bearer, key) {
-        (Some(bearer), Some(key)) if bearer != key => {
-            return Err(refused("the Authorization and x-api-key headers carry different tokens"));
+    let all = [bearer, single(headers, &API_KEY)?, single(headers, &GOOGLE_KEY)?];
+    let mut given = all.into_iter().flatten();
+    let token = match given.next() {
+        Some(token) if given.all(|other| other == token) => token,
+        Some(_) => {
+            return Err(refused(
+                "the Authorization, x-api-key and x-goog-api-key headers carry different tokens",
+            ));
         }
-        (Some(token), _) | (None, Some(token)) => token,
-        (None, None) => protocol(headers).ok_or_else(|| refused("the request carries no token"))?,
+        None => protocol(headers).ok_or_else(|| refused("the request carries no token"))?,
     };
     let sound = !token.is_empty()
         && token.len() <= MAX_TOKEN
@@ -83,6 +88,7 @@ mod tests {
             ("authorization", "bearer ovk_1"),
             ("authorization", "BEARER  ovk_1"),
             ("x-api-key", "ovk_1"),
+            ("x-goog-api-key", "ovk_1"),
         ] {
             assert_eq!(read(&[header]).as_deref(), Ok("ovk_1"), "{header:?}");
         }
@@ -113,6 +119,7 @@ mod tests {
             &[("authorization", "Bearer a b")],
             &[("x-api-key", "")],
             &[("authorization", "Bearer a"), ("x-api-key", "b")],
+            &[("x-api-key", "a"), ("x-goog-api-key", "b")],
         ] {
             assert_eq!(read(headers), Err(401), "{headers:?}");
         }

@@ -382,6 +382,15 @@ fn read_only(layers: &Layers) -> Result<Vec<PathBuf>, ConfigError> {
     }
 }
 
+/// Providers that are there without a table, and what names their server. A table of the same name
+/// would stand beside them, and calls and the key would still go to the built-in host.
+const BUILT_IN: [(&str, &str); 4] = [
+    ("anthropic", "models.anthropic_url"),
+    ("custom", "models.base_url"),
+    ("deepseek", "models.deepseek_chat_url"),
+    ("openai", "models.openai_responses_url"),
+];
+
 fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
     let mut names: Vec<&str> = layers
         .0
@@ -392,6 +401,14 @@ fn providers(layers: &Layers) -> Result<Vec<Provider>, ConfigError> {
     names
         .into_iter()
         .map(|name| {
+            if let Some((_, setting)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+                return Err(ConfigError::Together {
+                    message: format!("[providers.{name}] has the name of a built-in provider"),
+                    hint: format!(
+                        "set {setting} to send its calls to another server, or choose another name"
+                    ),
+                });
+            }
             let field = |field: &str| layers.text_of(&format!("providers.{name}.{field}"));
             let base_url = field("base_url").ok_or_else(|| ConfigError::Together {
                 message: format!("[providers.{name}] has no `base_url`"),

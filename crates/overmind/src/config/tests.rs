@@ -187,6 +187,10 @@ fn providers_are_read_as_tables_and_need_their_url() {
     assert_eq!(providers[1].format, "openai-chat");
     let err = load("[providers.x]\nformat = \"anthropic\"", &[], &[]).unwrap_err();
     assert_eq!(err.to_string(), "[providers.x] has no `base_url`");
+    // It would stand beside the built-in one, which would still get the calls and the key.
+    let err = load("[providers.anthropic]\nbase_url = \"https://proxy/v1\"", &[], &[]).unwrap_err();
+    assert!(err.to_string().contains("the name of a built-in provider"), "{err}");
+    assert!(err.hint().unwrap().contains("models.anthropic_url"), "{err:?}");
 }
 
 #[test]

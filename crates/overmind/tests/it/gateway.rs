@@ -233,6 +233,19 @@ fn our_own_refusals_are_in_the_providers_shape() {
 }
 
 #[test]
+fn a_client_that_tries_a_websocket_first_is_told_to_go_on_with_http() {
+    let gateway = Gateway::new(Script::always(Say::text("hello")));
+    let socket = gateway.get("/llm/openai/v1/responses").header("upgrade", "websocket");
+    let got = gateway.send(socket);
+    assert_eq!((got.status, &got.json()["error"]["code"]), (426, &json!("upgrade_required")));
+    // A token in the header of Google's clients is one too.
+    let url = format!("{}/llm/openai/v1/models", gateway.url);
+    let google = gateway.client.get(url).header("x-goog-api-key", gateway.admin());
+    assert_eq!(gateway.send(google).status, 200);
+    assert!(gateway.upstream.requests().is_empty(), "the provider was not asked");
+}
+
+#[test]
 fn nothing_that_a_caller_sends_moves_the_key() {
     let gateway = Gateway::new(Script::always(Say::text("hello")));
     let mut body = chat("hi");

@@ -163,6 +163,17 @@ impl Refused {
     }
 }
 
+/// To a client that would speak the Responses API over a WebSocket: it goes on with HTTP at once.
+fn no_socket() -> Response {
+    const BODY: &str = r#"{"error":{"message":"this server speaks the Responses API over HTTP only: send a POST","type":"invalid_request_error","param":null,"code":"upgrade_required"}}"#;
+    let mut response = Response::new(Body::from(BODY));
+    *response.status_mut() = StatusCode::UPGRADE_REQUIRED;
+    let headers = response.headers_mut();
+    headers.insert(header::UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 async fn attend(
     cx: &Arc<Cx>,
     source: Option<Source>,
@@ -173,6 +184,9 @@ async fn attend(
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if door.what == What::Hello && reads {
         return Ok(Response::new(Body::empty()));
+    }
+    if door.what == What::Call(Endpoint::Responses) && *request.method() == Method::GET {
+        return Ok(no_socket());
     }
     // Only those who do not prove who they are count by address: the others are known.
     let proved = match auth::token(request.headers()) {
