@@ -119,11 +119,11 @@ fn answer_length(got: &[u8]) -> Option<usize> {
 
 /// A server of its own process, over TCP; as many runs as its clients can hand in.
 async fn runs(setting: &Setting) -> Result<Vec<Figure>, Failure> {
-    let dir = setting.place("runs")?;
+    let (dir, work) = (setting.place("runs")?, setting.place("runs-work")?);
     let data = dir.join("data");
     DataDir::locate(Some(&data), &Env::default(), &dir)?.prepare()?;
     let setup = Setup {
-        args: ["--listen", "127.0.0.1:0", "--workspace", &dir.to_string_lossy(), "--log", "warn"]
+        args: ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy(), "--log", "warn"]
             .map(str::to_owned)
             .to_vec(),
         env: Vec::new(),

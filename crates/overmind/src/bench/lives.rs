@@ -35,7 +35,7 @@ const RUNS_OF_A_PAGE: u32 = 500;
 
 pub(super) struct Place {
     pub(super) dir: PathBuf,
-    data: PathBuf,
+    pub(super) data: PathBuf,
     pub(super) client: Client,
     daemon: Daemon,
 }
@@ -53,6 +53,7 @@ pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Fi
 impl Place {
     pub(super) async fn open(setting: &Setting, name: &str) -> Result<Self, Failure> {
         let dir = setting.place(name)?;
+        let work = setting.place(&format!("{name}-work"))?;
         let data = dir.join("data");
         let found = DataDir::locate(Some(&data), &Env::default(), &dir)?;
         found.prepare()?;
@@ -60,7 +61,7 @@ impl Place {
                       max_running_per_colony = 10000\n";
         std::fs::write(data.join("overmind.toml"), config)
             .map_err(|err| Failure::failed(format!("writing the settings: {err}")))?;
-        let args = ["--listen", "127.0.0.1:0", "--workspace", &dir.to_string_lossy()];
+        let args = ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy()];
         let setup = Setup { args: args.map(str::to_owned).to_vec(), env: Vec::new() };
         let daemon = Daemon::start(&data, &setup)?;
         let target: Target = format!("unix:{}", data.join("overmind.sock").display())
@@ -82,7 +83,7 @@ impl Place {
             ..AgentCreate::default()
         };
         client.agent_create(&agent, None).await?;
-        Ok(Self { dir, data, client, daemon })
+        Ok(Self { dir: work, data, client, daemon })
     }
 
     async fn run(&self, command: Command) -> Result<Run, Failure> {

@@ -17,13 +17,13 @@ use crate::demo::daemon::{Daemon, Setup};
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
-    let dir = setting.place("process")?;
+    let (dir, work) = (setting.place("process")?, setting.place("process-work")?);
     let data = dir.join("data");
     DataDir::locate(Some(&data), &Env::default(), &dir)?.prepare()?;
     let program = std::env::current_exe()
         .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
     let setup = Setup {
-        args: ["--listen", "127.0.0.1:0", "--workspace", &dir.to_string_lossy()]
+        args: ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy()]
             .map(str::to_owned)
             .to_vec(),
         env: Vec::new(),

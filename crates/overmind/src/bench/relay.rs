@@ -172,12 +172,12 @@ pub(super) fn message_length(got: &[u8]) -> Option<usize> {
 }
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
-    let dir = setting.place("relay")?;
+    let (dir, work) = (setting.place("relay")?, setting.place("relay-work")?);
     let data = dir.join("data");
     DataDir::locate(Some(&data), &Env::default(), &dir)?.prepare()?;
     let provider = Provider::start()?;
     let setup = Setup {
-        args: ["--listen", "127.0.0.1:0", "--workspace", &dir.to_string_lossy(), "--log", "warn"]
+        args: ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy(), "--log", "warn"]
             .map(str::to_owned)
             .to_vec(),
         env: vec![("OVERMIND_MODEL_BASE_URL", format!("http://127.0.0.1:{}/v1", provider.port))],

@@ -146,7 +146,7 @@ fn over(run: &Run) -> bool {
 
 /// Waits until worktrees wait again: nobody starts runs as fast as this does.
 async fn waiting(place: &Place) -> Result<(), Failure> {
-    let trees = place.dir.join("data/worktrees");
+    let trees = place.data.join("worktrees");
     let ready = || {
         let projects = std::fs::read_dir(&trees).into_iter().flatten().flatten();
         projects
