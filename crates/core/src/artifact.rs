@@ -257,8 +257,14 @@ mod tests {
             ("a\0b", "has the character '\\0', which an artifact's name may not have"),
             ("a\nb", "has the character '\\n', which an artifact's name may not have"),
             ("a/ ..", "has a segment that begins or ends with a space"),
-            ("cod\u{202E}txt.exe", "has the character \\u{202e}, which cannot be seen"),
-            ("a\u{200B}b", "has the character \\u{200b}, which cannot be seen"),
+            (
+                "cod\u{202E}txt.exe",
+                "must not have the character U+202E, which cannot be seen: leave it out",
+            ),
+            (
+                "a\u{200B}b",
+                "must not have the character U+200B, which cannot be seen: leave it out",
+            ),
         ] {
             assert_eq!(ArtifactName::parse(bad).unwrap_err().to_string(), why, "{bad:?}");
         }

@@ -407,7 +407,7 @@ mod tests {
         for name in CheckName::ALL {
             assert_eq!(serde_json::to_string(name).unwrap(), format!("\"{}\"", name.as_str()));
         }
-        assert_eq!(CheckName::ALL.len(), CheckName::KeyRings as usize + 1, "all are listed");
+        assert_eq!(CheckName::ALL.len(), CheckName::ServerFiles as usize + 1, "all are listed");
     }
 
     #[test]
