@@ -400,7 +400,8 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
 fn rooms_in_data(config: &Config) -> Vec<PathBuf> {
     let data = &config.data;
     let made = [config.rooms_worktrees.clone(), data.workspaces(), data.homes()];
-    made.into_iter().chain([data.path().join("mcp")]).collect()
+    // Of what a room was given, a database's directory is its own server's to see.
+    made.into_iter().chain(["mcp", "leases"].map(|name| data.path().join(name))).collect()
 }
 
 /// Where sessions work that name nothing: in the directory that the server was told, or each in an
