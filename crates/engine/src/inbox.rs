@@ -24,6 +24,7 @@ use crate::caller::Caller;
 use crate::cortex::{Order, gate_request};
 use crate::error::EngineError;
 use crate::request::{InboxAnswer, InboxBatch, InboxQuery};
+use crate::sessions::is_closing;
 use crate::view::{InboxGroup, InboxProposal};
 
 /// Items that one batch may answer.
@@ -122,7 +123,13 @@ impl Engine {
             return Err(EngineError::conflict("nothing waits for this item"));
         };
         match self.cortex.order(session, order).await {
-            Ok(_) => self.find_item(id).await,
+            Ok(row) => {
+                // What the answer ended has given its room back when the caller hears of it.
+                if is_closing(&row) {
+                    self.ended(row).await?;
+                }
+                self.find_item(id).await
+            }
             Err(EngineError::Conflict { message }) => {
                 let now = self.find_item(id).await?;
                 match now.state {

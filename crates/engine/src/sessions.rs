@@ -417,7 +417,9 @@ impl Engine {
         by.require(Role::Runs)?;
         self.find_session(id).await?;
         check_message(&message)?;
-        self.cortex.order(id, Order::Answer { item: None, message, by: by.name.clone() }).await
+        let order = Order::Answer { item: None, message, by: by.name.clone() };
+        let row = self.cortex.order(id, order).await?;
+        if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
     /// Decides about an approval. The first decision counts.
@@ -437,7 +439,8 @@ impl Engine {
         self.find_session(id).await?;
         let approve = decision == Decision::Approve;
         let by = by.name.clone();
-        self.cortex.order(id, Order::Decide { approval, approve, reason, by }).await
+        let row = self.cortex.order(id, Order::Decide { approval, approve, reason, by }).await?;
+        if is_closing(&row) { self.ended(row).await } else { Ok(row) }
     }
 
     /// Steps in ascending order, those after `after`.
