@@ -58,7 +58,8 @@ const OF_RUNS: &[&str] = &[
 ];
 
 /// What `runs` may read.
-const READ_BY_RUNS: &[&str] = &["/api/runs", "/api/inbox", "/api/version", "/api/openapi.json"];
+const READ_BY_RUNS: &[&str] =
+    &["/api/runs", "/api/inbox", "/api/agents/{id}", "/api/version", "/api/openapi.json"];
 
 fn needs(method: &str, path: &str) -> Needs {
     if matches!(path, "/health" | "/healthz" | "/readyz") {
