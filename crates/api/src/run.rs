@@ -321,7 +321,8 @@ pub struct RunCreate {
     /// Not given: the agent's `max_steps`. 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_limit: Option<u32>,
-    /// Absolute directory on the server. Not given: the server's workspace.
+    /// Absolute directory on the server. Not given: `engine.workspace`, or an empty
+    /// private directory where that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
     /// What to call it: 1 to 63 small letters, digits and hyphens. Not given: a generated one.

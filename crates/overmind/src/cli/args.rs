@@ -505,8 +505,8 @@ pub struct RunArgs {
     /// Return as soon as it has been taken, before its program runs
     #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
     pub detach: bool,
-    /// Directory to work in, in a project or its top [default: where you stand, for a command; else
-    /// the server's workspace]
+    /// Directory to work in, in a project or its top [default: where you stand, but
+    /// for your home and `/`]
     #[arg(long, visible_alias = "project", value_name = "PATH", value_hint = ValueHint::DirPath)]
     pub workspace: Option<PathBuf>,
     /// Begin in this directory, from the one to work in

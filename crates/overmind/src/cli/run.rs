@@ -183,11 +183,13 @@ async fn begin(
         None => remote.agent_of_commands().await?,
     };
     // A home is no project: whoever stands in one says which. A child has its parent's.
-    let sends_place = match &agent.command {
-        Some(_) => true,
-        None => !is_home(cx) && draft.parent.is_none(),
-    };
-    if draft.workspace.is_none() && sends_place {
+    let implied = draft.workspace.is_none();
+    if implied && is_home(cx) {
+        cx.out.note(
+            "this directory is no project: the run works in an empty one of its own; --project DIR \
+             names another",
+        );
+    } else if implied && (agent.command.is_some() || draft.parent.is_none()) {
         // Where the person stands, as a shell would.
         let here = cx.cwd.to_str().map(str::to_owned);
         let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
@@ -227,7 +229,20 @@ async fn begin(
         draft.task = words.join(" ");
     }
     draft.agent_id = agent.id.to_string();
-    let made = remote.run_create(&draft, args.idempotency_key.as_deref()).await?;
+    let key = args.idempotency_key.as_deref();
+    let made = match remote.run_create(&draft, key).await {
+        // Who may not choose a directory of the host works in none of it.
+        Err(failure) if failure.exit == Exit::Denied && implied && draft.workspace.is_some() => {
+            draft.workspace = None;
+            let made = remote.run_create(&draft, key).await?;
+            cx.out.note(&format!(
+                "{}; the run works in an empty directory of its own",
+                failure.message.trim_start_matches("error: ")
+            ));
+            made
+        }
+        made => made?,
+    };
     let id = made.id.to_string();
     let is_command = agent.command.is_some();
     if args.wait || (args.follow && cx.out.format == Format::Name) {

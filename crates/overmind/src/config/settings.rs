@@ -188,7 +188,7 @@ pub const SETTINGS: &[Setting] = &[
         Some(env::WORKSPACE),
         Kind::Path,
         None,
-        "where sessions work that name no directory; unset is the directory `up` was run in",
+        "where sessions work that name no directory; unset is an empty private directory for each",
     ),
     setting(
         ROOMS_PROXY,

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overmind_api::{AgentCreate, AgentLimits, OnUnknown, Run, RunCreate, RunStatus, SandboxLevel};
-use overmind_api::{StepType, Timeline, TimelineData};
+use overmind_api::{
+    AgentCreate, AgentLimits, OnUnknown, RoomAction, RoomDone, Run, RunCreate, RunStatus,
+};
+use overmind_api::{SandboxLevel, StepType, Timeline, TimelineData};
 use overmind_core::sandbox::{self as port, SandboxRequest};
 
 use crate::cli::args_more::{DemoArgs, spelled};
@@ -86,13 +88,16 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
                 stage.aside(&format!("git -C {}/slug log --stat", kept.display()))?;
             } else {
                 stage.say("The same on a project of yours:")?;
-                stage.aside("overmind up -d")?;
-                stage.aside(
-                    "overmind agent create --name coder --model gpt-5 --tools \
-                     run_shell,read_file,edit_file,list_files",
-                )?;
-                stage
-                    .aside("overmind run coder \"mend the failing test\" --workspace . --follow")?;
+                for command in [
+                    "overmind up -d",
+                    "overmind init                 # proposes an agent, with a model that a key is set for",
+                    "overmind agent create --name coder --model gpt-5.5 \\",
+                    "    --tools run_shell,read_file,write_file,edit_file,list_files",
+                    "overmind run coder \"mend the failing test\"",
+                    "overmind work RUN             # what it did; `overmind done RUN --merge` takes it over",
+                ] {
+                    stage.aside(command)?;
+                }
             }
             Ok(Exit::Done)
         }
@@ -241,7 +246,18 @@ async fn tell(
     succeeded(&run)?;
 
     stage.scene("What has changed").await?;
-    stage.diff(&project.diff().map_err(|err| disk("comparing the project", err))?)?;
+    if run.room.as_ref().is_some_and(|room| room.worktree.is_some()) {
+        // It worked on a branch of its own: what it did is looked at, and then taken over.
+        let id = run.id.to_string();
+        stage.aside(&format!("$ overmind work {}", run.name))?;
+        stage.diff(&remote.run_work(&id).await?.diff)?;
+        stage.aside(&format!("$ overmind done {} --merge", run.name))?;
+        let merge = RoomDone { action: RoomAction::Merge, into: None, name: None };
+        let merged = remote.run_done(&id, &merge).await?;
+        stage.say(&clean::line(&merged.decision.said))?;
+    } else {
+        stage.diff(&project.diff().map_err(|err| disk("comparing the project", err))?)?;
+    }
     stage.aside(&format!("$ {TEST}"))?;
     let after = run_tests(driver, &path).await?;
     stage.show(after.1.lines().last().unwrap_or_default())?;

@@ -108,7 +108,7 @@ fn a_placeholder_opens_one_service_here_for_as_long_as_its_run_lives() {
     let file = home.0.path().join("agent.json");
     std::fs::write(&file, agent.to_string()).unwrap();
     home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
-    home.run(&["run", "--agent", "caller", "--name", "without", ""]).ok();
+    home.run(&["run", "--agent", "caller", "--name", "without", ""]).fails(10);
     let refused = home.status("without", "failed");
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.contains("overmind vault grant 'caller' --service tracker"), "{message}");

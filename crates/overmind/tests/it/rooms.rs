@@ -33,10 +33,12 @@ fn a_run_without_a_room_has_no_work_and_no_address() {
 }
 
 #[test]
-fn the_wish_for_a_room_is_of_commands_only() {
+fn a_run_of_a_built_in_agent_may_wish_for_a_room_too() {
     let home = Home::up();
     home.run(&["agent", "create", "--name", "thinker", "--model", "deterministic"]).ok();
-    let done = home.run(&["run", "thinker", "--room", "shell: true"]);
-    assert_eq!(done.code, 2, "{}", done.err);
-    assert!(done.err.contains("only runs of agents that are commands"), "{}", done.err);
+    // A copy of the directory, for it is no repository.
+    let run = home.run(&["run", "thinker", "remember: x", "--room", "--wait", "-o", "json"]);
+    let run = run.json();
+    let worktree = run["room"]["worktree"].as_str().unwrap_or_else(|| panic!("{run}"));
+    assert!(!worktree.starts_with(home.work().to_str().unwrap()), "{worktree}");
 }
