@@ -20,6 +20,11 @@ use super::watch;
 /// Open items that are looked through for the one that a run waits for.
 const MAX_WAITING: u32 = 1000;
 
+/// Whether a person is there who can be asked.
+pub fn possible(cx: &Context) -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal() && cx.out.for_people()
+}
+
 /// Shows what a run waits for and sends the answer that the person types. `false` when nobody is
 /// there to be asked, or nothing waits any more.
 ///
@@ -27,7 +32,7 @@ const MAX_WAITING: u32 = 1000;
 ///
 /// What kept it from being asked or answered.
 pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() || !cx.out.for_people() {
+    if !possible(cx) {
         return Ok(false);
     }
     let items = remote.inbox(false, None, None, MAX_WAITING).await?;

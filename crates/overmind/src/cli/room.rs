@@ -27,7 +27,7 @@ pub fn announce(cx: &Context, run: &Run) {
         | RoomPhase::Left => cx.out.note(&line(room)),
     }
     for warning in &room.warnings {
-        cx.out.note(&format!("remark: {}", clean::line(warning)));
+        cx.out.note(&clean::line(warning));
     }
 }
 

@@ -299,7 +299,11 @@ fn exit_of(run: &Run) -> Exit {
 }
 
 /// Shows a run until it ends, and has questions answered at the terminal. `^C` leaves it running.
-async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
+///
+/// # Errors
+///
+/// What kept it from being shown or answered.
+pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
     let watched = async {
         match is_command {
             true => follow_command(cx, remote, made).await,

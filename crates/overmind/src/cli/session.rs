@@ -16,7 +16,7 @@ use super::exit::{Exit, Failure, Outcome};
 use super::progress::spin;
 use super::remote::Remote;
 use super::show::{self, cell, dim, or_dash};
-use super::{ids, room, story, watch};
+use super::{ids, room, story};
 use crate::output::table::{Table, Tone};
 use crate::output::{clean, when};
 
@@ -349,7 +349,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
     let run = remote.run_fork(&id, &request).await?;
     if args.follow {
-        return watch::follow(cx, &remote, &run.id.to_string(), watch::Until::Settled).await;
+        return super::run::follow(cx, &remote, &run, false).await;
     }
     show_run(cx, &run)?;
     if cx.out.for_people() {

@@ -15,19 +15,35 @@ use crate::output::{bold, clean, paint, when};
 /// Lines of a command's output, or of a file, that are shown of each end.
 const HEAD: usize = 6;
 const TAIL: usize = 8;
+/// The step of a room that makes its tree.
+const WORKTREE: &str = "the worktree";
 
 /// Tells entries one by one, in their order.
 #[derive(Debug)]
 pub struct Story {
     colour: bool,
     verbose: bool,
+    /// Whether what the run waits for is told by who asks for it at the terminal.
+    asked: bool,
     /// What was told of calls that have not ended.
     live: Live,
+    /// The model's last words, told already.
+    said: String,
+    /// The room is being given back.
+    closing: bool,
 }
 
 impl Story {
     pub fn new(colour: bool, verbose: bool) -> Self {
-        Self { colour, verbose, live: Live::default() }
+        let (live, said) = (Live::default(), String::new());
+        Self { colour, verbose, asked: false, live, said, closing: false }
+    }
+
+    /// Leaves out what the run waits for: it is asked at the terminal.
+    #[must_use]
+    pub fn asked(mut self, asked: bool) -> Self {
+        self.asked = asked;
+        self
     }
 
     /// The lines for one entry, with line breaks; empty when it says nothing new.
@@ -87,6 +103,7 @@ impl Story {
                 let what = clean::line(text("what").unwrap_or_default()).into_owned();
                 paint(&format!("goes in circles: {what}"), Tone::Waits, self.colour)
             }
+            "run.awaiting_input" | "approval.requested" if self.asked => String::new(),
             "run.awaiting_input" => {
                 let prompt = clean::block(text("prompt").unwrap_or_default()).into_owned();
                 paint(&format!("asks: {prompt}"), Tone::Waits, self.colour)
@@ -116,13 +133,31 @@ impl Story {
                 paint(&format!("{word} by {by}{}", reason.unwrap_or_default()), tone, self.colour)
             }
             "room.progress" => match (text("step"), text("warning")) {
-                (Some(step), _) => self.dim(&format!("the room: {}", clean::line(step))),
-                (None, Some(warning)) => {
-                    let line = format!("the room: {}", clean::line(warning));
-                    paint(&line, Tone::Waits, self.colour)
+                // The worktree is told when it is there, and how a room is given back is routine.
+                (Some(step), _) if self.verbose || !(self.closing || step == WORKTREE) => {
+                    self.dim(&format!("the room: {}", clean::line(step)))
                 }
-                (None, None) => String::new(),
+                (None, Some(warning)) => paint(&clean::line(warning), Tone::Waits, self.colour),
+                (Some(_) | None, _) => String::new(),
             },
+            "room.ready" => {
+                let made = |key: &str| payload.get("made")?.get(key)?.as_str();
+                match (made("worktree"), made("branch")) {
+                    (Some(tree), Some(branch)) => self.dim(&format!(
+                        "works on branch {} in {}",
+                        clean::line(branch),
+                        clean::line(made("directory").unwrap_or(tree))
+                    )),
+                    (Some(tree), None) => {
+                        self.dim(&format!("works in a copy, {}", clean::line(tree)))
+                    }
+                    (None, _) => String::new(),
+                }
+            }
+            "room.closing" => {
+                self.closing = true;
+                String::new()
+            }
             "room.failed" | "room.left" => {
                 let why = error_text(payload.get("error").unwrap_or(&Value::Null));
                 let what = match event.kind.as_str() {
@@ -222,6 +257,7 @@ impl Story {
                     return String::new();
                 };
                 match output.get("final_answer").and_then(Value::as_str) {
+                    Some(answer) if answer.trim() == self.said => String::new(),
                     Some(answer) => {
                         format!("{} {}", bold("answers:", self.colour), clean::block(answer))
                     }
@@ -289,10 +325,11 @@ impl Story {
         told
     }
 
-    fn model(&self, call: &ModelCall) -> String {
+    fn model(&mut self, call: &ModelCall) -> String {
         let mut told = String::new();
         let response = &call.response_json;
         let text = |key: &str| response.get(key).and_then(Value::as_str).unwrap_or("").trim();
+        text("text").clone_into(&mut self.said);
         if let Some(error) = &call.error {
             // The failure of the run, if it is one, says the rest.
             let why = error_text(error);

@@ -7,6 +7,7 @@ use overmind_api::{Event, Run, RunBasic, RunStatus, Timeline, TimelineData};
 use overmind_core::time::{Clock as _, Timestamp};
 
 use super::args::{EventsArgs, Format, LogsArgs};
+use super::asked;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::{Item, Remote};
@@ -108,7 +109,8 @@ pub async fn tell(
     until: Until,
     place: &mut Place,
 ) -> Result<Run, Failure> {
-    let mut story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide());
+    let mut story = Story::new(cx.out.colour, cx.out.verbose || cx.out.wide())
+        .asked(until == Until::Settled && asked::possible(cx));
     watch(cx, remote, id, until, place, &mut |entry| {
         if cx.out.for_people() {
             cx.out.text(&story.tell(entry))?;

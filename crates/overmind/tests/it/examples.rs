@@ -70,7 +70,7 @@ fn refused(given: &[String]) -> Option<String> {
 }
 
 /// Lines that a backslash continues are one.
-fn joined(text: &str) -> String {
+pub(crate) fn joined(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
     lines.fold(first, |all, next| format!("{} {}", all.trim_end(), next.trim_start()))
@@ -85,7 +85,7 @@ fn of_help(command: &Command, path: &str, check: &mut dyn FnMut(&str, &str)) {
     }
 }
 
-fn repository() -> PathBuf {
+pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 

@@ -221,7 +221,7 @@ impl Drop for Home {
     }
 }
 
-fn done(output: Output) -> Done {
+pub(crate) fn done(output: Output) -> Done {
     Done {
         code: output.status.code().unwrap_or(-1),
         out: String::from_utf8(output.stdout).unwrap(),

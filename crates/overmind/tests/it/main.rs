@@ -22,6 +22,7 @@ mod help;
 mod home;
 mod hostile;
 mod inbox;
+mod journey;
 mod keyring;
 mod kill_all;
 mod kills;

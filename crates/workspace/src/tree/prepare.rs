@@ -122,11 +122,20 @@ impl fmt::Display for Warning {
             Self::NoCommitYet => {
                 f.write_str("the repository has no commit yet, so the session begins with no files")
             }
-            Self::LeftBehind { left: LeftBehind { changed, untracked, conflicted } } => write!(
-                f,
-                "the primary's uncommitted work stays behind: {changed} changed, {untracked} untracked, \
-                 {conflicted} in conflict"
-            ),
+            Self::LeftBehind { left: LeftBehind { changed, untracked, conflicted } } => {
+                let counts = [
+                    (changed, "changed"),
+                    (untracked, "untracked"),
+                    (conflicted, "in conflict"),
+                ];
+                let counts: Vec<_> = counts
+                    .iter()
+                    .filter(|(count, _)| **count > 0)
+                    .map(|(count, what)| format!("{count} {what}"))
+                    .collect();
+                let counts = counts.join(", ");
+                write!(f, "uncommitted files of your checkout are not in the worktree: {counts}; --carry takes them along")
+            }
             Self::CarryFailed { path, why } => write!(f, "{path} was not taken along: {why}"),
             Self::NoSuchDirectory { wanted, used } => {
                 let used = if used.is_empty() { "the top of its tree" } else { used };

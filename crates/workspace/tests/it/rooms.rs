@@ -481,7 +481,7 @@ async fn uncommitted_changes_of_the_project_stay_behind_unless_they_are_carried(
     let order = yard.order(1, "clean");
     let made = yard.prepare(&rooms, &order).await;
     assert_eq!(read(&top(&made).join("a.txt")), "one\n");
-    assert!(made.warnings[0].contains("stays behind: 1 changed"), "{:?}", made.warnings);
+    assert!(made.warnings[0].contains("are not in the worktree: 1 changed"), "{:?}", made.warnings);
     let told = yard.told.lock().unwrap().clone();
     assert!(told.contains(&RoomProgress::Warning(made.warnings[0].clone())), "{told:?}");
     let mut carried = yard.order(2, "carried");
