@@ -13,6 +13,7 @@ use overmind_core::ids::{
 use overmind_core::memory::{
     Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
 };
+use overmind_core::off_limits::OffLimits;
 use overmind_core::policy::rules;
 use overmind_core::replay::Replayer;
 use overmind_core::sandbox::{SandboxLevel, SandboxLimits};
@@ -428,6 +429,8 @@ impl Place {
                 limits: SandboxLimits::default(),
                 live: overmind_core::live::LiveSink::default(),
                 traceparent: None,
+                variables: Arc::default(),
+                off_limits: OffLimits::default(),
             };
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

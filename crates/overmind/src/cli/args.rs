@@ -15,6 +15,7 @@ use super::args_more::{
     AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
     MemoryCommand, SandboxCommand, ToolCommand,
 };
+use super::duration;
 
 const AFTER_HELP: &str = "\
 First steps:
@@ -482,8 +483,8 @@ pub struct UpArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct DownArgs {
-    /// Seconds to wait for work under way before it is cut off
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    /// How long to wait for work under way before it is cut off: 30s, 2m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::whole::<u64>(0, 3600))]
     pub timeout: u64,
 }
 
@@ -572,7 +573,7 @@ pub struct LogsArgs {
     /// Only the last so many lines of a command
     #[arg(short = 'n', long, value_name = "N")]
     pub tail: Option<u64>,
-    /// Only what a command wrote since this time, or so long ago: 90s, 10m, 2h, 1d
+    /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
     #[arg(long, value_name = "TIME", conflicts_with = "tail")]
     pub since: Option<String>,
     /// Only lines of a command in which this regular expression is found

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::args_more::SandboxArg;
+use super::duration;
 
 // Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
 #[derive(Clone, Debug, Default, Args)]
@@ -31,14 +32,15 @@ pub struct CommandFlags {
     /// Restarts within --max-seconds before it is given up; 0 is no bound [default: 5]
     #[arg(long, value_name = "N")]
     pub max_restarts: Option<u32>,
-    /// The window of --max-restarts [default: 60]
-    #[arg(long, value_name = "SECONDS")]
+    /// The window of --max-restarts: 90s, 10m; a bare number is seconds [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub max_seconds: Option<u32>,
-    /// Before the first restart; doubles with each, up to a minute [default: 1000]
-    #[arg(long, value_name = "MS")]
+    /// Before the first restart: 500ms, 2s; doubles with each, up to a minute [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds)]
     pub backoff: Option<u32>,
-    /// End it as stuck when it neither writes nor works for so long; 0 is never [default: 0]
-    #[arg(long, value_name = "SECONDS")]
+    /// End it as stuck when it neither writes nor works for so long: 90s, 10m; 0 is never
+    /// [default: 0]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub activity_timeout: Option<u32>,
     /// none or namespace: the sandbox it runs in, the agent's own or a stronger one [default: the
     /// agent's, and none for words]
@@ -134,8 +136,8 @@ pub struct StopArgs {
     /// The runs: ids, names, or unique parts of them
     #[arg(required = true)]
     pub ids: Vec<String>,
-    /// Seconds between TERM and KILL [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
+    /// How long between TERM and KILL: 30s, 2m; a bare number is seconds [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, 3600))]
     pub grace: Option<u32>,
 }
 
@@ -168,8 +170,8 @@ pub struct SendArgs {
     /// Wait until it asks for more, ends, or says nothing more, and show what it said
     #[arg(long)]
     pub wait: bool,
-    /// Seconds that --wait waits at most
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds, requires = "wait")]
+    /// How long --wait waits at most: 500ms, 5s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::seconds, requires = "wait")]
     pub timeout: f64,
 }
 
@@ -230,14 +232,7 @@ pub struct OneRunArgs {
 pub struct WaitArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
-    /// Give up after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Give up after so long: 500ms, 5s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
     pub timeout: Option<f64>,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
-        Ok(_) | Err(_) => Err("give a number of seconds, 0 to 1000000000".to_owned()),
-    }
 }

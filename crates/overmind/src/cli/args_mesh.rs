@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
+use super::duration;
+
 #[derive(Debug, Subcommand)]
 pub enum MeshCommand {
     /// Show the value of a key
@@ -53,8 +55,8 @@ pub struct MeshPutArgs {
     pub key: String,
     /// JSON, or a text; `-` reads standard input
     pub value: String,
-    /// Seconds after which it is gone
-    #[arg(long, value_name = "SECONDS")]
+    /// How long until it is gone: 90s, 10m, 2d; a bare number is seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
     pub ttl: Option<u64>,
     /// Only if the key stands at this version
     #[arg(long, value_name = "N", conflicts_with = "new")]
@@ -103,8 +105,9 @@ Examples:
         /// The id of the message that it answers
         #[arg(long, value_name = "ID")]
         reply_to: Option<String>,
-        /// Seconds after which it is dead if nobody has acknowledged it
-        #[arg(long, value_name = "SECONDS")]
+        /// How long until it is dead if nobody has acknowledged it: 90s, 10m; a bare number is
+        /// seconds
+        #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
         ttl: Option<u64>,
     },
     /// List messages that wait, without taking them
@@ -128,8 +131,8 @@ Examples:
         /// Most messages to take
         #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
-        /// Seconds to wait for the first one
-        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=30))]
+        /// How long to wait for the first one, up to 30s; a bare number is seconds
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::whole::<u64>(0, 30))]
         wait: u64,
         /// Acknowledge them at once
         #[arg(long)]

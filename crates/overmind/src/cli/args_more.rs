@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
+use super::duration;
+
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Create an agent
@@ -97,8 +99,8 @@ pub struct AgentFlags {
     /// Most steps of a run; 0 is no limit
     #[arg(long, value_name = "N")]
     pub max_steps: Option<u32>,
-    /// Most seconds of a run, waiting for a human not counted; 0 is no limit
-    #[arg(long, value_name = "N")]
+    /// Longest time of a run: 90s, 10m, 2h; waiting for a human is not counted, 0 is no limit
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
     pub max_seconds: Option<u32>,
     /// Runs at once; 0 takes the server's default
     #[arg(long, value_name = "N")]
@@ -191,8 +193,8 @@ Example:
         /// A JSON object to keep with it
         #[arg(long, value_name = "JSON")]
         metadata: Option<String>,
-        /// Seconds until it is forgotten
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+        /// How long until it is forgotten: 90s, 10m, 2d; a bare number is seconds
+        #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(1, u64::MAX))]
         ttl: Option<u64>,
         /// The text whose place this one takes; the old one is kept as history
         #[arg(long, value_name = "ID")]

@@ -18,7 +18,7 @@ use super::args_command::{
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
-use super::{session, watch};
+use super::{duration, session, watch};
 use crate::app::clock::SystemClock;
 
 /// Runs that are ended at the same time.
@@ -485,19 +485,11 @@ async fn each_line(
     Ok(())
 }
 
-/// A time, or how long ago: `90s`, `10m`, `2h`, `1d`.
+/// A time, or how long ago: `500ms`, `90s`, `10m`, `2h`, `1d`.
 fn since_of(text: &str) -> Result<String, Failure> {
-    let (number, unit) = text.split_at(text.len().saturating_sub(1));
-    let seconds = match unit {
-        "s" => Some(1),
-        "m" => Some(60),
-        "h" => Some(3600),
-        "d" => Some(86_400),
-        _ => None,
-    };
-    if let (Ok(number), Some(seconds)) = (number.parse::<u32>(), seconds) {
-        let ago = i64::from(number) * seconds * 1_000_000;
-        let at = SystemClock.now().as_micros().saturating_sub(ago);
+    if let Ok(ago) = duration::parse(text) {
+        let at = SystemClock.now().as_micros();
+        let at = at.saturating_sub(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
         return Ok(overmind_core::time::Timestamp::from_micros(at).to_string());
     }
     match text.parse::<overmind_core::time::Timestamp>() {

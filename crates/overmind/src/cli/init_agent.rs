@@ -15,7 +15,7 @@ pub struct Found {
     pub keys: Vec<&'static str>,
     /// Models of the servers that the configuration names: `ollama:qwen3`.
     pub configured: Vec<String>,
-    /// Programs of [`PROGRAMS`] that are in `PATH`.
+    /// Programs of agents that are in `PATH`: `claude`.
     pub programs: Vec<&'static str>,
 }
 

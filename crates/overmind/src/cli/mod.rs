@@ -22,6 +22,7 @@ pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
+pub mod duration;
 pub mod exit;
 pub mod ids;
 pub mod inbox;

@@ -204,7 +204,7 @@ fn a_terminal_is_given_back_whatever_ends_the_looking() {
 #[test]
 fn who_is_attached_goes_along_from_life_to_life() {
     let home = Commands::up();
-    let args = ["run", "--name", "crash", "--restart", "on-failure", "--backoff", "10"];
+    let args = ["run", "--name", "crash", "--restart", "on-failure", "--backoff", "10ms"];
     let script =
         "echo \"life $OVERMIND_LIFE\" | sed 's/.*[.]/in life /'; read line; exit \"$line\"";
     home.run(&[&args[..], &[script]].concat()).ok();

@@ -305,7 +305,7 @@ fn stop_ends_the_whole_tree_and_kills_what_does_not_listen() {
 #[test]
 fn a_crashing_command_is_started_again_as_often_as_its_policy_says() {
     let home = Commands::up();
-    let args = ["--restart", "on-failure", "--max-restarts", "2", "--backoff", "10"];
+    let args = ["--restart", "on-failure", "--max-restarts", "2", "--backoff", "10ms"];
     home.run(&[&["run", "--name", "crash"], &args[..], &["echo life; exit 4"]].concat()).ok();
     assert_eq!(home.run(&["wait", "crash"]).code, 4);
     let run = home.named("crash");
@@ -317,7 +317,7 @@ fn a_crashing_command_is_started_again_as_often_as_its_policy_says() {
 
     // Between two lives it can be stopped, and a restart of the server forgets nothing.
     let mut home = home;
-    let slow = ["--restart", "always", "--backoff", "600000"];
+    let slow = ["--restart", "always", "--backoff", "10m"];
     home.run(&[&["run", "--name", "slow"], &slow[..], &["exit 1"]].concat()).ok();
     let waits = |run: &Value| !run["process"]["restart_at"].is_null();
     let before = home.until("slow", "it waits for its next life", waits);

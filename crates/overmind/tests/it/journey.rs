@@ -259,6 +259,7 @@ fn plain(screen: &str, home: &Path) -> String {
 }
 
 /// The page is what the terminal shows today, but for what differs from run to run.
+#[expect(clippy::disallowed_methods, reason = "a wish of the person at the keyboard")]
 fn recorded(page: &str, text: &str) {
     let path = repository().join(page);
     if std::env::var_os(RECORD).is_some() {

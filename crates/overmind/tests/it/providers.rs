@@ -183,7 +183,7 @@ fn needs_claude_code_to_go_on_after_the_server_and_then_it_itself_were_killed() 
             call("Write", &args)
         }
     });
-    let restart = ["--restart", "on-failure", "--backoff", "10", "--name", "long"];
+    let restart = ["--restart", "on-failure", "--backoff", "10ms", "--name", "long"];
     run(&home, &claude(&model), &[&restart[..], &["a task to remember"]].concat());
     until("the model hangs", || model.asked().iter().any(after_tool).then_some(()));
     let before = home.named("long");

@@ -89,8 +89,8 @@ impl Kind {
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Reads => &["--type", "session"],
-            Self::Fails => &["--restart", "on-failure", "--max-restarts", "3", "--backoff", "20"],
-            Self::Shoots => &["--restart", "always", "--backoff", "50", "--pipes"],
+            Self::Fails => &["--restart", "on-failure", "--max-restarts", "3", "--backoff", "20ms"],
+            Self::Shoots => &["--restart", "always", "--backoff", "50ms", "--pipes"],
             Self::Floods | Self::Short => &["--pipes"],
             Self::Sleeps | Self::Detaches | Self::Deaf => &[],
         }

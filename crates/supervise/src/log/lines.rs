@@ -1,7 +1,7 @@
 //! Cuts chunks into lines, each stream for itself: a line of standard output into which an error
 //! or a marker was written in the middle is one line all the same.
 
-use overmind_core::process::{LogItem, LogKind, LogLine, LogPiece};
+use overmind_core::process::{LogItem, LogKind, LogLine, LogPiece, NoteKind};
 use overmind_core::time::Timestamp;
 use regex::bytes::Regex;
 
@@ -54,7 +54,11 @@ impl Cutter {
         let slot = match record.kind {
             LogKind::Output => 0,
             LogKind::Stderr => 1,
-            LogKind::Note(_) => {
+            LogKind::Note(note) => {
+                // After a life's end nothing can end its lines.
+                if note == NoteKind::Ended {
+                    self.flush(out);
+                }
                 self.expected = Some((end, Some(record.line + crate::log::newlines(&bytes))));
                 if self.notes {
                     // One that was written into a line begins with that line's end.
@@ -103,6 +107,12 @@ impl Cutter {
 
     /// Hands out what has no line end, because nothing more will come.
     pub(crate) fn flush(&mut self, out: &mut Vec<LogItem>) {
+        // Who goes on after the last of them is told nothing twice: markers may have come since.
+        if let (Some((end, _)), Some(last)) =
+            (self.expected, self.halves.iter_mut().flatten().last())
+        {
+            last.next = last.next.max(end);
+        }
         for slot in 0..self.halves.len() {
             self.flush_one(slot, out);
         }
@@ -149,8 +159,6 @@ pub(crate) fn piece(chunk: Chunk) -> LogPiece {
 
 #[cfg(test)]
 mod tests {
-    use overmind_core::process::NoteKind;
-
     use super::*;
 
     const NOTE: LogKind = LogKind::Note(NoteKind::Human);
@@ -193,6 +201,33 @@ mod tests {
             cut(Cutter::new(None, false, false), &pieces),
             ["0:warning", "3:{\"a\":1}", "4:last…"]
         );
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_comes_before_the_end_of_its_life() {
+        let ended = LogKind::Note(NoteKind::Ended);
+        let pieces = [(LogKind::Output, "one\ntwo"), (ended, "\n--- ended ---\n")];
+        let lines = cut(Cutter::new(None, false, true), &pieces);
+        assert_eq!(lines, ["0:one", "1:two…", "1:--- ended ---"]);
+        assert_eq!(cut(Cutter::new(None, false, false), &pieces), ["0:one", "1:two…"]);
+    }
+
+    #[test]
+    fn who_goes_on_after_a_half_line_is_not_told_again_what_came_after_it() {
+        let (mut cutter, mut out) = (Cutter::new(None, false, true), Vec::new());
+        let record = Record { at_us: 0, offset: 0, line: 0, epoch: 1, kind: LogKind::Output };
+        cutter.push(Chunk { record, bytes: b"half".to_vec() }, &mut out);
+        let note = Record { offset: 4, kind: NOTE, ..record };
+        cutter.push(Chunk { record: note, bytes: b"\n[human] hi\n".to_vec() }, &mut out);
+        cutter.flush(&mut out);
+        let nexts: Vec<_> = out
+            .iter()
+            .filter_map(|item| match item {
+                LogItem::Line(line) => Some(line.next),
+                LogItem::Gap { .. } => None,
+            })
+            .collect();
+        assert_eq!(nexts, [16, 16]);
     }
 
     #[test]
