@@ -80,7 +80,7 @@ impl Sums {
         for of in [
             Of::Colony(call.colony),
             Of::Agent(call.agent),
-            Of::Model(call.model.clone()),
+            Of::Model(call.asked.model.as_ref().unwrap_or(&call.model).clone()),
             Of::Session(call.session),
         ] {
             let sum = self.0.entry((day, of)).or_insert_with_key(|(day, of)| {
@@ -137,7 +137,8 @@ pub(crate) fn prepare(change: BudgetChange, redactor: &Redactor) -> (Write, usiz
         BudgetChange::ReservationDelete(call) => (Write::ReservationDelete(call), 0),
         BudgetChange::CallInsert(mut call) => {
             let mut size = 0;
-            for text in [&mut call.caller, &mut call.provider, &mut call.model, &mut call.format] {
+            let texts = [&mut call.caller, &mut call.provider, &mut call.model, &mut call.format];
+            for text in texts.into_iter().chain(&mut call.asked.model) {
                 redactor.text(text);
                 size += text.len();
             }

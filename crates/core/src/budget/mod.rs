@@ -150,6 +150,8 @@ pub struct CallRecord {
 /// What whoever asked said of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
+    /// The model by the name that they gave, which is the one that costs are listed under.
+    pub model: Option<String>,
     /// What a program calls its own session: `x-claude-code-session-id`, `session_id`.
     pub client_session: Option<String>,
     /// The span that it asked in.

@@ -33,6 +33,8 @@ const UNBILLED: [&str; 9] = [
 pub(crate) struct Held {
     effect: EffectId,
     ticket: Ticket,
+    /// The model as its agent names it.
+    model: String,
     price: Option<Price>,
     /// The most input tokens that the request can have.
     input: u64,
@@ -81,7 +83,8 @@ impl Budgets {
         };
         let ticket = self.reserve(ask).await.map_err(said)?;
         let price = quote.price;
-        Ok(Held { effect, ticket, price, input, output, streamed: 0, lost: 0, broken: 0 })
+        let model = request.model.clone();
+        Ok(Held { effect, ticket, model, price, input, output, streamed: 0, lost: 0, broken: 0 })
     }
 }
 
@@ -175,8 +178,9 @@ impl Held {
         tracing::trace!(failed, "model call settled");
     }
 
-    fn end(&mut self, record: CallRecord, microusd: Option<u64>) {
+    fn end(&mut self, mut record: CallRecord, microusd: Option<u64>) {
         self.ticket.stage = Stage::Done;
+        record.asked.model = Some(std::mem::take(&mut self.model));
         let tokens = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
         let outcome = Outcome::Spent(Spend { microusd, tokens });
         // Its place in the queue is what counts: whoever waits for nothing loses nothing.

@@ -31,7 +31,9 @@ pub(super) struct Seen {
 
 /// Headers by which programs name their own session.
 const CLIENT_SESSIONS: [&str; 3] = ["x-claude-code-session-id", "session_id", "session-id"];
-/// Longest such name that is kept, in bytes.
+/// Longest name of a model that costs are listed under, in bytes.
+const MAX_MODEL: usize = 256;
+/// Longest name of a session that is kept, in bytes.
 const MAX_CLIENT_SESSION: usize = 128;
 
 /// What a program calls its own session. It is shown to people: printable, and short.
@@ -48,7 +50,9 @@ impl Seen {
             said.hear(&call.body, capture);
             said.content()
         });
-        let asked = Asked { client_session: client_session(&call.headers), trace };
+        let model = call.peek.model.trim();
+        let model = (model.len() <= MAX_MODEL).then(|| model.to_owned());
+        let asked = Asked { model, client_session: client_session(&call.headers), trace };
         Self { endpoint: call.endpoint, prompt: call.peek.prompt_bound, capture, request, asked }
     }
 }
