@@ -22,6 +22,9 @@ use crate::translate::Stream;
 /// Most bytes that are held back to see a whole event.
 const MAX_HELD: usize = 64 * 1024;
 
+/// Why a stream is none that came to its end, though its connection did.
+const EARLY: &str = "it ended its answer too early";
+
 /// What is done to the bytes.
 pub(crate) enum Shape {
     AsItIs,
@@ -81,7 +84,11 @@ impl Body {
                 }
                 Ok(Ok(None)) => {
                     self.response = None;
+                    self.meter.feed(b"\n");
                     match &mut self.shape {
+                        Shape::AsItIs | Shape::Swallow(_) if !self.meter.is_over() => {
+                            return Err(self.cut(EARLY));
+                        }
                         Shape::AsItIs => {}
                         Shape::Swallow(swallow) => self.ready.extend(swallow.rest()),
                         Shape::Translated { parser, stream } => {
@@ -94,7 +101,7 @@ impl Body {
                                 self.ready.push_back(out.into());
                             }
                             if !whole {
-                                return Err(self.cut("it ended its answer too early"));
+                                return Err(self.cut(EARLY));
                             }
                         }
                     }

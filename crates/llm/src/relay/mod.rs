@@ -409,8 +409,8 @@ impl Gateway {
             kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"));
         let packed = response.headers().get(http::header::CONTENT_ENCODING);
         let packed = packed.is_some_and(|e| !e.as_bytes().eq_ignore_ascii_case(b"identity"));
-        let mut headers =
-            head::response(response.headers(), !(translated || (injected && is_stream)));
+        // A stream is as long as it gets: one that broke off is told by its connection.
+        let mut headers = head::response(response.headers(), !translated && (packed || !is_stream));
         let status = response.status().as_u16();
         if packed {
             if translated {

@@ -46,6 +46,14 @@ impl Meter {
         }
     }
 
+    /// Whether a stream has come to its last event. All else has no such thing.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Self::Stream(lines) => lines.is_over,
+            Self::Whole(_) | Self::Blind(_) => true,
+        }
+    }
+
     pub(crate) fn tally(&self) -> Tally {
         match self {
             Self::Stream(lines) => lines.tally.clone(),
@@ -187,12 +195,19 @@ pub(crate) struct Lines {
     partial: Vec<u8>,
     /// That line is too long: the rest of it is passed over.
     skipping: bool,
+    /// Its last event has come, or one that says as much.
+    is_over: bool,
+    /// The choices of a chat that were begun.
+    choices: usize,
     tally: Tally,
 }
 
 impl Lines {
     fn new(endpoint: Endpoint) -> Self {
-        Self { endpoint, partial: Vec::new(), skipping: false, tally: Tally::default() }
+        // Other answers are not known as streams.
+        let is_over = matches!(endpoint, Endpoint::Embeddings | Endpoint::CountTokens);
+        let tally = Tally::default();
+        Self { endpoint, partial: Vec::new(), skipping: false, is_over, choices: 0, tally }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
@@ -212,6 +227,8 @@ impl Lines {
         }
         if self.skipping || self.partial.len() + bytes.len() > MAX_LINE {
             self.skipping = true;
+            // So long is the last one of Responses alone.
+            self.is_over = true;
             self.partial = Vec::new();
         } else {
             self.partial.extend_from_slice(bytes);
@@ -222,6 +239,7 @@ impl Lines {
         let Some(data) = line.strip_prefix(b"data:") else { return };
         let data = data.trim_ascii();
         if data.first() != Some(&b'{') {
+            self.is_over |= data == b"[DONE]";
             return;
         }
         let Ok(seen) = serde_json::from_slice::<Seen<'_>>(data) else {
@@ -234,6 +252,7 @@ impl Lines {
         };
         let inner = seen.message.as_ref().or(seen.response.as_ref());
         self.ending(&seen, inner);
+        self.is_over |= self.is_last(&seen);
         if self.tally.model.is_none() {
             let model = seen.model.as_ref().or_else(|| inner.and_then(|i| i.model.as_ref()));
             self.tally.model = model.filter(|name| name.len() <= 256).map(|name| name.to_string());
@@ -267,6 +286,30 @@ impl Lines {
         };
     }
 
+    /// Whether nothing needs to follow an event. Some servers of chat leave out `[DONE]`: there the
+    /// reasons to stop say as much.
+    fn is_last(&self, seen: &Seen<'_>) -> bool {
+        let kind = seen.kind.as_deref().unwrap_or_default();
+        let failed = kind == "error" || seen.error.is_some_and(|error| error.get() != "null");
+        failed
+            || match self.endpoint {
+                Endpoint::Chat => {
+                    let finish = &self.tally.ending.finish;
+                    let ended = finish.iter().filter(|why| !why.is_empty()).count();
+                    ended > 0 && ended >= self.choices.min(MAX_CHOICES)
+                }
+                Endpoint::Messages => kind == "message_stop",
+                Endpoint::Responses => matches!(
+                    kind,
+                    "response.completed"
+                        | "response.incomplete"
+                        | "response.failed"
+                        | "response.cancelled"
+                ),
+                Endpoint::Embeddings | Endpoint::CountTokens => true,
+            }
+    }
+
     /// What the event says of the answer's end. Most say nothing.
     fn ending(&mut self, seen: &Seen<'_>, inner: Option<&Inner<'_>>) {
         let ending = &mut self.tally.ending;
@@ -279,10 +322,11 @@ impl Lines {
             ending.error = error.and_then(|error| CallError::of(&error)).or(ending.error.take());
         }
         for choice in seen.choices.iter().flatten() {
+            let at = choice.index.and_then(|at| at.get().parse().ok()).unwrap_or(0_usize);
+            self.choices = self.choices.max(at.saturating_add(1));
             let Some(why) = choice.finish_reason.as_deref().and_then(ending::finish) else {
                 continue;
             };
-            let at = choice.index.and_then(|at| at.get().parse().ok()).unwrap_or(0_usize);
             if at < MAX_CHOICES {
                 // One that is not there yet ends later, or never.
                 ending.finish.resize(ending.finish.len().max(at + 1), Cow::Borrowed(""));

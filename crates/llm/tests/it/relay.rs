@@ -9,7 +9,7 @@ use overmind_core::relay::{
     Worst, head,
 };
 use overmind_llm::{Config, Format, Gateway, Provider, RelayLimits, Retry, Secret};
-use overmind_testkit::upstream::{Answer, Say, Script, Upstream};
+use overmind_testkit::upstream::{Answer, Say, Script, Upstream, Wire, stream_of};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -178,7 +178,7 @@ async fn pieces_pass_when_they_come_with_pings_and_whatever_their_cuts() {
 
 #[tokio::test]
 async fn nonsense_passes_as_it_is_and_is_refused_where_it_must_be_understood() {
-    let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\n";
+    let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\ndata: [DONE]\n\n";
     let raw = || Answer::raw(200, "text/event-stream", nonsense);
     let upstream = Upstream::start([raw(), raw()]).await;
     let gateway = gateway(vec![provider("one", &upstream)], |_| ());
@@ -192,6 +192,38 @@ async fn nonsense_passes_as_it_is_and_is_refused_where_it_must_be_understood() {
     let (mut answer, _) = ask(&gateway, &call).await.unwrap();
     let (_, why) = rest(&mut answer).await;
     assert!(why.unwrap().contains("no JSON"));
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_in_good_order_before_its_last_event_is_cut() {
+    let say = Say::text("one two").usage(9, 3);
+    for (endpoint, wire, last) in [
+        (Endpoint::Chat, Wire::Chat, "[DONE]"),
+        (Endpoint::Messages, Wire::Messages, "message_stop"),
+        (Endpoint::Responses, Wire::Responses, "response.completed"),
+    ] {
+        let n_events = stream_of(wire, &say, false).len();
+        let upstream = Upstream::start(Script::new([]).for_strangers()).await;
+        let gateway = gateway(vec![provider("one", &upstream)], |_| ());
+        for figures in [false, true] {
+            let mut body = json!({"model": "one-a", "stream": true, "max_tokens": 9, "input": "hi",
+                "messages": [{"role": "user", "content": "hi"}]});
+            if figures {
+                body["stream_options"] = json!({"include_usage": true});
+            }
+            let call = call(endpoint, &body.to_string());
+            for n in 0..=n_events {
+                upstream.push(Answer::say(say.clone()).end_after(n));
+                let (mut answer, _) = ask(&gateway, &call).await.unwrap();
+                let (said, why) = rest(&mut answer).await;
+                // Some servers of chat end with the reason to stop.
+                let whole = said.contains(last) || said.contains("\"finish_reason\":\"stop\"");
+                assert_eq!(why.is_none(), whole, "{endpoint:?} after {n}: {why:?} {said}");
+                assert!(whole || why.unwrap().contains("too early"));
+                assert!(whole || n < n_events);
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ fn a_stream_that_drips_passes_byte_by_byte_and_is_billed_by_its_figures() {
 
 #[test]
 fn nonsense_in_a_stream_passes_as_it_came_and_is_billed_by_what_passed() {
-    let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\ndata\u{0}\n\n: \n";
+    let nonsense = "data: {\"choices\": [nonsense\n\nevent: what\ndata: 7\n\ndata\u{0}\n\n: \ndata: [DONE]\n\n";
     let raw = Answer::raw(200, "text/event-stream", nonsense);
     let gateway = Gateway::new(Script::always(raw));
     let (_, token) = gateway.session("odd");
@@ -106,6 +106,20 @@ fn a_stream_that_is_cut_is_billed_by_what_it_said() {
     let (input, output) = tokens(&told);
     assert_eq!((&told["ended"], input), (&json!("cut"), 10), "{told}");
     assert!((1..100).contains(&output), "{told}");
+}
+
+#[test]
+fn a_stream_that_ends_in_good_order_before_its_last_event_breaks_off() {
+    let say = Say::text("one two three four five six").usage(10, 6);
+    let gateway = Gateway::new(Script::always(Answer::say(say).end_after(5)));
+    for (name, path) in
+        [("chat", "openai/v1/chat/completions"), ("messages", "anthropic/v1/messages")]
+    {
+        let (_, token) = gateway.session(name);
+        let came = stream(&gateway, &token, path, "small-1");
+        assert!(!came.whole && came.text.contains("one"), "{}", came.text);
+        assert_eq!(gateway.settled(name)["ended"], "cut");
+    }
 }
 
 #[test]
