@@ -19,6 +19,7 @@ use http::HeaderMap;
 
 use crate::Fut;
 use crate::model::Usage;
+use crate::time::Timestamp;
 
 mod brought;
 pub mod ending;
@@ -107,6 +108,8 @@ pub struct Call {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub peek: Peek,
+    /// When it came.
+    pub at: Timestamp,
     pub sent: Sent,
 }
 

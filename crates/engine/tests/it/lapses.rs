@@ -19,6 +19,7 @@ use overmind_core::relay::{
 };
 use overmind_core::row::Role;
 use overmind_core::store::{EventQuery, Store, StreamId};
+use overmind_core::time::Timestamp;
 use overmind_engine::{Caller, Config, Credentials, Engine, Parts, Proved, RelayError};
 use overmind_store::{Options, Sqlite};
 use overmind_testkit::ids::SeededIds;
@@ -202,7 +203,8 @@ fn call() -> Call {
     let body = Bytes::from_static(br#"{"model":"m","max_tokens":50,"stream":true,"messages":[]}"#);
     let peek = Peek::of(&body).unwrap();
     let headers = HeaderMap::new();
-    Call { endpoint: Endpoint::Chat, query: None, headers, body, peek, sent: Sent::default() }
+    let at = Timestamp::from_micros(0);
+    Call { endpoint: Endpoint::Chat, query: None, headers, body, peek, at, sent: Sent::default() }
 }
 
 fn is_over(err: &RelayError) -> bool {

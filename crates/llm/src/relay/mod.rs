@@ -37,7 +37,7 @@ pub(crate) use self::upstream::{POOL_IDLE, POOL_SIZE, Upstream};
 use crate::config::{Format, Now, Provider, Rest, Secret};
 use crate::gateway::Gateway;
 use crate::route::{Route, format_named, routed};
-use crate::translate::{self, Stream};
+use crate::translate::{self, Back, Stream};
 use crate::wire::anthropic;
 use crate::{fail, prices, retry, sse};
 
@@ -51,6 +51,17 @@ const MAX_ERROR: usize = 1 << 20;
 const MAX_TRANSLATED: usize = 64 << 20;
 /// Waits that are asked for and longer than this are the caller's.
 const MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// What header of an answer names the tools that its provider was not told of.
+const LEFT_OUT: HeaderName = HeaderName::from_static("x-overmind-tools-left-out");
+
+/// What was done to a request.
+enum Put {
+    AsItIs,
+    /// It is asked for its figures.
+    WithUsage,
+    Translated(Box<Back>),
+}
 
 /// Why one attempt has no answer to pass on.
 enum Miss {
@@ -333,16 +344,21 @@ impl Gateway {
         let to = self
             .addressed(&hop.provider, hop.endpoint, query)
             .map_err(|why| never(Refusal::new(RefusalKind::Internal, why)))?;
-        let mut injected = false;
+        let mut put = Put::AsItIs;
         let body = if translated {
-            translate::request(call.endpoint, hop.endpoint, &call.body, &hop.model)
-                .map_err(|why| never(Refusal::bad_request(why.to_string())))?
-        } else if hop.endpoint == Endpoint::Chat && call.peek.stream && !call.peek.include_usage {
-            injected = self.takes_stream_options(hop);
-            match injected {
-                true => call.peek.with_usage(&call.body, &hop.model),
-                false => call.peek.with_model(&call.body, &hop.model),
-            }
+            let (body, mut back) =
+                translate::request(call.endpoint, hop.endpoint, &call.body, &hop.model)
+                    .map_err(|why| never(Refusal::bad_request(why.to_string())))?;
+            back.created = call.at.as_micros() / 1_000_000;
+            put = Put::Translated(Box::new(back));
+            body
+        } else if hop.endpoint == Endpoint::Chat
+            && call.peek.stream
+            && !call.peek.include_usage
+            && self.takes_stream_options(hop)
+        {
+            put = Put::WithUsage;
+            call.peek.with_usage(&call.body, &hop.model)
         } else {
             call.peek.with_model(&call.body, &hop.model)
         };
@@ -388,9 +404,10 @@ impl Gateway {
             _place: place,
         };
         if status >= 400 {
+            let injected = matches!(put, Put::WithUsage);
             return self.failed(call, at, hop, response, body, injected).await;
         }
-        self.passed(call, at, hop, response, body, injected).await
+        self.passed(call, at, hop, response, body, put).await
     }
 
     /// An answer that is none of the errors.
@@ -401,9 +418,9 @@ impl Gateway {
         hop: &Hop,
         response: Response<AnswerBody>,
         mut body: Body,
-        injected: bool,
+        put: Put,
     ) -> Result<Answer, Miss> {
-        let translated = hop.endpoint != call.endpoint;
+        let translated = matches!(put, Put::Translated(_));
         let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         let is_stream =
             kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"));
@@ -421,16 +438,31 @@ impl Gateway {
         } else {
             body.meter = Meter::new(hop.endpoint, is_stream);
         }
-        if !translated {
-            if injected && is_stream {
-                body.shape = Shape::Swallow(Swallow::default());
+        let back = match put {
+            Put::AsItIs | Put::WithUsage => {
+                if is_stream && matches!(put, Put::WithUsage) {
+                    body.shape = Shape::Swallow(Swallow::default());
+                }
+                body.response = Some(response.into_body());
+                return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
             }
-            body.response = Some(response.into_body());
-            return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
+            Put::Translated(back) => *back,
+        };
+        let left_out = back.names.left_out().join(", ");
+        if !left_out.is_empty() {
+            tracing::info!(
+                provider = hop.provider,
+                model = hop.model,
+                tools = left_out,
+                "tools that only the caller's own provider has were left out of a call"
+            );
+            if let Ok(value) = HeaderValue::from_str(&left_out) {
+                headers.insert(LEFT_OUT, value);
+            }
         }
         if is_stream {
             let include = call.peek.include_usage;
-            let stream = Stream::new(call.endpoint, hop.endpoint, &call.peek.model, include);
+            let stream = Stream::new(call.endpoint, hop.endpoint, &call.peek.model, include, back);
             body.shape =
                 Shape::Translated { parser: sse::Parser::default(), stream: Box::new(stream) };
             body.response = Some(response.into_body());
@@ -444,7 +476,7 @@ impl Gateway {
         body.meter.feed(&bytes);
         let whole: Value = serde_json::from_slice(&bytes)
             .map_err(|err| no(format!("its answer is no JSON: {err}")))?;
-        let text = translate::reply(call.endpoint, hop.endpoint, &whole).map_err(no)?;
+        let text = translate::reply(call.endpoint, hop.endpoint, &whole, &back).map_err(no)?;
         body.ready.push_back(text.into());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(Answer { hop: at, status, headers, body: Box::new(body) })

@@ -17,7 +17,7 @@ use super::scan::Meter;
 use crate::cassette;
 use crate::gateway::Gateway;
 use crate::sse::Event;
-use crate::translate::{self, Stream};
+use crate::translate::{self, Back, Stream};
 
 pub(super) async fn answer(
     gateway: &Gateway,
@@ -30,10 +30,12 @@ pub(super) async fn answer(
         let text = format!("cassette `{name}` has no {}", call.endpoint.path());
         return Err(Refusal::new(RefusalKind::NotFound, text));
     }
-    let chat = translate::request(call.endpoint, Endpoint::Chat, &call.body, &hop.model)
-        .map_err(|why| Refusal::bad_request(why.to_string()))?;
+    let (chat, mut back) =
+        translate::request(call.endpoint, Endpoint::Chat, &call.body, &hop.model)
+            .map_err(|why| Refusal::bad_request(why.to_string()))?;
     let chat: Value = serde_json::from_slice(&chat)
         .map_err(|err| Refusal::bad_request(format!("the body is no JSON: {err}")))?;
+    back.created = call.at.as_micros() / 1_000_000;
     let limits = gateway.config.relay;
     let request = ModelRequest {
         model: hop.model.clone(),
@@ -60,8 +62,8 @@ pub(super) async fn answer(
     })?;
     let mut meter = Meter::new(call.endpoint, call.peek.stream);
     let (kind, text) = match call.peek.stream {
-        true => ("text/event-stream; charset=utf-8", streamed(call, &reply)?),
-        false => ("application/json", whole(call, &reply)?),
+        true => ("text/event-stream; charset=utf-8", streamed(call, &reply, back)?),
+        false => ("application/json", whole(call, &reply, &back)?),
     };
     meter.feed(&text);
     let mut headers = HeaderMap::new();
@@ -140,13 +142,13 @@ fn usage(reply: &ModelReply) -> Value {
     })
 }
 
-fn whole(call: &Call, reply: &ModelReply) -> Result<Vec<u8>, Refusal> {
+fn whole(call: &Call, reply: &ModelReply, back: &Back) -> Result<Vec<u8>, Refusal> {
     let mut message = json!({"role": "assistant", "content": reply.text});
     if !reply.calls.is_empty() {
         message["tool_calls"] = calls(reply).into();
     }
     let chat = json!({
-        "id": "chatcmpl-scripted", "object": "chat.completion", "created": 0,
+        "id": "chatcmpl-scripted", "object": "chat.completion", "created": back.created,
         "model": call.peek.model,
         "choices": [{"index": 0, "message": message, "finish_reason": finish(reply)}],
         "usage": usage(reply),
@@ -154,13 +156,13 @@ fn whole(call: &Call, reply: &ModelReply) -> Result<Vec<u8>, Refusal> {
     if call.endpoint == Endpoint::Chat {
         return Ok(chat.to_string().into_bytes());
     }
-    translate::reply(call.endpoint, Endpoint::Chat, &chat).map_err(internal)
+    translate::reply(call.endpoint, Endpoint::Chat, &chat, back).map_err(internal)
 }
 
-fn streamed(call: &Call, reply: &ModelReply) -> Result<Vec<u8>, Refusal> {
+fn streamed(call: &Call, reply: &ModelReply, back: Back) -> Result<Vec<u8>, Refusal> {
     let chunk = |choices: Value, usage: Value| {
         json!({
-            "id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0,
+            "id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": back.created,
             "model": call.peek.model, "choices": choices, "usage": usage,
         })
         .to_string()
@@ -192,7 +194,7 @@ fn streamed(call: &Call, reply: &ModelReply) -> Result<Vec<u8>, Refusal> {
         }
         return Ok(out);
     }
-    let mut stream = Stream::new(call.endpoint, Endpoint::Chat, &call.peek.model, true);
+    let mut stream = Stream::new(call.endpoint, Endpoint::Chat, &call.peek.model, true, back);
     for data in chunks {
         stream.event(&Event { name: String::new(), data }, &mut out).map_err(internal)?;
     }

@@ -12,12 +12,14 @@ mod reply;
 mod responses;
 mod stream;
 mod to_messages;
+mod tools;
 
 use bytes::Bytes;
 use overmind_core::relay::{Dialect, Endpoint};
 use serde_json::{Map, Value, json};
 
 pub use self::stream::Stream;
+pub use self::tools::Names;
 
 /// Why a request has no counterpart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,19 +47,31 @@ pub fn is_known(from: Endpoint, to: Endpoint) -> bool {
     from == to || matches!((from, to), (Chat | Responses, Messages) | (Messages | Responses, Chat))
 }
 
-/// The body for `to`, with `model` as its model.
+/// What an answer is put back with.
+#[derive(Clone, Debug, Default)]
+pub struct Back {
+    /// When it was asked for, in seconds since 1970.
+    pub created: i64,
+    /// The tools that are called something else there.
+    pub names: Names,
+    /// The texts that the caller wants to end at.
+    stops: Vec<String>,
+}
+
+/// The body for `to`, with `model` as its model, and what its answer is put back with.
 ///
 /// # Errors
 ///
 /// [`Untranslatable`] names the field.
-pub fn request(from: Endpoint, to: Endpoint, body: &[u8], model: &str) -> Done<Bytes> {
+pub fn request(from: Endpoint, to: Endpoint, body: &[u8], model: &str) -> Done<(Bytes, Back)> {
     let value: Value = serde_json::from_slice(body)
         .map_err(|err| Untranslatable::new("body", format!("it is no JSON: {err}")))?;
     let Value::Object(fields) = value else {
         return Err(Untranslatable::new("body", "it is no object"));
     };
-    let made = request_value(from, to, fields, model)?;
-    Ok(Value::Object(made).to_string().into())
+    let mut back = Back::default();
+    let made = request_value(from, to, fields, model, &mut back)?;
+    Ok((Value::Object(made).to_string().into(), back))
 }
 
 fn request_value(
@@ -65,15 +79,22 @@ fn request_value(
     to: Endpoint,
     mut fields: Map<String, Value>,
     model: &str,
+    back: &mut Back,
 ) -> Done<Map<String, Value>> {
     fields.insert("model".to_owned(), model.into());
     match (from, to) {
         _ if from == to => Ok(fields),
         (Endpoint::Chat, Endpoint::Messages) => to_messages::request(&fields),
-        (Endpoint::Messages, Endpoint::Chat) => from_messages::request(&fields),
-        (Endpoint::Responses, Endpoint::Chat) => responses::request(&fields),
-        (Endpoint::Responses, Endpoint::Messages) => {
-            to_messages::request(&responses::request(&fields)?)
+        (Endpoint::Messages, Endpoint::Chat) => {
+            let stops = fields.get("stop_sequences").and_then(Value::as_array);
+            let stops = stops.into_iter().flatten().filter_map(Value::as_str);
+            back.stops = stops.map(str::to_owned).collect();
+            from_messages::request(&fields)
+        }
+        (Endpoint::Responses, Endpoint::Chat | Endpoint::Messages) => {
+            let (chat, names) = responses::request(&fields)?;
+            back.names = names;
+            if to == Endpoint::Chat { Ok(chat) } else { to_messages::request(&chat) }
         }
         _ => Err(Untranslatable::new("model", "its provider does not have this API")),
     }
@@ -84,18 +105,23 @@ fn request_value(
 /// # Errors
 ///
 /// What is not understood of it, in words.
-pub fn reply(asked: Endpoint, answered: Endpoint, body: &Value) -> Result<Vec<u8>, String> {
+pub fn reply(
+    asked: Endpoint,
+    answered: Endpoint,
+    body: &Value,
+    back: &Back,
+) -> Result<Vec<u8>, String> {
     if asked == answered {
         return Ok(body.to_string().into_bytes());
     }
     let chat = match answered {
-        Endpoint::Messages => reply::chat_of_messages(body)?,
+        Endpoint::Messages => reply::chat_of_messages(body, back)?,
         _ => body.clone(),
     };
     let made = match asked {
         Endpoint::Chat => chat,
-        Endpoint::Messages => reply::messages_of_chat(&chat)?,
-        Endpoint::Responses => reply::responses_of_chat(&chat)?,
+        Endpoint::Messages => reply::messages_of_chat(&chat, back)?,
+        Endpoint::Responses => reply::responses_of_chat(&chat, back)?,
         Endpoint::Embeddings | Endpoint::CountTokens => {
             return Err("it is of another kind than what was asked for".to_owned());
         }

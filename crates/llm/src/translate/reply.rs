@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::number;
+use super::{Back, number};
 
 /// Anthropic's reason for chat's.
 pub(super) fn stop_of_finish(finish: &str) -> &'static str {
@@ -12,6 +12,17 @@ pub(super) fn stop_of_finish(finish: &str) -> &'static str {
         "content_filter" => "refusal",
         _ => "end_turn",
     }
+}
+
+/// The text of the caller's that an answer ended at. OpenAI's API does not tell it; servers of open
+/// models (vLLM, SGLang) do.
+pub(super) fn stopped_by<'a>(choice: &Value, back: &'a Back) -> Option<&'a str> {
+    if choice["finish_reason"] != "stop" {
+        return None;
+    }
+    let said =
+        ["stop_reason", "matched_stop"].into_iter().find_map(|name| choice[name].as_str())?;
+    back.stops.iter().map(String::as_str).find(|stop| *stop == said)
 }
 
 /// Chat's reason for Anthropic's.
@@ -65,7 +76,7 @@ pub(super) fn usage_to_responses(usage: &Value) -> Value {
     })
 }
 
-pub(super) fn chat_of_messages(body: &Value) -> Result<Value, String> {
+pub(super) fn chat_of_messages(body: &Value, back: &Back) -> Result<Value, String> {
     let Some(blocks) = body["content"].as_array() else {
         return Err("its answer has no `content`".to_owned());
     };
@@ -90,7 +101,8 @@ pub(super) fn chat_of_messages(body: &Value) -> Result<Value, String> {
     }
     let finish = finish_of_stop(body["stop_reason"].as_str().unwrap_or_default());
     Ok(json!({
-        "id": body["id"], "object": "chat.completion", "created": 0, "model": body["model"],
+        "id": body["id"], "object": "chat.completion", "created": back.created,
+        "model": body["model"],
         "choices": [
             {"index": 0, "message": message, "logprobs": null, "finish_reason": finish}
         ],
@@ -103,7 +115,7 @@ fn first(chat: &Value) -> Result<&Value, String> {
     if message.is_object() { Ok(message) } else { Err("its answer has no message".to_owned()) }
 }
 
-pub(super) fn messages_of_chat(chat: &Value) -> Result<Value, String> {
+pub(super) fn messages_of_chat(chat: &Value, back: &Back) -> Result<Value, String> {
     let message = first(chat)?;
     let mut content = Vec::new();
     for key in ["content", "refusal"] {
@@ -128,14 +140,16 @@ pub(super) fn messages_of_chat(chat: &Value) -> Result<Value, String> {
         }));
     }
     let finish = chat["choices"][0]["finish_reason"].as_str().unwrap_or_default();
+    let stopped = stopped_by(&chat["choices"][0], back);
+    let reason = if stopped.is_some() { "stop_sequence" } else { stop_of_finish(finish) };
     Ok(json!({
         "id": chat["id"], "type": "message", "role": "assistant", "model": chat["model"],
-        "content": content, "stop_reason": stop_of_finish(finish), "stop_sequence": null,
+        "content": content, "stop_reason": reason, "stop_sequence": stopped,
         "usage": usage_to_messages(&chat["usage"]),
     }))
 }
 
-pub(super) fn responses_of_chat(chat: &Value) -> Result<Value, String> {
+pub(super) fn responses_of_chat(chat: &Value, back: &Back) -> Result<Value, String> {
     let message = first(chat)?;
     let mut output = Vec::new();
     if let Some(said) = message["content"].as_str().filter(|said| !said.is_empty()) {
@@ -146,10 +160,10 @@ pub(super) fn responses_of_chat(chat: &Value) -> Result<Value, String> {
         let args = function["arguments"].as_str().unwrap_or_default();
         let name = function["name"].as_str().unwrap_or_default();
         let id = call["id"].as_str().unwrap_or_default();
-        output.push(call_item(&format!("fc_{n}"), id, name, args));
+        output.push(back.names.item(n, id, name, args, "completed"));
     }
     let finish = chat["choices"][0]["finish_reason"].as_str().unwrap_or_default();
-    let mut response = response(&chat["id"], &chat["model"], finish);
+    let mut response = response(&chat["id"], &chat["model"], finish, back);
     response["output"] = output.into();
     response["usage"] = usage_to_responses(&chat["usage"]);
     Ok(response)
@@ -162,15 +176,8 @@ pub(super) fn message_item(id: &str, said: &str) -> Value {
     })
 }
 
-pub(super) fn call_item(id: &str, call: &str, name: &str, args: &str) -> Value {
-    json!({
-        "type": "function_call", "id": id, "call_id": call, "name": name, "arguments": args,
-        "status": "completed",
-    })
-}
-
 /// A response without its output. `finish`: `""` while it is under way.
-pub(super) fn response(id: &Value, model: &Value, finish: &str) -> Value {
+pub(super) fn response(id: &Value, model: &Value, finish: &str, back: &Back) -> Value {
     let (status, why) = match finish {
         "" => ("in_progress", Value::Null),
         "length" => ("incomplete", json!({"reason": "max_output_tokens"})),
@@ -179,7 +186,7 @@ pub(super) fn response(id: &Value, model: &Value, finish: &str) -> Value {
     };
     json!({
         "id": format!("resp_{}", id.as_str().unwrap_or("0")), "object": "response",
-        "created_at": 0, "status": status, "incomplete_details": why, "error": null,
+        "created_at": back.created, "status": status, "incomplete_details": why, "error": null,
         "model": model, "output": [], "parallel_tool_calls": true, "tool_choice": "auto",
         "tools": [], "usage": null,
     })

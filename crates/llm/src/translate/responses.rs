@@ -2,9 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
+use super::tools::{Names, args_of, is_trace_of_hosted};
 use super::{Done, Untranslatable, list, nothing, object, text};
 
-pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
+pub(super) fn request(fields: &Map<String, Value>) -> Done<(Map<String, Value>, Names)> {
+    let (tools, names) = match fields.get("tools") {
+        None | Some(Value::Null) => Default::default(),
+        Some(tools) => Names::read("tools", tools)?,
+    };
     let mut out = Map::new();
     let mut messages = Vec::new();
     for (name, value) in fields {
@@ -24,6 +29,9 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
             | "safety_identifier"
             | "truncation"
             | "stream_options" => {}
+            // Nothing to choose from is no choice.
+            "tool_choice" | "parallel_tool_calls"
+                if tools.is_empty() && !names.left_out().is_empty() => {}
             "model" | "temperature" | "top_p" | "parallel_tool_calls" | "user" => {
                 out.insert(name.clone(), value.clone());
             }
@@ -40,18 +48,16 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
                 out.insert("max_completion_tokens".to_owned(), value.clone());
             }
             "tools" => {
-                let tools = list(name, value)?.iter().enumerate();
-                let tools = tools.map(|(n, one)| tool(&format!("tools[{n}]"), one));
-                let tools = tools.collect::<Done<Vec<Value>>>()?;
                 if !tools.is_empty() {
-                    out.insert("tools".to_owned(), tools.into());
+                    out.insert(name.clone(), tools.clone().into());
                 }
             }
             "tool_choice" => {
                 let choice = match (value.as_str(), value["type"].as_str()) {
                     (Some("auto" | "none" | "required"), _) => value.clone(),
-                    (None, Some("function")) => {
-                        json!({"type": "function", "function": {"name": value["name"]}})
+                    (None, Some("function" | "custom")) => {
+                        let there = called(name, value, &names)?;
+                        json!({"type": "function", "function": {"name": there}})
                     }
                     _ => return Err(Untranslatable::new(name, "it is not known there")),
                 };
@@ -72,23 +78,46 @@ pub(super) fn request(fields: &Map<String, Value>) -> Done<Map<String, Value>> {
         Value::String(said) => messages.push(json!({"role": "user", "content": said})),
         items => {
             for (n, item) in list("input", items)?.iter().enumerate() {
-                put(&format!("input[{n}]"), item, &mut messages)?;
+                put(&format!("input[{n}]"), item, &names, &mut messages)?;
             }
         }
     }
-    out.insert("messages".to_owned(), messages.into());
-    Ok(out)
+    out.insert("messages".to_owned(), joined(messages).into());
+    Ok((out, names))
 }
 
-fn tool(at: &str, tool: &Value) -> Done<Value> {
-    if tool["type"] != "function" {
-        let kind = tool["type"].as_str().unwrap_or("nothing");
-        let why = format!("it is {kind}, and only tools of type `function` can be had there");
-        return Err(Untranslatable::new(format!("{at}.type"), why));
+/// Words of the system, and of users, that follow each other are one message: many models are
+/// given no others.
+fn joined(messages: Vec<Value>) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let same = out.last_mut().filter(|last| {
+            last["role"] == message["role"]
+                && matches!(message["role"].as_str(), Some("system" | "user"))
+        });
+        let Some(last) = same else {
+            out.push(message);
+            continue;
+        };
+        let joined = match (last["content"].take(), message["content"].clone()) {
+            (Value::String(one), Value::String(other)) => format!("{one}\n\n{other}").into(),
+            (one, other) => {
+                let parts = |content| match content {
+                    Value::Array(parts) => parts,
+                    text => vec![json!({"type": "text", "text": text})],
+                };
+                [parts(one), parts(other)].concat().into()
+            }
+        };
+        last["content"] = joined;
     }
-    let mut function = object(at, tool)?.clone();
-    function.shift_remove("type");
-    Ok(json!({"type": "function", "function": function}))
+    out
+}
+
+/// What chat calls the tool that `value` names.
+fn called(at: &str, value: &Value, names: &Names) -> Done<String> {
+    let name = text(&format!("{at}.name"), &value["name"])?;
+    Ok(names.there(value["namespace"].as_str(), name))
 }
 
 fn format(text: &Value, out: &mut Map<String, Value>) -> Done<()> {
@@ -108,7 +137,7 @@ fn format(text: &Value, out: &mut Map<String, Value>) -> Done<()> {
 }
 
 /// Adds what an item says to the messages. Calls belong to the assistant's message before them.
-fn put(at: &str, item: &Value, messages: &mut Vec<Value>) -> Done<()> {
+fn put(at: &str, item: &Value, names: &Names, messages: &mut Vec<Value>) -> Done<()> {
     match item["type"].as_str() {
         None | Some("message") => {
             let role = match item["role"].as_str() {
@@ -123,10 +152,14 @@ fn put(at: &str, item: &Value, messages: &mut Vec<Value>) -> Done<()> {
             let content = content(at, &item["content"], role == "user")?;
             messages.push(json!({"role": role, "content": content}));
         }
-        Some("function_call") => {
+        Some(kind @ ("function_call" | "custom_tool_call")) => {
+            let args = match kind {
+                "function_call" => item["arguments"].clone(),
+                _ => args_of(&item["input"]).into(),
+            };
             let call = json!({
                 "id": item["call_id"], "type": "function",
-                "function": {"name": item["name"], "arguments": item["arguments"]},
+                "function": {"name": called(at, item, names)?, "arguments": args},
             });
             let last = messages.last_mut().filter(|last| last["role"] == "assistant");
             match last {
@@ -138,7 +171,7 @@ fn put(at: &str, item: &Value, messages: &mut Vec<Value>) -> Done<()> {
                     .push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
             }
         }
-        Some("function_call_output") => {
+        Some("function_call_output" | "custom_tool_call_output") => {
             let id = text(&format!("{at}.call_id"), &item["call_id"])?;
             let (said, images) = match &item["output"] {
                 Value::String(said) => (said.clone(), Vec::new()),
@@ -160,8 +193,9 @@ fn put(at: &str, item: &Value, messages: &mut Vec<Value>) -> Done<()> {
                 messages.push(json!({"role": "user", "content": images}));
             }
         }
-        // Sealed for their own provider.
+        // Sealed for their own provider, or done by it.
         Some("reasoning") => {}
+        Some(kind) if is_trace_of_hosted(kind) => {}
         Some(kind) => {
             let why = format!("`{kind}` has no counterpart there");
             return Err(Untranslatable::new(format!("{at}.type"), why));

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use overmind_core::relay::{Dialect, Endpoint};
 use serde_json::{Value, json};
 
+use super::Back;
 use super::reply::{
-    call_item, finish_of_stop, message_item, response, stop_of_finish, usage_to_chat,
+    finish_of_stop, message_item, response, stop_of_finish, stopped_by, usage_to_chat,
     usage_to_messages, usage_to_responses,
 };
+use super::tools::input_of;
 use crate::sse::Event;
 
 /// One stream under way.
@@ -36,20 +38,30 @@ enum To {
 
 impl Stream {
     /// `model`: as the caller named it. `include_usage`: whether a chat stream tells its figures.
-    pub fn new(asked: Endpoint, answered: Endpoint, model: &str, include_usage: bool) -> Self {
+    pub fn new(
+        asked: Endpoint,
+        answered: Endpoint,
+        model: &str,
+        include_usage: bool,
+        back: Back,
+    ) -> Self {
         let from = match answered {
-            Endpoint::Messages | Endpoint::CountTokens => {
-                From::Messages(FromMessages { model: model.to_owned(), ..FromMessages::default() })
-            }
+            Endpoint::Messages | Endpoint::CountTokens => From::Messages(FromMessages {
+                model: model.to_owned(),
+                created: back.created,
+                ..FromMessages::default()
+            }),
             Endpoint::Chat | Endpoint::Responses | Endpoint::Embeddings => From::Chat,
         };
         let to = match asked {
             Endpoint::Messages | Endpoint::CountTokens => To::Messages(Box::new(ToMessages {
                 model: model.to_owned(),
+                back,
                 ..ToMessages::default()
             })),
             Endpoint::Responses => To::Responses(Box::new(ToResponses {
                 model: model.to_owned(),
+                back,
                 ..ToResponses::default()
             })),
             Endpoint::Chat | Endpoint::Embeddings => To::Chat { include_usage },
@@ -130,7 +142,7 @@ impl Stream {
             To::Chat { .. } => data(&error, out),
             To::Messages(_) => named("error", &error, out),
             To::Responses(to) => {
-                let mut failed = response(&to.id, &to.model.as_str().into(), "");
+                let mut failed = response(&to.id, &to.model.as_str().into(), "", &to.back);
                 failed["status"] = "failed".into();
                 failed["error"] =
                     json!({"code": "server_error", "message": error["error"]["message"]});
@@ -188,6 +200,7 @@ fn named(name: &str, value: &Value, out: &mut Vec<u8>) {
 struct FromMessages {
     id: String,
     model: String,
+    created: i64,
     usage: serde_json::Map<String, Value>,
     /// By the index of its block, the index of a call.
     calls: BTreeMap<u64, usize>,
@@ -263,7 +276,8 @@ impl FromMessages {
 
     fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
         json!({
-            "id": self.id, "object": "chat.completion.chunk", "created": 0, "model": self.model,
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created,
+            "model": self.model,
             "choices": [
                 {"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}
             ],
@@ -285,6 +299,7 @@ fn call_index(call: &Value, last: Option<u64>) -> u64 {
 #[derive(Debug, Default)]
 struct ToMessages {
     model: String,
+    back: Back,
     started: bool,
     /// Blocks that were begun so far.
     blocks: u64,
@@ -293,6 +308,8 @@ struct ToMessages {
     closed: Vec<u64>,
     usage: Value,
     finish: Option<String>,
+    /// The text that it ended at.
+    stopped: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -386,6 +403,7 @@ impl ToMessages {
         }
         if let Some(finish) = choice["finish_reason"].as_str() {
             self.finish = Some(finish.to_owned());
+            self.stopped = stopped_by(choice, &self.back).map(str::to_owned);
         }
         Ok(())
     }
@@ -393,10 +411,13 @@ impl ToMessages {
     fn done(&mut self, out: &mut Vec<u8>) {
         self.start(&Value::Null, out);
         self.close(out);
-        let stop = stop_of_finish(self.finish.as_deref().unwrap_or_default());
+        let stop = match self.stopped {
+            Some(_) => "stop_sequence",
+            None => stop_of_finish(self.finish.as_deref().unwrap_or_default()),
+        };
         let last = json!({
             "type": "message_delta",
-            "delta": {"stop_reason": stop, "stop_sequence": null},
+            "delta": {"stop_reason": stop, "stop_sequence": self.stopped},
             "usage": usage_to_messages(&self.usage),
         });
         named("message_delta", &last, out);
@@ -409,6 +430,7 @@ impl ToMessages {
 struct ToResponses {
     id: Value,
     model: String,
+    back: Back,
     started: bool,
     sequence: u64,
     /// Finished items.
@@ -440,7 +462,7 @@ impl ToResponses {
         if let Some(model) = chunk["model"].as_str().filter(|model| !model.is_empty()) {
             model.clone_into(&mut self.model);
         }
-        let begun = response(&self.id, &self.model.as_str().into(), "");
+        let begun = response(&self.id, &self.model.as_str().into(), "", &self.back);
         self.say("response.created", json!({"response": begun}), out);
         self.say("response.in_progress", json!({"response": begun}), out);
     }
@@ -466,8 +488,7 @@ impl ToResponses {
                 self.say("response.content_part.added", event, out);
             }
             Item::Call { id, name, .. } => {
-                let mut added = call_item(&format!("fc_{n}"), id, name, "");
-                added["status"] = "in_progress".into();
+                let added = self.back.names.item(n, id, name, "", "in_progress");
                 self.say(
                     "response.output_item.added",
                     json!({"output_index": n, "item": added}),
@@ -494,10 +515,22 @@ impl ToResponses {
                 message_item(&id, &text)
             }
             Some(Item::Call { id, name, args, .. }) => {
-                let item = format!("fc_{n}");
-                let done = json!({"item_id": item, "output_index": n, "arguments": args});
-                self.say("response.function_call_arguments.done", done, out);
-                call_item(&item, &id, &name, &args)
+                let item = self.back.names.item(n, &id, &name, &args, "completed");
+                let at = json!({"item_id": item["id"], "output_index": n});
+                if self.back.names.is_custom(&name) {
+                    let input = input_of(&args);
+                    let mut more = at.clone();
+                    more["delta"] = input.as_str().into();
+                    self.say("response.custom_tool_call_input.delta", more, out);
+                    let mut done = at;
+                    done["input"] = input.into();
+                    self.say("response.custom_tool_call_input.done", done, out);
+                } else {
+                    let mut done = at;
+                    done["arguments"] = args.into();
+                    self.say("response.function_call_arguments.done", done, out);
+                }
+                item
             }
         };
         let done = json!({"output_index": n, "item": item});
@@ -543,11 +576,15 @@ impl ToResponses {
                 self.begin(Item::Call { index: at, id, name, args: String::new() }, out);
             }
             let more = call["function"]["arguments"].as_str().filter(|args| !args.is_empty());
-            if let (Some(more), Some(Item::Call { args, .. })) = (more, &mut self.open) {
+            if let (Some(more), Some(Item::Call { name, args, .. })) = (more, &mut self.open) {
                 args.push_str(more);
-                let n = self.items.len();
-                let event = json!({"item_id": format!("fc_{n}"), "output_index": n, "delta": more});
-                self.say("response.function_call_arguments.delta", event, out);
+                // A text is told when it is whole: pieces of JSON are no pieces of it.
+                if !self.back.names.is_custom(name) {
+                    let n = self.items.len();
+                    let event =
+                        json!({"item_id": format!("fc_{n}"), "output_index": n, "delta": more});
+                    self.say("response.function_call_arguments.delta", event, out);
+                }
             }
         }
         if let Some(finish) = choice["finish_reason"].as_str() {
@@ -559,7 +596,7 @@ impl ToResponses {
         self.start(&Value::Null, out);
         self.close(out);
         let finish = self.finish.take().unwrap_or_else(|| "stop".to_owned());
-        let mut whole = response(&self.id, &self.model.as_str().into(), &finish);
+        let mut whole = response(&self.id, &self.model.as_str().into(), &finish, &self.back);
         whole["output"] = std::mem::take(&mut self.items).into();
         whole["usage"] = usage_to_responses(&self.usage);
         let kind = match whole["status"].as_str() {

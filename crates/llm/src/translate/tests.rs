@@ -5,7 +5,7 @@ use super::*;
 use crate::sse::{Event, parse_all};
 
 fn put(from: Endpoint, to: Endpoint, body: &Value) -> Result<Value, Untranslatable> {
-    let bytes = request(from, to, body.to_string().as_bytes(), "m")?;
+    let (bytes, _) = request(from, to, body.to_string().as_bytes(), "m")?;
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
@@ -129,8 +129,7 @@ fn responses_become_a_chat_and_messages() {
     assert_eq!(
         chat["messages"],
         json!([
-            {"role": "system", "content": "be brief"},
-            {"role": "system", "content": "rules"},
+            {"role": "system", "content": "be brief\n\nrules"},
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": "ok", "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "sh", "arguments": "{}"}}]},
@@ -193,7 +192,8 @@ fn what_would_mean_something_else_is_refused_by_name() {
     };
     refused(Responses, Chat, &input("previous_response_id", json!("r")), "previous_response_id");
     refused(Responses, Chat, &input("background", json!(true)), "background");
-    refused(Responses, Chat, &input("tools", json!([{"type": "web_search"}])), "tools[0].type");
+    refused(Responses, Chat, &input("tools", json!([{"type": "local_shell"}])), "tools[0].type");
+    refused(Responses, Chat, &input("tool_choice", json!({"type": "web_search"})), "tool_choice");
     refused(Responses, Chat, &input("input", json!([{"type": "item_reference"}])), "input[0].type");
 }
 
@@ -210,7 +210,7 @@ fn answers_are_put_over_with_calls_reasons_and_figures() {
                   "output_tokens": 7},
     });
     let of = |asked, answered, body: &Value| -> Value {
-        serde_json::from_slice(&reply(asked, answered, body).unwrap()).unwrap()
+        serde_json::from_slice(&reply(asked, answered, body, &Back::default()).unwrap()).unwrap()
     };
     let chat = of(Endpoint::Chat, Endpoint::Messages, &messages);
     assert_eq!(chat["choices"][0]["finish_reason"], "tool_calls");
@@ -230,7 +230,7 @@ fn answers_are_put_over_with_calls_reasons_and_figures() {
     assert_eq!(response["output"][0]["content"][0]["text"], "hi");
     assert_eq!(response["output"][1]["call_id"], "t1");
     assert_eq!(response["usage"]["input_tokens_details"]["cached_tokens"], 5);
-    assert!(reply(Endpoint::Chat, Endpoint::Messages, &json!({})).is_err());
+    assert!(reply(Endpoint::Chat, Endpoint::Messages, &json!({}), &Back::default()).is_err());
 }
 
 #[test]
@@ -250,7 +250,11 @@ fn errors_keep_their_words_and_change_their_shape() {
 
 /// A stream of `answered` events, as `asked` has it.
 fn stream(asked: Endpoint, answered: Endpoint, events: &[Value]) -> Vec<Event> {
-    let mut stream = Stream::new(asked, answered, "m", true);
+    stream_back(asked, answered, events, Back::default())
+}
+
+fn stream_back(asked: Endpoint, answered: Endpoint, events: &[Value], back: Back) -> Vec<Event> {
+    let mut stream = Stream::new(asked, answered, "m", true, back);
     let mut out = Vec::new();
     for event in events {
         let data = if event == "[DONE]" { "[DONE]".to_owned() } else { event.to_string() };
@@ -340,13 +344,13 @@ fn a_stream_becomes_one_of_responses_whose_last_event_has_all() {
 fn a_stream_that_stops_without_its_end_is_no_whole_one() {
     let mut cut = of_messages();
     cut.truncate(5);
-    let mut stream = Stream::new(Endpoint::Chat, Endpoint::Messages, "m", false);
+    let mut stream = Stream::new(Endpoint::Chat, Endpoint::Messages, "m", false, Back::default());
     let mut out = Vec::new();
     for event in cut {
         stream.event(&Event { name: String::new(), data: event.to_string() }, &mut out).unwrap();
     }
     assert!(!stream.end(&mut out));
-    let mut stream = Stream::new(Endpoint::Messages, Endpoint::Chat, "m", false);
+    let mut stream = Stream::new(Endpoint::Messages, Endpoint::Chat, "m", false, Back::default());
     let data = "{\"choices\":[{\"delta\":{\"content\":\"x\"}".to_owned();
     assert!(stream.event(&Event { name: String::new(), data }, &mut Vec::new()).is_err());
 }
@@ -362,6 +366,134 @@ fn an_error_in_the_middle_is_told_in_the_other_shape() {
     let events = values(&stream(Endpoint::Messages, Endpoint::Chat, &[error]));
     assert_eq!(events[0]["type"], "error");
     assert_eq!(events[0]["error"]["message"], "busy");
+}
+
+/// What Codex asks with: tools of a namespace, one that takes a text, and hosted ones.
+fn of_codex() -> Value {
+    json!({
+        "model": "x", "tool_choice": "auto", "parallel_tool_calls": true,
+        "tools": [
+            {"type": "function", "name": "sh", "parameters": {"type": "object"}, "strict": false},
+            {"type": "namespace", "name": "agents", "description": "d", "tools": [
+                {"type": "function", "name": "close", "description": "c", "defer_loading": true,
+                 "parameters": {"type": "object"}}]},
+            {"type": "custom", "name": "patch", "description": "Edits.",
+             "format": {"type": "grammar", "syntax": "lark", "definition": "start: X"}},
+            {"type": "web_search", "external_web_access": false},
+            {"type": "mcp", "server_label": "s"},
+        ],
+        "input": [
+            {"role": "user", "content": "hi"},
+            {"type": "function_call", "call_id": "c1", "namespace": "agents", "name": "close",
+             "arguments": "{}"},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "a \"b\""},
+            {"type": "web_search_call", "status": "completed"},
+            {"type": "function_call_output", "call_id": "c1", "output": "closed"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": "patched"},
+        ],
+    })
+}
+
+#[test]
+fn tools_of_a_namespace_and_of_texts_become_functions_and_hosted_ones_are_left_out() {
+    let body = of_codex().to_string();
+    for to in [Endpoint::Chat, Endpoint::Messages] {
+        let (bytes, back) = request(Endpoint::Responses, to, body.as_bytes(), "m").unwrap();
+        let made: Value = serde_json::from_slice(&bytes).unwrap();
+        let name = |n: usize| match to {
+            Endpoint::Chat => made["tools"][n]["function"]["name"].clone(),
+            _ => made["tools"][n]["name"].clone(),
+        };
+        assert_eq!([name(0), name(1), name(2)], ["sh", "agents__close", "patch"], "{made}");
+        assert_eq!(made["tools"].as_array().unwrap().len(), 3);
+        assert_eq!(back.names.left_out(), ["web_search", "mcp"]);
+    }
+    let chat = put(Endpoint::Responses, Endpoint::Chat, &of_codex()).unwrap();
+    let function = &chat["tools"][2]["function"];
+    assert!(function["description"].as_str().unwrap().contains("start: X"), "{function}");
+    assert_eq!(function["parameters"]["required"], json!(["input"]));
+    assert_eq!(chat["tools"][1]["function"].get("defer_loading"), None);
+    let calls = &chat["messages"][1]["tool_calls"];
+    assert_eq!(calls[0]["function"]["name"], "agents__close");
+    assert_eq!(calls[1]["function"]["arguments"], r#"{"input":"a \"b\""}"#);
+    assert_eq!(chat["messages"][3]["content"], "patched");
+    // Where nothing is left to choose from, no choice is asked for.
+    let mut hosted = of_codex();
+    hosted["tools"] = json!([{"type": "web_search"}]);
+    let chat = put(Endpoint::Responses, Endpoint::Chat, &hosted).unwrap();
+    assert_eq!((chat.get("tools"), chat.get("tool_choice")), (None, None));
+    let mut chosen = of_codex();
+    chosen["tool_choice"] = json!({"type": "function", "namespace": "agents", "name": "close"});
+    let chat = put(Endpoint::Responses, Endpoint::Chat, &chosen).unwrap();
+    assert_eq!(chat["tool_choice"]["function"]["name"], "agents__close");
+}
+
+#[test]
+fn calls_come_back_under_the_names_that_their_caller_knows() {
+    let body = of_codex().to_string();
+    let back = || {
+        let made = request(Endpoint::Responses, Endpoint::Chat, body.as_bytes(), "m").unwrap();
+        Back { created: 1_700_000_000, ..made.1 }
+    };
+    let call = |id: &str, name: &str, args: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": args}});
+    let calls = [
+        call("c1", "agents__close", "{}"),
+        call("c2", "patch", "{\"input\":\"x\\ny\"}"),
+        call("c3", "sh", "{}"),
+    ];
+    let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
+    let chat = json!({"id": "i", "model": "m", "choices": [{"message": message, "finish_reason": "tool_calls"}]});
+    let whole = reply(Endpoint::Responses, Endpoint::Chat, &chat, &back()).unwrap();
+    let whole: Value = serde_json::from_slice(&whole).unwrap();
+    assert_eq!(whole["created_at"], 1_700_000_000);
+    let mut chunks: Vec<Value> = (0..).zip(&calls).map(|(n, call)| {
+        let mut call = call.clone();
+        call["index"] = json!(n);
+        json!({"id": "i", "choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": null}]})
+    }).collect();
+    chunks.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}));
+    chunks.push("[DONE]".into());
+    let events = values(&stream_back(Endpoint::Responses, Endpoint::Chat, &chunks, back()));
+    let streamed = &events.last().unwrap()["response"];
+    assert_eq!(
+        (&streamed["output"], &streamed["created_at"]),
+        (&whole["output"], &whole["created_at"])
+    );
+    let output = whole["output"].as_array().unwrap();
+    assert_eq!((&output[0]["name"], &output[0]["namespace"]), (&json!("close"), &json!("agents")));
+    assert_eq!(output[1]["type"], "custom_tool_call");
+    assert_eq!((&output[1]["name"], &output[1]["input"]), (&json!("patch"), &json!("x\ny")));
+    assert_eq!((&output[2]["name"], output[2].get("namespace")), (&json!("sh"), None));
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    assert_eq!(of("response.custom_tool_call_input.done"), 1);
+    assert_eq!(of("response.function_call_arguments.done"), 2);
+}
+
+#[test]
+fn a_stop_sequence_that_a_server_tells_is_told_on() {
+    let body = json!({"model": "x", "max_tokens": 5, "stop_sequences": ["END"],
+        "messages": [{"role": "user", "content": "hi"}]});
+    let (_, back) =
+        request(Endpoint::Messages, Endpoint::Chat, body.to_string().as_bytes(), "m").unwrap();
+    for (said, reason, sequence) in [
+        (json!("END"), "stop_sequence", json!("END")),
+        (json!("other"), "end_turn", Value::Null),
+        (json!(null), "end_turn", Value::Null),
+    ] {
+        let choice = |key: &str| {
+            json!({"index": 0, key: {"role": "assistant", "content": "a"}, "finish_reason": "stop",
+                   "stop_reason": said})
+        };
+        let chat = json!({"id": "i", "model": "m", "choices": [choice("message")]});
+        let whole = reply(Endpoint::Messages, Endpoint::Chat, &chat, &back).unwrap();
+        let whole: Value = serde_json::from_slice(&whole).unwrap();
+        assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &sequence));
+        let chunks = [json!({"id": "i", "choices": [choice("delta")]}), json!("[DONE]")];
+        let events =
+            values(&stream_back(Endpoint::Messages, Endpoint::Chat, &chunks, back.clone()));
+        let delta = &events[events.len() - 2]["delta"];
+        assert_eq!((&delta["stop_reason"], &delta["stop_sequence"]), (&json!(reason), &sequence));
+    }
 }
 
 fn json_value() -> impl Strategy<Value = Value> {
@@ -391,8 +523,8 @@ proptest! {
         for from in Endpoint::ALL {
             for to in Endpoint::ALL {
                 let _ = request(from, to, value.to_string().as_bytes(), "m");
-                let _ = reply(from, to, &value);
-                let mut stream = Stream::new(from, to, "m", true);
+                let _ = reply(from, to, &value, &Back::default());
+                let mut stream = Stream::new(from, to, "m", true, Back::default());
                 let mut out = Vec::new();
                 for value in [&value, &more, &value] {
                     let event = Event { name: String::new(), data: value.to_string() };
@@ -422,8 +554,8 @@ proptest! {
             "id": "i", "model": "m", "usage": {},
             "choices": [{"index": 0, "message": {"role": "assistant", "content": says}, "finish_reason": "stop"}],
         });
-        let there: Value = serde_json::from_slice(&reply(Endpoint::Messages, Endpoint::Chat, &answer).unwrap()).unwrap();
-        let back: Value = serde_json::from_slice(&reply(Endpoint::Chat, Endpoint::Messages, &there).unwrap()).unwrap();
+        let there: Value = serde_json::from_slice(&reply(Endpoint::Messages, Endpoint::Chat, &answer, &Back::default()).unwrap()).unwrap();
+        let back: Value = serde_json::from_slice(&reply(Endpoint::Chat, Endpoint::Messages, &there, &Back::default()).unwrap()).unwrap();
         prop_assert_eq!(&back["choices"][0]["message"]["content"], &answer["choices"][0]["message"]["content"]);
     }
 }

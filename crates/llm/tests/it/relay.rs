@@ -8,6 +8,7 @@ use overmind_core::relay::{
     Answer as Passed, Call, Dialect, Endpoint, Hop, Peek, Refusal, RefusalKind, Sent, Upstreams,
     Worst, head,
 };
+use overmind_core::time::Timestamp;
 use overmind_llm::{Config, Format, Gateway, Provider, RelayLimits, Retry, Secret};
 use overmind_testkit::upstream::{Answer, Say, Script, Upstream, Wire, stream_of};
 use serde_json::json;
@@ -45,6 +46,7 @@ fn call(endpoint: Endpoint, body: &str) -> Call {
         headers: head::request(&headers).unwrap(),
         peek: Peek::of(&body).unwrap(),
         body,
+        at: Timestamp::from_micros(1_700_000_000_000_000),
         sent: Sent::default(),
     }
 }

@@ -62,6 +62,42 @@ fn settled(gateway: &Gateway, name: &str) -> Vec<Value> {
         .collect()
 }
 
+/// A model that uses a tool of a namespace before it says anything.
+fn uses_namespace(request: &Received) -> Answer {
+    let body = &request.body;
+    let is_tool = |message: &Value| {
+        message["role"] == "tool" || message["content"][0]["type"] == "tool_result"
+    };
+    if body["messages"].as_array().is_some_and(|all| all.iter().any(is_tool)) {
+        return Answer::say(Say::text("Abracadabra.").usage(1000, 100));
+    }
+    let name = |tool: &Value| {
+        tool["name"].as_str().or(tool["function"]["name"].as_str()).map(str::to_owned)
+    };
+    let mut names = body["tools"].as_array().into_iter().flatten().filter_map(name);
+    let close = names.find(|name| name.ends_with("__close_agent")).expect("a tool of a namespace");
+    Answer::say(Say::nothing().call("call_1", &close, &json!({"target": "7"})).usage(1000, 100))
+}
+
+#[test]
+fn needs_codex_to_use_its_tools_with_a_model_of_another_api() {
+    let Some(bin) = counterpart("CODEX") else { return };
+    let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
+    for model in ["openai-chat:small-1", "anthropic-messages:small-1"] {
+        let gateway = Gateway::with(Script::by(uses_namespace), &[("PATH", &path)], "");
+        one_shot(&gateway, &["--provider", "codex", "--model", model]);
+        let mut last = gateway.last();
+        // Known to servers of chat, if not to ours.
+        last.violations.retain(|what| !what.contains("parallel_tool_calls"));
+        assert_eq!(last.violations, Vec::<String>::new(), "{model}");
+        let body = last.body.to_string();
+        assert!(body.contains("__close_agent"), "the history names it as the tools do: {body}");
+        assert!(!body.contains("unsupported call"), "Codex knew its tool again: {body}");
+        let costs = gateway.send(gateway.get("/api/costs?by=model")).json();
+        assert!(costs.to_string().contains(model), "{costs}");
+    }
+}
+
 /// Runs an agent of this provider, which has a home without any login.
 fn one_shot(gateway: &Gateway, flags: &[&str]) {
     let args = ["run", "--name", "shot"].iter().chain(flags).copied();
@@ -92,9 +128,26 @@ fn one_shot(gateway: &Gateway, flags: &[&str]) {
 fn needs_claude_code_to_be_asked_with_a_worthless_token_and_no_flag() {
     let Some(bin) = counterpart("CLAUDE_CODE") else { return };
     let path = format!("{bin}:/usr/local/bin:/usr/bin:/bin");
-    let gateway = Gateway::with(Script::by(agent), &[("PATH", &path)], "");
+    let prices = tempfile::NamedTempFile::new().unwrap();
+    // Those of a Sonnet, for whatever it asks.
+    let sonnet = "input = 2.0\ncached_input = 0.2\ncache_write = 2.5\noutput = 10.0\n";
+    let names = ["claude-sonnet-5", "claude-haiku-4-5"];
+    let table = names.map(|name| format!("[models.\"{name}\"]\n{sonnet}")).concat();
+    let text = format!("as_of = \"2026-11-22\"\nsource = \"a test\"\n{table}");
+    std::fs::write(prices.path(), text).unwrap();
+    let config = format!("[models]\nprices = \"{}\"\n", prices.path().display());
+    let gateway = Gateway::with(Script::by(agent), &[("PATH", &path)], &config);
+    gateway.home.run(&["budget", "set", "swarm", "--usd", "5", "--per", "day"]).ok();
     let quiet = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
-    one_shot(&gateway, &["--agent", "claude", "--model", "sonnet", "--env", quiet]);
+    one_shot(&gateway, &["--agent", "claude", "--model", "claude-sonnet-5", "--env", quiet]);
+    // It may say as much as it asks for, at 10 millionths a token; all that it brings is the rest.
+    let asked = gateway.upstream.requests();
+    let output = asked.iter().filter_map(|request| request.body["max_tokens"].as_u64()).max();
+    let output = output.unwrap() * 10;
+    for call in settled(&gateway, "shot") {
+        let most = call["reserved"]["microusd"].as_u64().unwrap();
+        assert!((1..=output + 350_000).contains(&most), "a greeting costs little: {call}");
+    }
 }
 
 #[test]

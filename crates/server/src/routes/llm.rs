@@ -296,7 +296,8 @@ async fn read(cx: &Cx, endpoint: Endpoint, request: Request) -> Result<Call, Ref
     let body = if body.len() <= MAX_HEAD_BYTES { Bytes::copy_from_slice(&body) } else { body };
     let peek = Peek::of(&body).map_err(|err| Refusal::bad_request(err.to_string()))?;
     let query = parts.uri.query().map(str::to_owned);
-    Ok(Call { endpoint, query, headers, body, peek, sent: Sent::default() })
+    let at = cx.engine.now();
+    Ok(Call { endpoint, query, headers, body, peek, at, sent: Sent::default() })
 }
 
 /// Bytes as they come. Dropped with its connection, it lets go of the provider's.
