@@ -35,6 +35,8 @@ pub struct Host {
     pub claude_code: Option<String>,
     /// A directory with the program `codex`, instead of ours.
     pub codex: Option<String>,
+    /// A directory with the program `gemini`, instead of ours.
+    pub gemini_cli: Option<String>,
     /// Directory with a static embedding model.
     pub embedding_model: Option<String>,
     /// A directory with sections of manual pages, instead of those of some packages.
@@ -82,6 +84,7 @@ impl Host {
             python_otlp: var("OVERMIND_TEST_PYTHON_OTLP"),
             claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
             codex: var("OVERMIND_TEST_CODEX"),
+            gemini_cli: var("OVERMIND_TEST_GEMINI_CLI"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),
             manual: var("OVERMIND_TEST_MANUAL"),
             microvm: var("OVERMIND_TEST_MICROVM"),

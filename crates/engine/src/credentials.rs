@@ -9,6 +9,7 @@ use overmind_core::store::Store;
 use overmind_core::time::Clock;
 use overmind_core::vault::Use;
 use overmind_core::vault::grant::{self, GrantKind};
+use overmind_core::vault::service::LlmFormat;
 use zeroize::Zeroizing;
 
 use crate::vault::Vault;
@@ -57,7 +58,7 @@ impl Credentials {
         session: SessionId,
         start: u32,
         at: Option<&str>,
-    ) -> Result<(String, String), String> {
+    ) -> Result<(String, String, Option<LlmFormat>), String> {
         let Some(vault) = &self.vault else { return Err("this server has no vault".to_owned()) };
         let found = vault.service(service).ok_or_else(|| {
             format!("there is no service `{service}`: `overmind vault services` lists them")
@@ -72,7 +73,7 @@ impl Credentials {
             "this server listens on no TCP address, where programs could reach services: start it \
              with --listen 127.0.0.1:8420",
         )?;
-        Ok((vault.placeholder(session, start, &found), url))
+        Ok((vault.placeholder(session, start, &found), url, found.kind))
     }
 
     /// What a command of the agent gets under this name. A secret of the vault goes before one of

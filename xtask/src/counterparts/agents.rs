@@ -1,4 +1,4 @@
-//! Real agents from npm: Claude Code and Codex, at fixed versions, in the cache alone.
+//! Real agents from npm: Claude Code, Codex and Gemini CLI, at fixed versions, in the cache alone.
 //!
 //! Nothing runs here: the tests start them, with a home of their own, against a model of ours.
 
@@ -13,6 +13,7 @@ use crate::host::Host;
 
 const CLAUDE_CODE: &str = "@anthropic-ai/claude-code@2.1.197";
 const CODEX: &str = "@openai/codex@0.169.0";
+const GEMINI_CLI: &str = "@google/gemini-cli@0.61.0";
 
 /// The directory that the program `claude` is in: the package of this kind of machine. The link
 /// that npm makes leads to a placeholder, which a script of the package would replace; no script
@@ -30,6 +31,12 @@ pub(super) fn claude_code(host: &Host) -> Result<Started> {
 /// The directory that the program `codex` is in.
 pub(super) fn codex(host: &Host) -> Result<Started> {
     program(host, host.codex.as_ref(), "codex", CODEX, "codex", "node_modules/.bin")
+}
+
+/// The directory that the program `gemini` is in.
+pub(super) fn gemini_cli(host: &Host) -> Result<Started> {
+    let bin = "node_modules/.bin";
+    program(host, host.gemini_cli.as_ref(), "gemini-cli", GEMINI_CLI, "gemini", bin)
 }
 
 fn program(

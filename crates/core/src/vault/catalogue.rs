@@ -30,14 +30,22 @@ const ANTHROPIC: &[(&[Method], &str)] = &[
     (&[Method::Get], "/v1/models/*"),
 ];
 
+/// With the version, which Google's own clients put behind the base URL.
 const GEMINI: &[(&[Method], &str)] = &[
-    (&[Method::Post], "/models/*:generateContent"),
-    (&[Method::Post], "/models/*:streamGenerateContent"),
-    (&[Method::Post], "/models/*:countTokens"),
-    (&[Method::Post], "/models/*:embedContent"),
-    (&[Method::Post], "/models/*:batchEmbedContents"),
-    (&[Method::Get], "/models"),
-    (&[Method::Get], "/models/*"),
+    (&[Method::Post], "/v1beta/models/*:generateContent"),
+    (&[Method::Post], "/v1beta/models/*:streamGenerateContent"),
+    (&[Method::Post], "/v1beta/models/*:countTokens"),
+    (&[Method::Post], "/v1beta/models/*:embedContent"),
+    (&[Method::Post], "/v1beta/models/*:batchEmbedContents"),
+    (&[Method::Get], "/v1beta/models"),
+    (&[Method::Get], "/v1beta/models/*"),
+    (&[Method::Post], "/v1/models/*:generateContent"),
+    (&[Method::Post], "/v1/models/*:streamGenerateContent"),
+    (&[Method::Post], "/v1/models/*:countTokens"),
+    (&[Method::Post], "/v1/models/*:embedContent"),
+    (&[Method::Post], "/v1/models/*:batchEmbedContents"),
+    (&[Method::Get], "/v1/models"),
+    (&[Method::Get], "/v1/models/*"),
 ];
 
 /// All of them, by name.
@@ -76,7 +84,7 @@ pub fn built_in() -> Vec<Service> {
             kind: Some(LlmFormat::Gemini),
             ..service(
                 "gemini-native",
-                "https://generativelanguage.googleapis.com/v1beta",
+                "https://generativelanguage.googleapis.com",
                 header("x-goog-api-key"),
                 "gemini_api_key",
                 GEMINI,

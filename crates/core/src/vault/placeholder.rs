@@ -6,6 +6,7 @@
 //! still lives is for the caller to look up, by the session's id.
 
 use crate::ids::SessionId;
+use crate::vault::service::LlmFormat;
 
 /// Digits of the code: 128 bits.
 const CODE: usize = 32;
@@ -80,8 +81,12 @@ impl Placeholder {
 }
 
 /// The variable that tells a program where the service of a key is: `OPENAI_BASE_URL` for
-/// `OPENAI_API_KEY`. `None` when the key's variable has no usual ending.
-pub fn base_url_variable(key: &str) -> Option<String> {
+/// `OPENAI_API_KEY`, and for what speaks Gemini's format the one that Google's clients read. `None`
+/// when the key's variable has no usual ending.
+pub fn base_url_variable(key: &str, kind: Option<LlmFormat>) -> Option<String> {
+    if kind == Some(LlmFormat::Gemini) {
+        return Some("GOOGLE_GEMINI_BASE_URL".to_owned());
+    }
     ["_API_KEY", "_AUTH_TOKEN", "_TOKEN", "_KEY"]
         .into_iter()
         .find_map(|ending| key.strip_suffix(ending))
@@ -146,8 +151,10 @@ mod tests {
             ("SECRET", None),
             ("_KEY", None),
         ] {
-            assert_eq!(base_url_variable(key).as_deref(), place, "{key}");
+            assert_eq!(base_url_variable(key, None).as_deref(), place, "{key}");
         }
+        let of_google = base_url_variable("GEMINI_API_KEY", Some(LlmFormat::Gemini));
+        assert_eq!(of_google.as_deref(), Some("GOOGLE_GEMINI_BASE_URL"));
     }
 
     proptest! {

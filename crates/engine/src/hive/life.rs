@@ -433,9 +433,9 @@ impl Lives {
                 let (agent, session) = (&assignment.agent_name, assignment.session);
                 let given =
                     self.credentials.placeholder(service, agent, session, launch.life, inside);
-                let (token, url) = given.map_err(|why| format!("`{name}`: {why}"))?;
+                let (token, url, kind) = given.map_err(|why| format!("`{name}`: {why}"))?;
                 set(name, token);
-                let variable = base_url_variable(name);
+                let variable = base_url_variable(name, kind);
                 let own = |name: &String| launch.env.iter().any(|(known, _)| known == name);
                 if let Some(variable) = variable.filter(|variable| !own(variable)) {
                     set(&variable, url);

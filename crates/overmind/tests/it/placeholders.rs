@@ -7,6 +7,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use overmind_testkit::real::counterpart;
+use overmind_testkit::upstream::{Answer, Received, Script, Upstream};
 use serde_json::{Value, json};
 
 use crate::commands::Commands;
@@ -184,4 +186,62 @@ fn a_placeholder_opens_one_service_here_for_as_long_as_its_run_lives() {
     assert_eq!(tracker.asked().len(), 2);
     until("uses are told", || Some(()).filter(|()| !home.0.told("vault.used").is_empty()));
     home.0.keeps_none_of(&[KEY, &token]);
+}
+
+/// Gemini's own format: what it says to whoever streams.
+fn gemini(request: &Received) -> Answer {
+    let said = json!({"candidates": [{
+        "content": {"role": "model", "parts": [{"text": "Abracadabra."}]}, "finishReason": "STOP", "index": 0,
+    }], "usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}});
+    match request.path.contains(":streamGenerateContent") {
+        true => Answer::raw(200, "text/event-stream", format!("data: {said}\r\n\r\n")),
+        false => Answer::raw(200, "application/json", said.to_string()),
+    }
+}
+
+#[test]
+fn needs_gemini_cli_to_ask_its_service_with_a_placeholder_and_no_flag() {
+    let Some(bin) = counterpart("GEMINI_CLI") else { return };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let script = Script::by(gemini).every_path().for_strangers();
+    let upstream = runtime.block_on(Upstream::start(script));
+    let mut home = Home::new();
+    let file = home.path().join("overmind.toml");
+    let base = upstream.base_url();
+    std::fs::write(&file, format!("[services.gemini-native]\nbase_url = \"{base}\"\n")).unwrap();
+    let vars = [("OVERMIND_CONFIG", file.to_str().unwrap())];
+    home.start(&["--listen", "127.0.0.1:0"], &vars);
+    let home = Commands(home);
+    home.0.set("gemini_api_key", KEY, &[]);
+    // Its own settings say that it goes by a key.
+    let own = home.0.path().join("gemini");
+    std::fs::create_dir_all(own.join(".gemini")).unwrap();
+    let settings = json!({"security": {"auth": {"selectedType": "gemini-api-key"}}});
+    std::fs::write(own.join(".gemini/settings.json"), settings.to_string()).unwrap();
+    let agent = json!({
+        "name": "gem", "role": "answers", "model": "command", "sandbox": "none",
+        "command": {
+            "argv": ["gemini", "-p", "say the magic word", "-m", "gemini-2.5-flash"],
+            "env": [
+                format!("PATH={bin}:/usr/local/bin:/usr/bin:/bin"), format!("HOME={}", own.display()),
+                "GEMINI_CLI_TRUST_WORKSPACE=true", "NO_COLOR=1",
+            ],
+            "env_from": {"GEMINI_API_KEY": "service:gemini-native"},
+        },
+    });
+    let file = home.0.path().join("agent.json");
+    std::fs::write(&file, agent.to_string()).unwrap();
+    home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    home.run(&["vault", "grant", "gem", "--service", "gemini-native"]).ok();
+    home.run(&["run", "-d", "--agent", "gem", "--name", "shot", ""]).ok();
+    let waited = home.run(&["wait", "shot"]);
+    let log = home.run(&["logs", "shot"]).out;
+    assert_eq!(waited.code, 0, "{log}");
+    assert!(log.contains("Abracadabra.") && !log.contains(KEY), "{log}");
+    let asked = upstream.requests();
+    assert!(!asked.is_empty());
+    for request in asked {
+        assert!(request.path.starts_with("/v1beta/models/gemini-2.5-flash:"), "{}", request.path);
+        assert_eq!(request.headers["x-goog-api-key"], KEY);
+    }
 }
