@@ -382,10 +382,10 @@ fn has_credentials(spec: &AgentSpec) -> bool {
 /// What an agent that is a command may not ask for.
 fn check_command(spec: &AgentSpec, command: &CommandSpec) -> Result<(), EngineError> {
     command.check().map_err(|err| EngineError::invalid("command", err.to_string()))?;
-    if !spec.tools_allowed.is_empty() || !spec.approvals.is_empty() {
-        let message = "an agent that is a command has tools of its own: leave `tools_allowed` and \
-                       `approvals` empty";
-        return Err(EngineError::invalid("tools_allowed", message));
+    if !spec.approvals.is_empty() {
+        let message = "an agent that is a command calls tools by `/mcp`, where nobody can be asked: \
+                       leave `approvals` empty";
+        return Err(EngineError::invalid("approvals", message));
     }
     sandbox_of_commands(spec.sandbox)
 }

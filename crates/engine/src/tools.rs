@@ -7,26 +7,59 @@ use overmind_core::attest::AttestationRef;
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::{self, Alarm};
 use overmind_core::gate::{self, Labels};
-use overmind_core::ids::{EffectId, SessionId};
-use overmind_core::mesh::{DOOR_MEMORY, DOOR_TOOLS};
+use overmind_core::ids::{AgentId, ColonyId, EffectId, SessionId};
+use overmind_core::mesh::{DESK_TOOLS, DOOR_MEMORY, DOOR_TOOLS};
 use overmind_core::row::{Role, SessionRow};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Change, Commit, Guard, NewEvent, Page, StreamId};
 use overmind_core::tool::{ToolOutcome, ToolSpec};
+use overmind_core::trace::Trail;
 use serde_json::{Value, json};
 
 use crate::Engine;
 use crate::caller::{Caller, Rights};
-use crate::cortex::{Called, shutting_down};
+use crate::cortex::{Called, gate_request, lock, shutting_down};
 use crate::error::EngineError;
 use crate::request::ToolCallDraft;
 
-/// The run whose door a caller stands at.
-fn door_of(by: &Caller) -> Result<SessionId, EngineError> {
+/// How names of the tools of MCP servers begin.
+const MCP: &str = "mcp.";
+
+/// Whose tools a caller uses.
+enum Door {
+    Run(SessionId),
+    /// A key's, with the rights that its calls have: those of an operator at most, but an admin's.
+    Key(Caller),
+}
+
+fn door_of(by: &Caller) -> Result<Door, EngineError> {
     match by.rights {
-        Rights::Session { session, .. } => Ok(session),
-        Rights::Role(_) => Err(EngineError::Forbidden {
-            message: "this door is a run's own: use the token in its OVERMIND_TOKEN".into(),
-        }),
+        Rights::Session { session, .. } => Ok(Door::Run(session)),
+        Rights::Role(Role::Mcp) => {
+            let rights = Rights::Role(Role::Operator);
+            Ok(Door::Key(Caller { rights, ..by.clone() }))
+        }
+        Rights::Role(_) => {
+            by.require(Role::Operator)?;
+            Ok(Door::Key(by.clone()))
+        }
+    }
+}
+
+/// Whether a key is offered a tool: what needs no run, and tools of MCP servers.
+fn for_keys(spec: &ToolSpec) -> bool {
+    !spec.internal && (DESK_TOOLS.contains(&&*spec.name) || spec.name.starts_with(MCP))
+}
+
+/// Where a call of a key comes from.
+struct Seat<'a> {
+    engine: &'a Engine,
+    session: SessionId,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        lock(&self.engine.cortex.mesh.seats).remove(&self.session);
     }
 }
 
@@ -59,14 +92,21 @@ impl Engine {
         self.tool_call_with(by, id, call, &[]).await
     }
 
-    /// The tools that a run's own door offers: those of the mesh and of the memory, and what its
-    /// agent's list of tools names. Only runs have a door.
+    /// The tools that `/mcp` offers. To a run: those of the mesh and of the memory, and what its
+    /// agent's list of tools names. To a key: those of MCP servers, and what of the mesh needs no run.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Forbidden`] for a caller that is no run.
+    /// [`EngineError::Forbidden`] for a key of another scope, or below an operator.
     pub async fn door_tools(&self, by: &Caller) -> Result<Vec<ToolSpec>, EngineError> {
-        let row = self.find_session(door_of(by)?).await?;
+        let run = match door_of(by)? {
+            Door::Run(run) => run,
+            Door::Key(_) => {
+                let specs = self.tools.specs();
+                return Ok(specs.iter().filter(|spec| for_keys(spec)).cloned().collect());
+            }
+        };
+        let row = self.find_session(run).await?;
         let agent = self.agent_at(&row).await?;
         let offered = |spec: &&ToolSpec| {
             !spec.internal
@@ -80,16 +120,134 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As there, and [`EngineError::Forbidden`] for a caller that is no run.
+    /// As there, and as [`Engine::door_tools`].
     pub async fn door_call(
         &self,
         by: &Caller,
         tool: String,
         args: Value,
     ) -> Result<ToolOutcome, EngineError> {
-        let id = door_of(by)?;
-        let more: Vec<&str> = door().collect();
-        self.tool_call_with(by, id, ToolCallDraft { tool, args }, &more).await
+        let call = ToolCallDraft { tool, args };
+        match door_of(by)? {
+            Door::Run(id) => {
+                let more: Vec<&str> = door().collect();
+                self.tool_call_with(by, id, call, &more).await
+            }
+            Door::Key(by) => self.tool_call_of_key(by, call).await,
+        }
+    }
+
+    /// A call in the name of a key: the policy judges it like an agent's of that name, and it stands
+    /// in the system's log.
+    async fn tool_call_of_key(
+        &self,
+        by: Caller,
+        call: ToolCallDraft,
+    ) -> Result<ToolOutcome, EngineError> {
+        if self.cortex.draining() {
+            return Err(shutting_down());
+        }
+        let ToolCallDraft { tool, args } = call;
+        let effect = EffectId::mint(&*self.cortex.ids);
+        let known = self.tools.specs().iter().any(|spec| spec.name == tool && for_keys(spec));
+        let called = match self.refuses_key(&by, known, &tool, &args) {
+            Some(outcome) => Called { outcome, latency_ms: 0, attested: None },
+            None => {
+                let config = &self.cortex.config;
+                let own = if config.private { "keys" } else { "" };
+                let seat = self.take_seat(&by);
+                let assignment = Assignment {
+                    session: seat.session,
+                    epoch: 0,
+                    workspace: config.workspace.join(own),
+                    has_room: false,
+                    name: by.name.clone(),
+                    colony: ColonyId::DEFAULT,
+                    agent: AgentId::from_u128(0),
+                    agent_name: by.name.clone(),
+                    tools_allowed: Arc::from([tool.clone()]),
+                    sandbox: SandboxLevel::Namespace,
+                    trail: by.trace.map(|here| Trail { here, recorded: config.traced }),
+                };
+                self.called_by_hive(effect, assignment, &tool, &args).await?
+            }
+        };
+        let Called { mut outcome, latency_ms, attested: _ } = called;
+        self.cortex.store.redact(&mut outcome.result);
+        let mut event = NewEvent {
+            stream: StreamId::System,
+            kind: if outcome.allowed { "mcp.called" } else { "mcp.denied" },
+            ts: self.cortex.clock.now(),
+            payload: json!({
+                "call_id": effect, "by": by.name, "tool_name": tool, "args": args,
+                "ok": outcome.ok(), "allowed": outcome.allowed, "latency_ms": latency_ms,
+                "result": outcome.result,
+            }),
+        };
+        if let Some(trace) = by.trace {
+            event.payload["traceparent"] = json!(trace);
+        }
+        let commit = Commit { guards: Vec::new(), events: vec![event], changes: Vec::new() };
+        self.cortex.store.commit(commit).await?;
+        Ok(outcome)
+    }
+
+    /// Has the Hive call a tool, and waits for what came of it.
+    async fn called_by_hive(
+        &self,
+        effect: EffectId,
+        assignment: Assignment,
+        tool: &str,
+        args: &Value,
+    ) -> Result<Called, EngineError> {
+        let answer = self.cortex.await_call(effect);
+        let (name, args) = (tool.to_owned(), args.clone());
+        let message = ToHive::CallTool { call: effect, assignment, name, args };
+        if let Err(err) = self.cortex.bus.send(self.cortex.hive(), message).await {
+            self.cortex.forget_call(effect);
+            return Err(EngineError::Unavailable { message: err.to_string() });
+        }
+        answer.await.map_err(|_| shutting_down())
+    }
+
+    /// Why a key's call may not happen.
+    fn refuses_key(
+        &self,
+        by: &Caller,
+        known: bool,
+        tool: &str,
+        args: &Value,
+    ) -> Option<ToolOutcome> {
+        let refused = |code, message| {
+            Some(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) })
+        };
+        if !known {
+            return refused("tool_not_allowed", format!("a key is not offered `{tool}`"));
+        }
+        let gate = self.cortex.gate.as_ref()?;
+        let request =
+            gate_request(ColonyId::DEFAULT, &by.name, SandboxLevel::Namespace, "", tool, args);
+        let verdict = gate.judge(&request);
+        match verdict.decision {
+            gate::Decision::Allow => None,
+            gate::Decision::Deny => refused("denied", verdict.advice),
+            gate::Decision::Ask => refused(
+                "tool_not_allowed",
+                format!(
+                    "the policy asks a person before `{tool}`, and a key has no run that could wait \
+                     for one: allow it for the agent `{}` in policy.toml, or call it from a run",
+                    by.name
+                ),
+            ),
+        }
+    }
+
+    /// Lets the tools of the mesh know who stands behind a call of a key, for as long as the answer
+    /// lives.
+    fn take_seat(&self, by: &Caller) -> Seat<'_> {
+        let session = SessionId::mint(&*self.cortex.ids);
+        lock(&self.cortex.mesh.seats).insert(session, by.clone());
+        Seat { engine: self, session }
     }
 
     /// `more` are tools that are allowed beside those of the agent's list.
@@ -126,14 +284,7 @@ impl Engine {
                 sandbox: row.sandbox,
                 trail,
             };
-            let answer = self.cortex.await_call(effect);
-            let (name, args) = (tool.clone(), args.clone());
-            let message = ToHive::CallTool { call: effect, assignment, name, args };
-            if let Err(err) = self.cortex.bus.send(self.cortex.hive(), message).await {
-                self.cortex.forget_call(effect);
-                return Err(EngineError::Unavailable { message: err.to_string() });
-            }
-            answer.await.map_err(|_| shutting_down())?
+            self.called_by_hive(effect, assignment, &tool, &args).await?
         };
         let Called { mut outcome, latency_ms, attested } = called;
         self.cortex.store.redact(&mut outcome.result);

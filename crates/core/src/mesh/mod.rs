@@ -63,6 +63,17 @@ pub const DOOR_TOOLS: [&str; 16] = [
     "subscribe_event",
     "write_shared_state",
 ];
+/// Those of them that need no run: keys are offered them.
+pub const DESK_TOOLS: [&str; 8] = [
+    "list_agents",
+    "list_shared_state",
+    "publish_event",
+    "read_agent_history",
+    "read_shared_state",
+    "send_message",
+    "spawn_agent",
+    "write_shared_state",
+];
 /// Tools of the memory, offered there too.
 pub const DOOR_MEMORY: [&str; 2] = ["search_memory", "store_memory"];
 

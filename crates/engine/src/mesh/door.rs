@@ -14,6 +14,7 @@ use super::board::BoardWrite;
 use super::letters::LetterDraft;
 use super::postmaster::told;
 use crate::Engine;
+use crate::cortex::lock;
 use crate::error::EngineError;
 
 /// How much of a value a list shows, in characters.
@@ -95,8 +96,11 @@ impl Engine {
         effect: EffectId,
         act: MeshAct,
     ) -> Result<Value, EngineError> {
-        let who = self.who_session(session).await?;
-        let agent = who.agent()?;
+        let seated = lock(&self.cortex.mesh.seats).get(&session).cloned();
+        let who = match &seated {
+            Some(key) => self.who(key, None).await?,
+            None => self.who_session(session).await?,
+        };
         match act {
             MeshAct::Read { key } => match self.board_get_as(&who, &key).await {
                 Ok(entry) => Ok(json!({
@@ -134,11 +138,11 @@ impl Engine {
                 }))
             }
             MeshAct::Subscribe { pattern } => {
-                self.topic_subscribe_as(&who, agent, &pattern).await?;
+                self.topic_subscribe_as(&who, who.agent()?, &pattern).await?;
                 Ok(json!({"subscribed": true, "topic": pattern}))
             }
             MeshAct::Unsubscribe { pattern } => {
-                let was = self.topic_unsubscribe_as(&who, agent, &pattern).await?;
+                let was = self.topic_unsubscribe_as(&who, who.agent()?, &pattern).await?;
                 Ok(json!({"unsubscribed": was, "topic": pattern}))
             }
             MeshAct::Send { to, kind, payload, reply_to } => {
@@ -156,12 +160,12 @@ impl Engine {
             MeshAct::Receive { limit, wait_seconds } => {
                 let wait = Duration::from_secs(wait_seconds.min(30));
                 let holder = (Some(effect), Some(session));
-                let letters = self.receive(agent, &who.name, holder, limit, wait).await?;
+                let letters = self.receive(who.agent()?, &who.name, holder, limit, wait).await?;
                 let letters: Vec<Value> = letters.iter().map(told).collect();
                 Ok(json!({"count": letters.len(), "messages": letters}))
             }
             MeshAct::Acknowledge { ids } => {
-                let done = self.acknowledge_all(agent, who.name, ids).await?;
+                let done = self.acknowledge_all(who.agent()?, who.name, ids).await?;
                 Ok(json!({"acknowledged": done}))
             }
             MeshAct::Agents => {

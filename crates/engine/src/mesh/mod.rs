@@ -35,6 +35,7 @@ pub use self::letters::{LetterDraft, LetterSent};
 pub use self::spawn::Spawned;
 pub use self::topics::Published;
 pub(crate) use self::who::Who;
+use crate::caller::Caller;
 use crate::cortex::{Cortex, lock};
 use crate::error::EngineError;
 
@@ -57,6 +58,8 @@ pub(crate) struct MeshState {
     registrations: Mutex<BTreeMap<AgentId, Arc<Registration>>>,
     /// Neither a session's agent nor its parent ever changes.
     lines: Mutex<HashMap<SessionId, Line>>,
+    /// Keys whose calls of tools are under way, by what stands for their session.
+    pub(crate) seats: Mutex<HashMap<SessionId, Caller>>,
     pub(crate) questions: ask::Questions,
     saving: artifacts::Saving,
     /// Held over counting children and starting one.

@@ -12,9 +12,15 @@ use crate::home::{Done, until};
 const AGENT: &str = "echo token:$OVERMIND_TOKEN; while read line; do echo \"heard $line\"; done";
 
 fn agent(home: &Commands, name: &str) {
+    agent_with(home, name, &[]);
+}
+
+/// One whose list names these tools.
+fn agent_with(home: &Commands, name: &str, tools: &[&str]) {
     let command = json!({"provider": "raw", "argv": ["sh", "-c", AGENT], "kind": "session"});
     let agent = json!({
         "name": name, "role": "talks", "model": "command", "sandbox": "none", "command": command,
+        "tools_allowed": tools,
     });
     let file = home.0.path().join("agent.json");
     std::fs::write(&file, agent.to_string()).expect("the home can be written");
@@ -356,7 +362,7 @@ fn the_door_is_a_runs_own_and_speaks_both_revisions() {
         let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
         curl(&home, token, "POST", "/mcp", Some(&message.to_string()))
     };
-    assert_eq!(ask(admin.trim(), "tools/list", json!({})).0, 403);
+    assert_eq!(ask(admin.trim(), "tools/list", json!({})).0, 200, "a key has tools of its own");
     let (_, old) = ask(&token, "initialize", json!({"protocolVersion": "2025-11-25"}));
     assert_eq!(old["result"]["protocolVersion"], "2025-11-25");
     let (_, new) = ask(&token, "server/discover", json!({}));
@@ -383,5 +389,85 @@ fn the_door_is_a_runs_own_and_speaks_both_revisions() {
     home.run(&["kill", "ann"]).ok();
     home.status("ann", "canceled");
     assert_eq!(ask(&token, "tools/list", json!({})).0, 401, "its token ended with it");
+    home.check();
+}
+
+/// Names of the tools in an answer.
+fn offered(answer: &Value) -> Vec<&str> {
+    let tools = answer["result"]["tools"].as_array().expect("a list").iter();
+    tools.map(|tool| tool["name"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn a_key_of_the_scope_mcp_uses_tools_outside_of_any_run() {
+    let mut home = Commands(crate::home::Home::new());
+    permit(&home, &json!({}));
+    let policy = "version = 1\n[[rule]]\nid = \"quiet\"\nverdict = \"deny\"\ntools = [\"publish_event\"]\n\
+                  agents = [\"editor\"]\nreason = \"no events from there\"\n";
+    std::fs::write(home.0.data().join("policy.toml"), policy).expect("it is written");
+    home.0.start(&["--listen", "none"], &[]);
+    let key = |name: &str, args: &[&str]| {
+        let args = [&["key", "create", name, "-o", "name"], args].concat();
+        home.run(&args).ok().line().to_owned()
+    };
+    let editor = key("editor", &["--scope", "mcp"]);
+    let ask = |token: &str, method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        curl(&home, token, "POST", "/mcp", Some(&message.to_string()))
+    };
+    for scope in [["--scope", "model"], ["--scope", "runs"], ["--role", "viewer"]] {
+        let token = key(scope[1], &scope);
+        assert_eq!(ask(&token, "tools/list", json!({})).0, 403, "{scope:?}");
+    }
+    assert_eq!(curl(&home, &editor, "GET", "/mesh/blackboard", None).0, 403, "and nothing else");
+    let (_, list) = ask(&editor, "tools/list", json!({}));
+    let names = offered(&list);
+    assert!(names.contains(&"write_shared_state") && names.contains(&"spawn_agent"), "{names:?}");
+    let of_runs = ["run_shell", "read_file", "read_messages", "ask_people", "save_artifact"];
+    assert!(!names.iter().any(|name| of_runs.contains(name)), "{names:?}");
+
+    let call = |name: &str, arguments: Value| {
+        ask(&editor, "tools/call", json!({"name": name, "arguments": arguments}))
+    };
+    let (status, done) = call("write_shared_state", json!({"key": "tasks/1", "value": 7}));
+    assert_eq!((status, &done["result"]["isError"]), (200, &json!(false)), "{done}");
+    let (_, read) = call("read_shared_state", json!({"key": "tasks/1"}));
+    let read = &read["result"]["structuredContent"];
+    assert_eq!((&read["value"], &read["written_by"]), (&json!(7), &json!("editor")), "{read}");
+    let (_, denied) = call("publish_event", json!({"topic": "a.b", "payload": 1}));
+    let error = &denied["result"]["structuredContent"]["error"];
+    assert_eq!(error["code"], "denied", "{denied}");
+    let (_, unknown) = call("run_shell", json!({"command": "id"}));
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+
+    let admin = std::fs::read_to_string(home.0.data().join("admin.token")).expect("a token");
+    let (_, events) = curl(&home, admin.trim(), "GET", "/api/events?limit=200", None);
+    let told = |kind: &str| {
+        let all = events["items"].as_array().or(events.as_array()).expect("a list").iter();
+        let payload = |event: &Value| event["payload_json"]["tool_name"].clone();
+        all.filter(|event| event["type"] == kind).map(payload).collect::<Vec<_>>()
+    };
+    // The newest first.
+    assert_eq!(told("mcp.called"), ["read_shared_state", "write_shared_state"], "{events}");
+    assert_eq!(told("mcp.denied"), ["publish_event"]);
+    home.check();
+}
+
+#[test]
+fn an_agent_that_is_a_command_is_offered_the_tools_of_its_list() {
+    let mut home = Commands(crate::home::Home::new());
+    home.0.start(&["--listen", "none"], &[]);
+    agent_with(&home, "ann", &["list_files"]);
+    let token = at_work(&home, "ann");
+    let ask = |method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+        curl(&home, &token, "POST", "/mcp", Some(&message.to_string())).1
+    };
+    let list = ask("tools/list", json!({}));
+    let names = offered(&list);
+    assert!(names.contains(&"list_files") && !names.contains(&"read_file"), "{names:?}");
+    let done = ask("tools/call", json!({"name": "list_files", "arguments": {}}));
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    home.run(&["kill", "ann"]).ok();
     home.check();
 }

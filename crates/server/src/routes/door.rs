@@ -1,9 +1,9 @@
-//! `/mcp`: a run's own tools, for any program that speaks MCP.
+//! `/mcp`: tools for any program that speaks MCP, a run's own or a key's.
 //!
 //! Streamable HTTP without sessions: every request is complete in itself, so both revisions are
 //! the same here, 2025-11-25 (after `initialize`, which remembers nothing) and 2026-07-28. Tools
-//! only. Who calls is the run's token; what it may, the agent's list of tools and the permission
-//! matrix say. Nothing is decided here.
+//! only. Who calls is the token; what it may, the agent's list of tools, the policy and the
+//! permission matrix say, or a key's role. Nothing is decided here.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn refused(code: i64, message: impl Into<String>) -> Refused {
     Refused { code, message: message.into(), data: None, status }
 }
 
-/// Takes one message of MCP from a run: its tools, by the run's own token.
+/// Takes one message of MCP: a run's tools by the run's own token, or a key's by the key.
 ///
 /// JSON-RPC 2.0 as the Model Context Protocol has it, revisions 2025-11-25 and 2026-07-28.
 #[utoipa::path(post, path = "/mcp", tag = "mcp",
@@ -60,7 +60,7 @@ fn refused(code: i64, message: impl Into<String>) -> Refused {
     responses(
         (status = 200, description = "The response", body = serde_json::Value),
         (status = 202, description = "The message asks for none"),
-        (status = 403, description = "The token is no run's"),
+        (status = 403, description = "The token is neither a run's nor a key's with the scope `mcp` or the role operator"),
     ))]
 pub(crate) async fn door(
     State(cx): State<Arc<Cx>>,
@@ -68,7 +68,7 @@ pub(crate) async fn door(
     headers: HeaderMap,
     body: Result<AnyBody, Fault>,
 ) -> Result<Response, Fault> {
-    // Refused before anything is read: only runs have tools.
+    // Refused before anything is read.
     let tools = cx.engine.door_tools(&caller).await?;
     let message = match body {
         Ok(AnyBody(message)) => message,
