@@ -161,6 +161,9 @@ pub struct Room {
     pub urls: BTreeMap<String, String>,
     /// What the project asks its commands to run in.
     pub sandbox: Option<SandboxLevel>,
+    /// Files of its worktree that hold secrets and that sandboxes do not show, from its top.
+    #[serde(default)]
+    pub withheld: Vec<String>,
     /// Why it could not be made or given back.
     pub error: Option<String>,
     pub warnings: Vec<String>,
@@ -209,6 +212,7 @@ impl From<stay::RoomRow> for Room {
             ports: made.ports,
             urls: made.urls,
             sandbox: made.sandbox.map(Into::into),
+            withheld: made.withheld,
             error: error.map(|error| error.message),
             warnings,
             leaks: closed.leaks.into_iter().map(Into::into).collect(),

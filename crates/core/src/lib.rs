@@ -39,6 +39,7 @@ pub mod retry;
 pub mod room;
 pub mod row;
 pub mod sandbox;
+pub mod secret_file;
 pub mod session;
 pub mod store;
 pub mod telemetry;

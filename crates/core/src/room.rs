@@ -131,6 +131,9 @@ pub struct RoomMade {
     /// host's network, which its sandboxes get then. Of any other it is false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub serves: bool,
+    /// Secrets of its tree that are withheld from the session, from its top.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<String>,
     /// Said aloud: what was left out, failed and did not stop the rest.
     #[serde(default)]
     pub warnings: Vec<String>,

@@ -133,6 +133,7 @@ impl Enclosures {
         let kind = driver.kind(Program::Command);
         let order = Plan {
             masks: hidden::masks(self.options.hidden(), &[], &kind, &workspace)?,
+            secrets: hidden::secrets(self.options.hidden(), &kind, &workspace)?,
             kind,
             cwd: relative.to_owned(),
             workspace,

@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use overmind_core::off_limits::OffLimits;
 use overmind_core::sandbox::SandboxError;
 
 use crate::init::root::SYSTEM;
@@ -28,6 +29,8 @@ pub(crate) struct Hidden<'a> {
     pub(crate) files: &'a [PathBuf],
     /// Directories in the private ones: what lies in them may be shown, each piece by itself.
     pub(crate) rooms: &'a [PathBuf],
+    /// Says what is a secret of a repository.
+    pub(crate) off_limits: &'a OffLimits,
 }
 
 /// Where the init lays something empty, relative to its root ([`Spec::masks`](crate::init::spec::Spec::masks)). `own`
@@ -55,6 +58,44 @@ pub(crate) fn masks(
     };
     shown.push((workspace.to_owned(), inside));
     hidden.in_all(&shown)
+}
+
+/// Where the init lays a note over a secret of the workspace's repository, relative to its root. One
+/// that was granted by its own path is shown.
+///
+/// # Errors
+///
+/// When it cannot be told what is one.
+pub(crate) fn secrets(
+    hidden: Hidden<'_>,
+    kind: &Kind,
+    workspace: &Path,
+) -> Result<Vec<PathBuf>, SandboxError> {
+    let Kind::Namespace { read_only, living, .. } = kind else { return Ok(Vec::new()) };
+    let inside = match living {
+        None => Path::new("workspace"),
+        Some(_) => workspace.strip_prefix("/").unwrap_or(workspace),
+    };
+    let granted = living.iter().flat_map(|living| &living.writable).chain(read_only);
+    let granted: Vec<_> = granted.filter(|path| path.starts_with(workspace)).collect();
+    let mut withheld = withheld_of(hidden, workspace)?;
+    withheld
+        .retain(|path| !granted.iter().any(|granted| workspace.join(path).starts_with(granted)));
+    Ok(withheld.into_iter().map(|path| inside.join(path)).collect())
+}
+
+/// What of a workspace is withheld, relative to it. What is not there can be shown to nobody; the
+/// init says so.
+pub(crate) fn withheld_of(
+    hidden: Hidden<'_>,
+    workspace: &Path,
+) -> Result<Vec<PathBuf>, SandboxError> {
+    if !workspace.is_dir() {
+        return Ok(Vec::new());
+    }
+    hidden.off_limits.withheld(workspace).map_err(|why| {
+        bad_config(format!("the secrets of {} cannot be withheld: {why}", workspace.display()))
+    })
 }
 
 /// That a directory shows nothing of the server's own: for a driver that cannot hide a part of it.
@@ -266,7 +307,9 @@ mod tests {
         std::os::unix::fs::symlink(&data, real.join("link")).unwrap();
         let (private, files) = ([data.clone()], [real.join("home/policy.toml")]);
         let rooms = [data.join("rooms")];
-        let hidden = Hidden { private: &private, files: &files, rooms: &rooms };
+        let off_limits = OffLimits::default();
+        let hidden =
+            Hidden { private: &private, files: &files, rooms: &rooms, off_limits: &off_limits };
         let linked = real.join("home/other");
         std::fs::hard_link(real.join("home/policy.toml"), &linked).unwrap();
         let err = hidden.in_all(&[]).unwrap_err().to_string();

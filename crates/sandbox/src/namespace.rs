@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::attest::{Attestation, Attested, Bound, Notary};
+use overmind_core::off_limits::OffLimits;
 use overmind_core::sandbox::{
     OutputSink, Sandbox, SandboxError, SandboxLevel, SandboxRequest, SandboxResult,
 };
@@ -74,6 +75,8 @@ pub struct Options {
     pub private_files: Vec<PathBuf>,
     /// Directories in the private ones where sessions have theirs: what lies in them may be shown.
     pub rooms: Vec<PathBuf>,
+    /// Says what of a workspace is withheld, because it is a secret of its repository.
+    pub off_limits: OffLimits,
     /// Sockets that no sandbox may show, besides the usual ones of engines.
     pub sockets: Vec<PathBuf>,
     /// How many inits of the `namespace` driver wait for a command, between calls and for half a
@@ -85,7 +88,8 @@ pub struct Options {
 
 impl Options {
     pub(crate) fn hidden(&self) -> Hidden<'_> {
-        Hidden { private: &self.private, files: &self.private_files, rooms: &self.rooms }
+        let Self { private, private_files: files, rooms, off_limits, .. } = self;
+        Hidden { private, files, rooms, off_limits }
     }
 }
 
@@ -99,6 +103,7 @@ impl Default for Options {
             private: Vec::new(),
             private_files: Vec::new(),
             rooms: Vec::new(),
+            off_limits: OffLimits::default(),
             sockets: Vec::new(),
             waiting: 0,
             notary: None,
@@ -291,6 +296,7 @@ impl Namespace {
         let mut spec = to_spec(request, self.kind(program));
         let hidden = Hidden { private, ..self.options.hidden() };
         spec.masks = hidden::masks(hidden, &[], &spec.kind, &spec.workspace)?;
+        spec.secrets = hidden::secrets(hidden, &spec.kind, &spec.workspace)?;
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();
@@ -368,6 +374,7 @@ impl Namespace {
             private,
             private_files,
             rooms,
+            off_limits: _,
             sockets,
             waiting: _,
             notary: _,
@@ -520,6 +527,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         cwd: request.cwd.clone(),
         private_home: None,
         masks: Vec::new(),
+        secrets: Vec::new(),
         terminal: false,
         limits: Limits {
             memory_bytes: request.limits.memory_bytes,

@@ -98,6 +98,7 @@ impl PipedLauncher {
         request::check(&command)?;
         let mut spec = to_spec(&command, kind);
         spec.masks = hidden::masks(self.options.hidden(), &[], &spec.kind, &spec.workspace)?;
+        spec.secrets = hidden::secrets(self.options.hidden(), &spec.kind, &spec.workspace)?;
         let program = &self.options.init_program;
         let (mut tree, stdin, stdout, stderr) =
             self.spawn(&spec).map_err(|err| diagnosis::init_not_started(program, &err))?;

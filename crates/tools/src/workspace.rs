@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 use overmind_core::failpoint;
 use overmind_core::off_limits::{FileId, OffLimits};
+use overmind_core::sandbox::SandboxLevel;
+use overmind_core::secret_file;
 use overmind_core::tool::ToolContext;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -51,6 +53,10 @@ pub(crate) enum PathError {
     OffLimits { why: String },
     #[error("{path} is a file of the server, which no tool reads or writes")]
     Own { path: String },
+    #[error("{}", secret_file::withheld(path))]
+    Withheld { path: String },
+    #[error("the secrets of the workspace cannot be withheld: {why}")]
+    NotWithheld { why: String },
     #[error("Path contains a NUL character")]
     Nul,
     /// Nothing is there, or a directory where a file was asked for.
@@ -81,11 +87,14 @@ impl From<PathError> for Failure {
             | PathError::NotDirectory { .. }
             | PathError::IsDirectory { .. }
             | PathError::NotRegular { .. } => Failure::new("invalid_path", message),
-            PathError::Own { .. } => Failure::new("forbidden", message),
-            PathError::OffLimits { .. } => Failure::new("bad_config", message),
-            PathError::Escapes | PathError::Changed { .. } | PathError::Io { .. } => {
-                Failure::tool_error(message)
+            PathError::Own { .. } | PathError::Withheld { .. } => {
+                Failure::new("forbidden", message)
             }
+            PathError::OffLimits { .. } => Failure::new("bad_config", message),
+            PathError::Escapes
+            | PathError::NotWithheld { .. }
+            | PathError::Changed { .. }
+            | PathError::Io { .. } => Failure::tool_error(message),
         }
     }
 }
@@ -113,11 +122,17 @@ pub(crate) async fn blocking<T: Send + 'static>(
 pub(crate) struct Root {
     path: PathBuf,
     off_limits: OffLimits,
+    /// Whether secrets are withheld: without a sandbox any command shows them.
+    withholds: bool,
 }
 
 impl Root {
     pub(crate) fn of(context: &ToolContext) -> Self {
-        Self { path: context.workspace.clone(), off_limits: context.off_limits.clone() }
+        Self {
+            path: context.workspace.clone(),
+            off_limits: context.off_limits.clone(),
+            withholds: context.sandbox != SandboxLevel::None,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -127,7 +142,7 @@ impl Root {
     /// A directory where nothing is off limits.
     #[cfg(test)]
     pub(crate) fn plain(path: &Path) -> Self {
-        Self { path: path.to_owned(), off_limits: OffLimits::default() }
+        Self { path: path.to_owned(), off_limits: OffLimits::default(), withholds: false }
     }
 }
 
@@ -137,6 +152,7 @@ pub(crate) struct Workspace {
     root: OwnedFd,
     path: PathBuf,
     off_limits: OffLimits,
+    withholds: bool,
 }
 
 /// A file to be read, and what was known of it when it was opened.
@@ -193,7 +209,7 @@ impl Opened {
 
 impl Workspace {
     pub(crate) fn open(root: &Root) -> Result<Self, PathError> {
-        let Root { path, off_limits } = root;
+        let Root { path, off_limits, withholds } = root;
         if let Some(why) = off_limits.refusal(path) {
             return Err(PathError::OffLimits { why });
         }
@@ -201,7 +217,8 @@ impl Workspace {
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| {
             io_error("opening the workspace", &path.to_string_lossy(), err.into())
         })?;
-        Ok(Self { root, path: path.clone(), off_limits: off_limits.clone() })
+        let (path, off_limits) = (path.clone(), off_limits.clone());
+        Ok(Self { root, path, off_limits, withholds: *withholds })
     }
 
     /// The path that `given` names, relative to the workspace; `.` is the workspace.
@@ -290,6 +307,7 @@ impl Workspace {
             self.open_dir(above)?;
         }
         let shown = self.shown(&found, path);
+        self.refuse_secret(real.as_deref().unwrap_or(path), &stat)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => {
@@ -304,6 +322,27 @@ impl Workspace {
             .map_err(|err| io_error("opening", &shown, err.into()))?;
         let bytes = u64::try_from(stat.st_size).unwrap_or(0);
         Ok(Opened { file: file.into(), bytes, shown, seen: Seen::of(&stat) })
+    }
+
+    /// Refuses a secret of the repository that was not granted, by its path and by what it is.
+    fn refuse_secret(&self, path: &Path, stat: &Stat) -> Result<(), PathError> {
+        // Whatever is withheld has such a name, or another one beside it.
+        if !self.withholds || !(secret_file::may_be(path) || stat.st_nlink > 1) {
+            return Ok(());
+        }
+        let withheld = self.off_limits.withheld(&self.path);
+        let withheld = withheld.map_err(|why| PathError::NotWithheld { why })?;
+        let is_it = |secret: &PathBuf| {
+            let same = || {
+                let found = rustix::fs::statat(&self.root, secret, AtFlags::SYMLINK_NOFOLLOW);
+                found.is_ok_and(|found| id(&found) == id(stat))
+            };
+            path.starts_with(secret) || same()
+        };
+        match withheld.iter().any(is_it) {
+            true => Err(PathError::Withheld { path: lossy(path) }),
+            false => Ok(()),
+        }
     }
 
     /// Opens a directory for reading.
@@ -387,6 +426,7 @@ impl Workspace {
             if self.off_limits.is_own(id(old)) {
                 return Err(own(path));
             }
+            self.refuse_secret(Path::new(&shown), old)?;
             match FileType::from_raw_mode(old.st_mode) {
                 FileType::RegularFile => {}
                 FileType::Directory => return Err(PathError::IsDirectory { path: shown }),

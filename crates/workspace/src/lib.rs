@@ -23,6 +23,7 @@ mod owner;
 pub mod pool;
 pub mod ports;
 pub mod rooms;
+pub mod secrets;
 pub mod services;
 pub mod tree;
 

@@ -389,6 +389,7 @@ pub fn sandbox_options(config: &Config) -> overmind_sandbox::Options {
         private: vec![config.data.path().to_owned()],
         private_files: off_limits::files(config),
         rooms: rooms_in_data(config),
+        off_limits: off_limits::of(config),
         sockets: vec![docker_options(config, "looked-for").socket],
         waiting: KEPT,
         ..overmind_sandbox::Options::default()
@@ -450,6 +451,7 @@ pub fn docker_options(config: &Config, instance: &str) -> overmind_sandbox::dock
         private: vec![config.data.path().to_owned()],
         private_files: off_limits::files(config),
         rooms: rooms_in_data(config),
+        off_limits: off_limits::of(config),
         ..usual
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use overmind_core::off_limits::{FileId, OffLimits, Own};
+use overmind_workspace::secrets;
 
 use crate::config::{Config, PolicyChoice};
 
@@ -57,6 +58,8 @@ pub(crate) fn of(config: &Config) -> OffLimits {
     OffLimits::new(Arc::new(Server {
         data: config.data.path().to_owned(),
         rooms: vec![config.rooms_worktrees.clone(), config.data.workspaces()],
+        worktrees: config.rooms_worktrees.clone(),
+        empty: config.data.workspaces(),
         homes: homes.filter(|home: &PathBuf| home.components().count() > 1).collect(),
         files: files(config),
     }))
@@ -75,6 +78,9 @@ struct Server {
     data: PathBuf,
     /// Where the server makes what sessions work in.
     rooms: Vec<PathBuf>,
+    /// Of these: the worktrees of rooms, and directories in which nothing was at the beginning.
+    worktrees: PathBuf,
+    empty: PathBuf,
     /// Of the user that the server runs as.
     homes: Vec<PathBuf>,
     /// See [`files`].
@@ -152,6 +158,14 @@ impl Own for Server {
                 .filter_map(|entry| entry.ok()?.metadata().ok())
                 .any(|found| id_of(&found) == file && !rooms.contains(&file))
     }
+
+    fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String> {
+        // All that is in there its session has made.
+        if resolved(workspace).starts_with(resolved(&self.empty)) {
+            return Ok(Vec::new());
+        }
+        secrets::withheld(&self.worktrees, workspace).map_err(|err| err.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +181,8 @@ mod tests {
         Server {
             data: dir.join("home/data"),
             rooms: vec![dir.join("home/data/worktrees")],
+            worktrees: dir.join("home/data/worktrees"),
+            empty: dir.join("home/data/workspaces"),
             homes: vec![dir.join("home")],
             files: vec![dir.join("work/policy.toml")],
         }

@@ -74,6 +74,9 @@ fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasi
     lines.push(("agent", cell(format!("{} version {}", run.agent_id, run.agent_version))));
     lines.push(("workspace", cell(&run.workspace)));
     lines.push(("sandbox", cell(run.sandbox.to_string())));
+    if let Some(room) = run.room.as_ref().filter(|room| !room.withheld.is_empty()) {
+        lines.push(("withheld", cell(room.withheld.join(", "))));
+    }
     for one in run.room.iter().flat_map(|room| &room.attested) {
         lines.push(("measured", sandbox::measured(one)));
     }

@@ -55,5 +55,6 @@ mod tty;
 mod vault;
 mod watch_mesh;
 mod watching;
+mod withheld;
 mod words;
 mod worktrees;

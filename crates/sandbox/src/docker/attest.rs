@@ -113,7 +113,16 @@ impl Docker {
         let Place { workspace, writable, working_dir, user } =
             Place::resolve(request, self.options.user)?;
         let client = self.client().await?;
-        let plan = Plan { options: &self.options, request, workspace, writable, working_dir, user };
+        let secrets = Vec::new();
+        let plan = Plan {
+            options: &self.options,
+            request,
+            workspace,
+            writable,
+            working_dir,
+            user,
+            secrets,
+        };
         let mut body = plan.container();
         if let Some(host) = &mut body.host_config {
             let mounts = host.mounts.get_or_insert_default();

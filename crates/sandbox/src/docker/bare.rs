@@ -27,7 +27,16 @@ impl Docker {
         let Place { workspace, writable, working_dir, user } =
             Place::resolve(request, self.options.user)?;
         let client = self.client().await?;
-        let plan = Plan { options: &self.options, request, workspace, writable, working_dir, user };
+        let secrets = Vec::new();
+        let plan = Plan {
+            options: &self.options,
+            request,
+            workspace,
+            writable,
+            working_dir,
+            user,
+            secrets,
+        };
         let outstanding = std::sync::Arc::clone(&self.outstanding);
         let removal = Removal::armed(client.clone(), self.next_name(), outstanding);
         let begun = Instant::now();

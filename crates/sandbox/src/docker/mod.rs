@@ -45,6 +45,7 @@ use bollard::{API_DEFAULT_VERSION, Docker as Client};
 use futures_util::StreamExt;
 use overmind_core::Fut;
 use overmind_core::attest::{Attested, Notary};
+use overmind_core::off_limits::OffLimits;
 use overmind_core::sandbox::{
     Captured, Exit, OutputSink, OutputStream, Sandbox, SandboxError, SandboxLevel, SandboxRequest,
     SandboxResult,
@@ -112,6 +113,8 @@ pub struct Options {
     pub private_files: Vec<PathBuf>,
     /// See [`crate::Options::rooms`].
     pub rooms: Vec<PathBuf>,
+    /// See [`crate::Options::off_limits`].
+    pub off_limits: OffLimits,
     /// See [`crate::Options::notary`].
     pub notary: Option<Notary>,
 }
@@ -132,6 +135,7 @@ impl Default for Options {
             private: Vec::new(),
             private_files: Vec::new(),
             rooms: Vec::new(),
+            off_limits: OffLimits::default(),
             notary: None,
         }
     }
@@ -276,8 +280,15 @@ impl Docker {
         self.attested().await?;
         let Place { workspace, writable, working_dir, user } =
             Place::resolve(&request, self.options.user)?;
-        let Options { private, private_files: files, rooms, .. } = &self.options;
-        hidden::refuse_any(Hidden { private, files, rooms }, Path::new(&workspace))?;
+        let Options { private, private_files: files, rooms, off_limits, .. } = &self.options;
+        let hidden = Hidden { private, files, rooms, off_limits };
+        hidden::refuse_any(hidden, Path::new(&workspace))?;
+        let secrets = hidden::withheld_of(hidden, Path::new(&workspace))?;
+        let secrets = secrets.into_iter().map(|path| {
+            let directory = Path::new(&workspace).join(&path).is_dir();
+            (format!("/workspace/{}", path.to_string_lossy()), directory)
+        });
+        let secrets = secrets.collect();
         let client = self.client().await?;
         let plan = Plan {
             options: &self.options,
@@ -286,6 +297,7 @@ impl Docker {
             writable,
             working_dir,
             user,
+            secrets,
         };
 
         let started = Instant::now();

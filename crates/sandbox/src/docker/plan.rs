@@ -31,6 +31,8 @@ pub(crate) struct Plan<'a> {
     /// Inside.
     pub(crate) working_dir: String,
     pub(crate) user: RunAs,
+    /// Places inside where nothing is shown in place of a secret, and whether it is a directory.
+    pub(crate) secrets: Vec<(String, bool)>,
 }
 
 impl Plan<'_> {
@@ -129,6 +131,15 @@ impl Plan<'_> {
         if let Some((host, inside)) = self.writable.as_ref().filter(|_| !whole) {
             mounts.push(bind(host, inside, false));
         }
+        mounts.extend(self.secrets.iter().map(|(inside, directory)| match directory {
+            false => bind("/dev/null", inside, true),
+            true => Mount {
+                typ: Some(MountType::TMPFS),
+                target: Some(inside.clone()),
+                read_only: Some(true),
+                ..Mount::default()
+            },
+        }));
         mounts
     }
 
@@ -157,7 +168,11 @@ impl Plan<'_> {
         option("--tmpfs", format!("/tmp:{}", self.tmpfs()));
         option("--workdir", self.working_dir.clone());
         for mount in self.mounts() {
-            let (from, to) = (mount.source.unwrap_or_default(), mount.target.unwrap_or_default());
+            let to = mount.target.unwrap_or_default();
+            let Some(from) = mount.source else {
+                option("--mount", format!("type=tmpfs,dst={to},readonly"));
+                continue;
+            };
             let read_only = if mount.read_only == Some(true) { ",readonly" } else { "" };
             option(
                 "--mount",
@@ -257,6 +272,7 @@ mod tests {
             writable: Some(("/home/it's/w/out".to_owned(), "/workspace/out".to_owned())),
             working_dir: "/workspace".to_owned(),
             user: RunAs { uid: 1000, gid: 1000 },
+            secrets: Vec::new(),
         }
     }
 
@@ -296,6 +312,25 @@ mod tests {
             [Some(true), Some(false)]
         );
         assert_eq!(host.privileged, None);
+    }
+
+    #[test]
+    fn over_each_secret_lies_nothing() {
+        let (options, request) = (Options::default(), request());
+        let mut plan = plan(&options, &request);
+        plan.secrets = vec![("/workspace/.env".into(), false), ("/workspace/.aws".into(), true)];
+        let mounts = plan.mounts();
+        let seen = mounts.iter().skip(2).map(|mount| {
+            (mount.source.as_deref(), mount.target.as_deref().unwrap(), mount.read_only)
+        });
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [
+                (Some("/dev/null"), "/workspace/.env", Some(true)),
+                (None, "/workspace/.aws", Some(true)),
+            ]
+        );
+        assert!(plan.shown().contains("--mount type=tmpfs,dst=/workspace/.aws,readonly"));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) private_home: Option<PathBuf>,
     /// See [`Spec::masks`].
     pub(crate) masks: Vec<PathBuf>,
+    /// See [`Spec::secrets`].
+    pub(crate) secrets: Vec<PathBuf>,
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
     /// Said first on each connection that goes through the door: whose it is.
@@ -230,6 +232,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
         cwd: plan.cwd,
         private_home: plan.private_home,
         masks: plan.masks,
+        secrets: plan.secrets,
         terminal: plan.terminal,
         limits: plan.limits,
         #[cfg(feature = "mutations")]

@@ -102,6 +102,11 @@ pub(crate) const TERMINALS: &str = "/dev/pts";
 /// By what names of hosts are looked up where the network is the host's.
 const LOOKUP: &[&str] = &["hosts", "resolv.conf", "gai.conf"];
 
+/// What is read in place of a secret of the repository. A comment to most that read such a file.
+const WITHHELD: &str = "# Withheld: this file is a secret of the repository. Who runs the agent grants \
+                        it with `secrets` in the project's .overmind.yml.\n";
+const NOTE: &str = "note";
+
 /// Bytes for the root's own directories and copied files.
 const ROOT_BYTES: u64 = 8 << 20;
 
@@ -221,6 +226,7 @@ impl Prepared {
             for place in &spec.masks {
                 mask(&root, place)?;
             }
+            withhold(&root, &spec.secrets)?;
         }
         home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
@@ -551,6 +557,27 @@ fn mask(root: &OwnedFd, inside: &Path) -> Result<(), Stop> {
     };
     let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC;
     put(root, &nothing, Depth::This, set, inside)
+}
+
+/// Lays a note over each secret of the repository, and something empty over a directory of them: as
+/// with [`mask`], they must be there.
+fn withhold(root: &OwnedFd, secrets: &[PathBuf]) -> Result<(), Stop> {
+    if secrets.is_empty() {
+        return Ok(());
+    }
+    let note = tmpfs(&[("size", "4096"), ("mode", "0755")])?;
+    write_file(&note, Path::new(NOTE), WITHHELD.as_bytes())?;
+    for inside in secrets {
+        let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
+        let found = rustix::fs::fstat(&place).doing(Step::Mount, inside.display())?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            mask(root, inside)?;
+        } else {
+            let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC;
+            put(root, &clone_tree(&note, Path::new(NOTE))?, Depth::This, set, inside)?;
+        }
+    }
+    Ok(())
 }
 
 /// Files of the command's own in `/tmp`, which is its home.

@@ -51,6 +51,9 @@ pub(crate) struct Spec {
     /// [`crate::hidden`].
     #[serde(default)]
     pub(crate) masks: Vec<PathBuf>,
+    /// Where a note lies over a secret of the repository, relative to the root inside.
+    #[serde(default)]
+    pub(crate) secrets: Vec<PathBuf>,
     /// The standard streams are a terminal, to be the command's own.
     #[serde(default)]
     pub(crate) terminal: bool,

@@ -306,6 +306,7 @@ impl Microvm {
         let kind = self.kind(machine.accelerator, Program::Command);
         let own = std::slice::from_ref(&self.options.dir);
         let masks = hidden::masks(self.outer.hidden(), own, &kind, &request.workspace)?;
+        let secrets = hidden::secrets(self.outer.hidden(), &kind, &request.workspace)?;
         let spec = Spec {
             kind,
             argv: self.emulator(machine, picture, request.writable.is_some()),
@@ -317,6 +318,7 @@ impl Microvm {
             cwd: PathBuf::new(),
             private_home: None,
             masks,
+            secrets,
             terminal: false,
             limits,
             #[cfg(feature = "mutations")]

@@ -83,6 +83,7 @@ impl Microvm {
                 cwd: PathBuf::new(),
                 private_home: None,
                 masks: Vec::new(),
+                secrets: Vec::new(),
                 terminal: false,
                 limits: bounds(machine.size, machine.size.memory_mib << 21),
                 #[cfg(feature = "mutations")]

@@ -148,6 +148,7 @@ impl Microvm {
             cwd: PathBuf::new(),
             private_home: None,
             masks: Vec::new(),
+            secrets: Vec::new(),
             terminal: false,
             limits: bounds(SIZE, 1 << 20),
             #[cfg(feature = "mutations")]

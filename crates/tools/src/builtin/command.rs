@@ -168,8 +168,11 @@ pub(super) async fn writable(
                     .with_details(json!({"write_subdir": brief(&given)})))
             }
             Err(
-                err
-                @ (PathError::Busy { .. } | PathError::Own { .. } | PathError::OffLimits { .. }),
+                err @ (PathError::Busy { .. }
+                | PathError::Own { .. }
+                | PathError::Withheld { .. }
+                | PathError::NotWithheld { .. }
+                | PathError::OffLimits { .. }),
             ) => Err(err.into()),
             Err(
                 err @ (PathError::Nul

@@ -46,6 +46,8 @@ pub struct Config {
     pub teardown: Vec<Hook>,
     pub isolation: Isolation,
     pub pool: PoolConfig,
+    /// Patterns of secrets of the repository that sessions are given; all others are withheld.
+    pub secrets: Vec<String>,
     /// Whether the text is in the earlier dialect, which is read as what `overmind init` makes of it.
     pub earlier: bool,
 }
@@ -332,6 +334,7 @@ impl Default for Config {
             teardown: Vec::new(),
             isolation: Isolation { sandbox: None, tmp: true },
             pool: PoolConfig { size: 2, refresh: Duration::from_secs(600) },
+            secrets: Vec::new(),
             earlier: false,
         }
     }

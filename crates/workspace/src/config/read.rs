@@ -23,6 +23,7 @@ const TOP: &[&str] = &[
     "teardown",
     "isolation",
     "pool",
+    "secrets",
 ];
 
 pub(super) fn config(reader: &mut Reader, node: &Node) -> Config {
@@ -94,6 +95,9 @@ pub(super) fn config(reader: &mut Reader, node: &Node) -> Config {
         if let Some(refresh) = duration(reader, &fields, "refresh") {
             config.pool.refresh = refresh;
         }
+    }
+    if let Some((node, path)) = top.get("secrets") {
+        config.secrets = reader.words(node, &path);
     }
     config
 }

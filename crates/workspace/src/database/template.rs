@@ -106,7 +106,7 @@ fn walk(
 }
 
 /// `*` is part of a name, `?` one character of it, `**` any directories.
-fn expression(pattern: &str) -> Option<regex::Regex> {
+pub(crate) fn expression(pattern: &str) -> Option<regex::Regex> {
     let pattern = pattern.trim_start_matches("./");
     let mut out = String::from("^");
     let mut rest = pattern;

@@ -24,6 +24,7 @@ use crate::git::GitError;
 use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
 use crate::owner;
+use crate::secrets;
 use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees};
 
 /// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
@@ -39,6 +40,9 @@ struct Intent {
     /// User and group that it is given to, if its programs run as another one than we do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<(u32, u32)>,
+    /// Patterns of secrets that the session is given. `None`: without a sandbox all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secrets: Option<Vec<String>>,
     tree: TreeIntent,
 }
 
@@ -52,6 +56,9 @@ pub(super) struct Details {
     /// Outside of the tree, and needed by it.
     #[serde(default)]
     pub(super) borrowed: Vec<PathBuf>,
+    /// Secrets that are withheld, from the top of the tree.
+    #[serde(default)]
+    pub(super) withheld: Vec<String>,
 }
 
 /// How a session's tree ended.
@@ -128,6 +135,7 @@ impl Maker {
         session: &str,
         sandbox: Option<SandboxLevel>,
         user: Option<ProcessUser>,
+        secrets: Option<&[String]>,
         mut request: Request,
     ) -> Result<(Value, Promise), TreeError> {
         let name = request.name.clone();
@@ -147,6 +155,7 @@ impl Maker {
                 name,
                 sandbox,
                 user: user.map(|user| (user.uid, user.gid)),
+                secrets: secrets.map(<[String]>::to_vec),
                 tree: plan.intent().clone(),
             };
             let intent = serde_json::to_value(&intent)
@@ -243,14 +252,19 @@ impl Maker {
         // Planned in an earlier life: such a lease is undone and not gone on with.
         let plan = plan.ok_or("its plan is not known any more: prepare the session again")?;
         let made = self.0.trees.make(&plan).map_err(|err| chain(&err))?;
-        let warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
+        let mut warnings: Vec<String> = made.warnings.iter().map(ToString::to_string).collect();
         let borrowed = [made.borrowed, made.shared].concat();
         if let Some((uid, gid)) = intent.user {
             let user = ProcessUser { uid, gid };
             let given = owner::hand_over(self.0.trees.root(), &made.path, &borrowed, user);
             given.map_err(|err| chain(&err))?;
         }
+        let withheld = self.set_aside(intent, &made.path)?;
+        if !withheld.is_empty() {
+            warnings.push(say::withheld(&withheld));
+        }
         let details = Details {
+            withheld,
             cwd: made.cwd,
             warnings: warnings.clone(),
             sandbox: intent.sandbox,
@@ -270,6 +284,24 @@ impl Maker {
             details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
         };
         Ok((tree, warnings))
+    }
+
+    /// Notes the secrets that a new tree has, and answers those that are withheld. Git in the tree
+    /// takes them for unchanged, though it sees something else there.
+    fn set_aside(&self, intent: &Intent, tree: &Path) -> Result<Vec<String>, String> {
+        let Some(grants) = &intent.secrets else { return Ok(Vec::new()) };
+        let failed = |err: io::Error| format!("looking for secrets in the tree: {err}");
+        let mut noted = secrets::Noted::of(tree, grants).map_err(failed)?;
+        let withheld: Vec<PathBuf> =
+            noted.withheld.iter().map(|secret| secret.path.clone()).collect();
+        let tracked = self.0.trees.take_for_unchanged(tree, &withheld);
+        let tracked = tracked.map_err(|err| chain(&err))?;
+        for secret in &mut noted.withheld {
+            secret.tracked = tracked.iter().any(|path| path.starts_with(&secret.path));
+        }
+        noted.write(intent.tree.place.as_path()).map_err(failed)?;
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        Ok(withheld.into_iter().map(text).collect())
     }
 
     /// Ends a tree in whatever state it is. What cannot be saved stays where it is.
@@ -513,6 +545,7 @@ impl Tree for Maker {
                     name: found.intent.session.clone(),
                     sandbox: None,
                     user: None,
+                    secrets: None,
                     tree: found.intent,
                 };
                 maker.fix_now(&intent)

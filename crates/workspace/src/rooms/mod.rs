@@ -290,7 +290,10 @@ impl LocalRooms {
             let sandbox = found.config.isolation.sandbox;
             let level = at.sandbox.level.max(sandbox.unwrap_or(SandboxLevel::None));
             let user = user.filter(|_| level != SandboxLevel::None);
-            let planned = maker.plan(&at.session.to_string(), sandbox, user, request);
+            let session = at.session.to_string();
+            let secrets = Some(found.config.secrets.as_slice());
+            let secrets = secrets.filter(|_| level != SandboxLevel::None);
+            let planned = maker.plan(&session, sandbox, user, secrets, request);
             let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
             Ok::<_, RoomError>((found, intent, promise))
         });
@@ -543,7 +546,8 @@ fn made(lease: &Lease) -> RoomMade {
         ports: lease.ports.clone(),
         urls: urls.collect(),
         borrowed: details.as_ref().map(|known| known.borrowed.clone()).unwrap_or_default(),
-        sandbox: details.and_then(|known| known.sandbox),
+        sandbox: details.as_ref().and_then(|known| known.sandbox),
+        withheld: details.map(|known| known.withheld).unwrap_or_default(),
         reaches,
         beyond,
         serves: false,

@@ -22,6 +22,23 @@ impl lease::Sink for Teller {
     }
 }
 
+/// That secrets of a repository are not shown to its session.
+pub(super) fn withheld(paths: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<&str> = paths.iter().take(SHOWN).map(String::as_str).collect();
+    let more = match paths.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "secrets of the repository are withheld from this run: {}{more}; to grant one, name it in \
+         `secrets` in {}, for example `secrets: [{:?}]`",
+        shown.join(", "),
+        crate::config::FILE,
+        paths.first().map(String::as_str).unwrap_or_default()
+    )
+}
+
 pub(super) fn failed(why: impl Into<String>) -> RoomError {
     RoomError::new(RoomErrorKind::Failed, why)
 }

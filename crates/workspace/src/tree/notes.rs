@@ -300,6 +300,62 @@ impl Trees {
         Ok(true)
     }
 
+    /// Has git in a tree take these files, where it knows them, for unchanged, whatever it sees there.
+    /// Answers those that it knows.
+    ///
+    /// # Errors
+    ///
+    /// When the tree's notes cannot be read, or git fails.
+    pub(crate) fn take_for_unchanged(
+        &self,
+        tree: &Path,
+        files: &[PathBuf],
+    ) -> Result<Vec<PathBuf>, TreeError> {
+        let mut all = Vec::new();
+        let mut units: Vec<(Paths, Vec<u8>)> = Vec::new();
+        for file in files {
+            let Some((paths, relative)) = self.part_of(&tree.join(file))? else { continue };
+            let known = units.iter().position(|(known, _)| known.work == paths.work);
+            let at = known.unwrap_or_else(|| {
+                units.push((paths, Vec::new()));
+                units.len() - 1
+            });
+            units[at].1.extend_from_slice(relative.as_os_str().as_bytes());
+            units[at].1.push(0);
+        }
+        for (paths, names) in units {
+            let index = paths.theirs.join("index");
+            if !index.is_file() {
+                continue;
+            }
+            let git = |doing: &str| {
+                self.git().call(doing.to_owned()).repo(&paths.ours).work(&paths.work, &index)
+            };
+            let list = git("ask which secrets it has")
+                .args(["--literal-pathspecs", "ls-files", "-z"])
+                .arg("--");
+            let list = names
+                .split(|byte| *byte == 0)
+                .filter(|name| !name.is_empty())
+                .fold(list, |list, name| list.arg(std::ffi::OsStr::from_bytes(name)));
+            let mut tracked = Vec::new();
+            for part in list.run()?.parts() {
+                let path = paths.work.join(std::ffi::OsStr::from_bytes(part));
+                all.extend(path.strip_prefix(tree).map(Path::to_owned));
+                tracked.extend_from_slice(part);
+                tracked.push(0);
+            }
+            if !tracked.is_empty() {
+                git("set its secrets apart")
+                    .args(["update-index", "-z", "--skip-worktree", "--stdin"])
+                    .input(tracked)
+                    .run()?;
+                crate::owner::give(&paths.work, &index).at("giving its index away", &index)?;
+            }
+        }
+        Ok(all)
+    }
+
     /// The unit of a tree that a path is in, and the path in it.
     fn part_of(&self, file: &Path) -> Result<Option<(Paths, PathBuf)>, TreeError> {
         // The outermost one: within a tree anything may look like another.

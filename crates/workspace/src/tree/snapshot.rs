@@ -14,6 +14,7 @@ use super::source::{OURS, References};
 use super::{Trees, gitdir};
 use crate::copy::Dir;
 use crate::git::{Git, path_of};
+use crate::secrets;
 
 /// Bytes of new and changed files that a snapshot takes at most.
 const MOST: u64 = 2 << 30;
@@ -182,7 +183,12 @@ fn shoot_one(git: &Git, held: &Held, unit: &Unit, paths: &Paths) -> Result<Shot,
         adopt(git, &held.place, unit)?
     };
     if paths.work.is_dir() {
-        nested.extend(add_all(git, paths, format(&held.notes.intent), MOST)?);
+        let tree = held.notes.intent.tree();
+        let unsaved = secrets::unsaved(&held.place, &tree).at("looking for secrets in", &tree)?;
+        let beneath =
+            |path: &PathBuf| path.strip_prefix(unit.at.as_path()).ok().map(Path::to_owned);
+        let unsaved: Vec<PathBuf> = unsaved.iter().filter_map(beneath).collect();
+        nested.extend(add_all(git, paths, &unsaved, format(&held.notes.intent), MOST)?);
     }
     Ok(Shot { adopted, tree: String::new(), dirty: false, tip: None, nested })
 }
@@ -194,8 +200,15 @@ fn format(intent: &TreeIntent) -> &str {
     }
 }
 
-/// Brings our index in line with the files. Returns the repositories found in them, which are left out.
-fn add_all(git: &Git, paths: &Paths, format: &str, limit: u64) -> Result<Vec<PathBuf>, TreeError> {
+/// Brings our index in line with the files, but for those that are not to be saved. Returns the
+/// repositories found in them, which are left out.
+fn add_all(
+    git: &Git,
+    paths: &Paths,
+    unsaved: &[PathBuf],
+    format: &str,
+    limit: u64,
+) -> Result<Vec<PathBuf>, TreeError> {
     let what = format!("compare {} with what is known of it", paths.work.display());
     let list = git
         .call(what)
@@ -231,6 +244,9 @@ fn add_all(git: &Git, paths: &Paths, format: &str, limit: u64) -> Result<Vec<Pat
             b'?' => &part[2..],
             _ => continue,
         };
+        if unsaved.iter().any(|secret| path_of(path).starts_with(secret)) {
+            continue;
+        }
         if let Some(dir) = path.strip_suffix(b"/") {
             nested.push(path_of(dir));
             continue;
@@ -338,7 +354,7 @@ pub(crate) fn commit(
 
 /// Records the first state of a copied directory, to compare with later.
 pub(crate) fn record(git: &Git, paths: &Paths) -> Result<String, TreeError> {
-    add_all(git, paths, "sha1", u64::MAX)?;
+    add_all(git, paths, &[], "sha1", u64::MAX)?;
     let tree = write_tree(git, paths)?;
     let stamp = Stamp { message: "the directory as it was copied", now: 0 };
     let id = commit(git, &paths.ours, &tree, &[], stamp)?;

@@ -85,8 +85,9 @@ pub(super) fn text(draft: &Draft) -> String {
 
 fn worktree(out: &mut String, draft: &Draft) {
     out.push_str(
-        "\nworktree:\n  # Ignored files that a session needs a copy of.\n  include: [\".env\", \
-         \".env.*\"]\n",
+        "\n# Sandboxes withhold secrets (.env, keys, credentials) but those that are named here:\n# \
+         secrets: [\".env\"]\n\nworktree:\n  # Ignored files that a session needs a copy of.\n  \
+         include: [\".env\", \".env.*\"]\n",
     );
     if !draft.directories.is_empty() {
         out.push_str(
