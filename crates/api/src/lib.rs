@@ -80,8 +80,9 @@ pub use query::{
 };
 pub use raw::RawJson;
 pub use room::{
-    Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone, RoomDoneResult, RoomEnd,
-    RoomPhase, RoomWhen, RoomWish, RoomWork,
+    FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
+    RoomDoneResult, RoomEnd, RoomFile, RoomPhase, RoomUndo, RoomUndone, RoomWhen, RoomWish,
+    RoomWork,
 };
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,

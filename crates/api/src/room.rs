@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use overmind_core::room as core;
-use overmind_core::room::stay;
+use overmind_core::room::{history, stay};
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -398,4 +398,101 @@ impl From<stay::RoomDecision> for RoomDecision {
 pub struct RoomDoneResult {
     pub run: Run,
     pub decision: RoomDecision,
+}
+
+/// Body of `POST /api/runs/{id}/undo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoomUndo {
+    /// The snapshot: a step, `3`, for the files as they were before it; or the name of one in full,
+    /// `3.1`. Not given: the last one before the latest change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?$", example = "3")]
+    pub to: Option<String>,
+}
+
+impl RoomUndo {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let number = |text: &str| {
+            (1..=9).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        let is_label = |to: &str| match to.split_once('.') {
+            Some((step, count)) => number(step) && number(count),
+            None => number(to),
+        };
+        match &self.to {
+            Some(to) if !is_label(to) => {
+                vec![FieldError::new("to", "must be a step, such as 3, or a snapshot, such as 3.1")]
+            }
+            Some(_) | None => Vec::new(),
+        }
+    }
+}
+
+/// What became of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FileChange {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl FileChange {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Modified => "modified",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+impl From<history::FileChange> for FileChange {
+    fn from(change: history::FileChange) -> Self {
+        match change {
+            history::FileChange::Added => Self::Added,
+            history::FileChange::Modified => Self::Modified,
+            history::FileChange::Deleted => Self::Deleted,
+        }
+    }
+}
+
+/// A file, from the top of its worktree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RoomFile {
+    pub path: String,
+    pub change: FileChange,
+}
+
+impl From<history::RoomFile> for RoomFile {
+    fn from(file: history::RoomFile) -> Self {
+        Self { path: file.path, change: file.change.into() }
+    }
+}
+
+/// Answer of `POST /api/runs/{id}/undo`: which files were brought back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RoomUndone {
+    /// The snapshot that the files are in now.
+    pub to: String,
+    /// The snapshot of what they were before: undoing to it undoes this.
+    pub saved: String,
+    /// What was done to each file, at most 1,000 of them.
+    pub files: Vec<RoomFile>,
+    /// How many more there are.
+    pub more: u32,
+    /// Files that could not be brought back, each with the reason.
+    pub failed: Vec<String>,
+    /// Files that are too large to be saved: they stayed as they are.
+    pub left_out: Vec<String>,
+}
+
+impl From<history::RoomUndone> for RoomUndone {
+    fn from(undone: history::RoomUndone) -> Self {
+        let history::RoomUndone { to, saved, files, more, failed, left_out } = undone;
+        let files = files.into_iter().map(Into::into).collect();
+        Self { to, saved, files, more, failed, left_out }
+    }
 }

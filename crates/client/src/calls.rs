@@ -11,9 +11,9 @@ use overmind_api::{
     ListQuery, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem,
     MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
     ModelCall, Okay, ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone,
-    RoomDoneResult, RoomWork, Run, RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop,
-    RunUsages, RunView, RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall,
-    ToolCallRequest, VerifyReport, Version,
+    RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run, RunBasic, RunCreate, RunInput,
+    RunListQuery, RunSend, RunStop, RunUsages, RunView, RunsKill, RunsKilled, Status, Step,
+    TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -252,6 +252,12 @@ impl Client {
     ) -> Result<RoomDoneResult, ClientError> {
         let path = run_path(run)?.then("/done");
         self.send(Method::POST, path.as_str(), done, None, Patience::Long).await
+    }
+
+    /// Brings the files of a run's worktree back.
+    pub async fn run_undo(&self, run: &str, undo: &RoomUndo) -> Result<RoomUndone, ClientError> {
+        let path = run_path(run)?.then("/undo");
+        self.send(Method::POST, path.as_str(), undo, None, Patience::Long).await
     }
 
     /// What no living run accounts for.

@@ -36,6 +36,8 @@ pub enum EffectAction {
         /// [`crate::tool::ToolSpec::definition`] of a tool that may change while the session
         /// lives: the call begins only if it is still that tool.
         definition: Option<String>,
+        /// The number of its step, from 0.
+        step: u32,
     },
     Model(Box<ModelRequest>),
     /// Say what exactly a call would do, for a human to agree to. Changes nothing.

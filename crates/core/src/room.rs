@@ -6,6 +6,7 @@
 //! holds a room's variables, for passwords of its databases are among them: whoever starts a
 //! command asks [`Rooms::environment`] for them.
 
+pub mod history;
 pub mod stay;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::Fut;
 use crate::attest::Attested;
 use crate::enclosure::Network;
 use crate::ids::SessionId;
+use crate::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use crate::sandbox::SandboxLevel;
 
 /// Whether a session gets a room.
@@ -346,6 +348,35 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         closed: Option<&'a RoomClosed>,
         done: RoomDone,
     ) -> Fut<'a, Result<RoomOutcome, RoomError>>;
+
+    /// Saves the files of an open room as a commit outside of its branch; `None` when there is no
+    /// worktree, or nothing has changed since they were last saved.
+    ///
+    /// Cancel safety: dropped midway, they are saved or not.
+    fn snapshot(
+        &self,
+        session: SessionId,
+        mark: RoomMark,
+    ) -> Fut<'_, Result<Option<RoomSnapshot>, RoomError>>;
+
+    /// Brings the files of a session's worktree back to a snapshot; without `to` to the last one
+    /// before the latest change. What they are now is saved first. Nothing of the session may run.
+    fn undo<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+        to: Option<&'a str>,
+    ) -> Fut<'a, Result<RoomUndone, RoomError>>;
+
+    /// The files of a session's worktree before a step, for another room to begin at: the commit is
+    /// in the project's repository then. `None`: they were not saved, or not in a repository.
+    fn files_at<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        step: u32,
+    ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>>;
 
     /// Everything that no living session accounts for.
     fn leaks(&self) -> Fut<'_, Vec<Leak>>;

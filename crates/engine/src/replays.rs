@@ -6,11 +6,12 @@ use overmind_core::ids::SessionId;
 use overmind_core::name;
 use overmind_core::queue::Ticket;
 use overmind_core::replay::{ReplayError, Replayer};
+use overmind_core::room::history::RoomSnapshot;
 use overmind_core::row::{Role, SessionRow, SessionStatus, StepRow};
-use overmind_core::session::{ForkOf, Input, Recorded, Session, Spec, Toolset};
+use overmind_core::session::{ForkOf, Input, ROOM_FORKED, Recorded, Session, Spec, Toolset};
 use overmind_core::store::{Change, Commit, EventQuery, LogEvent, NewEvent, StreamId};
 use overmind_core::time::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::Engine;
 use crate::caller::Caller;
@@ -76,7 +77,8 @@ impl Engine {
     }
 
     /// Starts a new session that repeats `id` up to step `at` from the log, and goes on by
-    /// itself from there. What lies in the workspace is not turned back.
+    /// itself from there. Its room begins with the files as they were then; what lies in a workspace
+    /// without a room is not turned back.
     ///
     /// A step is decided together with the others of its model turn: the fork begins with the
     /// decision that made step `at`.
@@ -105,29 +107,15 @@ impl Engine {
                 ));
             }
         }
-        let now = self.cortex.clock.now();
-        let mut repeat = Repeat::new(
-            id,
-            fork,
-            SessionId::mint(&*self.cortex.ids),
-            by,
-            now,
-            self.cortex.gate.is_some(),
-        );
-        let mut after = 0;
-        'log: loop {
-            let page = self.page(id, after).await?;
-            let Some(last) = page.last() else { break };
-            after = last.seq;
-            if repeat.toolset.is_none() {
-                repeat.toolset = self.cortex.toolset_of(&page[0]).await?;
-            }
-            for event in &page {
-                if !repeat.take(event)? {
-                    break 'log;
-                }
-            }
+        let mut files = None;
+        if source.has_worktree() {
+            // How many steps it repeats says with which files it begins, and those stand in its first
+            // event.
+            let steps = self.repeated(by, id, fork.clone(), None).await?.steps();
+            let saved = self.files_before(&source, steps).await?;
+            files = Some(Files { step: steps, saved });
         }
+        let repeat = self.repeated(by, id, fork, files).await?;
         let (session, commit) = repeat.finish()?;
         self.cortex.store.commit(commit).await?;
         if session.waiting().is_some() {
@@ -142,6 +130,35 @@ impl Engine {
             self.cortex.enqueue(ticket, Some(session));
         }
         Ok(row)
+    }
+
+    /// The repeated part of a fork.
+    async fn repeated(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        fork: ForkDraft,
+        files: Option<Files>,
+    ) -> Result<Repeat, EngineError> {
+        let now = self.cortex.clock.now();
+        let new = SessionId::mint(&*self.cortex.ids);
+        let mut repeat = Repeat::new(id, fork, new, by, now, self.cortex.gate.is_some());
+        repeat.files = files;
+        let mut after = 0;
+        'log: loop {
+            let page = self.page(id, after).await?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            if repeat.toolset.is_none() {
+                repeat.toolset = self.cortex.toolset_of(&page[0]).await?;
+            }
+            for event in &page {
+                if !repeat.take(event)? {
+                    break 'log;
+                }
+            }
+        }
+        Ok(repeat)
     }
 
     /// Lays two sessions side by side, step by step.
@@ -189,6 +206,14 @@ impl Engine {
     }
 }
 
+/// The files that a fork's room begins with.
+struct Files {
+    /// The step before which they were so.
+    step: u32,
+    /// `None`: they were not saved, so it begins as its source began.
+    saved: Option<RoomSnapshot>,
+}
+
 /// A fork being made: the source's inputs, fed to a session of another name.
 struct Repeat {
     source: SessionId,
@@ -198,6 +223,7 @@ struct Repeat {
     now: Timestamp,
     /// Whether its own part is judged.
     gated: bool,
+    files: Option<Files>,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
     events: Vec<NewEvent>,
@@ -216,7 +242,8 @@ impl Repeat {
         let by = by.name.clone();
         let (toolset, session) = (None, None);
         let (events, steps) = (Vec::new(), std::collections::BTreeMap::new());
-        Self { source, fork, id, by, now, gated, toolset, session, events, steps }
+        let files = None;
+        Self { source, fork, id, by, now, gated, files, toolset, session, events, steps }
     }
 
     /// Takes the source's next event; false when the fork's point is reached.
@@ -270,7 +297,13 @@ impl Repeat {
             prompt: self.fork.prompt.clone(),
             gated: self.gated,
         };
+        let mut room = spec.room;
+        if let (Some(room), Some(Files { saved: Some(saved), .. })) = (&mut room, &self.files) {
+            // What was carried along is in it.
+            (room.base, room.carry_changes) = (Some(saved.commit.clone()), false);
+        }
         let spec = Spec {
+            room,
             run_id: self.id,
             created_by: self.by.clone(),
             agent,
@@ -283,6 +316,12 @@ impl Repeat {
         };
         let payload = serde_json::to_value(&spec).expect("a spec is plain data");
         self.push("run.queued", payload);
+        if let Some(Files { step, saved }) = self.files.take() {
+            let payload = json!({
+                "run_id": self.id, "from": self.source, "step": step, "snapshot": saved,
+            });
+            self.push(ROOM_FORKED, payload);
+        }
         self.session = Some(Session::begin(spec, toolset, self.now));
         Ok(())
     }
@@ -321,6 +360,11 @@ impl Repeat {
     fn push(&mut self, kind: &'static str, payload: Value) {
         let stream = StreamId::Session(self.id);
         self.events.push(NewEvent { stream, kind, ts: self.now, payload });
+    }
+
+    /// How many steps it repeats.
+    fn steps(&self) -> u32 {
+        self.session.as_ref().map_or(0, |session| session.row().steps)
     }
 
     fn finish(mut self) -> Result<(Session, Commit), EngineError> {

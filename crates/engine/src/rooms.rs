@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use overmind_core::ids::SessionId;
+use overmind_core::room::history::{RoomSnapshot, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomPhase};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomSandbox,
     RoomWhen, RoomWish, RoomWork, Rooms,
 };
-use overmind_core::row::{Role, SessionRow};
+use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::session::{Recorded, Spec};
 use overmind_core::store::{EventQuery, StreamId};
 
@@ -204,6 +205,61 @@ impl Engine {
         let decision = RoomDecision { what, by, at, outcome };
         let row = self.cortex.room_done(id, decision.clone()).await?;
         Ok((row, decision))
+    }
+
+    /// Brings the files of a session's worktree back to a snapshot: to that before step `to`, or by
+    /// its whole label; without it to the last one before the latest change.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] while it works, when it has no worktree (any more), when nothing was
+    /// changed, and while its work is decided over; [`EngineError::Invalid`] when there is no such
+    /// snapshot.
+    pub async fn session_undo(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        to: Option<String>,
+    ) -> Result<RoomUndone, EngineError> {
+        by.require(Role::Operator)?;
+        let _deciding = Deciding::begin(&self.decisions, id)?;
+        let row = self.find_session(id).await?;
+        let Stay { order, made, closed } = self.stay(&row).await?;
+        let name = &row.name;
+        match row.status {
+            SessionStatus::Queued | SessionStatus::Running => {
+                let message = format!(
+                    "{name} is working: its files are brought back only while nothing changes them. \
+                     Try again when it waits for an answer or has ended; a run that was started with \
+                     --keep keeps its files then"
+                );
+                return Err(EngineError::conflict(message));
+            }
+            SessionStatus::AwaitingInput
+            | SessionStatus::AwaitingApproval
+            | SessionStatus::Succeeded
+            | SessionStatus::Failed
+            | SessionStatus::Canceled => {}
+        }
+        let rooms = self.rooms()?;
+        let undone = rooms.undo(&order, &made, closed.as_ref(), to.as_deref()).await;
+        let undone = undone.map_err(|err| match err.kind {
+            RoomErrorKind::Project => EngineError::invalid("to", err.message),
+            RoomErrorKind::Failed | RoomErrorKind::NotFound | RoomErrorKind::Conflict => err.into(),
+        })?;
+        self.cortex.room_undone(id, by.name.clone(), undone.clone()).await?;
+        Ok(undone)
+    }
+
+    /// The files of a session's worktree as they were before a step, for a fork to begin with. `None`:
+    /// it had no worktree, or they were not saved.
+    pub(crate) async fn files_before(
+        &self,
+        row: &SessionRow,
+        step: u32,
+    ) -> Result<Option<RoomSnapshot>, EngineError> {
+        let Ok(Stay { order, made, closed: _ }) = self.stay(row).await else { return Ok(None) };
+        Ok(self.rooms()?.files_at(&order, &made, step).await?)
     }
 
     /// Everything on the machine that no living session accounts for.

@@ -42,7 +42,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         runs::run_diff,
         artifacts::artifact_list, artifacts::artifact_fetch, artifacts::artifact_put,
         artifacts::artifact_delete,
-        rooms::run_work, rooms::run_done, rooms::room_leaks, rooms::room_fix,
+        rooms::run_work, rooms::run_done, rooms::run_undo, rooms::room_leaks, rooms::room_fix,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         budgets::budget_list, budgets::budget_put, budgets::budget_fetch, budgets::budget_remove,

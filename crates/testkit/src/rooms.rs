@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use overmind_core::Fut;
 use overmind_core::attest::Attested;
 use overmind_core::ids::SessionId;
+use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
     RoomOutcome, RoomProgress, RoomSink, RoomWitness, RoomWork, Rooms,
@@ -216,6 +217,34 @@ impl Rooms for FakeRooms {
             let (branch, commit) = (made.branch.clone(), Some("c0ffee".to_owned()));
             Ok(RoomOutcome { said: said.into(), branch, commit, ..RoomOutcome::default() })
         })
+    }
+
+    fn snapshot(
+        &self,
+        _session: SessionId,
+        _mark: RoomMark,
+    ) -> Fut<'_, Result<Option<RoomSnapshot>, RoomError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    fn undo<'a>(
+        &'a self,
+        _order: &'a RoomOrder,
+        _made: &'a RoomMade,
+        _closed: Option<&'a RoomClosed>,
+        _to: Option<&'a str>,
+    ) -> Fut<'a, Result<RoomUndone, RoomError>> {
+        let none = RoomError::new(RoomErrorKind::NotFound, "nothing is saved of a made-up room");
+        Box::pin(std::future::ready(Err(none)))
+    }
+
+    fn files_at<'a>(
+        &'a self,
+        _order: &'a RoomOrder,
+        _made: &'a RoomMade,
+        _step: u32,
+    ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     fn leaks(&self) -> Fut<'_, Vec<Leak>> {

@@ -162,6 +162,18 @@ impl Dir {
         }
     }
 
+    /// Removes the directories on the way to a path that are empty, the deepest first.
+    pub(crate) fn remove_empty_above(&self, relative: &Path) {
+        for dir in relative.ancestors().skip(1).filter(|dir| dir.file_name().is_some()) {
+            let removed = self
+                .parent(dir, false)
+                .and_then(|(above, name)| Ok(unlinkat(&above.0, name, AtFlags::REMOVEDIR)?));
+            if removed.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Makes a symbolic link.
     pub(crate) fn link(&self, target: &Path, relative: &Path) -> io::Result<()> {
         let (dir, name) = self.parent(relative, true)?;

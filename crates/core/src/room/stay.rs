@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::history::RoomSnapshot;
 use super::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomMade, RoomOrder, RoomOutcome, RoomProgress,
 };
@@ -66,6 +67,8 @@ impl RoomInput {
 pub enum RoomWord {
     Step(String),
     Warning(String),
+    /// Its files were saved.
+    Saved(RoomSnapshot),
 }
 
 impl RoomWord {

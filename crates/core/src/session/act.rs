@@ -126,6 +126,7 @@ impl Session {
                 args: call.args,
                 class: call.class,
                 bound,
+                step: step.idx,
             },
         });
         self.with_call(at, |call| {
@@ -273,6 +274,7 @@ impl Session {
                 class: call.class,
                 bound: call.clearance.bound(),
                 definition: self.toolset.definition(&call.name),
+                step: call.step.as_ref().map_or(self.row.steps, |step| step.idx),
             },
         });
         self.with_call(at, |call| {
@@ -674,6 +676,7 @@ impl Session {
                 class: call.class,
                 bound: call.clearance.bound(),
                 definition: self.toolset.definition(&call.name),
+                step: call.step.as_ref().map_or(self.row.steps, |step| step.idx),
             },
         });
     }

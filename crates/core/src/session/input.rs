@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::room::{self, ROOM_DONE};
+use super::room::{self, ROOM_DONE, ROOM_FORKED, ROOM_SNAPSHOT, ROOM_UNDONE};
 use crate::agent::AgentSpec;
 use crate::attest::AttestationRef;
 use crate::command::{LifeEnded, LifeInput, Notice, StopHow};
@@ -449,6 +449,9 @@ impl Recorded {
             | "tool.output.skipped"
             | "tool.progress"
             | "room.progress"
+            | ROOM_FORKED
+            | ROOM_SNAPSHOT
+            | ROOM_UNDONE
             | "input.sent"
             | "attach.began"
             | "attach.ended"

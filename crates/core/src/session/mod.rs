@@ -31,7 +31,7 @@ pub use self::input::{DecodeError, ForkOf, Input, REBUILT_FROM, Recorded, SANDBO
 use self::life::Lives;
 pub use self::life::STOP_GRACE_MS;
 use self::phase::{Phase, Question};
-pub use self::room::ROOM_DONE;
+pub use self::room::{ROOM_DONE, ROOM_FORKED, ROOM_SNAPSHOT, ROOM_UNDONE};
 use self::supervise::History;
 use self::toolset::Offer;
 pub use self::toolset::Toolset;

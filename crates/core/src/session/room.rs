@@ -19,6 +19,12 @@ use crate::time::Timestamp;
 
 /// The kind of the event that tells what was decided over a session's work.
 pub const ROOM_DONE: &str = "room.done";
+/// The kind of the event that tells that the files of a session's room were saved.
+pub const ROOM_SNAPSHOT: &str = "room.snapshot";
+/// The kind of the event that tells with which files the room of a fork begins.
+pub const ROOM_FORKED: &str = "room.forked";
+/// The kind of the event that tells that they were brought back.
+pub const ROOM_UNDONE: &str = "room.undone";
 
 /// A session whose end is decided and whose room is given back.
 #[derive(Clone, Debug)]

@@ -301,6 +301,11 @@ impl Driver {
                 let _ = reply.send(row.ok_or_else(shutting_down));
                 done?;
             }
+            Mail::RoomUndone { by, undone, reply } => {
+                let done = self.room_undone(&by, &undone).await;
+                let _ = reply.send(done.as_ref().copied().map_err(|_| shutting_down()));
+                done?;
+            }
             Mail::Attested { epoch, attested } => self.attested(epoch, attested).await?,
             Mail::RoomAttested { of, attested } => {
                 Box::pin(self.room_attested(of, attested)).await?;

@@ -26,6 +26,7 @@ use overmind_core::gate::Gate;
 use overmind_core::ids::{AgentId, ColonyId, EffectId, HiveId, IdSource, SessionId};
 use overmind_core::memory::Memory;
 use overmind_core::queue::{FairQueue, Ticket};
+use overmind_core::room::history::RoomUndone;
 use overmind_core::room::stay::{RoomDecision, RoomInput, RoomPhase};
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::session::{Input, Session, Toolset};
@@ -334,6 +335,18 @@ impl Cortex {
     ) -> Result<SessionRow, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.post(session, Mail::RoomDone { decision: Box::new(decision), reply });
+        answer.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Writes down that the files of a session's room were brought back.
+    pub(crate) async fn room_undone(
+        self: &Arc<Self>,
+        session: SessionId,
+        by: String,
+        undone: RoomUndone,
+    ) -> Result<(), EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.post(session, Mail::RoomUndone { by, undone: Box::new(undone), reply });
         answer.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
-use overmind_core::command::LifeEnded;
+use overmind_core::command::{LifeEnded, LifeWord};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
@@ -25,12 +25,14 @@ use overmind_core::live::{LivePiece, LiveSink};
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Models};
 use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessKey;
+use overmind_core::process::provider::Fact;
 use overmind_core::room::RoomMade;
+use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::RoomReport;
 use overmind_core::sandbox::SandboxLimits;
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::{Clock, Timestamp};
-use overmind_core::tool::{ToolContext, ToolOutcome, Toolbox};
+use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, Toolbox};
 use overmind_core::trace::SpanId;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -297,12 +299,19 @@ impl Hive {
                 let birth = Box::new(Birth { launch, token, not_before });
                 Box::pin(async move { hive.live(&assignment, id, birth).await })
             }
-            EffectAction::Tool { name, args, class: _, bound, definition } => {
+            EffectAction::Tool { name, args, class, bound, definition, step } => {
                 let sessions = Arc::clone(sessions);
                 Box::pin(async move {
                     hive.due(not_before).await;
                     let call = Call { name, args, bound, definition };
-                    hive.call(&assignment, id, call, &sessions).await
+                    if class == EffectClass::Pure {
+                        return hive.call(&assignment, id, call, &sessions).await;
+                    }
+                    // Services and people may have changed files since the last step.
+                    hive.save_files(&assignment, id, RoomMark::Before(step)).await;
+                    let done = hive.call(&assignment, id, call, &sessions).await;
+                    hive.save_files(&assignment, id, RoomMark::Before(step + 1)).await;
+                    done
                 })
             }
             EffectAction::Model(mut request) => Box::pin(async move {
@@ -422,6 +431,7 @@ impl Hive {
             let end = LifeEnded::lost(reason, self.clock.now());
             return Done::of(EffectResult::Lived(end));
         };
+        Box::pin(self.save_files(assignment, effect, RoomMark::Again)).await;
         // Words leave in their order, and all of them before the report of the end.
         let said = Arc::new(Letters::default());
         let words = Arc::clone(&said);
@@ -436,6 +446,7 @@ impl Hive {
                     while let Some(word) = said.take() {
                         Box::pin(self.pass_on(assignment, effect, word)).await;
                     }
+                    Box::pin(self.save_files(assignment, effect, RoomMark::Turn)).await;
                     return Done::of(EffectResult::Lived(end));
                 }
             }
@@ -445,7 +456,16 @@ impl Hive {
     async fn pass_on(&self, assignment: &Assignment, effect: EffectId, said: Said) {
         let (session, epoch) = (assignment.session, assignment.epoch);
         match said {
-            Said::Word(word) => self.say(ToCortex::Life { session, epoch, effect, word }).await,
+            Said::Word(word) => {
+                let mark = match &word {
+                    LifeWord::Read { facts, .. } => turn_in(facts),
+                    LifeWord::Started { .. } | LifeWord::Noticed(_) => None,
+                };
+                self.say(ToCortex::Life { session, epoch, effect, word }).await;
+                if let Some(mark) = mark {
+                    self.save_files(assignment, effect, mark).await;
+                }
+            }
             Said::Attested(attested) => {
                 self.say(ToCortex::Attested { session, epoch, attested }).await;
             }
@@ -644,6 +664,14 @@ fn moves_in(sessions: &Sessions, assignment: &Assignment, made: &RoomMade) {
         placed.workspace.clone_from(&made.directory);
         placed.has_room = made.worktree.is_some();
     }
+}
+
+/// Which state of the files is to be saved after what a command said in its protocol: a turn has ended,
+/// or it is about to do something that a person is asked about.
+fn turn_in(facts: &[Fact]) -> Option<RoomMark> {
+    let ended = facts.iter().any(|fact| matches!(fact, Fact::Result { .. }));
+    let asks = facts.iter().any(|fact| matches!(fact, Fact::Asks(_)));
+    ended.then_some(RoomMark::Turn).or_else(|| asks.then_some(RoomMark::Again))
 }
 
 fn release(sessions: &Sessions, session: SessionId, epoch: u32) {

@@ -13,6 +13,7 @@ use overmind_core::attest::Attested;
 use overmind_core::bus::{Assignment, HiveBus, ToCortex};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::{NoteKind, Processes};
+use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::{RoomAct, RoomReport, RoomWord};
 use overmind_core::room::{
     RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomProgress, RoomSink, RoomWitness, Rooms,
@@ -213,6 +214,32 @@ impl Hive {
             stays.note(session, &format!("the room: {err}")).await;
         }
         report
+    }
+
+    /// Saves the files of a session's room for `overmind undo`, and tells what was saved. That it did
+    /// not work is told, and keeps nothing from going on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, they are saved or not.
+    pub(super) async fn save_files(
+        &self,
+        assignment: &Assignment,
+        effect: EffectId,
+        mark: RoomMark,
+    ) {
+        let (session, epoch) = (assignment.session, assignment.epoch);
+        let Some(stays) = self.stays.as_ref().filter(|_| assignment.has_room) else { return };
+        stays.kept().await;
+        let word = match stays.rooms.snapshot(session, mark).await {
+            Ok(None) => return,
+            Ok(Some(snapshot)) => RoomWord::Saved(snapshot),
+            Err(err) => RoomWord::Warning(format!(
+                "the files as they are now were not saved, so `overmind undo` cannot come back to \
+                 them: {err}"
+            )),
+        };
+        self.say(ToCortex::Room { session, epoch, effect, word }).await;
     }
 
     /// Waits, not for ever, until no process of the session lives.

@@ -288,6 +288,17 @@ Examples:
 Until then its work stands on its branch. Exit code 5 when it cannot be done as things are: the
 run has not ended, or the merge has conflicts.")]
     Done(super::args_room::DoneArgs),
+    /// Bring the files of a run's worktree back to what they were before a step
+    #[command(after_help = "\
+Examples:
+  overmind undo mend                          the latest change; again: the one before it
+  overmind undo mend --to 3                   all that step 3 and those after it did
+  overmind undo mend --to 4.1                 a snapshot by its name: also to undo an undo
+
+Snapshots are taken before and after each step of an agent that may change files, and when a turn
+of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
+cannot be done as things are: the run works, or its worktree is gone.")]
+    Undo(super::args_room::UndoArgs),
     /// Show where the services of a run answer
     #[command(after_help = "\
 Examples:

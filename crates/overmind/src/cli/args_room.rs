@@ -86,6 +86,16 @@ impl DoneArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+pub struct UndoArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// The files as they were before this step; or a snapshot by its name, such as 3.1
+    /// [default: before the latest change]
+    #[arg(long, value_name = "STEP")]
+    pub to: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
 pub struct UrlArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,

@@ -13,9 +13,9 @@ use overmind_api::{
     InboxItem, InboxKind, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
     ListQuery, MAX_LIMIT, McpPin, McpServerPut, McpUnpin, MemoryId, MemoryItem, MemoryListQuery,
     MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, ProblemKind,
-    ProcessUsage, RoomDone, RoomDoneResult, RoomWork, Run, RunBasic, RunCreate, RunListQuery,
-    RunSend, RunStatus, RunStop, RunUsages, RunsKill, RunsKilled, SessionId, Status, TerminalSize,
-    Timeline, Tool, ToolCallRequest, VerifyReport,
+    ProcessUsage, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run, RunBasic,
+    RunCreate, RunListQuery, RunSend, RunStatus, RunStop, RunUsages, RunsKill, RunsKilled,
+    SessionId, Status, TerminalSize, Timeline, Tool, ToolCallRequest, VerifyReport,
 };
 use overmind_client::{
     Client, ClientError, InboxWatch, LogOptions, LogWatch, Options, Page, Replay, ReplayItem,
@@ -217,6 +217,10 @@ impl Remote {
 
     pub async fn run_done(&self, id: &str, done: &RoomDone) -> Result<RoomDoneResult, Failure> {
         Ok(self.client.run_done(id, done).await?)
+    }
+
+    pub async fn run_undo(&self, id: &str, undo: &RoomUndo) -> Result<RoomUndone, Failure> {
+        Ok(self.client.run_undo(id, undo).await?)
     }
 
     /// The client underneath, for what is shown as it comes.

@@ -2,10 +2,10 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use overmind_api::{Room, RoomAction, RoomPhase, RoomWork, Run};
+use overmind_api::{FileChange, Room, RoomAction, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run};
 
 use super::args::Format;
-use super::args_room::{DoneArgs, UrlArgs, WorkArgs};
+use super::args_room::{DoneArgs, UndoArgs, UrlArgs, WorkArgs};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::ids;
@@ -187,6 +187,52 @@ fn agreed(cx: &Context, id: &str) -> Result<bool, Failure> {
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// # Errors
+///
+/// What kept the files from being brought back; [`Exit::Failed`] when some of them could not be.
+pub async fn undo(cx: &Context, args: UndoArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let undone = remote.run_undo(&id, &RoomUndo { to: args.to }).await?;
+    match cx.out.format {
+        Format::Json | Format::Yaml => cx.out.value(&show::to_value(&undone))?,
+        Format::Name => cx.out.line(&undone.to)?,
+        Format::Table | Format::Wide => tell_undone(cx, &args.id, &undone)?,
+    }
+    if undone.failed.is_empty() {
+        return Ok(Exit::Done);
+    }
+    let failed = undone.failed.join("\n  ");
+    let hint = format!("`overmind undo {} --to {}` brings back what was", args.id, undone.saved);
+    Err(Failure::failed(format!("not brought back:\n  {failed}")).hint(hint))
+}
+
+fn tell_undone(cx: &Context, name: &str, undone: &RoomUndone) -> Result<(), Failure> {
+    let RoomUndone { to, saved, files, more, failed: _, left_out } = undone;
+    for file in files {
+        let (word, tone) = match file.change {
+            FileChange::Added => ("back", Tone::Good),
+            FileChange::Modified => ("changed back", Tone::Plain),
+            FileChange::Deleted => ("removed again", Tone::Bad),
+        };
+        let word = paint(&format!("{word:<14}"), tone, cx.out.colour);
+        cx.out.line(&format!("{word}{}", clean::line(&file.path)))?;
+    }
+    if *more > 0 {
+        cx.out.line(&format!("and {more} more files"))?;
+    }
+    for path in left_out {
+        cx.out.note(&format!("{} is too large to be saved: it is as it was", clean::line(path)));
+    }
+    if files.is_empty() {
+        cx.out.note(&format!("nothing to do: the files are those of snapshot {to} already"));
+        return Ok(());
+    }
+    cx.out.note(&format!("the files are as they were at snapshot {to}"));
+    cx.out.note(&format!("to undo this: overmind undo {} --to {saved}", clean::line(name)));
+    Ok(())
 }
 
 /// # Errors

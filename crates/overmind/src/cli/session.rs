@@ -353,6 +353,11 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     }
     show_run(cx, &run)?;
     if cx.out.for_people() {
+        // The second event of a fork of a run with a room.
+        let begun = remote.run_events(&run.id.to_string(), 2).await?;
+        if let Some(files) = begun.iter().find(|event| event.kind == "room.forked") {
+            cx.out.note(&clean::line(&story::forked_files(&files.payload_json.value())));
+        }
         cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&run.id.to_string())));
     }
     Ok(Exit::Done)
@@ -373,25 +378,41 @@ pub async fn diff(cx: &Context, a: &str, b: &str) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// Where two texts are shown from, in characters, so that what differs is within `width`: a little before
+/// their first difference, or from their beginning where that is early.
+fn differs_from(a: &str, b: &str, width: usize) -> usize {
+    let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+    if same < width / 2 { 0 } else { same - width / 4 }
+}
+
 fn diff_table(cx: &Context, diff: &Diff) -> Result<(), Failure> {
     let mut table = Table::new(&["STEP", "", "A", "B"]).right("STEP");
     let width = if cx.out.wide() { usize::MAX } else { 48 };
-    let text = |step: Option<&Step>| match step {
+    let text = |step: &Step| {
+        let output = step.output_json.as_ref().map(ToString::to_string).unwrap_or_default();
+        let error = step.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        format!("{} {} → {output}{error}", step.kind, step.input_json)
+    };
+    let cut = |step: Option<&Step>, from: usize| match step {
+        Some(step) if from == 0 => cell(clean::cut(&text(step), width)),
         Some(step) => {
-            let output = step.output_json.as_ref().map(ToString::to_string).unwrap_or_default();
-            let text = format!("{} {} → {output}", step.kind, step.input_json);
-            cell(clean::cut(&text, width))
+            let rest: String = text(step).chars().skip(from).collect();
+            cell(clean::cut(&format!("{} …{rest}", step.kind), width))
         }
         None => dim("-"),
     };
     for row in &diff.rows {
         let mark =
             if row.same { ("=".to_owned(), Tone::Dim) } else { ("≠".to_owned(), Tone::Bad) };
+        let from = match (&row.a, &row.b) {
+            (Some(a), Some(b)) if !row.same => differs_from(&text(a), &text(b), width),
+            _ => 0,
+        };
         table.row(vec![
             cell(row.idx.to_string()),
             mark,
-            text(row.a.as_ref()),
-            text(row.b.as_ref()),
+            cut(row.a.as_ref(), from),
+            cut(row.b.as_ref(), from),
         ]);
     }
     if !table.is_empty() {

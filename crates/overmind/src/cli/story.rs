@@ -171,6 +171,28 @@ impl Story {
                 let line = format!("{count} things of the room are left: overmind doctor");
                 paint(&line, Tone::Bad, self.colour)
             }
+            "room.snapshot" => {
+                let label = payload.pointer("/snapshot/label").and_then(Value::as_str);
+                let label = clean::line(label.unwrap_or_default()).into_owned();
+                let out = payload.pointer("/snapshot/left_out").and_then(Value::as_array);
+                let out: Vec<&str> = out.into_iter().flatten().filter_map(Value::as_str).collect();
+                match out.is_empty() {
+                    false => {
+                        let line = format!("snapshot {label}, without {}", out.join(", "));
+                        let line = format!("{}: too large", clean::line(&line));
+                        paint(&line, Tone::Waits, self.colour)
+                    }
+                    true if self.verbose => self.dim(&format!("snapshot {label} of the files")),
+                    true => String::new(),
+                }
+            }
+            "room.forked" => self.dim(&clean::line(&forked_files(&payload))),
+            "room.undone" => {
+                let by = clean::line(text("by").unwrap_or("someone")).into_owned();
+                let to = payload.pointer("/undone/to").and_then(Value::as_str).unwrap_or_default();
+                let line = format!("{by} brought the files back to snapshot {}", clean::line(to));
+                paint(&line, Tone::Waits, self.colour)
+            }
             "room.done" => {
                 let said = payload.pointer("/decision/outcome/said").and_then(Value::as_str);
                 paint(&clean::line(said.unwrap_or("done")), Tone::Good, self.colour)
@@ -426,6 +448,22 @@ fn action(tool: &str, args: &Value) -> String {
     };
     let text = clean::line(&text).into_owned();
     clean::cut(&text, 120).into_owned()
+}
+
+/// With which files a fork begins, in the words of its event.
+pub fn forked_files(payload: &Value) -> String {
+    let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (from, step) = (text("from"), payload.get("step").and_then(Value::as_u64).unwrap_or(0));
+    match payload.pointer("/snapshot/label").and_then(Value::as_str) {
+        Some(label) => format!(
+            "begins with the files of {} as they were before step {step} (snapshot {label})",
+            super::ids::short(from)
+        ),
+        None => format!(
+            "begins where {} began: its files before step {step} were not saved",
+            super::ids::short(from)
+        ),
+    }
 }
 
 /// What an error says, in either of its shapes: a text, or `{"code","message"}`.

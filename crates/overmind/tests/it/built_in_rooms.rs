@@ -88,3 +88,120 @@ fn a_run_without_a_project_works_in_an_empty_directory_that_goes_if_it_stays_emp
     assert_ne!(empty, directory);
     crate::home::until("it is removed", || (!std::path::Path::new(empty).exists()).then_some(()));
 }
+
+/// An agent that edits a file twice, adds another in a directory, and then asks.
+fn editor(house: &House) {
+    let write = |path: &str, text: &str| json!({"calls": [{"name": "write_file", "args": {"path": path, "content": text}}]});
+    let asks = json!({"calls": [{"name": "ask_user", "args": {"message": "go on?"}}]});
+    let last = json!({"calls": [{"name": "final_answer", "args": {"message": "done"}}]});
+    let writes = [("story.txt", "first\n"), ("story.txt", "second\n"), ("d/x", "third\n")];
+    let [one, two, three] = writes.map(|(path, text)| write(path, text));
+    house.home.0.scripted("editor", &json!([one, two, three, asks, last]), &[]);
+}
+
+fn events(house: &House, run: &str, kind: &str) -> Vec<Value> {
+    let events = house.run(&["events", run, "-o", "json", "--limit", "1000"]).ok().json();
+    let events = events.as_array().unwrap().iter();
+    events
+        .filter(|event| event["type"] == kind)
+        .map(|event| event["payload_json"].clone())
+        .collect()
+}
+
+#[test]
+fn the_files_of_a_run_are_brought_back_step_by_step_and_a_fork_begins_with_those_of_its_step() {
+    let mut house = house();
+    editor(&house);
+    house.run(&["run", "--name", "edit", "editor", "go"]);
+    let run = house.home.status("edit", "awaiting_input");
+    let tree = House::directory(&run);
+    let story = || std::fs::read_to_string(tree.join("story.txt")).ok();
+    let added = || std::fs::read_to_string(tree.join("d/x")).ok();
+    assert_eq!((story().as_deref(), added().as_deref()), (Some("second\n"), Some("third\n")));
+    let saved = events(&house, "edit", "room.snapshot");
+    let labels: Vec<&str> =
+        saved.iter().map(|event| event["snapshot"]["label"].as_str().unwrap()).collect();
+    assert_eq!(
+        labels,
+        ["1", "2", "3", "4"],
+        "the state before each step, of which the first planned"
+    );
+    // The session's own git knows nothing of it.
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git").args(args).current_dir(&tree).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    assert_eq!(git(&["for-each-ref", "refs/overmind"]), "");
+    assert_eq!(git(&["rev-list", "--count", "HEAD"]).trim(), "1");
+    assert_eq!(house.git(&["for-each-ref", "refs/overmind/snapshots"]), "");
+
+    let undone = house.run(&["undo", "edit"]);
+    undone.ok().shows("removed again d/x").says("overmind undo edit --to 4");
+    assert_eq!((story().as_deref(), added()), (Some("second\n"), None));
+    assert!(!tree.join("d").exists(), "the directory was made by that step");
+    house.run(&["undo", "edit"]).ok();
+    assert_eq!(story().as_deref(), Some("first\n"), "again goes further back");
+    // A person's own change is saved before it is undone, also across a kill of the server.
+    std::fs::write(tree.join("note.txt"), "mine").unwrap();
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    house.run(&["undo", "edit", "--to", "0"]).ok().shows("note.txt").shows("story.txt");
+    assert_eq!((story().as_deref(), tree.join("note.txt").exists()), (Some("once\n"), false));
+    let back = house.run(&["undo", "edit", "--to", "0", "-o", "json"]).ok().json();
+    assert_eq!(back["files"], json!([]), "{back}");
+    let last = events(&house, "edit", "room.undone");
+    let mine = last[last.len() - 2]["undone"]["saved"].as_str().unwrap().to_owned();
+    house.run(&["undo", "edit", "--to", &mine]).ok();
+    assert_eq!(std::fs::read_to_string(tree.join("note.txt")).unwrap(), "mine");
+    house.run(&["undo", "edit", "--to", "77.7"]).fails(2).says("there is no snapshot 77.7");
+    house.run(&["undo", "edit", "--to", "../x"]).fails(2).says("must be a step");
+    house.run(&["undo", "edit", "--to", "4"]).ok();
+    assert_eq!(added().as_deref(), Some("third\n"));
+    house.run(&["replay", "edit", "--verify"]).ok();
+
+    house.run(&["input", "edit", "yes"]).ok();
+    house.home.status("edit", "succeeded");
+    house.run(&["undo", "edit"]).fails(5).says("overmind fork edit --at STEP");
+    // Its tree is gone, what was saved of it is not.
+    house.git(&["commit", "-qm", "later", "--allow-empty"]);
+    let forked = house.run(&["fork", "edit", "--at", "3"]);
+    forked.ok().says("as they were before step 3 (snapshot 3)");
+    let fork = house.home.until("edit", "it is there", |_| true);
+    let all = house.run(&["ps", "--all", "-o", "json"]).ok().json();
+    let of = |run: &&Value| run["forked_from"]["run_id"] == fork["id"];
+    let name =
+        all.as_array().unwrap().iter().find(of).unwrap()["name"].as_str().unwrap().to_owned();
+    let fork = house.home.status(&name, "awaiting_input");
+    let tree = House::directory(&fork);
+    assert_eq!(std::fs::read_to_string(tree.join("story.txt")).unwrap(), "second\n", "{fork}");
+    house.run(&["work", &name]).ok().shows("d/x");
+    house.run(&["replay", &name, "--verify"]).ok();
+    house.run(&["cancel", &name]).ok();
+    house.home.status(&name, "canceled");
+    house.check();
+}
+
+#[test]
+fn what_a_command_did_is_brought_back_in_a_worktree_that_was_kept() {
+    let house = house();
+    let line = "sh -c 'echo new > new.txt; rm story.txt; seq 1 3'";
+    house.run(&["run", "--name", "shell", "--keep", "--wait", line]).ok();
+    let run = house.home.named("shell");
+    let tree = House::directory(&run);
+    assert!(!tree.join("story.txt").exists(), "{run}");
+    house.run(&["undo", "shell"]).ok().shows("new.txt").shows("story.txt");
+    assert_eq!(std::fs::read_to_string(tree.join("story.txt")).unwrap(), "once\n");
+    assert!(!tree.join("new.txt").exists());
+    house.run(&["undo", "shell"]).fails(5).says("nothing of shell was changed");
+    house.run(&["undo", "shell", "--to", "1"]).ok();
+    assert_eq!(std::fs::read_to_string(tree.join("new.txt")).unwrap(), "new\n");
+    house.run(&["run", "--name", "works", "sleep", "600"]).ok();
+    house.home.until("works", "its room is ready", |run| run["room"]["phase"] == "ready");
+    house.run(&["undo", "works"]).fails(5).says("works is working");
+    house.run(&["kill", "works"]).ok();
+    house.run(&["run", "--name", "here", "--here", "--wait", "true"]).ok();
+    house.run(&["undo", "here"]).fails(5).says("Run has no room");
+    house.run(&["done", "shell", "--discard", "--yes"]).ok();
+    house.ended("works");
+    house.check();
+}

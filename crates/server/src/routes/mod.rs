@@ -92,6 +92,7 @@ routes! {
     Quick post "/api/runs/{id}/send" => commands::run_send;
     Long get "/api/runs/{id}/work" => rooms::run_work;
     Long post "/api/runs/{id}/done" => rooms::run_done;
+    Long post "/api/runs/{id}/undo" => rooms::run_undo;
     Quick get "/api/runs/{id}/usage" => commands::run_usage;
     Quick get "/api/runs/{id}/log" => commands::run_log;
     Quick get "/api/runs/{id}/attach" => attach::run_attach;

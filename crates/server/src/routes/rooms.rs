@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use overmind_api::{Leaks, RoomDone, RoomDoneResult, RoomWork, Run};
+use overmind_api::{Leaks, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run};
 
 use crate::cx::Cx;
 use crate::extract::{Body, RunPath, Who};
@@ -48,6 +48,29 @@ pub(crate) async fn run_done(
     let work = async move { engine.session_done(&caller, id, done).await };
     let (run, decision) = cx.detached(work).await?;
     Ok(json(&RoomDoneResult { run: Run::from(run), decision: decision.into() }))
+}
+
+/// Brings the files of the run's worktree back to a snapshot: those are taken before and after each
+/// step that may change something, and at the end of a command's turn. What the files are now is saved
+/// first. Refused while the run works.
+#[utoipa::path(post, path = "/api/runs/{id}/undo", tag = "runs", request_body = RoomUndo,
+    params(("id" = String, Path)),
+    responses(
+        (status = 200, body = RoomUndone),
+        (status = 404, description = "`Run not found`"),
+        (status = 409, description = "The run works, has no worktree (any more), or nothing was changed"),
+        (status = 422, description = "There is no such snapshot; `errors` names the field"),
+    ))]
+pub(crate) async fn run_undo(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    RunPath(id): RunPath,
+    body: Body<RoomUndo>,
+) -> Result<Response, Fault> {
+    Fault::unless_empty(body.value.check())?;
+    let engine = cx.engine.clone();
+    let work = async move { engine.session_undo(&caller, id, body.value.to).await };
+    Ok(json(&RoomUndone::from(cx.detached(work).await?)))
 }
 
 /// Looks for everything of rooms that no living run accounts for.

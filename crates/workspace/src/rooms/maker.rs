@@ -429,6 +429,7 @@ impl Maker {
             | TreeError::WorkGone { .. }
             | TreeError::PrimaryBusy { .. }
             | TreeError::PrimaryInTheWay { .. }
+            | TreeError::NoFilesAt { .. }
             | TreeError::Notes { .. } => false,
         };
         if !lasting {

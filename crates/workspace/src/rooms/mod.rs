@@ -12,9 +12,10 @@
 //!   database server is ended with the daemon when no session has a room.
 //!
 //! Where to read on: `maker` makes and ends trees, `project` reads what a project wants, `work` is
-//! what becomes of a session's work, `filling` keeps trees ready.
+//! what becomes of a session's work, `history` brings its files back, `filling` keeps trees ready.
 
 mod filling;
+mod history;
 mod maker;
 mod project;
 pub(crate) mod reached;
@@ -29,6 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use overmind_core::Fut;
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
+use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
     RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
@@ -622,6 +624,33 @@ impl Rooms for LocalRooms {
         done: RoomDone,
     ) -> Fut<'a, Result<RoomOutcome, RoomError>> {
         Box::pin(self.decide(order, made, closed, done))
+    }
+
+    fn snapshot(
+        &self,
+        session: SessionId,
+        mark: RoomMark,
+    ) -> Fut<'_, Result<Option<RoomSnapshot>, RoomError>> {
+        Box::pin(self.save_files(session, mark))
+    }
+
+    fn undo<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        closed: Option<&'a RoomClosed>,
+        to: Option<&'a str>,
+    ) -> Fut<'a, Result<RoomUndone, RoomError>> {
+        Box::pin(self.bring_back(order, made, closed, to))
+    }
+
+    fn files_at<'a>(
+        &'a self,
+        order: &'a RoomOrder,
+        made: &'a RoomMade,
+        step: u32,
+    ) -> Fut<'a, Result<Option<RoomSnapshot>, RoomError>> {
+        Box::pin(self.saved_files(order, made, step))
     }
 
     fn leaks(&self) -> Fut<'_, Vec<Leak>> {

@@ -62,6 +62,8 @@ pub(super) fn of_tree(err: &TreeError) -> RoomError {
         | TreeError::Gone { .. }
         | TreeError::RepositoryGone { .. }
         | TreeError::WorkGone { .. } => RoomErrorKind::NotFound,
+        TreeError::NoFilesAt { label: Some(_), .. } => RoomErrorKind::Project,
+        TreeError::NoFilesAt { label: None, .. } => RoomErrorKind::Conflict,
         TreeError::NameTaken { .. }
         | TreeError::Busy { .. }
         | TreeError::Unsaved { .. }

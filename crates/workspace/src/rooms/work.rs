@@ -19,7 +19,7 @@ const PATCH_BYTES: u64 = 512 * 1024;
 
 /// Where a session's work is.
 #[derive(Clone, Debug)]
-enum Where {
+pub(super) enum Where {
     /// In its tree; whether its room is open.
     Tree { intent: Box<TreeIntent>, open: bool },
     /// On a branch of the project's repository.
@@ -30,13 +30,13 @@ enum Where {
 
 /// Names and places of one order, on their own: they go where blocking is allowed.
 #[derive(Clone, Debug)]
-struct About {
-    session: String,
-    name: String,
+pub(super) struct About {
+    pub(super) session: String,
+    pub(super) name: String,
     project: PathBuf,
     branch: Option<String>,
     base: Option<String>,
-    worktree: PathBuf,
+    pub(super) worktree: PathBuf,
     home: Option<PathBuf>,
 }
 
@@ -47,7 +47,7 @@ impl About {
 }
 
 impl LocalRooms {
-    fn about(&self, order: &RoomOrder, made: &RoomMade) -> Result<About, RoomError> {
+    pub(super) fn about(&self, order: &RoomOrder, made: &RoomMade) -> Result<About, RoomError> {
         let Some(worktree) = made.worktree.clone() else {
             return Err(say::not_found(format!(
                 "{} works in {} itself: what it changed is there, and nowhere else",
@@ -66,7 +66,7 @@ impl LocalRooms {
         })
     }
 
-    async fn find_work(
+    pub(super) async fn find_work(
         &self,
         core: &Arc<Core>,
         about: &mut About,
@@ -164,6 +164,7 @@ impl LocalRooms {
                         ..RoomClosed::default()
                     };
                     maker.note(&at.session, &closed);
+                    maker.trees().forget_files_of(&at.worktree, &at.session)?;
                     Ok((kept, last))
                 })
                 .await?;

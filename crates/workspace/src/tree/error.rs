@@ -75,6 +75,15 @@ pub enum TreeError {
     PrimaryBusy { what: &'static str, top: PathBuf },
     #[error("merging into {branch} would overwrite changes in {}: {said}", top.display())]
     PrimaryInTheWay { branch: String, top: PathBuf, said: String },
+    #[error(
+        "{}", match label {
+            None => format!("nothing of {session} was changed that could be undone"),
+            Some(label) => format!(
+                "there is no snapshot {label} of {session}; there are {}", known.join(", ")
+            ),
+        }
+    )]
+    NoFilesAt { session: String, label: Option<String>, known: Vec<String> },
     #[error("the notes of the tree at {} cannot be read", place.display())]
     Notes {
         place: PathBuf,

@@ -367,6 +367,10 @@ impl Trees {
         if !unsaved.is_empty() {
             return Err(TreeError::Unsaved { session: intent.session.clone(), unsaved });
         }
+        if let Err(err) = self.retire_files(&held) {
+            // What the session did is saved: only the way back to its earlier states goes.
+            tracing::warn!(session = intent.session, %err, "keeping a session's snapshots");
+        }
         self.throw_away(&held.place)?;
         if let Some(source) = intent.source().filter(|source| source.objects().is_dir()) {
             self.release_bases(intent.home(), &source)?;

@@ -183,32 +183,63 @@ fn shoot_one(git: &Git, held: &Held, unit: &Unit, paths: &Paths) -> Result<Shot,
         adopt(git, &held.place, unit)?
     };
     if paths.work.is_dir() {
-        let tree = held.notes.intent.tree();
-        let unsaved = secrets::unsaved(&held.place, &tree).at("looking for secrets in", &tree)?;
-        let beneath =
-            |path: &PathBuf| path.strip_prefix(unit.at.as_path()).ok().map(Path::to_owned);
-        let unsaved: Vec<PathBuf> = unsaved.iter().filter_map(beneath).collect();
-        nested.extend(add_all(git, paths, &unsaved, format(&held.notes.intent), MOST)?);
+        let unsaved = unsaved_of(held, unit)?;
+        let bound = Bound::all(MOST);
+        let taken = add_all(git, paths, &unsaved, format(&held.notes.intent), bound)?;
+        nested.extend(taken.nested);
     }
     Ok(Shot { adopted, tree: String::new(), dirty: false, tip: None, nested })
 }
 
-fn format(intent: &TreeIntent) -> &str {
+pub(super) fn format(intent: &TreeIntent) -> &str {
     match &intent.origin {
         Origin::Repository { format, .. } => format,
         Origin::Directory { .. } => "sha1",
     }
 }
 
-/// Brings our index in line with the files, but for those that are not to be saved. Returns the
-/// repositories found in them, which are left out.
-fn add_all(
+/// What is taken of new and changed files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bound {
+    /// Bytes of all together; more is an error.
+    pub(super) all: u64,
+    /// Bytes of one file; a larger one is left out.
+    pub(super) each: u64,
+}
+
+impl Bound {
+    const fn all(bytes: u64) -> Self {
+        Self { all: bytes, each: u64::MAX }
+    }
+}
+
+/// What bringing an index in line with the files did.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Whether the index has something else than before.
+    pub(super) changed: bool,
+    /// Repositories found in them: what is in them is left out.
+    pub(super) nested: Vec<PathBuf>,
+    /// Files that are too large.
+    pub(super) left_out: Vec<PathBuf>,
+}
+
+/// The files of a unit that are not to be saved.
+pub(super) fn unsaved_of(held: &Held, unit: &Unit) -> Result<Vec<PathBuf>, TreeError> {
+    let tree = held.notes.intent.tree();
+    let unsaved = secrets::unsaved(&held.place, &tree).at("looking for secrets in", &tree)?;
+    let beneath = |path: &PathBuf| path.strip_prefix(unit.at.as_path()).ok().map(Path::to_owned);
+    Ok(unsaved.iter().filter_map(beneath).collect())
+}
+
+/// Brings an index of ours in line with the files, but for those that are not to be saved.
+pub(super) fn add_all(
     git: &Git,
     paths: &Paths,
     unsaved: &[PathBuf],
     format: &str,
-    limit: u64,
-) -> Result<Vec<PathBuf>, TreeError> {
+    bound: Bound,
+) -> Result<Taken, TreeError> {
     let what = format!("compare {} with what is known of it", paths.work.display());
     let list = git
         .call(what)
@@ -221,7 +252,7 @@ fn add_all(
         .run()?;
     let work = Dir::open(&paths.work).at("opening", &paths.work)?;
     let zeros = "0".repeat(if format == "sha256" { 64 } else { 40 });
-    let (mut nested, mut gone, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut taken, mut gone, mut changed) = (Taken::default(), Vec::new(), Vec::new());
     let (mut bytes, mut files, mut largest) = (0_u64, 0_usize, (0, PathBuf::new()));
     for part in list.parts().filter(|part| part.len() > 2) {
         let mut fields = part.split(|byte| *byte == b' ');
@@ -248,11 +279,15 @@ fn add_all(
             continue;
         }
         if let Some(dir) = path.strip_suffix(b"/") {
-            nested.push(path_of(dir));
+            taken.nested.push(path_of(dir));
             continue;
         }
         let size = work.stat(&path_of(path)).ok().flatten().map_or(0, |stat| stat.st_size);
         let size = u64::try_from(size).unwrap_or(0);
+        if size > bound.each {
+            taken.left_out.push(path_of(path));
+            continue;
+        }
         bytes += size;
         files += 1;
         if size > largest.0 {
@@ -261,9 +296,11 @@ fn add_all(
         changed.extend_from_slice(path);
         changed.push(0);
     }
-    if bytes > limit {
+    if bytes > bound.all {
+        let limit = bound.all;
         return Err(TreeError::TooLarge { bytes, files, limit, largest: largest.1 });
     }
+    taken.changed = !gone.is_empty() || !changed.is_empty();
     for (args, input) in
         [(&["-z", "--index-info"][..], gone), (&["-z", "--add", "--remove", "--stdin"], changed)]
     {
@@ -277,7 +314,7 @@ fn add_all(
                 .run()?;
         }
     }
-    Ok(nested)
+    Ok(taken)
 }
 
 /// Says in the index at which commits submodules are.
@@ -304,7 +341,7 @@ fn set_links(git: &Git, paths: &Paths, links: &[(PathBuf, String)]) -> Result<()
     Ok(())
 }
 
-fn write_tree(git: &Git, paths: &Paths) -> Result<String, TreeError> {
+pub(super) fn write_tree(git: &Git, paths: &Paths) -> Result<String, TreeError> {
     let tree = git
         .call("write its files as a tree")
         .repo(&paths.ours)
@@ -354,7 +391,7 @@ pub(crate) fn commit(
 
 /// Records the first state of a copied directory, to compare with later.
 pub(crate) fn record(git: &Git, paths: &Paths) -> Result<String, TreeError> {
-    add_all(git, paths, &[], "sha1", u64::MAX)?;
+    add_all(git, paths, &[], "sha1", Bound::all(u64::MAX))?;
     let tree = write_tree(git, paths)?;
     let stamp = Stamp { message: "the directory as it was copied", now: 0 };
     let id = commit(git, &paths.ours, &tree, &[], stamp)?;
@@ -506,7 +543,13 @@ impl Trees {
         self.git.call("compare").repo(ours).args(["diff-tree", "-r", links, from, to])
     }
 
-    fn changes(&self, ours: &Path, from: &str, to: &str) -> Result<Vec<Change>, TreeError> {
+    /// Which files differ between two states that a git directory has.
+    pub(super) fn changes(
+        &self,
+        ours: &Path,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<Change>, TreeError> {
         let list = self
             .compare(ours, from, to)
             .args(["--name-status", "-z", "--no-renames"])

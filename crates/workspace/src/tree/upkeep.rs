@@ -88,6 +88,7 @@ impl Trees {
                 swept.discarded += expired;
                 remains = left > 0;
             }
+            remains |= self.expire_files(&home, discarded_before)? > 0;
             let empty = directories(&home)?.is_empty()
                 && directories(&home.join(crate::pool::READY))?.is_empty();
             if empty && !remains {

@@ -8,6 +8,7 @@ use overmind_core::effect::EffectResult;
 use overmind_core::ids::{ApprovalId, EffectId, InboxId};
 use overmind_core::live::LivePiece;
 use overmind_core::model::ModelDelta;
+use overmind_core::room::history::RoomUndone;
 use overmind_core::room::stay::{RoomDecision, RoomWord};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{Commit, StoreError};
@@ -64,6 +65,12 @@ pub(crate) enum Mail {
     RoomDone {
         decision: Box<RoomDecision>,
         reply: oneshot::Sender<Result<SessionRow, EngineError>>,
+    },
+    /// The files of its room were brought back.
+    RoomUndone {
+        by: String,
+        undone: Box<RoomUndone>,
+        reply: oneshot::Sender<Result<(), EngineError>>,
     },
     /// What its sandbox was measured to give.
     Attested {

@@ -1,7 +1,8 @@
 //! What stands in a session's log about its room beside inputs and decisions.
 
+use overmind_core::room::history::RoomUndone;
 use overmind_core::room::stay::{RoomDecision, RoomWord};
-use overmind_core::session::ROOM_DONE;
+use overmind_core::session::{ROOM_DONE, ROOM_SNAPSHOT, ROOM_UNDONE};
 use overmind_core::store::{Change, Commit, Guard, NewEvent, StreamId};
 use serde_json::json;
 
@@ -10,15 +11,38 @@ use super::{Driver, Stop};
 impl Driver {
     /// Writes down a step or a warning.
     pub(super) async fn room_word(&mut self, word: RoomWord) -> Result<(), Stop> {
-        let payload = match word {
-            RoomWord::Step(step) => json!({"run_id": self.id, "step": step}),
-            RoomWord::Warning(warning) => json!({"run_id": self.id, "warning": warning}),
+        let (kind, payload) = match word {
+            RoomWord::Step(step) => ("room.progress", json!({"run_id": self.id, "step": step})),
+            RoomWord::Warning(warning) => {
+                ("room.progress", json!({"run_id": self.id, "warning": warning}))
+            }
+            RoomWord::Saved(snapshot) => {
+                (ROOM_SNAPSHOT, json!({"run_id": self.id, "snapshot": snapshot}))
+            }
         };
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
-        let event = NewEvent { stream, kind: "room.progress", ts, payload };
+        let event = NewEvent { stream, kind, ts, payload };
         let epoch = self.session().row().epoch;
         let guards = vec![Guard::SessionEpoch { session: self.id, epoch }];
         self.commit(Commit { guards, events: vec![event], changes: Vec::new() }).await
+    }
+
+    /// Writes down that its files were brought back, also when it has ended.
+    pub(super) async fn room_undone(&mut self, by: &str, undone: &RoomUndone) -> Result<(), Stop> {
+        let payload = json!({"run_id": self.id, "by": by, "undone": undone});
+        let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
+        let event = NewEvent { stream, kind: ROOM_UNDONE, ts, payload };
+        let guards = vec![self.guard()];
+        self.commit(Commit { guards, events: vec![event], changes: Vec::new() }).await
+    }
+
+    /// One that has ended has no epoch to be guarded by: nothing starts it again.
+    fn guard(&self) -> Guard {
+        let row = self.session().row();
+        match row.status.is_terminal() {
+            true => Guard::SessionExists { session: self.id },
+            false => Guard::SessionEpoch { session: self.id, epoch: row.epoch },
+        }
     }
 
     /// Writes down what was decided over its work, also when it has ended.
@@ -31,12 +55,7 @@ impl Driver {
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
         let event = NewEvent { stream, kind: ROOM_DONE, ts, payload };
         let row = self.session().row().clone();
-        // One that has ended has no epoch to be guarded by: nothing starts it again.
-        let guard = match row.status.is_terminal() {
-            true => Guard::SessionExists { session: self.id },
-            false => Guard::SessionEpoch { session: self.id, epoch: row.epoch },
-        };
-        let guards = vec![guard];
+        let guards = vec![self.guard()];
         let changes = vec![Change::SessionUpdate(Box::new(row))];
         self.commit(Commit { guards, events: vec![event], changes }).await
     }
