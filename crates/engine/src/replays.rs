@@ -337,8 +337,10 @@ impl Repeat {
         }
         let record = session.record(&input);
         let (next, step) = session.clone().step(&input, self.now);
-        // A session that has ended has nothing to go on with.
-        if next.row().steps > self.fork.at || next.status().is_terminal() {
+        // A session that has ended has nothing to go on with; nor has one whose end is decided, and
+        // whose room is still to be given back.
+        let ends = next.status().is_terminal() || next.is_closing();
+        if next.row().steps > self.fork.at || ends {
             self.session = Some(session);
             return Ok(false);
         }

@@ -64,6 +64,12 @@ fn a_built_in_agent_that_waits_for_a_person_gives_its_room_back_when_it_is_cance
     let run = house.home.status("asks", "canceled");
     assert_eq!(run["room"]["phase"], "closed", "{run}");
     assert!(!directory.exists());
+    // A fork of all its steps repeats what it did, and not that it was canceled.
+    let at = run["step_count"].to_string();
+    let fork = house.run(&["fork", "asks", "--at", &at, "-o", "name"]).ok().line().to_owned();
+    assert_eq!(house.home.0.fetch(&fork)["status"], "awaiting_approval");
+    assert!(events(&house, &fork, "run.canceled").is_empty());
+    house.run(&["cancel", &fork]).ok();
     house.check();
 }
 
