@@ -2,7 +2,7 @@
 //!
 //! What a session makes itself is its own, whatever it is called. So the secrets of a room are those
 //! that its tree begins with, noted by inode as well: a directory that is moved keeps its secrets
-//! withheld. Where there is no room, they are what is there now ([`found`]).
+//! withheld. Where there is no room, they are what is there now.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
