@@ -65,6 +65,9 @@ pub struct PolicyStatus {
     pub file: Option<String>,
     /// The hash of what it means.
     pub version: String,
+    /// What is wrong with the policy file, which does not hold therefore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -230,7 +233,7 @@ pub struct AuditReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditFinding {
     /// `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`,
-    /// `checkpoint_mismatch`, `bad_attestation` or `unreadable`.
+    /// `checkpoint_mismatch`, `lost`, `bad_attestation` or `unreadable`.
     pub kind: String,
     /// The stream, when one is to blame.
     pub stream: Option<String>,
@@ -277,6 +280,13 @@ impl From<store::AuditFinding> for AuditFinding {
                      not have"
                 );
                 ("checkpoint_mismatch", Some(stream), Some(seq), message)
+            }
+            F::Lost { stream, promised, found } => {
+                let message = format!(
+                    "event {promised} of {stream} was acknowledged and is gone: the stream ends \
+                     at {found}, or has another event there"
+                );
+                ("lost", Some(stream), Some(promised), message)
             }
             F::BadAttestation { digest, why } => {
                 ("bad_attestation", None, None, format!("attestation {digest}: {why}"))

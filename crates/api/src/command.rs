@@ -311,15 +311,40 @@ pub struct Process {
     /// When it is started again, while it waits for that.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub restart_at: Option<Timestamp>,
+    /// It was asked to end, and has not yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
     /// The provider's own id of the conversation.
     pub conversation: Option<String>,
+    /// Somebody removed a part of its log while it ran: what the log holds is not all that it wrote.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log_removed: bool,
 }
 
 impl From<core::CommandRow> for Process {
     fn from(row: core::CommandRow) -> Self {
-        let core::CommandRow { life, pid, restarts, exit_code, signal, restart_at, conversation } =
-            row;
-        Self { life, pid, restarts, exit_code, signal, restart_at, conversation }
+        let core::CommandRow {
+            life,
+            pid,
+            restarts,
+            exit_code,
+            signal,
+            restart_at,
+            stopping,
+            conversation,
+            log_removed,
+        } = row;
+        Self {
+            life,
+            pid,
+            restarts,
+            exit_code,
+            signal,
+            restart_at,
+            stopping,
+            conversation,
+            log_removed,
+        }
     }
 }
 

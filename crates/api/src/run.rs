@@ -110,10 +110,30 @@ pub struct RunBasic {
     pub step_count: u32,
     /// Calls that were refused because they carried a planted secret; 0 in the answer to a kill.
     pub alarms: u32,
+    /// How often its command was started again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub restarts: u32,
+    /// Of the last life of its command that ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Its command was asked to end, and has not yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
+    /// Its command has ended and is started again soon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarting: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl From<SessionRow> for RunBasic {
     fn from(row: SessionRow) -> Self {
+        let command = row.command.unwrap_or_default();
         Self {
             id: row.id,
             name: row.name,
@@ -127,6 +147,11 @@ impl From<SessionRow> for RunBasic {
             finished_at: row.finished_at,
             step_count: row.steps,
             alarms: 0,
+            restarts: command.restarts,
+            exit_code: command.exit_code,
+            signal: command.signal,
+            stopping: command.stopping,
+            restarting: command.restart_at.is_some(),
         }
     }
 }

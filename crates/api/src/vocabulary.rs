@@ -57,6 +57,7 @@ words! {
     AgentStatus = agent::AgentStatus {
         Active = "active",
         Disabled = "disabled",
+        Removed = "removed",
     }
 
     /// By what costs are told apart.

@@ -157,6 +157,10 @@ impl Client {
         self.act(Method::POST, agent_path(agent)?.then("/disable").as_str()).await
     }
 
+    pub async fn agent_remove(&self, agent: &str) -> Result<Agent, ClientError> {
+        self.act(Method::DELETE, agent_path(agent)?.as_str()).await
+    }
+
     /// All versions, newest first.
     pub async fn agent_versions(
         &self,

@@ -142,7 +142,10 @@ pub fn default_sandbox() -> SandboxLevel {
 #[serde(rename_all = "snake_case")]
 pub enum AgentStatus {
     Active,
+    /// Nothing of it begins; what runs goes on.
     Disabled,
+    /// Gone from lists, its name free for another. Its runs still tell what it was.
+    Removed,
 }
 
 /// One agent at rest. Each real change raises `version` by one; old versions stay readable.

@@ -382,6 +382,9 @@ pub struct LifeEnded {
     #[serde(default)]
     pub survivors: u32,
     pub by: EndedBy,
+    /// Somebody removed a part of its log while it ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log_removed: bool,
 }
 
 impl LifeEnded {
@@ -389,7 +392,8 @@ impl LifeEnded {
     pub fn lost(reason: String, at: Timestamp) -> Self {
         let (exit_code, signal, reason) = (None, None, Some(reason));
         let (leftovers, survivors, by) = (0, 0, EndedBy::Itself);
-        Self { exit_code, signal, reason, at, leftovers, survivors, by }
+        let log_removed = false;
+        Self { exit_code, signal, reason, at, leftovers, survivors, by, log_removed }
     }
 
     /// `None` when it is not known how the command itself ended.
@@ -505,8 +509,14 @@ pub struct CommandRow {
     pub signal: Option<i32>,
     /// When the next life begins, while it waits for that.
     pub restart_at: Option<Timestamp>,
+    /// The life under way was asked to end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopping: bool,
     /// The provider's own id of the conversation.
     pub conversation: Option<String>,
+    /// Somebody removed a part of its log while one of its lives went on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub log_removed: bool,
 }
 
 #[cfg(test)]

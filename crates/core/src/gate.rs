@@ -223,6 +223,10 @@ pub struct GateRequest {
     pub sandbox: SandboxLevel,
     #[serde(default)]
     pub labels: Labels,
+    /// Whether the workspace is a room of the session's own, in a sandbox that withholds secrets:
+    /// what stays in there is nobody else's.
+    #[serde(default)]
+    pub room: bool,
 }
 
 fn default_workspace() -> String {
@@ -319,6 +323,11 @@ pub trait Gate: Send + Sync + fmt::Debug {
 
     /// Where the policy of that version comes from.
     fn source(&self) -> PolicySource;
+
+    /// What is wrong with a policy that was to take this one's place, and does not hold therefore.
+    fn refused(&self) -> Option<String> {
+        None
+    }
 
     /// What calls have in common that a human may be shown, and may answer, together. Asked for
     /// only when a human is. `None`: each stands alone.

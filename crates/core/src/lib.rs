@@ -28,6 +28,7 @@ pub mod memory;
 pub mod mesh;
 pub mod model;
 pub mod name;
+pub mod nearest;
 pub mod off_limits;
 pub mod piped;
 pub mod policy;

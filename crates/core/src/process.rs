@@ -256,6 +256,8 @@ pub struct ProcessExit {
     pub survivors: u32,
     /// Where this life's output ends in the session's log.
     pub offset: u64,
+    /// Somebody removed a part of that log while it was written.
+    pub log_removed: bool,
 }
 
 /// How a life ended, as far as it is known.

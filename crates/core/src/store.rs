@@ -128,6 +128,8 @@ pub enum Guard {
     SessionExists { session: SessionId },
     /// The agent stands at exactly this version.
     AgentVersion { agent: AgentId, version: u32 },
+    /// No agent of the colony is called so that is not removed, but for this one.
+    AgentNameFree { colony: ColonyId, name: String, except: Option<AgentId> },
     /// No session of the colony that has not ended is called so.
     NameFree { colony: ColonyId, name: String },
     /// The key of the shared state stands at exactly this version; `None`: it is not there.
@@ -275,6 +277,10 @@ pub enum StoreError {
     /// The file, or a row in it, is damaged.
     #[error("{} is damaged: {detail}; `overmind audit verify` names the place, `overmind restore` brings a backup back", path.display())]
     Corrupt { path: PathBuf, detail: String },
+    /// Commits that were acknowledged are gone: the write-ahead log was damaged or removed, or an
+    /// older file stands in the store's place. Nothing of it has been changed.
+    #[error("{} has lost acknowledged events: {detail}; its write-ahead log was damaged or removed, or an older copy was put in its place", path.display())]
+    Lost { path: PathBuf, detail: String },
     /// The file was written by a newer program.
     #[error("{} has schema {found}, this program knows up to {known}: use the newer program, or restore a backup made by this one", path.display())]
     TooNew { path: PathBuf, found: u32, known: u32 },
@@ -293,6 +299,7 @@ impl StoreError {
             Self::Conflict { .. }
             | Self::NotFound { .. }
             | Self::Corrupt { .. }
+            | Self::Lost { .. }
             | Self::TooNew { .. }
             | Self::Closed { .. }
             | Self::Other { .. } => false,
@@ -317,6 +324,8 @@ pub struct SessionFilter {
     pub statuses: Vec<SessionStatus>,
     /// Started by this session.
     pub parent: Option<SessionId>,
+    /// This session, and those that were started for it, for those, and so on.
+    pub tree: Option<SessionId>,
     pub name: Option<NameFilter>,
 }
 
@@ -410,6 +419,9 @@ pub enum AuditFinding {
     BadCheckpoint { number: u64, why: String },
     /// A checkpoint vouches for a head that the log does not have.
     CheckpointMismatch { number: u64, stream: String, seq: u64 },
+    /// Event `promised` of the stream was acknowledged; the stream ends at `found`, or has another
+    /// event there.
+    Lost { stream: String, promised: u64, found: u64 },
     /// A record of what a sandbox was measured to give is not the one that was signed, or a
     /// session says something else than the record that it names.
     BadAttestation { digest: String, why: String },
@@ -467,6 +479,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// As provided it knows of no secret with a line end in it.
     fn settled(&self, text: &str) -> usize {
         text.rfind(['\n', '\r']).map_or(0, |at| at + 1)
+    }
+
+    /// What is wrong with where the store lies, by a look that is cheap enough to be had at any time:
+    /// a disk that is about to be full, files that were taken away.
+    fn trouble(&self) -> Option<String> {
+        None
     }
 
     /// Sets who is told about commits. There is one listener; a second call replaces it.

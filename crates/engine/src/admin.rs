@@ -242,6 +242,7 @@ impl Engine {
             capacity: self.cortex.config.max_running,
             store: self.cortex.store.stats().await?,
             policy: self.cortex.gate.as_ref().map(|gate| (gate.source(), gate.version())),
+            policy_refused: self.cortex.gate.as_ref().and_then(|gate| gate.refused()),
             tools: self.tools.specs().iter().map(|tool| tool.name.clone()).collect(),
         })
     }

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
+use overmind_core::acl::Verb;
 use overmind_core::agent::{Agent, AgentLimits, AgentSpec, AgentStatus, default_sandbox};
 use overmind_core::command::CommandSpec;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::name;
-use overmind_core::row::Role;
+use overmind_core::row::{Role, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{
-    Change, Commit, Guard, IdempotentAnswer, NewEvent, Page, StoreError, StreamId,
+    Change, Commit, Guard, IdempotentAnswer, NewEvent, Page, SessionFilter, StoreError, StreamId,
 };
 use serde_json::json;
 
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::request::{AgentDraft, AgentPatch};
 use crate::sessions::may_name_credentials;
@@ -79,6 +80,7 @@ impl Engine {
             updated_at: now,
         };
         let mut commit = agent_commit("agent.created", by, &agent);
+        commit.guards.push(name_free(&agent));
         if let Some((key, fingerprint)) = &idempotency {
             commit.changes.push(Change::IdempotencyPut {
                 scope: scope.clone(),
@@ -92,11 +94,12 @@ impl Engine {
         }
         match self.cortex.store.commit(commit).await {
             Ok(_) => {}
-            Err(StoreError::Conflict { .. }) if idempotency.is_some() => {
+            Err(StoreError::Conflict { .. }) => {
                 // Another request with the same key was quicker.
                 if let Some(agent) = self.agent_made_before(&scope, idempotency.as_ref()).await? {
                     return Ok(Created { value: self.agent_view(agent), replayed: true });
                 }
+                return Err(name_taken(&agent.spec.name));
             }
             Err(err) => return Err(err.into()),
         }
@@ -133,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Agents, newest first.
+    /// Agents, newest first; for a session its own and those that it may start.
     ///
     /// # Errors
     ///
@@ -143,18 +146,44 @@ impl Engine {
         by: &Caller,
         page: Page<AgentId>,
     ) -> Result<Vec<Agent>, EngineError> {
-        by.require(Role::Viewer)?;
-        Ok(self.cortex.store.agent_list(page).await?)
+        let Rights::Session { session, .. } = by.rights else {
+            by.require(Role::Viewer)?;
+            return Ok(self.cortex.store.agent_list(page).await?);
+        };
+        let who = self.who_session(session).await?;
+        let matrix = self.permissions();
+        let (mut found, mut after) = (Vec::new(), page.after);
+        loop {
+            let rows = self.cortex.store.agent_list(Page { limit: page.limit, after }).await?;
+            let Some(last) = rows.last() else { return Ok(found) };
+            after = Some(last.id);
+            found.extend(rows.into_iter().filter(|agent| {
+                who.agent == Some(agent.id)
+                    || matrix.may_in_line(&who.line, Verb::Spawn, &agent.spec.name).allowed
+            }));
+            if found.len() >= page.limit as usize {
+                found.truncate(page.limit as usize);
+                return Ok(found);
+            }
+        }
     }
 
-    /// One agent, by id or exact name.
+    /// One agent, by id or exact name; for a session its own, or one that it may start.
     ///
     /// # Errors
     ///
     /// [`EngineError::NotFound`].
     pub async fn agent_fetch(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
-        by.require(Role::Viewer)?;
-        self.find_agent(agent).await
+        let Rights::Session { session, .. } = by.rights else {
+            by.require(Role::Viewer)?;
+            return self.find_agent(agent).await;
+        };
+        let found = self.find_agent(agent).await?;
+        let who = self.who_session(session).await?;
+        if who.agent != Some(found.id) {
+            self.may_start(&who, &found.spec.name).await?;
+        }
+        Ok(found)
     }
 
     /// Refuses a name that holds a secret of the vault or of the configuration, or what looks like one:
@@ -200,7 +229,14 @@ impl Engine {
                 )));
             }
             let mut new = old.clone();
+            if old.status == AgentStatus::Removed {
+                return Err(EngineError::conflict("the agent is removed; make a new one"));
+            }
             apply(&mut new, patch.clone());
+            if new.status == AgentStatus::Removed && !self.has_ended(new.id).await? {
+                let message = "runs of the agent are under way; stop them first";
+                return Err(EngineError::conflict(message));
+            }
             check(&new.spec)?;
             self.no_secret("name", &new.spec.name)?;
             if new.spec.command != old.spec.command
@@ -220,6 +256,9 @@ impl Engine {
             new.updated_at = self.cortex.clock.now();
             let mut commit = agent_commit("agent.updated", by, &new);
             commit.guards.push(Guard::AgentVersion { agent: old.id, version: old.version });
+            if new.spec.name != old.spec.name {
+                commit.guards.push(name_free(&new));
+            }
             match self.cortex.store.commit(commit).await {
                 Ok(_) => {
                     self.cortex.budgets.follow(&new, &by.name).await?;
@@ -230,6 +269,9 @@ impl Engine {
                 // Somebody else was quicker: look again and decide again.
                 Err(StoreError::Conflict { .. }) => {
                     if let Some(fresh) = self.cortex.store.agent_fetch(old.id).await? {
+                        if fresh.version == old.version {
+                            return Err(name_taken(&new.spec.name));
+                        }
                         self.cortex.keep_agent(&Arc::new(fresh));
                     }
                 }
@@ -247,6 +289,28 @@ impl Engine {
     pub async fn agent_disable(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
         let patch = AgentPatch { status: Some(AgentStatus::Disabled), ..AgentPatch::default() };
         Ok(self.agent_patch(by, agent, patch).await?.agent)
+    }
+
+    /// Removes an agent: it is in no list any more, and its name is free. Its id still finds it, for
+    /// the runs that it had.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::NotFound`]; [`EngineError::Conflict`] while a run of it is under way.
+    pub async fn agent_remove(&self, by: &Caller, agent: &str) -> Result<Agent, EngineError> {
+        let patch = AgentPatch { status: Some(AgentStatus::Removed), ..AgentPatch::default() };
+        Ok(self.agent_patch(by, agent, patch).await?.agent)
+    }
+
+    /// Whether no run of the agent is under way.
+    async fn has_ended(&self, agent: AgentId) -> Result<bool, EngineError> {
+        let filter = SessionFilter {
+            agent: Some(agent),
+            statuses: SessionStatus::ALL.into_iter().filter(|one| !one.is_terminal()).collect(),
+            ..SessionFilter::default()
+        };
+        let page = Page { after: None, limit: 1 };
+        Ok(self.cortex.store.session_list(filter, page).await?.is_empty())
     }
 
     /// All versions of an agent, newest first.
@@ -306,6 +370,17 @@ fn apply(agent: &mut Agent, patch: AgentPatch) {
     set(&mut spec.command, patch.command.map(Some));
     set(&mut spec.budget, patch.budget);
     set(&mut agent.status, patch.status);
+}
+
+fn name_free(agent: &Agent) -> Guard {
+    let (colony, name) = (agent.colony, agent.spec.name.clone());
+    Guard::AgentNameFree { colony, name, except: Some(agent.id) }
+}
+
+fn name_taken(name: &str) -> EngineError {
+    EngineError::conflict(format!(
+        "there is an agent `{name}` already; change it, remove it, or choose another name"
+    ))
 }
 
 fn agent_commit(kind: &'static str, by: &Caller, agent: &Agent) -> Commit {

@@ -92,7 +92,7 @@ impl Engine {
         size: Option<TerminalSize>,
     ) -> Result<Attached, EngineError> {
         match read_only {
-            true => by.require_for(Role::Viewer, id)?,
+            true => self.reads(by, Role::Viewer, id).await?,
             false => {
                 by.require(Role::Runs)?;
                 self.require_host_of(by, id).await?;

@@ -16,12 +16,15 @@ pub struct Caller {
     pub trace: Option<Traceparent>,
     /// It acts for somebody who may run programs on the host itself: a run that does.
     pub on_host: bool,
+    /// It starts children of this session in its name, which may begin where that one works.
+    pub child_of: Option<SessionId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rights {
     Role(Role),
-    /// A session's own token: it reads itself and calls its own tools, nothing else.
+    /// A session's own token: it calls its own tools, reads itself and the sessions below it, and
+    /// starts and ends such as its agent may.
     Session {
         session: SessionId,
         epoch: u32,
@@ -35,7 +38,7 @@ impl Caller {
     }
 
     pub fn new(name: impl Into<String>, rights: Rights) -> Self {
-        Self { name: name.into(), rights, trace: None, on_host: false }
+        Self { name: name.into(), rights, trace: None, on_host: false, child_of: None }
     }
 
     /// Refuses callers below `least`, and all sessions.
@@ -99,7 +102,7 @@ impl Caller {
         match &self.rights {
             Rights::Session { session: own, .. } if *own == session => Ok(()),
             Rights::Session { .. } => Err(EngineError::Forbidden {
-                message: "a session's token reaches only that session".into(),
+                message: "a run's token may do this for that run only".into(),
             }),
             Rights::Role(_) => self.require(least),
         }

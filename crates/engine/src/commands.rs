@@ -78,7 +78,7 @@ impl Engine {
         id: SessionId,
         query: LogQuery,
     ) -> Result<Box<dyn LogReader>, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await?;
         Ok(self.processes()?.log(id, query).await?)
     }
@@ -99,7 +99,7 @@ impl Engine {
         raw: bool,
         secret: bool,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Runs)?;
+        self.orders(by, Role::Runs, id).await?;
         self.require_host_of(by, id).await?;
         if text.is_empty() && raw {
             return Err(EngineError::invalid("text", "text must not be empty"));
@@ -148,7 +148,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<(Usage, Activity), EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         let (_, key) = self.alive(id).await?;
         let processes = self.processes()?;
         let usage = processes.usage(key).await?;

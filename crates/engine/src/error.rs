@@ -55,6 +55,7 @@ impl From<StoreError> for EngineError {
             | StoreError::Closed { .. } => Self::Unavailable { message: err.to_string() },
             StoreError::NotFound { .. }
             | StoreError::Corrupt { .. }
+            | StoreError::Lost { .. }
             | StoreError::TooNew { .. }
             | StoreError::Other { .. } => Self::Store(err),
         }

@@ -12,7 +12,7 @@ use overmind_core::row::{Role, SessionRow};
 use overmind_core::store::{Page, SessionFilter};
 
 use crate::Engine;
-use crate::caller::Caller;
+use crate::caller::{Caller, Rights};
 use crate::cortex::Order;
 use crate::error::EngineError;
 use crate::sessions::{is_closing, open_statuses};
@@ -57,7 +57,13 @@ impl Engine {
         which: Kills,
         cascade: bool,
     ) -> Result<Killed, EngineError> {
-        by.require(Role::Operator)?;
+        let own = match by.rights {
+            Rights::Role(_) => {
+                by.require(Role::Operator)?;
+                None
+            }
+            Rights::Session { session, .. } => Some(session),
+        };
         let (sessions, next, all) = match which {
             Kills::Named(ids) => {
                 if ids.is_empty() || ids.len() > MAX_KILLS {
@@ -70,7 +76,7 @@ impl Engine {
                 (ids, None, false)
             }
             Kills::All { after } => {
-                let (sessions, next) = self.open_commands(after).await?;
+                let (sessions, next) = self.open_commands(own, after).await?;
                 (sessions, next, true)
             }
         };
@@ -93,6 +99,7 @@ impl Engine {
     }
 
     async fn kill(&self, by: &Caller, id: SessionId) -> Result<SessionRow, EngineError> {
+        self.orders(by, Role::Operator, id).await?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Kill { by: by.name.clone() }).await?;
         // Between two lives there is nothing to be ended first.
@@ -100,12 +107,15 @@ impl Engine {
     }
 
     /// Of the sessions that have not ended, a page: those whose command runs or will, and where
-    /// the next page begins. Nothing more can be ended of one whose room is given back.
+    /// the next page begins. Nothing more can be ended of one whose room is given back. With `own`:
+    /// of those below it.
     async fn open_commands(
         &self,
+        own: Option<SessionId>,
         after: Option<SessionId>,
     ) -> Result<(Vec<SessionId>, Option<SessionId>), EngineError> {
-        let filter = SessionFilter { statuses: open_statuses(), ..SessionFilter::default() };
+        let statuses = open_statuses();
+        let filter = SessionFilter { statuses, tree: own, ..SessionFilter::default() };
         let limit = u32::try_from(MAX_KILLS).unwrap_or(SCAN);
         let rows = self.cortex.store.session_list(filter, Page { after, limit }).await?;
         let full = rows.len() >= MAX_KILLS;
@@ -115,7 +125,7 @@ impl Engine {
             .filter(|row| {
                 // One whose room is made may be a command.
                 let prepares = row.room.as_ref().is_some_and(|room| room.made.is_none());
-                (row.command.is_some() || prepares) && !is_closing(row)
+                (row.command.is_some() || prepares) && !is_closing(row) && own != Some(row.id)
             })
             .map(|row| row.id);
         Ok((found.collect(), next))
@@ -133,7 +143,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Operator)?;
+        self.orders(by, Role::Operator, id).await?;
         self.find_session(id).await?;
         let below = self.open_below(id).await?;
         let mut canceled = self.cancel_each(by, below).await?;

@@ -24,6 +24,7 @@ mod live;
 mod mesh;
 mod passes;
 mod policies;
+mod reach;
 mod relay;
 mod replays;
 pub mod request;

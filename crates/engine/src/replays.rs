@@ -38,7 +38,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<VerifyReport, EngineError> {
-        by.require(Role::Viewer)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await?;
         let mut replayer = Replayer::default();
         let mut toolset = None;

@@ -157,7 +157,7 @@ impl Engine {
     /// [`EngineError::Conflict`] when it has no room, or none that was made;
     /// [`EngineError::NotFound`] when nothing of its work is there any more.
     pub async fn session_work(&self, by: &Caller, id: SessionId) -> Result<RoomWork, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         let row = self.find_session(id).await?;
         let Stay { order, made, closed } = self.stay(&row).await?;
         Ok(self.rooms()?.work(&order, &made, closed.as_ref()).await?)

@@ -68,7 +68,8 @@ impl Engine {
     }
 
     /// Makes a session and puts it in the queue; where there is room, it has begun when this
-    /// answers. What is answered is the session as it was made.
+    /// answers. What is answered is the session as it was made. A session's own token makes one
+    /// below that session, as its agent may.
     ///
     /// # Errors
     ///
@@ -78,6 +79,9 @@ impl Engine {
         by: &Caller,
         draft: SessionDraft,
     ) -> Result<Created<SessionRow>, EngineError> {
+        if let Rights::Session { session, .. } = by.rights {
+            return Box::pin(self.child_create(by, session, draft)).await;
+        }
         by.require(Role::Runs)?;
         if self.cortex.draining() {
             return Err(shutting_down());
@@ -91,8 +95,10 @@ impl Engine {
         if let Some(row) = self.session_made_before(&scope, draft.idempotency.as_ref()).await? {
             return Ok(Created { value: row, replayed: true });
         }
-        if agent.status == AgentStatus::Disabled {
-            return Err(EngineError::conflict("Agent is disabled"));
+        match agent.status {
+            AgentStatus::Active => {}
+            AgentStatus::Disabled => return Err(EngineError::conflict("Agent is disabled")),
+            AgentStatus::Removed => return Err(EngineError::conflict("Agent is removed")),
         }
         if let Some(name) = &draft.name {
             name::check(name).map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
@@ -269,11 +275,11 @@ impl Engine {
         wanted: Option<&str>,
         parent: Option<&SessionRow>,
     ) -> Result<Place, EngineError> {
-        let of_parent = parent.filter(|row| row.room.is_some()).map(|row| row.workspace.as_str());
-        if let Some(project) = of_parent
-            && wanted.is_none_or(|wanted| wanted == project)
+        if let Some(row) = parent
+            && (row.room.is_some() || by.child_of == Some(row.id))
+            && wanted.map_or(row.room.is_some(), |wanted| wanted == row.workspace)
         {
-            return Ok(Place { workspace: project.to_owned(), project: true });
+            return Ok(Place { workspace: row.workspace.clone(), project: true });
         }
         let config = &self.cortex.config;
         let workspace = match wanted {
@@ -314,7 +320,7 @@ impl Engine {
         Ok(wanted.to_owned())
     }
 
-    /// Sessions, newest first.
+    /// Sessions, newest first; for a session itself and those below it.
     ///
     /// # Errors
     ///
@@ -325,9 +331,15 @@ impl Engine {
         query: SessionQuery,
         page: Page<SessionId>,
     ) -> Result<Vec<SessionRow>, EngineError> {
-        by.require(Role::Viewer)?;
+        let tree = match by.rights {
+            Rights::Role(_) => {
+                by.require(Role::Viewer)?;
+                None
+            }
+            Rights::Session { session, .. } => Some(session),
+        };
         let SessionQuery { statuses, agent, parent, name } = query;
-        let filter = SessionFilter { colony: None, agent, statuses, parent, name };
+        let filter = SessionFilter { colony: None, agent, statuses, parent, tree, name };
         Ok(self.cortex.store.session_list(filter, page).await?)
     }
 
@@ -341,7 +353,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await
     }
 
@@ -378,7 +390,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Runs)?;
+        self.orders(by, Role::Runs, id).await?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Cancel { by: by.name.clone() }).await?;
         self.ended(row).await
@@ -396,7 +408,7 @@ impl Engine {
         id: SessionId,
         how: StopHow,
     ) -> Result<SessionRow, EngineError> {
-        by.require(Role::Runs)?;
+        self.orders(by, Role::Runs, id).await?;
         self.is_there(id).await?;
         let row = self.cortex.order(id, Order::Stop { how, by: by.name.clone() }).await?;
         // Between two lives there is nothing to be ended first.
@@ -455,7 +467,7 @@ impl Engine {
         after: Option<u32>,
         limit: u32,
     ) -> Result<Vec<StepRow>, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await?;
         Ok(self.cortex.store.step_list(id, after, limit).await?)
     }
@@ -472,7 +484,7 @@ impl Engine {
         after: u64,
         limit: u32,
     ) -> Result<Vec<LogEvent>, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await?;
         let stream = Some(StreamId::Session(id));
         Ok(self.cortex.store.events(EventQuery { stream, after, kinds: &[], limit }).await?)

@@ -35,7 +35,7 @@ impl Engine {
         after: (u64, u8),
         limit: u32,
     ) -> Result<TimelinePage, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         // Read before the events: a status that says "ended" then means that all are there.
         let status = self.find_session(id).await?.status;
         let (seq, part) = after;
@@ -124,7 +124,7 @@ impl Engine {
         limit: u32,
         kinds: &'static [&'static str],
     ) -> Result<Vec<LogEvent>, EngineError> {
-        by.require_for(Role::Viewer, id)?;
+        self.reads(by, Role::Viewer, id).await?;
         self.find_session(id).await?;
         let stream = Some(StreamId::Session(id));
         Ok(self.cortex.store.events(EventQuery { stream, after, kinds, limit }).await?)

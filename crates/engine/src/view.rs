@@ -147,6 +147,8 @@ pub struct Status {
     pub store: StoreStats,
     /// The policy in force; `None` for an engine that was given none.
     pub policy: Option<(PolicySource, PolicyVersion)>,
+    /// Why a policy that was to take its place does not hold.
+    pub policy_refused: Option<String>,
     /// Tools by name.
     pub tools: Vec<String>,
 }

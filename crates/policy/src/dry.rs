@@ -36,6 +36,7 @@ pub fn request(tool: &str, args: serde_json::Value) -> GateRequest {
         scratch: overmind_core::gate::scratch_of("session"),
         sandbox: SandboxLevel::Namespace,
         labels: overmind_core::gate::Labels::default(),
+        room: false,
     }
 }
 

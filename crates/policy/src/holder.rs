@@ -14,11 +14,18 @@ use crate::policy::{Policy, PolicyError};
 #[derive(Debug)]
 pub struct PolicyGate {
     now: RwLock<Arc<Policy>>,
+    /// Why the newest text does not hold.
+    refused: RwLock<Option<String>>,
 }
 
 impl PolicyGate {
     pub fn new(policy: Policy) -> Self {
-        Self { now: RwLock::new(Arc::new(policy)) }
+        Self { now: RwLock::new(Arc::new(policy)), refused: RwLock::default() }
+    }
+
+    /// Keeps what is wrong with the policy that somebody wants, until the next one is read.
+    pub fn refuse(&self, why: String) {
+        *self.refused.write().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 
     /// The policy that holds now.
@@ -33,7 +40,8 @@ impl PolicyGate {
     ///
     /// [`PolicyError`]; the old policy holds on then.
     pub fn reload(&self, text: &str, name: &str) -> Result<PolicyVersion, PolicyError> {
-        let policy = Policy::parse(text, name)?;
+        let policy = Policy::parse(text, name).inspect_err(|err| self.refuse(err.to_string()))?;
+        *self.refused.write().unwrap_or_else(PoisonError::into_inner) = None;
         let version = policy.version().clone();
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
         Ok(version)
@@ -66,5 +74,9 @@ impl Gate for PolicyGate {
 
     fn source(&self) -> PolicySource {
         self.current().source().clone()
+    }
+
+    fn refused(&self) -> Option<String> {
+        self.refused.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

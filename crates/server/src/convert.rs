@@ -189,6 +189,7 @@ pub(crate) fn ready(readiness: Readiness) -> api::Ready {
 }
 
 pub(crate) fn status(status: Status) -> api::Status {
+    let refused = status.policy_refused;
     api::Status {
         version: status.version.to_owned(),
         started_at: status.started_at,
@@ -202,6 +203,7 @@ pub(crate) fn status(status: Status) -> api::Status {
             source: source.as_str().to_owned(),
             file: source.file().map(str::to_owned),
             version: version.0,
+            refused,
         }),
         tools: status.tools,
     }

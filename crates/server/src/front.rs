@@ -112,7 +112,12 @@ impl Front {
         } else {
             let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
             let path = without_tokens(&path);
-            tracing::info!(%method, route, %path, status, ms, caller, peer, id, "answered");
+            // Refused requests are logged by default; the others at debug only.
+            if status < 400 {
+                tracing::debug!(%method, route, %path, status, ms, caller, peer, id, "answered");
+            } else {
+                tracing::info!(%method, route, %path, status, ms, caller, peer, id, "answered");
+            }
         }
         response
     }

@@ -28,6 +28,7 @@ use crate::options::{beside, parent};
 use crate::read::queries::{MAX_PAGE, bounded, many, one};
 use crate::read::rows::{Cells, blob, int};
 use crate::schema::open_reader;
+use crate::sqlite::Shared;
 use crate::writer::apply::taken;
 
 /// What is not whole yet is called so.
@@ -38,6 +39,26 @@ const MAX_READ: usize = 1 << 20;
 const TRIES: usize = 3;
 
 type Place = (SessionId, EffectId);
+
+/// Lets go of bytes that no row names, beside all that begins. Nobody waits for it.
+///
+/// # Errors
+///
+/// When no thread can be started.
+pub(crate) fn sweep(artifacts: &Arc<Files>, shared: &Arc<Shared>) -> io::Result<()> {
+    if !artifacts.are_there() {
+        return Ok(());
+    }
+    let (files, shared) = (Arc::clone(artifacts), Arc::clone(shared));
+    std::thread::Builder::new().name("store-sweep".into()).spawn(move || {
+        match files.sweep(shared.path(), &|| shared.is_closed()) {
+            Ok(0) => {}
+            Ok(files) => tracing::info!(files, "removed bytes of artifacts that no row names"),
+            Err(err) => tracing::warn!(error = %err, "artifacts could not be looked through"),
+        }
+    })?;
+    Ok(())
+}
 
 /// The files of one store.
 #[derive(Debug)]

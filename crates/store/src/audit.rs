@@ -12,7 +12,8 @@
 //! A changed byte is found in whatever it hits: a value (the event's hash is wrong), a number
 //! (a gap), the index (it lists something else), the file's structure (a page cannot be read;
 //! then the pass ends there and says so). What it cannot see: the global order *between*
-//! streams is complete but not signed, and see [`crate::writer::checkpoint`] for the log's end.
+//! streams is complete but not signed. The log's end is compared with what was promised, see
+//! [`crate::witness`], and with the checkpoints.
 
 use std::path::Path;
 
@@ -20,11 +21,12 @@ use overmind_core::store::{AuditFinding, AuditReport, StoreError, StreamId, chai
 use rusqlite::{Connection, OptionalExtension, Row, Rows, params};
 
 use crate::attestations;
-use crate::error::{Fault, Outcome, closed};
+use crate::error::{Fault, Outcome, closed, explain_io};
 use crate::key::{fingerprint, hex, verify};
 use crate::read::rows::{Cells, int};
 use crate::recent::Recent;
 use crate::schema::open_reader;
+use crate::witness::{self, Promise};
 use crate::writer::checkpoint::Digest;
 use crate::writer::log::{name_of, stream_of};
 use crate::writer::prune::{PRUNED, Record};
@@ -37,7 +39,7 @@ const REMEMBERED: usize = 32_768;
 const STOP_EVERY: u64 = 4_096;
 
 /// Audits the store at `path`. `trusted` are the public keys whose checkpoints count, the own
-/// one first; `stop` says that the store is being closed.
+/// one first; `witness` is the key of what was promised; `stop` says that the store is being closed.
 ///
 /// # Errors
 ///
@@ -45,14 +47,19 @@ const STOP_EVERY: u64 = 4_096;
 pub(crate) fn audit(
     path: &Path,
     trusted: &[[u8; 32]],
+    witness: &[u8; 32],
     stop: &dyn Fn() -> bool,
 ) -> Result<AuditReport, StoreError> {
+    // Before the snapshot: what is promised by now is in it.
+    let promises = witness::read(path, witness).map_err(|err| {
+        explain_io(&err, &witness::file_of(path), "reading what was acknowledged")
+    })?;
     let explain = |fault: Fault| fault.explain(path, "auditing the log");
     let conn = open_audit(path).map_err(explain)?;
     let own = trusted.first().map(|key| fingerprint(key)).unwrap_or_default();
     let report = AuditReport { key: own, ..AuditReport::default() };
     let mut audit = Audit { conn: &conn, trusted, stop, report, last: 0, last_signed: 0 };
-    audit.run().map_err(explain)?;
+    audit.run(&promises).map_err(explain)?;
     Ok(audit.report)
 }
 
@@ -109,7 +116,7 @@ fn mix(value: u64) -> u64 {
 }
 
 impl Audit<'_> {
-    fn run(&mut self) -> Outcome<()> {
+    fn run(&mut self, promises: &[Promise]) -> Outcome<()> {
         // One snapshot for all that follows.
         self.conn.execute_batch("BEGIN")?;
         self.last_signed = self
@@ -129,6 +136,7 @@ impl Audit<'_> {
             self.part("reading the index of the events", |audit| audit.index(in_table))?;
         }
         self.part("reading the checkpoints", Self::checkpoints)?;
+        self.part("looking for what was acknowledged", |audit| audit.promises(promises))?;
         self.part("reading the attestations", Self::attestations)?;
         self.conn.execute_batch("COMMIT")?;
         Ok(())
@@ -377,6 +385,22 @@ impl Audit<'_> {
                 at: "the index of the events by stream".into(),
                 why: "it does not list what the events say of themselves".into(),
             });
+        }
+        Ok(())
+    }
+
+    /// The log must have what was acknowledged.
+    fn promises(&mut self, promises: &[Promise]) -> Outcome<()> {
+        let mut end = self.conn.prepare("SELECT head_seq FROM streams WHERE name = ?1")?;
+        for promise in witness::newest(promises) {
+            let name = name_of(promise.stream);
+            if !self.has(name.as_slice(), promise.seq, &promise.hash)? {
+                let found: Option<i64> =
+                    end.query_row([name.as_slice()], |row| row.get(0)).optional()?;
+                let found = u64::try_from(found.unwrap_or(0)).unwrap_or(0);
+                let (stream, promised) = (promise.stream.to_string(), promise.seq);
+                self.find(AuditFinding::Lost { stream, promised, found });
+            }
         }
         Ok(())
     }

@@ -221,8 +221,7 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
     prepare_dir(to)?;
     check_owner(to)?;
     let _lock = Lock::take(to)?;
-    let exists = read_existing(to);
-    if exists && replace == Replace::Never {
+    if to.metadata().is_ok_and(|found| found.len() > 0) && replace == Replace::Never {
         return Err(StoreError::Conflict {
             what: format!("a store exists already at {}", to.display()),
         });
@@ -233,20 +232,13 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
     let beside_it = PartDir::new(to);
     artifacts::copy_all(&kept, &beside_it.0)
         .map_err(|err| explain_io(&err, &kept, "copying the backup's artifacts"))?;
-    let aside = if exists {
-        Some(put_aside(to).map_err(|err| explain_io(&err, to, "putting the old store aside"))?)
-    } else {
-        None
-    };
+    // Also where the database alone is gone: a log of another one must not be taken for this one's.
+    let aside = put_aside(to).map_err(|err| explain_io(&err, to, "putting the old store aside"))?;
     beside_it
         .publish(&artifacts)
         .map_err(|err| explain_io(&err, &artifacts, "naming the restored artifacts"))?;
     part.publish_over(to).map_err(|err| explain_io(&err, to, "naming the restored store"))?;
     Ok(aside)
-}
-
-fn read_existing(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.len() > 0)
 }
 
 /// Reads every page and compares every index with its table.
@@ -262,19 +254,24 @@ fn check_pages(path: &Path) -> Result<(), StoreError> {
     Err(StoreError::Corrupt { path: path.to_owned(), detail: found })
 }
 
-/// Renames the database with the files beside it, which belong together by their names.
-fn put_aside(path: &Path) -> io::Result<PathBuf> {
+/// The ends of their names. The log first: a database without its log would be a different state.
+/// Last what says that there was one: a restore that is cut off before its end is noticed.
+const FILES: [&str; 5] = ["-wal", "-shm", ".artifacts", "", ".witness"];
+
+/// Renames what is there of a store: the database and the files beside it, which belong to it by
+/// their names.
+fn put_aside(path: &Path) -> io::Result<Option<PathBuf>> {
     let aside = (1_u32..)
         .map(|n| beside(path, &format!(".old-{n}")))
-        .find(|aside| aside.symlink_metadata().is_err())
+        .find(|aside| FILES.iter().all(|file| beside(aside, file).symlink_metadata().is_err()))
         .expect("fewer old stores than numbers");
-    // The log first: a database without its log would be a different state.
-    for suffix in ["-wal", "-shm", ".artifacts", ""] {
+    let mut moved = false;
+    for suffix in FILES {
         match fs::rename(beside(path, suffix), beside(&aside, suffix)) {
-            Ok(()) => {}
-            Err(err) if err.kind() == io::ErrorKind::NotFound && !suffix.is_empty() => {}
+            Ok(()) => moved = true,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
         }
     }
-    Ok(aside)
+    Ok(moved.then_some(aside))
 }

@@ -185,6 +185,44 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// Which file is at a path now.
+pub(crate) fn id_of(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Free space below which the disk counts as full: about what the next commits take.
+const LITTLE: u64 = 4 << 20;
+
+/// What is wrong with the files of an open store: its write-ahead log, which was `log` at the start, is
+/// another one or gone, or the disk is full.
+pub(crate) fn trouble(path: &Path, log: Option<(u64, u64)>) -> Option<String> {
+    let place = beside(path, "-wal");
+    if id_of(&place) != log {
+        return Some(format!(
+            "{} was removed or replaced while the server runs: `overmind down` still brings everything \
+             into the database, a kill would lose the newest events",
+            place.display()
+        ));
+    }
+    no_room(path)
+}
+
+/// What is wrong with the disk that `path` is on.
+fn no_room(path: &Path) -> Option<String> {
+    let found = rustix::fs::statvfs(parent(path)).ok()?;
+    // Root may use what is kept for it.
+    let root = rustix::process::geteuid().is_root();
+    let blocks = if root { found.f_bfree } else { found.f_bavail };
+    let free = blocks.saturating_mul(found.f_frsize);
+    (free < LITTLE).then(|| {
+        format!(
+            "the disk of {} is full ({} KiB are left): free space there",
+            parent(path).display(),
+            free >> 10
+        )
+    })
+}
+
 /// Bytes of the database and the files that SQLite keeps beside it.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     ["", "-wal", "-shm"]

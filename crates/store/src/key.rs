@@ -16,6 +16,8 @@ use crate::options::{beside, parent};
 pub(crate) struct SigningKey {
     pair: Ed25519KeyPair,
     public: [u8; 32],
+    /// For what only this store checks, and often: a signature takes a hundred times as long.
+    witness: [u8; 32],
 }
 
 impl std::fmt::Debug for SigningKey {
@@ -66,7 +68,9 @@ impl SigningKey {
     fn parse(document: &[u8]) -> Option<Self> {
         let pair = Ed25519KeyPair::from_pkcs8(document).ok()?;
         let public = pair.public_key().as_ref().try_into().ok()?;
-        Some(Self { pair, public })
+        let witness =
+            blake3::derive_key("overmind 2026 witness of what was acknowledged", document);
+        Some(Self { pair, public, witness })
     }
 
     /// Written whole beside its place and then renamed, so that a crash leaves no half a key.
@@ -99,6 +103,11 @@ impl SigningKey {
 
     pub(crate) fn public(&self) -> &[u8; 32] {
         &self.public
+    }
+
+    /// The key that authenticates the witness, see [`crate::witness`].
+    pub(crate) fn witness(&self) -> &[u8; 32] {
+        &self.witness
     }
 
     /// Signs the digest of an attestation. What is signed is not the digest alone, so that

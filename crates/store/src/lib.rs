@@ -6,7 +6,8 @@
 //! brings a backup back.
 //!
 //! What is acknowledged is on disk: every group ends with an fsync (`synchronous = FULL`). What
-//! is refused left no trace. The store belongs to one process at a time, by a lock file.
+//! is refused left no trace. The store belongs to one process at a time, by a lock file. A store
+//! that lost what was acknowledged is not opened without a word: see [`OnLoss`].
 //!
 //! No business rule lives here: the store knows what a session row is, not when it may change.
 //! Guards and uniqueness are the only reasons for which it refuses a commit that fits the disk.
@@ -34,8 +35,9 @@ mod sys;
 mod vault;
 mod vectors;
 mod wal;
+mod witness;
 mod writer;
 
 pub use backup::{Replace, restore};
-pub use options::Options;
+pub use options::{OnLoss, Options};
 pub use sqlite::Sqlite;

@@ -3,6 +3,21 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use overmind_core::time::Timestamp;
+
+/// What becomes of a store that has less than was acknowledged: its write-ahead log was damaged or
+/// removed, or an older file stands in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// It is not opened, and stays as it is: [`overmind_core::store::StoreError::Lost`].
+    Refuse,
+    /// It is opened, to be read and audited; all commits are refused.
+    ReadOnly,
+    /// It goes on from what is there, after an event of kind `store.loss_accepted` that says what
+    /// is gone.
+    Accept { now: Timestamp },
+}
+
 /// How [`crate::Sqlite::open`] opens a store. [`Options::new`] gives the usual values.
 #[derive(Clone)]
 pub struct Options {
@@ -23,6 +38,7 @@ pub struct Options {
     /// Largest size of the database file; beyond it commits fail as if the disk were full.
     /// The write-ahead log beside it is not counted.
     pub max_bytes: Option<u64>,
+    pub on_loss: OnLoss,
 }
 
 impl Options {
@@ -35,6 +51,7 @@ impl Options {
             readers: 4,
             checkpoint_every: 10_000,
             max_bytes: None,
+            on_loss: OnLoss::Refuse,
         }
     }
 
@@ -62,6 +79,7 @@ impl fmt::Debug for Options {
             .field("readers", &self.readers)
             .field("checkpoint_every", &self.checkpoint_every)
             .field("max_bytes", &self.max_bytes)
+            .field("on_loss", &self.on_loss)
             .finish()
     }
 }

@@ -32,15 +32,16 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::error::{closed, explain_io};
-use crate::files::{Lock, bytes_on_disk, check_owner, ensure_file, prepare_dir};
+use crate::files::{Lock, bytes_on_disk, check_owner, ensure_file, id_of, prepare_dir, trouble};
 use crate::key::{SigningKey, fingerprint};
-use crate::options::Options;
+use crate::options::{OnLoss, Options, beside};
 use crate::prepare::prepare;
 use crate::read::pool::Pool;
 use crate::read::words::CommonWords;
 use crate::read::{inbox, memory, mesh, queries, words};
 use crate::redact::Redactor;
 use crate::vectors::Vectors;
+use crate::witness::{self, Loss, Witness};
 use crate::writer::log::Log;
 use crate::writer::{CommitJob, Job, Reply, Writer};
 use crate::{artifacts, attestations, audit, backup, budgets, schema, wal};
@@ -56,6 +57,8 @@ const ROOM_UNIT: usize = 1 << 10;
 pub(crate) struct Shared {
     path: PathBuf,
     closed: AtomicBool,
+    /// The write-ahead log that is written.
+    log: Option<(u64, u64)>,
     lock: Mutex<Option<Lock>>,
     listener: RwLock<Option<Arc<CommitListener>>>,
 }
@@ -80,7 +83,7 @@ impl Shared {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 }
@@ -115,8 +118,9 @@ impl Sqlite {
     /// # Errors
     ///
     /// [`StoreError::Locked`] names the process that has it open, [`StoreError::TooNew`] leaves
-    /// a newer program's file as it is, [`StoreError::ReadOnly`] is about owners, modes and
-    /// mounts, [`StoreError::Corrupt`] about files that are no store.
+    /// a newer program's file as it is, so does [`StoreError::Lost`] with one that has less than
+    /// was acknowledged (see [`OnLoss`]), [`StoreError::ReadOnly`] is about owners, modes and mounts,
+    /// [`StoreError::Corrupt`] about files that are no store.
     pub fn open(options: Options) -> Result<Self, StoreError> {
         let path = options.path.clone();
         overmind_core::store::backup_target(&path)
@@ -125,23 +129,38 @@ impl Sqlite {
         check_owner(&path)?;
         let lock = Lock::take(&path)?;
         schema::inspect(&path)?;
+        let key = Arc::new(SigningKey::open(&options.key_file())?);
+        let witness_file = witness::file_of(&path);
+        let with_witness =
+            |err: std::io::Error| explain_io(&err, &witness_file, "keeping what was acknowledged");
+        let promises = witness::read(&path, key.witness()).map_err(with_witness)?;
+        // Before anything is written: what is left of a damaged log may still be of use.
+        let loss = witness::missing(&path, &promises)?;
+        let lost = |loss: &Loss| StoreError::Lost { path: path.clone(), detail: loss.detail() };
+        match (&loss, options.on_loss) {
+            (Some(loss), OnLoss::Refuse) => return Err(lost(loss)),
+            // There is nothing to read.
+            (Some(loss), OnLoss::ReadOnly) if loss.is_whole() => return Err(lost(loss)),
+            (Some(_), OnLoss::ReadOnly | OnLoss::Accept { .. }) | (None, _) => {}
+        }
         ensure_file(&path)?;
         let explain = |fault: crate::error::Fault| fault.explain(&path, "opening the store");
         let mut conn = schema::open_writer(&path, options.max_bytes).map_err(explain)?;
         schema::migrate(&mut conn).map_err(explain)?;
         schema::undo_in_memory(&conn).map_err(explain)?;
-        let key = Arc::new(SigningKey::open(&options.key_file())?);
         let mut trusted = vec![*key.public()];
         trusted.extend(&options.trusted_keys);
         let log = Log::load(&conn).map_err(explain)?;
         let shared = Arc::new(Shared {
             path: path.clone(),
+            log: id_of(&beside(&path, "-wal")),
             lock: Mutex::new(Some(lock)),
             ..Shared::default()
         });
         let thread = |err: std::io::Error| explain_io(&err, &path, "starting a thread for");
         let (queue, jobs) = mpsc::channel(QUEUE);
-        let writer = Writer {
+        let mut writer = Writer {
+            witness: None,
             wal: wal::Wal::start(&path).map_err(thread)?,
             conn,
             log,
@@ -151,9 +170,25 @@ impl Sqlite {
             queue: jobs,
             broken: None,
         };
+        match (&loss, options.on_loss) {
+            (None, _) => {
+                let witness = Witness::open(&path, *key.witness(), &promises);
+                writer.witness = Some(witness.map_err(with_witness)?);
+            }
+            (Some(loss), OnLoss::Accept { now }) => {
+                // The event first: a kill before the new witness has it asked for once more.
+                writer.accept(loss, now)?;
+                let mut witness =
+                    Witness::open(&path, *key.witness(), &[]).map_err(with_witness)?;
+                witness.forget().map_err(with_witness)?;
+                writer.witness = Some(witness);
+                tracing::warn!(lost = loss.detail(), "going on without what was lost");
+            }
+            (Some(loss), OnLoss::ReadOnly | OnLoss::Refuse) => writer.broken = Some(lost(loss)),
+        }
         let readers = Pool::start(&path, options.readers).map_err(thread)?;
         let artifacts = Arc::new(artifacts::Files::new(&path));
-        sweep(&artifacts, &shared).map_err(thread)?;
+        artifacts::sweep(&artifacts, &shared).map_err(thread)?;
         let writer = std::thread::Builder::new()
             .name("store-write".into())
             .spawn(move || writer.run())
@@ -254,22 +289,6 @@ impl Sqlite {
     }
 }
 
-/// Lets go of bytes that no row names, beside all that begins. Nobody waits for it.
-fn sweep(artifacts: &Arc<artifacts::Files>, shared: &Arc<Shared>) -> std::io::Result<()> {
-    if !artifacts.are_there() {
-        return Ok(());
-    }
-    let (files, shared) = (Arc::clone(artifacts), Arc::clone(shared));
-    std::thread::Builder::new().name("store-sweep".into()).spawn(move || {
-        match files.sweep(&shared.path, &|| shared.is_closed()) {
-            Ok(0) => {}
-            Ok(files) => tracing::info!(files, "removed bytes of artifacts that no row names"),
-            Err(err) => tracing::warn!(error = %err, "artifacts could not be looked through"),
-        }
-    })?;
-    Ok(())
-}
-
 impl Drop for Sqlite {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
@@ -303,6 +322,10 @@ impl Store for Sqlite {
 
     fn settled(&self, text: &str) -> usize {
         self.redactor.settled(text)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        trouble(&self.shared.path, self.shared.log)
     }
 
     fn listen(&self, listener: CommitListener) {
@@ -717,9 +740,9 @@ impl Store for Sqlite {
     }
 
     fn audit(&self) -> Fut<'_, Result<AuditReport, StoreError>> {
-        let trusted = Arc::clone(&self.trusted);
+        let (trusted, key) = (Arc::clone(&self.trusted), *self.key.witness());
         Box::pin(self.read_long("audit", move |shared| {
-            audit::audit(&shared.path, &trusted, &|| shared.is_closed())
+            audit::audit(&shared.path, &trusted, &key, &|| shared.is_closed())
         }))
     }
 

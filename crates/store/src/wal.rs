@@ -207,11 +207,16 @@ impl Wal {
         }
         if !broken && self.broken().is_none() {
             self.shared.checkpoint(conn, Mode::Truncate);
-        } else if let Err(err) =
-            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        {
-            tracing::warn!(error = %err, "the log may be copied back at closing");
+        } else {
+            keep(conn);
         }
+    }
+}
+
+/// Lets `conn` close without copying the log back: it stays as it is.
+pub(crate) fn keep(conn: &Connection) {
+    if let Err(err) = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true) {
+        tracing::warn!(error = %err, "the log may be copied back at closing");
     }
 }
 

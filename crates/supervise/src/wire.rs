@@ -323,6 +323,9 @@ pub(crate) struct Exit {
     pub(crate) leftovers: u32,
     pub(crate) survivors: u32,
     pub(crate) offset: u64,
+    /// Keepers of before do not say.
+    #[serde(default)]
+    pub(crate) log_removed: bool,
 }
 
 impl From<Exit> for ProcessExit {
@@ -345,6 +348,7 @@ impl From<Exit> for ProcessExit {
             leftovers: exit.leftovers,
             survivors: exit.survivors,
             offset: exit.offset,
+            log_removed: exit.log_removed,
         }
     }
 }

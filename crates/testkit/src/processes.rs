@@ -50,6 +50,7 @@ fn exit(status: ExitStatus, by: EndedBy) -> Ended {
         leftovers: 0,
         survivors: 0,
         offset: 0,
+        log_removed: false,
     })
 }
 

@@ -8,6 +8,9 @@
 //!
 //! There is no shell, and no thread: input comes from a file in memory, output is read while git runs. A
 //! child of git that keeps a descriptor open delays nobody, and what says too much is ended.
+//!
+//! A git whose daemon is killed goes on. It bears a mark by which the next daemon ends it before it touches
+//! anything (`Git::end_left`); one that changes a user's repository is waited for (`Call::finishes`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,10 +27,22 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+use crate::services::tree::{pids, signal, stat, variable};
+
 /// Kept bytes of what git says on stderr.
 const SAID: u64 = 64 << 10;
 /// Bytes of an answer unless the call says more.
 const ANSWER: u64 = 64 << 20;
+
+/// The variable that marks each git of one directory of trees.
+const MARK: &str = "OVERMIND_TREES";
+/// Behind the mark of one that may finish.
+const FINISHES: &str = "/finishes";
+/// How long one that may finish is waited for.
+const FINISH: Duration = Duration::from_secs(30);
+/// How long one may take to remove its locks, and how long its end may take then.
+const TIDY: Duration = Duration::from_secs(2);
+const KILL: Duration = Duration::from_secs(10);
 
 /// The identity of every commit and every reflog entry that Overmind makes itself.
 pub const NAME: &str = "Overmind";
@@ -94,6 +109,7 @@ pub struct Git {
     program: PathBuf,
     search: OsString,
     timeout: Duration,
+    mark: Option<String>,
 }
 
 impl Default for Git {
@@ -102,6 +118,7 @@ impl Default for Git {
             program: "git".into(),
             search: "/usr/local/bin:/usr/bin:/bin".into(),
             timeout: Duration::from_mins(2),
+            mark: None,
         }
     }
 }
@@ -109,7 +126,50 @@ impl Default for Git {
 impl Git {
     /// Git as `program`, found along `search` when it is a bare name; each call may take `timeout`.
     pub fn new(program: PathBuf, search: OsString, timeout: Duration) -> Self {
-        Self { program, search, timeout }
+        Self { program, search, timeout, mark: None }
+    }
+
+    /// Marks every git that is started from now on.
+    pub(crate) fn marked(self, mark: &str) -> Self {
+        Self { mark: Some(mark.to_owned()), ..self }
+    }
+
+    /// Ends what an earlier daemon with this mark has left at work. One that changes a user's repository
+    /// is waited for first. Whether nothing is left.
+    ///
+    /// The caller has a lock that the earlier daemon had, so that none of its children is still to become
+    /// a git: until then each holds that lock as well.
+    pub(crate) fn end_left(&self) -> bool {
+        let Some(mark) = &self.mark else { return true };
+        let finishes = format!("{mark}{FINISHES}");
+        let gone = |mark: &str, with: Option<Signal>, limit: Duration| {
+            let until = Instant::now() + limit;
+            loop {
+                let me = std::process::id();
+                let is = |pid: &u32| {
+                    // Helpers of a user's git may stay for good (`fsmonitor--daemon`), in a session of their own.
+                    let pid = *pid;
+                    pid != me
+                        && variable(pid, MARK).as_deref() == Some(mark)
+                        && stat(pid).is_some_and(|stat| !stat.zombie && stat.session != pid)
+                };
+                let left: Vec<u32> = pids().filter(is).collect();
+                if left.is_empty() {
+                    return true;
+                }
+                if Instant::now() >= until {
+                    return false;
+                }
+                if let Some(with) = with {
+                    left.into_iter().for_each(|pid| signal(pid, with));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let ended = |mark: &str| {
+            gone(mark, Some(Signal::TERM), TIDY) || gone(mark, Some(Signal::KILL), KILL)
+        };
+        ended(mark) && (gone(&finishes, None, FINISH) || ended(&finishes))
     }
 
     /// The first program of this name along the search path.
@@ -136,6 +196,7 @@ impl Git {
             owner: None,
             home: None,
             users: false,
+            finishes: false,
         }
     }
 }
@@ -156,6 +217,7 @@ pub(crate) struct Call<'a> {
     owner: Option<(u32, u32)>,
     home: Option<PathBuf>,
     users: bool,
+    finishes: bool,
 }
 
 #[derive(Debug)]
@@ -258,6 +320,13 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Goes on to its end when the daemon dies: it changes a user's repository, and half of that would be
+    /// worse than all of it.
+    pub(crate) fn finishes(mut self) -> Self {
+        self.finishes = true;
+        self
+    }
+
     /// Works in the user's own checkout as the user's git would: with their configuration beneath this
     /// home, their filters, and their index in the form that it has.
     pub(crate) fn for_user(mut self, home: Option<&Path>) -> Self {
@@ -353,6 +422,10 @@ impl Call<'_> {
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
+        }
+        if let Some(mark) = &self.git.mark {
+            let finishes = if self.finishes { FINISHES } else { "" };
+            command.env(MARK, format!("{mark}{finishes}"));
         }
         command.args(&self.args);
         command

@@ -10,6 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
+use overmind_core::failpoint::point;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::copy;
@@ -71,8 +72,13 @@ impl Trees {
             if !claim(&place, half)? {
                 continue;
             }
-            if self.bring_to(ground, half, &mut template)? {
-                return Ok(Some((template, Taken::Updated)));
+            match self.bring_to(ground, half, &mut template) {
+                Ok(true) => return Ok(Some((template, Taken::Updated))),
+                Ok(false) => {}
+                // Another one is made; what is wrong with this one is no session's fault.
+                Err(err) => {
+                    tracing::warn!(tree = %place.display(), %err, "updating a waiting tree")
+                }
             }
             self.throw_away(half)?;
         }
@@ -131,6 +137,7 @@ impl Trees {
             anchor: Some(base),
         };
         let home = self.home(&source.common, source.top.as_deref());
+        let _making = self.making_in(&home);
         let ready = home.join(READY);
         std::fs::create_dir_all(&ready).at("making", &ready)?;
         crate::tree::note_project_of(&home, &source, &settings)?;
@@ -154,6 +161,7 @@ impl Trees {
                     filled.removed += 1;
                     continue;
                 }
+                point("pool.updated");
                 std::fs::rename(&half, &place).at("putting in its place", &place)?;
                 filled.updated += 1;
             }
@@ -163,6 +171,7 @@ impl Trees {
         let mut one = 0;
         while filled.ready < size.trees && filled.bytes + one <= size.bytes {
             let Some((place, half)) = free(&ready)? else { continue };
+            point("pool.claimed");
             let template = match ground.build(&half) {
                 Ok(template) => template,
                 Err(err) => {
@@ -176,7 +185,9 @@ impl Trees {
                 self.throw_away(&half)?;
                 break;
             }
+            point("pool.built");
             std::fs::rename(&half, &place).at("putting in its place", &place)?;
+            point("pool.placed");
             filled.bytes += one;
             filled.ready += 1;
             filled.made += 1;
@@ -217,7 +228,10 @@ fn free(ready: &Path) -> Result<Option<(PathBuf, PathBuf)>, TreeError> {
 /// Moves a waiting tree out of the pool; `false` when somebody else was quicker.
 fn claim(place: &Path, half: &Path) -> Result<bool, TreeError> {
     match renameat_with(CWD, place, CWD, half, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(true),
+        Ok(()) => {
+            point("pool.taken");
+            Ok(true)
+        }
         Err(rustix::io::Errno::NOENT) => Ok(false),
         Err(rustix::io::Errno::EXIST) => {
             let name = half.file_name().unwrap_or_default().to_string_lossy();

@@ -46,7 +46,7 @@ impl Session {
         self.waiting = None;
         out.orders.clear();
         if let Some(command) = &mut self.row.command {
-            (command.pid, command.restart_at) = (None, None);
+            (command.pid, command.restart_at, command.stopping) = (None, None, false);
         }
     }
 

@@ -240,6 +240,7 @@ impl Session {
             return self.stopped(by, now, out);
         };
         self.no_question(now);
+        self.command_row().stopping = true;
         let reason = format!("stopped by {by}");
         self.order(effect, LifeOrder::End { how, reason }, out);
     }
@@ -270,8 +271,9 @@ impl Session {
             self.command_row().conversation = None;
         }
         let row = self.command_row();
-        row.pid = None;
+        (row.pid, row.stopping) = (None, false);
         (row.exit_code, row.signal) = (end.exit_code, end.signal);
+        row.log_removed |= end.log_removed;
         if let Some(living) = self.living() {
             living.effect = None;
         }

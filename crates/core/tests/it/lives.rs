@@ -67,6 +67,7 @@ pub(crate) fn exited(code: i32, at: Timestamp) -> LifeEnded {
         leftovers: 0,
         survivors: 0,
         by: EndedBy::Itself,
+        log_removed: false,
     }
 }
 
@@ -111,8 +112,7 @@ impl World {
 
     /// Of a session that is to have a room, if there is a wish.
     pub(crate) fn wishing(command: CommandSpec, max_seconds: u32, wish: Option<RoomWish>) -> Self {
-        let setup = rules("mend it");
-        let mut spec = setup.spec.clone();
+        let mut spec = rules("mend it").spec.clone();
         let agent = std::sync::Arc::make_mut(&mut spec.agent);
         agent.limits = AgentLimits { max_seconds, ..AgentLimits::default() };
         (agent.command, spec.room) = (Some(command), wish);

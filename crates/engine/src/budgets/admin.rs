@@ -344,7 +344,7 @@ impl Engine {
         page: Page<CallId>,
     ) -> Result<Vec<CallRecord>, EngineError> {
         match session {
-            Some(session) => by.require_for(Role::Viewer, session)?,
+            Some(session) => self.reads(by, Role::Viewer, session).await?,
             None => by.require(Role::Viewer)?,
         }
         self.budgets().flush().await;

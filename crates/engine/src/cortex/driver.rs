@@ -327,7 +327,10 @@ impl Driver {
                 }
                 let input = match order {
                     Order::Cancel { by } => Input::Canceled { by },
-                    Order::Stop { how, by } => Input::Life(LifeInput::StopAsked { how, by }),
+                    Order::Stop { how, by } => match self.session().row().command {
+                        Some(_) => Input::Life(LifeInput::StopAsked { how, by }),
+                        None => Input::Canceled { by },
+                    },
                     Order::Kill { by } => match self.session().row().command {
                         Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
                         None => Input::Canceled { by },

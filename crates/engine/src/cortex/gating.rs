@@ -136,12 +136,22 @@ impl Cortex {
         let Some(gate) = &self.gate else { return no_policy() };
         let (sandbox, workspace) = (agent.sandbox, row.directory().to_string_lossy());
         let request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
-        let request = GateRequest { labels, scratch: scratch_of(row.id), ..request };
+        let room = sandbox != SandboxLevel::None && self.has_room_of_its_own(row);
+        let request = GateRequest { labels, scratch: scratch_of(row.id), room, ..request };
         let mut verdict = gate.judge(&request);
         if verdict.decision == Decision::Ask || asks {
             verdict.group = gate.group(&request, &verdict);
         }
         verdict
+    }
+}
+
+impl Cortex {
+    /// Whether nobody else works where the session does: in a worktree, or in a directory that was
+    /// made for it.
+    fn has_room_of_its_own(&self, row: &SessionRow) -> bool {
+        let config = &self.config;
+        row.has_worktree() || config.private && row.directory().starts_with(&config.workspace)
     }
 }
 
@@ -166,6 +176,7 @@ pub(crate) fn gate_request(
         scratch: scratch_of("session"),
         sandbox,
         labels: Labels::default(),
+        room: false,
     }
 }
 

@@ -538,6 +538,7 @@ impl Cortex {
         if let Some(id) = known
             && let Some(agent) = self.agent(id).await?
             && agent.spec.name == name
+            && agent.status != AgentStatus::Removed
         {
             return Ok(Some(agent));
         }
@@ -655,10 +656,8 @@ impl Cortex {
         if self.draining() {
             return Readiness::Draining;
         }
-        match &*lock(&self.degraded) {
-            Some(why) => Readiness::Degraded(why.clone()),
-            None => Readiness::Ready,
-        }
+        let why = lock(&self.degraded).clone().or_else(|| self.store.trouble());
+        why.map_or(Readiness::Ready, Readiness::Degraded)
     }
 
     fn set_degraded(&self, why: Option<String>) {

@@ -675,6 +675,7 @@ impl Lives {
                     leftovers: exit.leftovers,
                     survivors: exit.survivors,
                     by: exit.by,
+                    log_removed: exit.log_removed,
                 }
             }
             Ended::Lost { reason, killed } => {

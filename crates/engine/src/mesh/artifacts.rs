@@ -384,8 +384,8 @@ impl Engine {
         .await
     }
 
-    /// Artifacts of a run, those saved last first. Another run is shown what the matrix lets it
-    /// read.
+    /// Artifacts of a run, those saved last first. A run that is not above it is shown what the matrix
+    /// lets it read.
     ///
     /// # Errors
     ///
@@ -396,16 +396,26 @@ impl Engine {
         run: SessionId,
         page: Page<u64>,
     ) -> Result<Vec<Artifact>, EngineError> {
-        match by.rights {
-            Rights::Role(_) => by.require(Role::Viewer)?,
-            Rights::Session { session, .. } if session == run => {}
-            Rights::Session { session, .. } => {
-                let who = self.who_session(session).await?;
-                return self.artifact_list_of(&who, run, page).await;
-            }
+        if let Some(who) = self.who_reads_shared(by, run).await? {
+            return self.artifact_list_of(&who, run, page).await;
         }
         self.find_session(run).await?;
         Ok(self.cortex.store.artifact_list(run, page).await?)
+    }
+
+    /// Who reads of that run what the matrix lets them; `None`: all of it, as its own run, the runs
+    /// above it and viewers do.
+    async fn who_reads_shared(
+        &self,
+        by: &Caller,
+        run: SessionId,
+    ) -> Result<Option<Who>, EngineError> {
+        match (self.reads(by, Role::Viewer, run).await, &by.rights) {
+            (Err(EngineError::NotFound { .. }), Rights::Session { session, .. }) => {
+                self.who_session(*session).await.map(Some)
+            }
+            (reads, _) => reads.map(|()| None),
+        }
     }
 
     /// Those of another's run that `who` may read.
@@ -442,7 +452,7 @@ impl Engine {
         }
     }
 
-    /// Opens an artifact for reading. Another run needs the permission to read
+    /// Opens an artifact for reading. A run that is not above it needs the permission to read
     /// `artifacts/AGENT/NAME`.
     ///
     /// # Errors
@@ -455,13 +465,8 @@ impl Engine {
         name: &str,
     ) -> Result<ArtifactOpened, EngineError> {
         let name = parsed(name)?;
-        match by.rights {
-            Rights::Role(_) => by.require(Role::Viewer)?,
-            Rights::Session { session, .. } if session == run => {}
-            Rights::Session { session, .. } => {
-                let who = self.who_session(session).await?;
-                self.may_read_artifact(&who, run, &name).await?;
-            }
+        if let Some(who) = self.who_reads_shared(by, run).await? {
+            self.may_read_artifact(&who, run, &name).await?;
         }
         self.find_session(run).await?;
         self.opened(run, &name).await

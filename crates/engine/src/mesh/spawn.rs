@@ -2,8 +2,11 @@
 
 use overmind_core::acl::Verb;
 use overmind_core::agent::{AgentLimits, AgentSpec};
-use overmind_core::ids::EffectId;
+use overmind_core::command::CommandSpec;
+use overmind_core::enclosure::Network;
+use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::mesh::{MAX_CHILDREN, MAX_SPAWN_DEPTH, MeshSpawn};
+use overmind_core::room::RoomWish;
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::store::{Page, SessionFilter};
@@ -13,6 +16,7 @@ use crate::Engine;
 use crate::caller::{Caller, Rights};
 use crate::error::EngineError;
 use crate::request::{AgentDraft, SessionDraft};
+use crate::view::Created;
 
 /// A new agent that names no time takes no longer than this, in seconds.
 const TTL: u64 = 3600;
@@ -28,6 +32,80 @@ pub struct Spawned {
     pub session: SessionRow,
     pub spawned_by: String,
     pub ttl: Option<u64>,
+}
+
+/// Who starts a session's children: an operator in its name. What runs on the host may start what
+/// runs there.
+fn in_name_of(parent: &SessionRow) -> Caller {
+    let mut caller = Caller::new(parent.id.to_string(), Rights::Role(Role::Operator));
+    caller.on_host = level_of(parent) == SandboxLevel::None;
+    caller.child_of = Some(parent.id);
+    caller
+}
+
+/// What a session runs in: its agent's level, or the stronger one that its project asks for.
+fn level_of(row: &SessionRow) -> SandboxLevel {
+    let made = row.room.as_ref().and_then(|room| room.made.as_ref());
+    row.sandbox.max(made.and_then(|made| made.sandbox).unwrap_or(SandboxLevel::None))
+}
+
+fn no_weaker(agent: &str, level: SandboxLevel, parent: &SessionRow) -> Result<(), EngineError> {
+    let own = level_of(parent);
+    if level >= own {
+        return Ok(());
+    }
+    let message = format!(
+        "Agent {agent} has the sandbox `{}`, which is weaker than the caller's `{}`; a child gets \
+         none that is weaker",
+        level.as_str(),
+        own.as_str()
+    );
+    Err(EngineError::Forbidden { message })
+}
+
+/// Has a command that is a child begin in no weaker sandbox than its parent's, and, where that is a
+/// command too, with its network, granted paths, bounds and models at most.
+fn within_parents(
+    agent: &AgentSpec,
+    draft: &mut SessionDraft,
+    parent: &SessionRow,
+    above: Option<&CommandSpec>,
+) -> Result<(), EngineError> {
+    let Some(own) = &agent.command else {
+        return no_weaker(&agent.name, agent.sandbox, parent);
+    };
+    let level = draft.sandbox.unwrap_or(agent.sandbox.max(level_of(parent)));
+    no_weaker(&agent.name, level, parent)?;
+    draft.sandbox = Some(level);
+    let Some(above) = above else { return Ok(()) };
+    let mut command = draft.command.take().unwrap_or_else(|| CommandSpec {
+        argv: Vec::new(),
+        exact: false,
+        ..own.clone()
+    });
+    command.limits = command.limits.or(own.limits).or(above.limits);
+    if command.models.is_empty() && own.models.is_empty() {
+        command.models.clone_from(&above.models);
+    }
+    let mut most = CommandSpec { limits: above.limits, ..command.clone() };
+    if level_of(parent) != SandboxLevel::None {
+        let network = above.network.unwrap_or(Network::Mesh);
+        command.network = command.network.or(own.network).or(Some(match network {
+            Network::Host | Network::Mesh => Network::Mesh,
+            Network::None => Network::None,
+        }));
+        most = CommandSpec { network: Some(network), ..above.clone() };
+    }
+    if command.grants_more_than(&most) {
+        let message = format!(
+            "a child has at most what the run above it has of the host, and Agent {} would have \
+             more here: its network, a path that it is granted, or what `limits` leave it",
+            agent.name
+        );
+        return Err(EngineError::Forbidden { message });
+    }
+    draft.command = Some(command);
+    Ok(())
 }
 
 impl Engine {
@@ -70,8 +148,7 @@ impl Engine {
             None => None,
         };
         let object = there.as_ref().map_or(wish.role.as_str(), |agent| &agent.spec.name).to_owned();
-        let what = || format!("Agent {} cannot spawn {object}", who.name);
-        self.permit(who, Verb::Spawn, &object, what).await?;
+        self.may_start(who, &object).await?;
         let _turn = self.cortex.mesh.spawning.lock().await;
         let parent = match who.session {
             Some(session) => {
@@ -82,29 +159,15 @@ impl Engine {
             None => None,
         };
         let name = who.session.map_or_else(|| who.name.clone(), |id| id.to_string());
-        let mut as_operator = Caller::new(name, Rights::Role(Role::Operator));
-        as_operator.trace = wish.trace;
-        // What runs on the host may start what runs there; see below for what is weaker.
-        as_operator.on_host = match &parent {
-            Some(parent) => parent.sandbox == SandboxLevel::None,
-            None => who.role == Some(Role::Admin),
+        let mut as_operator = match &parent {
+            Some(parent) => in_name_of(parent),
+            None => Caller::new(name, Rights::Role(Role::Operator)),
         };
+        as_operator.trace = wish.trace;
+        as_operator.on_host |= who.role == Some(Role::Admin);
         let key = effect.map(|effect| (effect.to_string(), [0; 32]));
         let (agent, ttl) = match there {
-            Some(agent) => {
-                if let Some(parent) = &parent
-                    && agent.spec.sandbox < parent.sandbox
-                {
-                    let message = format!(
-                        "Agent {object} has the sandbox `{}`, which is weaker than the caller's \
-                         `{}`; a child gets none that is weaker",
-                        agent.spec.sandbox.as_str(),
-                        parent.sandbox.as_str()
-                    );
-                    return Err(EngineError::Forbidden { message });
-                }
-                (agent.id, None)
-            }
+            Some(agent) => (agent.id, None),
             None => {
                 let ttl = wish.ttl.unwrap_or(TTL);
                 super::checked_ttl(Some(ttl))?;
@@ -113,7 +176,7 @@ impl Engine {
                 (made.value.agent.id, Some(ttl))
             }
         };
-        let draft = SessionDraft {
+        let mut draft = SessionDraft {
             agent: agent.to_string(),
             task: wish.task,
             name: None,
@@ -122,18 +185,14 @@ impl Engine {
             sandbox: None,
             room: None,
             step_limit: None,
-            // In a room of the same project; without one, its parent's directory is its own where a
-            // caller below admin may name it.
-            workspace: parent
-                .as_ref()
-                .filter(|row| row.room.is_none() && row.command.is_none())
-                .map(|row| row.workspace.clone())
-                .filter(|path| {
-                    let config = &self.cortex.config;
-                    !config.private && std::path::Path::new(path).starts_with(&config.workspace)
-                }),
+            workspace: parent.as_ref().and_then(|row| self.place_of_children(row)),
             idempotency: key,
         };
+        if let Some(parent) = &parent {
+            let above = self.spec_of(parent.id).await?;
+            let spec = self.find_agent(&draft.agent).await?.spec;
+            within_parents(&spec, &mut draft, parent, above.agent.command.as_ref())?;
+        }
         let session = Box::pin(self.session_create(&as_operator, draft)).await?.value;
         let name = self.cortex.agent(agent).await?.map(|agent| agent.spec.name.clone());
         Ok(Spawned {
@@ -143,6 +202,62 @@ impl Engine {
             spawned_by: who.name.clone(),
             ttl,
         })
+    }
+
+    /// Lets through who may start a child of the agent, or of the role.
+    pub(crate) async fn may_start(&self, who: &Who, object: &str) -> Result<(), EngineError> {
+        let what = || format!("Agent {} cannot spawn {object}", who.name);
+        self.permit(who, Verb::Spawn, object, what).await
+    }
+
+    /// A session that another one's own token asks for: below it, of an agent that it may start, and
+    /// with no more of the host than it has itself.
+    pub(crate) async fn child_create(
+        &self,
+        by: &Caller,
+        session: SessionId,
+        mut draft: SessionDraft,
+    ) -> Result<Created<SessionRow>, EngineError> {
+        let who = self.who_session(session).await?;
+        let parent = self.find_session(session).await?;
+        let own = [parent.id.to_string(), parent.name.clone()];
+        if draft.parent.as_ref().is_some_and(|given| !own.contains(given)) {
+            let message = "a run may start children of its own only: leave `parent` out";
+            return Err(EngineError::Forbidden { message: message.into() });
+        }
+        let agent = self.find_agent(&draft.agent).await?.spec;
+        self.may_start(&who, &agent.name).await?;
+        // Setup of a room that begins at a branch has the host's network, and a run may write its own.
+        let chosen = |room: &RoomWish| room.base.is_some() || room.carry_changes;
+        if level_of(&parent) != SandboxLevel::None && draft.room.as_ref().is_some_and(chosen) {
+            let message = "children of a run in a sandbox begin at the project's own revision: leave \
+                           `base` and `carry_changes` out";
+            return Err(EngineError::Forbidden { message: message.into() });
+        }
+        let mut as_operator = in_name_of(&parent);
+        as_operator.trace = by.trace;
+        draft.parent = Some(parent.id.to_string());
+        draft.workspace = draft.workspace.or_else(|| self.place_of_children(&parent));
+        let above = self.spec_of(session).await?;
+        within_parents(&agent, &mut draft, &parent, above.agent.command.as_ref())?;
+        let _turn = self.cortex.mesh.spawning.lock().await;
+        let scope = format!("{}/runs", as_operator.name);
+        if self.made_before(&scope, draft.idempotency.as_ref()).await?.is_none() {
+            self.has_room_for_children(&who, &parent).await?;
+        }
+        Box::pin(self.session_create(&as_operator, draft)).await
+    }
+
+    /// Where children work whose parent has no room, as it does itself: `None` is a directory of their
+    /// own, and with a room a room of the same project.
+    fn place_of_children(&self, parent: &SessionRow) -> Option<String> {
+        let config = &self.cortex.config;
+        let inside = std::path::Path::new(&parent.workspace).starts_with(&config.workspace);
+        let shared = match &parent.command {
+            Some(_) => !(config.private && inside),
+            None => !config.private && inside,
+        };
+        (parent.room.is_none() && shared).then(|| parent.workspace.clone())
     }
 
     async fn has_room_for_children(&self, who: &Who, row: &SessionRow) -> Result<(), EngineError> {

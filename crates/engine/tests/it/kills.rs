@@ -224,14 +224,20 @@ async fn many_kills_take_who_may_kill_one_and_their_bounds() {
     let ids = many(&world, &processes, &agent, 2).await;
     let viewer = Caller::new("looks", Rights::Role(Role::Viewer));
     let own = Caller::new("own", Rights::Session { session: ids[0], epoch: 1 });
-    for by in [viewer, own] {
-        for which in
-            [Kills::All { after: None }, Kills::Named(vec![ids[0]]), Kills::Named(vec![ids[1]])]
-        {
-            let refused = world.engine.session_kill_each(&by, which, false).await;
-            assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
-        }
+    for which in
+        [Kills::All { after: None }, Kills::Named(vec![ids[0]]), Kills::Named(vec![ids[1]])]
+    {
+        let refused = world.engine.session_kill_each(&viewer, which, false).await;
+        assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
     }
+    // A run's own token: of all, those below it, which are none; and neither itself nor others.
+    let all =
+        world.engine.session_kill_each(&own, Kills::All { after: None }, false).await.unwrap();
+    assert!(all.each.is_empty(), "{all:?}");
+    let named =
+        world.engine.session_kill_each(&own, Kills::Named(ids.clone()), false).await.unwrap();
+    assert!(matches!(named.each[0].1, Err(EngineError::Forbidden { .. })), "{named:?}");
+    assert!(matches!(named.each[1].1, Err(EngineError::NotFound { .. })), "{named:?}");
     let distinct: BTreeSet<u128> = (0..=MAX_KILLS as u128).collect();
     let too_many = distinct.into_iter().map(SessionId::from_u128).collect();
     for bad in [vec![], vec![ids[0], ids[1], ids[0]], too_many] {

@@ -149,7 +149,14 @@ fn translate(
 
 impl Pieces for Body {
     fn next(&mut self) -> Fut<'_, Result<Option<Bytes>, Cut>> {
-        Box::pin(self.pull())
+        Box::pin(async move {
+            let came = self.pull().await;
+            if came.is_err() {
+                // An error drops what the HTTP server has not written yet: it writes while this waits.
+                tokio::task::yield_now().await;
+            }
+            came
+        })
     }
 
     fn tally(&self) -> Tally {

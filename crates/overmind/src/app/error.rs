@@ -62,6 +62,9 @@ impl StartError {
             Self::Store(StoreError::Locked { .. }) => {
                 Some("`overmind doctor` looks who holds it".into())
             }
+            Self::Store(StoreError::Lost { .. }) => {
+                Some("`overmind audit verify` lists what is gone, `overmind restore FILE --force` brings a backup back, and `overmind up --accept-loss` goes on without it and records that".into())
+            }
             Self::Store(_) | Self::Mcp(_) | Self::Processes(_) | Self::Engine(_) => None,
             Self::Workspace { .. } => Some("`overmind config show` says where it comes from".into()),
             Self::Prices(_) => Some("`overmind prices` checks the file without a server".into()),

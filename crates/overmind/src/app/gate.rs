@@ -91,6 +91,7 @@ async fn take(gate: &PolicyGate, file: &Path, engine: &Engine) {
         Ok(text) => text,
         Err(err) => {
             tracing::error!(file = name, error = %err, "the policy cannot be read; the last one holds");
+            gate.refuse(format!("reading {name}: {err}"));
             return;
         }
     };

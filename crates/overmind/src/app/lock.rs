@@ -132,14 +132,24 @@ pub fn holder(data: &DataDir) -> Holder {
     let path = data.pid_file();
     // Opened without creating: a look at a directory must leave no trace.
     let Ok(file) = OpenOptions::new().read(true).open(&path) else { return Holder::Nobody };
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => {
-            Holder::Server { pid: read_pid(&path).unwrap_or(0), file: read_server_file(data) }
+    let began = Instant::now();
+    loop {
+        let pid = read_pid(&path);
+        match (file.try_lock_shared(), pid) {
+            (Ok(()) | Err(TryLockError::Error(_)), Some(pid)) => return Holder::Dead { pid },
+            (Ok(()) | Err(TryLockError::Error(_)), None) => return Holder::Nobody,
+            // Its server is dead and a child of it has the lock, or the next one has just taken it
+            // and not written its number yet.
+            (Err(TryLockError::WouldBlock), Some(pid)) if !is_alive(pid) => {
+                if began.elapsed() > LAST_BREATH {
+                    return Holder::Dead { pid };
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            (Err(TryLockError::WouldBlock), pid) => {
+                return Holder::Server { pid: pid.unwrap_or(0), file: read_server_file(data) };
+            }
         }
-        Ok(()) | Err(TryLockError::Error(_)) => match read_pid(&path) {
-            Some(pid) => Holder::Dead { pid },
-            None => Holder::Nobody,
-        },
     }
 }
 
@@ -211,6 +221,7 @@ mod tests {
         gone.wait().unwrap();
         std::mem::forget(lock);
         std::fs::write(data.pid_file(), format!("{pid}\n")).unwrap();
+        assert_eq!(holder(&data), Holder::Dead { pid }, "whoever looks is told of no server");
         let taker = std::thread::spawn({
             let data = data.clone();
             move || DataLock::take(&data).unwrap().is_ok()

@@ -474,6 +474,9 @@ async fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
 /// Opens the store; it masks every secret that the configuration knows.
 fn open_store(config: &Config, admin: &str) -> Result<overmind_store::Sqlite, StartError> {
     let mut options = overmind_store::Options::new(&config.store_path);
+    if config.accept_loss {
+        options.on_loss = overmind_store::OnLoss::Accept { now: SystemClock.now() };
+    }
     options.add_secret(admin);
     for secret in secrets(config) {
         options.add_secret(secret);

@@ -39,13 +39,14 @@ pub(crate) fn files(config: &Config) -> Vec<PathBuf> {
         PolicyChoice::Off { .. } => None,
     };
     let tls_key = config.tls.as_ref().map(|(_, key)| key.clone());
-    let all = [store.clone(), beside("-wal"), beside("-shm"), config.file.clone()]
-        .into_iter()
-        .chain([config.vault_key_file.clone()])
-        .chain(config.vault_passphrase_file.clone())
-        .chain(policy)
-        .chain(tls_key)
-        .chain(config.permissions.files.iter().cloned());
+    let all =
+        [store.clone(), beside("-wal"), beside("-shm"), beside(".witness"), config.file.clone()]
+            .into_iter()
+            .chain([config.vault_key_file.clone()])
+            .chain(config.vault_passphrase_file.clone())
+            .chain(policy)
+            .chain(tls_key)
+            .chain(config.permissions.files.iter().cloned());
     all.filter(|path| path.is_file() && !path.starts_with(config.data.path())).collect()
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn start_app_with(
     mut values: Vec<(&'static str, &'static str, String)>,
 ) -> Result<App, Failure> {
     values.push((settings::LISTEN, "--listen", "none".to_owned()));
-    let flags = Flags { data: Some(dir.join("data")), config: None, values };
+    let flags = Flags { data: Some(dir.join("data")), values, ..Flags::default() };
     let config = Config::load(&flags, &Env::default(), dir)?;
     Ok(Box::pin(App::start(config)).await?)
 }

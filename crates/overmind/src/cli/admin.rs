@@ -68,10 +68,17 @@ fn lines(cx: &Context, remote: &Remote, status: &Status) -> Vec<(&'static str, (
 
 fn policy(status: &Status) -> (String, Tone) {
     let Some(policy) = &status.policy else { return (gate::OFF.to_owned(), Tone::Bad) };
-    match (policy.source.as_str(), &policy.file) {
-        ("off", _) => (gate::OFF.to_owned(), Tone::Bad),
-        (_, Some(file)) => cell(file),
-        (_, None) => cell("built in"),
+    let holds = match (policy.source.as_str(), &policy.file) {
+        ("off", _) => return (gate::OFF.to_owned(), Tone::Bad),
+        (_, Some(file)) => file,
+        (_, None) => "built in",
+    };
+    match (&policy.refused, &policy.file) {
+        (None, _) => cell(holds),
+        (Some(why), None) => (format!("{holds}; the policy file is refused: {why}"), Tone::Bad),
+        (Some(why), Some(_)) => {
+            (format!("the last valid version of {holds}; the file is refused: {why}"), Tone::Bad)
+        }
     }
 }
 
@@ -148,6 +155,7 @@ fn restore_failure(err: overmind_core::store::StoreError, force: bool) -> Failur
         StoreError::Full { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::Corrupt { .. }
+        | StoreError::Lost { .. }
         | StoreError::TooNew { .. }
         | StoreError::Closed { .. }
         | StoreError::Other { .. } => Failure::failed(message),
@@ -195,12 +203,17 @@ async fn offline(cx: &Context) -> Result<AuditReport, Failure> {
     let _lock = DataLock::take(&config.data)?.map_err(|pid| {
         Failure::new(Exit::Conflict, format!("a server has just started (pid {pid}): try again"))
     })?;
-    let options = overmind_store::Options::new(&config.store_path);
+    let mut options = overmind_store::Options::new(&config.store_path);
+    options.on_loss = overmind_store::OnLoss::ReadOnly;
     let open = tokio::task::spawn_blocking(move || overmind_store::Sqlite::open(options));
     let store =
         open.await.map_err(|err| Failure::failed(format!("opening the database: {err}")))??;
     let report = store.audit().await?;
-    store.close().await?;
+    match store.close().await {
+        // The report says so.
+        Ok(()) | Err(overmind_core::store::StoreError::Lost { .. }) => {}
+        Err(err) => return Err(err.into()),
+    }
     Ok(report.into())
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::args_more::{AgentCommand, AgentFlags, spelled};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::init_agent::{Found, TOOLS};
 use super::remote::Remote;
 use super::show::{self, cell, dim, or_dash};
 use crate::output::table::{Table, Tone};
@@ -20,7 +21,11 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     match command {
         AgentCommand::Create(flags) => {
-            let draft = draft(&flags, true)?;
+            let found = || cx.config(None).map(|config| Found::of(&config)).unwrap_or_default();
+            let (draft, note) = new_draft(&flags, found)?;
+            if let Some(note) = note {
+                cx.out.note(&note);
+            }
             let draft: AgentCreate =
                 serde_json::from_value(draft).map_err(|err| wrong("the agent", &err))?;
             let agent = remote.agent_create(&draft).await?;
@@ -36,7 +41,7 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             Ok(Exit::Done)
         }
         AgentCommand::Edit { agent, flags, enable, if_version } => {
-            let mut patch = draft(&flags, false)?;
+            let mut patch = Value::Object(draft(&flags)?);
             if enable {
                 patch["status"] = json!(AgentStatus::Active);
             }
@@ -64,6 +69,14 @@ pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
             let agent = remote.find_agent(&agent).await?;
             let agent = remote.agent_disable(&agent).await?;
             changed(cx, &agent, "disabled")
+        }
+        AgentCommand::Rm { agents } => {
+            for agent in agents {
+                let agent = remote.find_agent(&agent).await?;
+                let agent = remote.agent_remove(&agent).await?;
+                changed(cx, &agent, "removed")?;
+            }
+            Ok(Exit::Done)
         }
         AgentCommand::Versions { agent } => {
             let agent = remote.find_agent(&agent).await?;
@@ -115,7 +128,7 @@ fn table(agents: &[Agent], now: overmind_api::Timestamp, wide: bool) -> Table {
     for agent in agents {
         let status = match agent.status {
             AgentStatus::Active => (agent.status.to_string(), Tone::Good),
-            AgentStatus::Disabled => (agent.status.to_string(), Tone::Dim),
+            AgentStatus::Disabled | AgentStatus::Removed => (agent.status.to_string(), Tone::Dim),
         };
         let list = |items: &[String]| or_dash((!items.is_empty()).then(|| items.join(",")));
         let mut row = vec![
@@ -185,7 +198,7 @@ fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
 }
 
 /// What the file and the flags say, in the API's keys; flags win.
-fn draft(flags: &AgentFlags, new: bool) -> Result<Value, Failure> {
+fn draft(flags: &AgentFlags) -> Result<Map<String, Value>, Failure> {
     let mut draft = match &flags.file {
         Some(path) => read_file(path)?,
         None => Map::new(),
@@ -220,21 +233,45 @@ fn draft(flags: &AgentFlags, new: bool) -> Result<Value, Failure> {
             limits.insert(key.to_owned(), value.into());
         }
     }
-    if new {
-        for (key, flag) in [("name", "--name"), ("model", "--model")] {
-            if !draft.contains_key(key) {
-                return Err(Failure::usage(format!("an agent needs a {key}"))
-                    .hint(format!("give {flag}, or `{key}` in a file with -f")));
-            }
-        }
-        draft.entry("role").or_insert_with(|| "You do the task you are given.".into());
-    }
-    Ok(Value::Object(draft))
+    Ok(draft)
 }
 
-/// Names of a list flag; `--tools ""` is the empty list.
+/// A new agent. What it needs and is not given is what `overmind init` would propose: a model that
+/// there is a key for, and the tools of an agent that works on files. With what to tell of that.
+fn new_draft(
+    flags: &AgentFlags,
+    found: impl FnOnce() -> Found,
+) -> Result<(Value, Option<String>), Failure> {
+    let (mut draft, mut note) = (draft(flags)?, None);
+    if !draft.contains_key("name") {
+        return Err(Failure::usage("an agent needs a name")
+            .hint("give --name, or `name` in a file with -f"));
+    }
+    if !draft.contains_key("model") && !draft.contains_key("command") {
+        let Some((model, why)) = found().model() else {
+            return Err(Failure::usage("an agent needs a model, and no key of a provider is set")
+                .hint(
+                    "give --model, set ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY, or \
+                       name a server of models in overmind.toml",
+                ));
+        };
+        note = Some(format!("its model is {model}, because {why}"));
+        draft.insert("model".to_owned(), model.into());
+    }
+    draft.entry("role").or_insert_with(|| "You do the task you are given.".into());
+    if flags.file.is_none() {
+        draft.entry("tools_allowed").or_insert_with(|| TOOLS.split(',').collect());
+    }
+    Ok((Value::Object(draft), note))
+}
+
+/// Names of a list flag; `none` and `""` are the empty list.
 fn names(given: &[String]) -> Value {
-    given.iter().map(|name| name.trim()).filter(|name| !name.is_empty()).collect()
+    given
+        .iter()
+        .map(|name| name.trim())
+        .filter(|name| !name.is_empty() && *name != "none")
+        .collect()
 }
 
 fn read_file(path: &std::path::Path) -> Result<Map<String, Value>, Failure> {
@@ -292,14 +329,24 @@ mod tests {
             "name": "x", "model": "n", "tools_allowed": [],
             "limits": {"max_steps": 5, "max_seconds": 9}, "role": "You do the task you are given.",
         });
-        assert_eq!(draft(&flags, true).unwrap(), wanted);
+        assert_eq!(new_draft(&flags, Found::default).unwrap(), (wanted, None));
     }
 
     #[test]
-    fn a_new_agent_needs_a_name_and_a_model() {
-        let err = draft(&AgentFlags::default(), true).unwrap_err();
+    fn a_new_agent_needs_a_name_and_gets_a_model_that_there_is_a_key_for_and_tools() {
+        let flags = |name: &str| AgentFlags { name: Some(name.into()), ..AgentFlags::default() };
+        let found = || Found { keys: vec!["OPENAI_API_KEY"], ..Found::default() };
+        let (made, note) = new_draft(&flags("a"), found).unwrap();
+        assert_eq!(made["model"], "gpt-5.5");
+        assert!(note.unwrap().contains("OPENAI_API_KEY is set"));
+        assert_eq!(made["tools_allowed"].as_array().unwrap().len(), 5);
+        let none = AgentFlags { tools: Some(vec!["none".into()]), ..flags("a") };
+        assert_eq!(new_draft(&none, found).unwrap().0["tools_allowed"], json!([]));
+        let err = new_draft(&flags("a"), Found::default).unwrap_err();
+        assert!(err.hint.unwrap().contains("set ANTHROPIC_API_KEY"));
+        let err = new_draft(&AgentFlags::default(), Found::default).unwrap_err();
         assert_eq!((err.exit, err.message.as_str()), (Exit::Usage, "an agent needs a name"));
-        assert_eq!(draft(&AgentFlags::default(), false).unwrap(), json!({}));
+        assert!(draft(&AgentFlags::default()).unwrap().is_empty());
     }
 
     #[test]
@@ -308,7 +355,7 @@ mod tests {
         let file = dir.path().join("a.json");
         std::fs::write(&file, "{\"name\": }").unwrap();
         let flags = AgentFlags { file: Some(file), ..AgentFlags::default() };
-        let err = draft(&flags, true).unwrap_err();
+        let err = draft(&flags).unwrap_err();
         assert!(err.message.contains("a.json is not JSON: expected value"), "{}", err.message);
     }
 }

@@ -19,14 +19,13 @@ use super::duration;
 
 const AFTER_HELP: &str = "\
 First steps:
-  overmind demo                             watch an agent mend a failing test, no key needed
-  overmind up -d                            start the server in the background
-  overmind agent create --name coder --model deterministic --tools run_shell
-  overmind run coder \"shell: echo hello\" --follow
+  overmind demo                       watch an agent mend a failing test, no key needed
+  overmind up -d                      start the server in the background
+  overmind init                       in your repository: proposes an agent for it
+  overmind run coder \"mend the failing test\"
 
-Exit codes:
-  0 done   1 failed   2 wrong usage   3 not found   4 server unreachable   5 conflict
-  6 denied   10 run failed   11 run canceled   12 run waits for a human";
+`overmind help COMMAND` shows examples of each; topics: overmind help rooms, approvals, models,
+secrets, environment, output.";
 
 /// Runs AI agents the way Kubernetes runs containers: durable, isolated, recorded.
 #[derive(Debug, Parser)]
@@ -114,9 +113,17 @@ Examples:
     )]
     Down(DownArgs),
     /// Show the server's state
+    #[command(after_help = "\
+Examples:
+  overmind status
+  overmind status -o json | jq .running")]
     Status,
     /// Create, show and change agents
     #[command(subcommand, visible_alias = "agents")]
+    #[command(after_help = "\
+Examples:
+  overmind agent create --name coder --model gpt-5.5
+  overmind agent list")]
     Agent(AgentCommand),
     /// Give an agent a task, or run a command
     #[command(after_help = "\
@@ -155,16 +162,17 @@ Examples:
 Examples:
   overmind events                             the newest events of all streams
   overmind events 019a -f                     one run's events as they happen
-  overmind events 019a -o json | jq .type")]
+  overmind events 019a -o json | jq .type
+  overmind events --stream --from 0 --no-follow > events.ndjson
+  overmind events --stream --from $((LAST + 1))   goes on where another one ended
+  overmind events build --stream --kind process.")]
     Events(EventsArgs),
     /// List what waits for a human: approvals, questions and raises
     Inbox(InboxArgs),
     /// Answer a question
     Answer(AnswerArgs),
-    /// Answer a run that waits for input
-    #[command(after_help = "\
-Example:
-  overmind input 019a \"the port is 8080\"")]
+    /// Answer a run that waits for input: `answer`, as it was called before
+    #[command(hide = true)]
     Input {
         /// The run: an id, a name, or a unique part of one
         id: String,
@@ -175,10 +183,12 @@ Example:
     Approve(ApproveArgs),
     /// Refuse actions that wait for approval
     Deny(DenyArgs),
-    /// End the command of a run: TERM to all of its processes, and KILL after a while
+    /// Stop runs: a command gets TERM, and KILL after a while; an agent does no more
     #[command(after_help = "\
-Example:
-  overmind stop build --grace 30")]
+Examples:
+  overmind stop build
+  overmind stop build mend --grace 30s        how long a command may take
+  overmind stop boss --cascade                also what was started for it")]
     Stop(super::args_command::StopArgs),
     /// End runs at once
     #[command(after_help = "\
@@ -203,35 +213,39 @@ Examples:
 Several may be attached; the terminal has the size of whoever typed last. Exits with 0 for who
 leaves, and with the command's exit code when it ends.")]
     Attach(super::args_command::AttachArgs),
-    /// Watch what all running commands use
+    /// Watch what running commands use; of one run also its state and its last lines
     #[command(after_help = "\
 Examples:
   overmind top                                q leaves
+  overmind top build                          one run
   overmind top --once -o json")]
     Top(super::args_command::TopArgs),
-    /// Watch one run: its state, what it uses, its last lines
-    #[command(after_help = "\
-Example:
-  overmind monitor build                      q leaves")]
+    /// Watch one run: `top RUN`, as it was called before
+    #[command(hide = true)]
     Monitor(super::args_command::MonitorArgs),
     /// Show everything about one run
-    Info(super::args_command::OneRunArgs),
-    /// Show what a run came to; exits as the run did
-    Result(super::args_command::OneRunArgs),
-    /// Stream events as lines of JSON, each with its offset
     #[command(after_help = "\
 Examples:
-  overmind subscribe | jq .type
-  overmind subscribe --run build --kind process.
-  overmind subscribe --from 0 --no-follow > events.ndjson
-  overmind subscribe --from $((LAST + 1))     goes on where another one ended")]
+  overmind info build                         its state, room, processes, measurements
+  overmind info build -o json | jq -r .room.branch")]
+    Info(super::args_command::OneRunArgs),
+    /// Show what a run came to; exits as the run did
+    #[command(after_help = "\
+Examples:
+  overmind result build
+  overmind result build -o json | jq .exit_code")]
+    Result(super::args_command::OneRunArgs),
+    /// Stream events as lines of JSON: `events --stream`, as it was called before
+    #[command(hide = true)]
     Subscribe(super::args_command::SubscribeArgs),
     /// Wait until a run has ended; exits as its command did
-    Wait(super::args_command::WaitArgs),
-    /// Stop runs for good
     #[command(after_help = "\
-Example:
-  overmind cancel 019a 019b")]
+Examples:
+  overmind wait build; echo $?
+  overmind wait build --timeout 10m")]
+    Wait(super::args_command::WaitArgs),
+    /// Stop runs for good: `stop`, as it was called before
+    #[command(hide = true)]
     Cancel {
         /// The runs: ids, names, or unique parts of them
         #[arg(required = true)]
@@ -307,54 +321,84 @@ Examples:
     Url(super::args_room::UrlArgs),
     /// List tools, or call one in a run's name
     #[command(subcommand, visible_alias = "tools")]
+    #[command(after_help = "\
+Examples:
+  overmind tool list
+  overmind tool call build read_file '{\"path\":\"README.md\"}'")]
     Tool(ToolCommand),
     /// Store and find texts that agents remember
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind memory add \"the staging port is 8080\"
+  overmind memory search \"which port\"")]
     Memory(MemoryCommand),
     /// Manage servers of tools (MCP)
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind mcp add time -- python3 -m mcp_server_time
+  overmind mcp list")]
     Mcp(McpCommand),
     /// List, save and fetch files that runs leave behind
     #[command(subcommand, visible_alias = "artifacts")]
+    #[command(after_help = "\
+Examples:
+  overmind artifact list build
+  overmind artifact get build report.md")]
     Artifact(super::args_artifact::ArtifactCommand),
     /// Read, write and watch the state that agents share
     #[command(subcommand)]
-    Mesh(MeshCommand),
-    /// Publish an event to a topic
-    #[command(after_help = "\
-Example:
-  overmind publish build.done '{\"commit\":\"1f2e\"}'")]
-    Publish(PublishArgs),
-    /// Subscribe an agent to topics, or list subscriptions
     #[command(after_help = "\
 Examples:
-  overmind subscribe-topic 'build.*' --agent writer
-  overmind subscribe-topic 'build.*' --agent writer --remove
-  overmind subscribe-topic                    list all")]
+  overmind mesh put tasks/42 '{\"state\":\"open\"}'
+  overmind mesh list tasks/")]
+    Mesh(MeshCommand),
+    /// Publish an event to a topic: `mesh publish`, as it was called before
+    #[command(hide = true)]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics: `mesh subscribe`, as it was called before
+    #[command(hide = true)]
     SubscribeTopic(SubscribeTopicArgs),
     /// Send and read messages of agents
     #[command(subcommand)]
-    Mail(MailCommand),
-    /// Tell whether an agent may do something, and by which rule
     #[command(after_help = "\
 Examples:
-  overmind can writer message editor
-  overmind can writer write drafts/1          6 is the exit code of a denial")]
+  overmind mail send writer \"the build is done\"
+  overmind mail list")]
+    Mail(MailCommand),
+    /// Tell whether an agent may do something: `acl can`, as it was called before
+    #[command(hide = true)]
     Can(CanArgs),
     /// Show and change what agents may do in the mesh
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind acl list
+  overmind acl allow writer message editor")]
     Acl(AclCommand),
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
+    #[command(after_help = "\
+Examples:
+  overmind key create ci --role operator
+  overmind key list")]
     Key(KeyCommand),
     /// Manage secrets: keys that agents use and never see
     #[command(subcommand)]
-    Vault(super::args_vault::VaultCommand),
-    /// List resources by kind: runs, agents, hives, keys, tools, memory
     #[command(after_help = "\
 Examples:
+  overmind vault set openai_api_key
+  overmind vault list")]
+    Vault(super::args_vault::VaultCommand),
+    /// List resources by kind, for whoever knows kubectl: runs, agents, hives, keys, tools, memory
+    #[command(
+        hide = true,
+        after_help = "\
+Examples:
   overmind get sessions                       the same as `overmind ps --all`
-  overmind get nodes                          the same as `overmind get hives`")]
+  overmind get nodes                          the same as `overmind get hives`"
+    )]
     Get(GetArgs),
     /// Write a consistent copy of the database while the server runs
     #[command(after_help = "\
@@ -384,23 +428,41 @@ The database that was there is kept beside it, under a name that ends in `.befor
     },
     /// Set and show what may be spent
     #[command(subcommand, visible_alias = "budgets")]
+    #[command(after_help = "\
+Examples:
+  overmind budget set agent:coder --usd 5 --per day
+  overmind budget list")]
     Budget(super::args_budget::BudgetCommand),
     /// Show what was spent, by agent, model, run or day
     Costs(super::args_budget::CostsArgs),
     /// Emergency stop: no model call begins and no queued run starts
     Halt(super::args_budget::HaltArgs),
     /// End an emergency stop
+    #[command(after_help = "\
+Example:
+  overmind resume                             queued runs start, and model calls begin")]
     Resume,
     /// Show what models cost, with date and source; needs no server
     Prices(super::args_budget::PricesArgs),
     /// Check the log against tampering
     #[command(subcommand)]
+    #[command(after_help = "\
+Example:
+  overmind audit verify")]
     Audit(AuditCommand),
     /// Show the configuration
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind config show -o wide
+  overmind config path")]
     Config(ConfigCommand),
     /// Try what agents may do: explain a call, test recorded ones
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind policy explain --command 'git push'
+  overmind policy show")]
     Policy(super::policy_cmd::PolicyCommand),
     /// Propose what each session of a project gets, and an agent for it; needs no server
     #[command(after_help = "\
@@ -416,6 +478,10 @@ Examples:
     Init(super::init::InitArgs),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
+Examples:
+  overmind doctor
+  overmind doctor --fix
+
 Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
 gone have left does.")]
     Doctor {
@@ -425,6 +491,10 @@ gone have left does.")]
     },
     /// Measure what sandboxes give here; needs no server
     #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind sandbox levels
+  overmind sandbox attest namespace")]
     Sandbox(SandboxCommand),
     /// Measure this machine: every figure beside its floor, in one run
     #[command(after_help = "\
@@ -459,6 +529,16 @@ Examples:
         #[arg(value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
+    /// Show help on a command or a topic
+    #[command(after_help = "\
+Examples:
+  overmind help
+  overmind help agent create
+  overmind help rooms                         a topic: how runs get their directories")]
+    Help {
+        /// A command, or a topic: rooms, approvals, models, secrets, environment, output
+        words: Vec<String>,
+    },
     /// Print the OpenAPI document of this version
     #[command(hide = true)]
     Openapi,
@@ -487,6 +567,10 @@ pub struct UpArgs {
     /// How to log: auto, text or json [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
+    /// Go on although the database has lost events that were acknowledged (its log was damaged or
+    /// removed, or an older copy is in its place), and record that
+    #[arg(long)]
+    pub accept_loss: bool,
     /// This process is the one that `up -d` started
     #[arg(long, hide = true)]
     pub detached: bool,
@@ -590,6 +674,9 @@ pub struct LogsArgs {
     /// Only lines of a command in which this regular expression is found
     #[arg(long, value_name = "PATTERN")]
     pub grep: Option<String>,
+    /// The lines of Claude Code, Codex and the like as they wrote them, not in words
+    #[arg(long)]
+    pub raw: bool,
     /// All commands, each line with the name of its run; with --follow those that run, and those
     /// that begin
     #[arg(short, long, conflicts_with = "id")]
@@ -606,6 +693,20 @@ pub struct EventsArgs {
     /// At most this many (without --follow)
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub limit: u32,
+    /// One line of JSON for each event, its offset first: what --from takes. Goes on as
+    /// events happen, until the run ends that it is of
+    #[arg(long, conflicts_with_all = ["follow", "limit"])]
+    pub stream: bool,
+    /// With --stream: begin with the event at this offset, 0 for the first of all [default: with
+    /// the next one]
+    #[arg(long, value_name = "OFFSET", requires = "stream")]
+    pub from: Option<u64>,
+    /// With --stream: only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX", requires = "stream")]
+    pub kind: Vec<String>,
+    /// With --stream: end after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -8,6 +8,10 @@ use clap::{Args, Subcommand, ValueHint};
 pub enum ArtifactCommand {
     /// List what a run has saved, newest first
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind artifact list build
+  overmind artifact list                      in a run: its own")]
     List {
         /// The run: an id, a name, or a unique part of one; in a run: itself
         run: Option<String>,
@@ -30,6 +34,9 @@ Examples:
   overmind artifact save report.md < report.md      in a run: for itself")]
     Save(ArtifactSaveArgs),
     /// Delete an artifact
+    #[command(after_help = "\
+Example:
+  overmind artifact rm build report.md")]
     Rm(ArtifactOfRun),
 }
 

@@ -17,8 +17,15 @@ are those of UTC; weeks begin on Monday.")]
     Set(BudgetSetArgs),
     /// List the limits with what is used, reserved and left
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind budget list
+  overmind budget list -o json | jq '.[].spent'")]
     List,
     /// Remove a limit
+    #[command(after_help = "\
+Example:
+  overmind budget rm agent:coder")]
     Rm {
         /// The limit's id, or a unique beginning or end of it
         id: String,

@@ -139,6 +139,9 @@ pub struct StopArgs {
     /// How long between TERM and KILL: 30s, 2m; a bare number is seconds [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, 3600))]
     pub grace: Option<u32>,
+    /// Also the runs that were started for them
+    #[arg(long, conflicts_with = "grace")]
+    pub cascade: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -187,8 +190,11 @@ pub struct AttachArgs {
     pub detach_key: super::attach::DetachKeys,
 }
 
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct TopArgs {
+    /// Only this run, with its state and its last lines: an id, a name, or a unique part of one
+    #[arg(value_name = "RUN")]
+    pub id: Option<String>,
     /// Show it once, and end
     #[arg(long)]
     pub once: bool,

@@ -9,7 +9,7 @@ Examples:
   overmind inbox                              what waits now; what is alike stands in one row
   overmind inbox --watch                      and what comes, as it comes
   overmind inbox --all --kind approval        what was answered, by whom
-  overmind inbox show 4f1c                    one item with everything that it would do
+  overmind inbox show mend                    one item with everything that it would do
   overmind inbox proposals >> policy.toml     rules for what is approved again and again")]
 pub struct InboxArgs {
     #[command(subcommand)]
@@ -44,24 +44,32 @@ pub enum Kind {
 #[derive(Clone, Debug, Subcommand)]
 pub enum InboxCommand {
     /// Show one item with everything that is known about it
+    #[command(after_help = "\
+Examples:
+  overmind inbox show build
+  overmind inbox show build -o json | jq .action")]
     Show {
-        /// The item or its run: an id, or a unique beginning or end of one
+        /// The item or its run: an id, a unique part of one, or the run's name
         id: String,
     },
     /// Print rules for what was approved often enough, ready to stand in a policy file
+    #[command(after_help = "\
+Examples:
+  overmind inbox proposals
+  overmind inbox proposals >> policy.toml")]
     Proposals,
 }
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  overmind approve 019a --reason \"looked at the command\"
-  overmind approve 4f1c 77ab 019a             several at once
+  overmind approve mend --reason \"looked at the command\"
+  overmind approve mend 4f1c                  several at once
   overmind approve --group 4f1c02d3           all that are alike, after a look at them
 
-What is approved begins at once: there is nothing to take back, but `overmind cancel RUN` stops it.")]
+What is approved begins at once: there is nothing to take back, but `overmind stop RUN` stops it.")]
 pub struct ApproveArgs {
-    /// Items or their runs: ids, or unique beginnings or ends of them
+    /// Items or their runs: ids, unique parts of them, or names of runs
     #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
     pub ids: Vec<String>,
     /// All open items of this group, or of the one that begins so
@@ -80,10 +88,10 @@ pub struct ApproveArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
-  overmind deny 019a --reason \"use the staging host\"
+  overmind deny mend --reason \"use the staging host\"
   overmind deny --group 4f1c02d3 --yes --reason \"not on a Friday\"")]
 pub struct DenyArgs {
-    /// Items or their runs: ids, or unique beginnings or ends of them
+    /// Items or their runs: ids, unique parts of them, or names of runs
     #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
     pub ids: Vec<String>,
     /// All open items of this group, or of the one that begins so
@@ -100,9 +108,9 @@ pub struct DenyArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Example:
-  overmind answer 019a the port is 8080")]
+  overmind answer mend the port is 8080")]
 pub struct AnswerArgs {
-    /// The question or its run: an id, or a unique beginning or end of one
+    /// The question or its run: an id, a unique part of one, or the run's name
     pub id: String,
     /// The answer; several words are put together
     #[arg(required = true, value_name = "TEXT")]

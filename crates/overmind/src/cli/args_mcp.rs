@@ -19,8 +19,16 @@ the server's own variable OVERMIND_CRED_NAME; its text is never stored.")]
     Add(Box<McpAddArgs>),
     /// List the servers
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind mcp list
+  overmind mcp list -o wide")]
     List,
     /// List the tools of all servers, or of one
+    #[command(after_help = "\
+Examples:
+  overmind mcp tools                          of all servers
+  overmind mcp tools files")]
     Tools {
         /// The server
         id: Option<String>,
@@ -40,6 +48,9 @@ Examples:
         hash: Option<String>,
     },
     /// Take the approval of a tool back
+    #[command(after_help = "\
+Example:
+  overmind mcp unpin files read_text_file")]
     Unpin {
         /// The server
         id: String,
@@ -55,6 +66,9 @@ It needs OVERMIND_TOKEN, which every run's command has in its environment. Progr
 MCP over HTTP use /mcp at the server with that token.")]
     Serve,
     /// End a server and forget it
+    #[command(after_help = "\
+Example:
+  overmind mcp rm files")]
     Rm {
         /// The server
         id: String,

@@ -9,6 +9,10 @@ use super::duration;
 #[derive(Debug, Subcommand)]
 pub enum MeshCommand {
     /// Show the value of a key
+    #[command(after_help = "\
+Examples:
+  overmind mesh get tasks/42
+  overmind mesh get tasks/42 -o json | jq .value")]
     Get {
         /// The key: tasks/42
         key: String,
@@ -23,6 +27,10 @@ Examples:
     Put(MeshPutArgs),
     /// List keys that begin with a prefix
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind mesh list
+  overmind mesh list tasks/")]
     List {
         /// What the keys begin with, exactly; nothing in it is a wildcard
         #[arg(default_value = "")]
@@ -32,12 +40,19 @@ Examples:
         limit: u32,
     },
     /// Print changes of keys as they come, one line of JSON for each
+    #[command(after_help = "\
+Example:
+  overmind mesh watch tasks/ | jq .key")]
     Watch {
         /// What the keys begin with, exactly
         #[arg(default_value = "")]
         prefix: String,
     },
     /// Delete a key
+    #[command(after_help = "\
+Examples:
+  overmind mesh rm tasks/42
+  overmind mesh rm tasks/42 --if-version 3")]
     Rm {
         /// The key
         key: String,
@@ -45,7 +60,22 @@ Examples:
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
+    /// Publish an event to a topic
+    #[command(after_help = "\
+Example:
+  overmind mesh publish build.done '{\"commit\":\"1f2e\"}'")]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics, or list subscriptions
+    #[command(after_help = "\
+Examples:
+  overmind mesh subscribe 'build.*' --agent writer
+  overmind mesh subscribe 'build.*' --agent writer --remove
+  overmind mesh subscribe                     list all")]
+    Subscribe(SubscribeTopicArgs),
     /// List agents with what they can do and how many letters wait for them
+    #[command(after_help = "\
+Example:
+  overmind mesh agents")]
     Agents,
 }
 
@@ -112,6 +142,10 @@ Examples:
     },
     /// List messages that wait, without taking them
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind mail list --agent writer
+  overmind mail list --dead                   what nobody took")]
     List {
         /// Whose; in a run: its own agent's
         #[arg(long, value_name = "AGENT")]
@@ -124,6 +158,10 @@ Examples:
         limit: u32,
     },
     /// Take messages: they come again unless they are acknowledged
+    #[command(after_help = "\
+Examples:
+  overmind mail read --agent writer
+  overmind mail read --agent writer --wait 30s --ack")]
     Read {
         /// Whose; in a run: its own agent's
         #[arg(long, value_name = "AGENT")]
@@ -139,8 +177,14 @@ Examples:
         ack: bool,
     },
     /// Acknowledge messages, dead ones too: they are gone
+    #[command(after_help = "\
+Example:
+  overmind mail ack 019a --agent writer")]
     Ack(MailIds),
     /// Give messages back, dead ones too: they can be read at once
+    #[command(after_help = "\
+Example:
+  overmind mail requeue 019a")]
     Requeue(MailIds),
 }
 
@@ -179,10 +223,23 @@ pub struct CanArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum AclCommand {
+    /// Tell whether an agent may do something, and by which rule
+    #[command(after_help = "\
+Examples:
+  overmind acl can writer message editor
+  overmind acl can writer write drafts/1      6 is the exit code of a denial")]
+    Can(CanArgs),
     /// List the entries of the permission matrix
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Example:
+  overmind acl list")]
     List,
     /// Show what an agent may, and who has a say in it
+    #[command(after_help = "\
+Examples:
+  overmind acl show writer
+  overmind acl show writer -o json > writer.json")]
     Show {
         /// An agent's name or id, or a run's id; `me` in a run
         agent: String,
@@ -206,8 +263,14 @@ Examples:
   overmind acl allow writer write 'drafts/**'      `*` stops at a slash, `**` does not")]
     Allow(AclPattern),
     /// Take a pattern out of an agent's list
+    #[command(after_help = "\
+Example:
+  overmind acl revoke writer message editor")]
     Revoke(AclPattern),
     /// Take an agent's entry away: what the file says counts again
+    #[command(after_help = "\
+Example:
+  overmind acl rm writer                      the default holds for it again")]
     Rm {
         /// The agent's name
         agent: String,

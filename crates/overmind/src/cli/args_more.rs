@@ -21,12 +21,20 @@ Flags win over the file.")]
     Create(Box<AgentFlags>),
     /// List agents, newest first
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind agent list
+  overmind agent list -o wide")]
     List {
         /// At most this many
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         limit: u32,
     },
     /// Show one agent
+    #[command(after_help = "\
+Examples:
+  overmind agent get coder
+  overmind agent get coder -o yaml > coder.yaml")]
     Get {
         /// Its name, its id, or a unique part of it
         agent: String,
@@ -50,11 +58,27 @@ Examples:
         if_version: Option<u32>,
     },
     /// Keep an agent from being run
+    #[command(after_help = "\
+Example:
+  overmind agent disable coder                no new runs; `agent edit coder --enable` takes it back")]
     Disable {
         /// Its name, its id, or a unique part of it
         agent: String,
     },
+    /// Remove agents; their runs stay, and their names are free
+    #[command(after_help = "\
+Example:
+  overmind agent rm coder")]
+    Rm {
+        /// Names, ids, or unique parts of them
+        #[arg(required = true)]
+        agents: Vec<String>,
+    },
     /// Show an agent's history, newest first
+    #[command(after_help = "\
+Examples:
+  overmind agent versions coder
+  overmind agent versions coder -o json | jq '.[].role'")]
     Versions {
         /// Its name, its id, or a unique part of it
         agent: String,
@@ -72,10 +96,12 @@ pub struct AgentFlags {
     /// What it is for: the heart of its system prompt
     #[arg(long, value_name = "TEXT")]
     pub role: Option<String>,
-    /// Who thinks: gpt-5, claude-sonnet-4-5, openai-chat:NAME, scripted:FILE, deterministic, …
+    /// Who thinks: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
+    /// [default for a new agent: one that a key is set for]
     #[arg(long)]
     pub model: Option<String>,
-    /// Tools it may use; `overmind tool list` shows all
+    /// Tools it may use, `none` for none; `overmind tool list` shows all [default for a new agent:
+    /// run_shell and those that read and write files]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub tools: Option<Vec<String>>,
     /// Who decides: auto, deterministic or model
@@ -163,11 +189,15 @@ pub fn spelled<T: ValueEnum>(value: T) -> String {
 pub enum ToolCommand {
     /// List all tools of the server
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind tool list
+  overmind tool list -o json | jq -r '.[].name'")]
     List,
     /// Call a tool in a run's name; recorded like the run's own calls
     #[command(after_help = "\
 Example:
-  overmind tool call 019a read_file '{\"path\":\"README.md\"}'")]
+  overmind tool call build read_file '{\"path\":\"README.md\"}'")]
     Call {
         /// The run: an id, or a unique beginning or end of one
         run: String,
@@ -204,6 +234,10 @@ Example:
         key: Option<String>,
     },
     /// Find texts by words, and by meaning when an embedding model is configured
+    #[command(after_help = "\
+Examples:
+  overmind memory search \"which port does staging have\"
+  overmind memory search deploy --collection notes --top 3")]
     Search {
         /// Any text; never syntax
         query: String,
@@ -220,6 +254,9 @@ Example:
         history: bool,
     },
     /// Show one text with all that is known of it
+    #[command(after_help = "\
+Example:
+  overmind memory get 019a")]
     Get {
         /// Its id, or a unique beginning or end of it
         id: String,
@@ -228,9 +265,16 @@ Example:
     #[command(long_about = "\
 Give texts of another embedding model, or of none, vectors of the configured one. Batch by batch;
 when it is stopped, the next call goes on where it was.")]
+    #[command(after_help = "\
+Example:
+  overmind memory reembed                     after another embedding model was configured")]
     Reembed,
     /// List texts, newest first
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind memory list
+  overmind memory list --collection notes --limit 10")]
     List {
         /// Only this collection
         #[arg(long)]
@@ -240,6 +284,9 @@ when it is stopped, the next call goes on where it was.")]
         limit: u32,
     },
     /// Remove texts
+    #[command(after_help = "\
+Example:
+  overmind memory rm 019a 019b")]
     Rm {
         /// Ids, or unique beginnings or ends of them
         #[arg(required = true)]
@@ -270,8 +317,14 @@ docs/roles.md lists what each may.")]
     },
     /// List keys
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Example:
+  overmind key list")]
     List,
     /// Make a key useless
+    #[command(after_help = "\
+Example:
+  overmind key revoke ci")]
     Revoke {
         /// Its name, its id, or a unique part of it
         key: String,
@@ -325,6 +378,9 @@ pub enum Kind {
 pub enum AuditCommand {
     /// Read the whole log and check every hash, number and signature
     #[command(after_help = "\
+Example:
+  overmind audit verify && echo unchanged
+
 Works with the server up (it checks) or down (this command opens the database itself).
 Exit code 0 when all is well, 1 with a list of what is not.")]
     Verify,
@@ -333,14 +389,24 @@ Exit code 0 when all is well, 1 with a list of what is not.")]
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Show every setting, its value and where it came from
+    #[command(after_help = "\
+Examples:
+  overmind config show
+  overmind config show -o wide                 with where each value comes from")]
     Show,
     /// Print the path of the configuration file
+    #[command(after_help = "\
+Example:
+  $EDITOR $(overmind config path)")]
     Path,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SandboxCommand {
     /// Show which levels this machine gives, and why not more
+    #[command(after_help = "\
+Example:
+  overmind sandbox levels")]
     Levels,
     /// Measure a level from inside, and show what was found
     #[command(after_help = "\
@@ -369,6 +435,9 @@ records of all runs, with or without a server.")]
     },
     /// Make and list what sandboxes run in
     #[command(subcommand)]
+    #[command(after_help = "\
+Example:
+  overmind sandbox image ls")]
     Image(super::sandbox_image::ImageCommand),
 }
 

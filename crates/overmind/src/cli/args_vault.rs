@@ -17,8 +17,14 @@ A value is never an argument: it would stand in the shell's history and in the l
     Set(VaultSetArgs),
     /// List the secrets, without their values
     #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Example:
+  overmind vault list")]
     List,
     /// Remove a secret with all its versions
+    #[command(after_help = "\
+Example:
+  overmind vault rm openai_api_key")]
     Rm {
         /// The secret
         name: String,
@@ -58,10 +64,19 @@ Examples:
 Agents may use nothing that no grant names.")]
     Grant(VaultGrantArgs),
     /// Take a grant back, by the words that it was given in
+    #[command(after_help = "\
+Example:
+  overmind vault revoke coder --service anthropic")]
     Revoke(VaultGrantArgs),
     /// List the grants
+    #[command(after_help = "\
+Example:
+  overmind vault grants")]
     Grants,
     /// List the services, and whether there is a key for each
+    #[command(after_help = "\
+Example:
+  overmind vault services")]
     Services,
     /// Declare a service, also in place of a built-in one
     #[command(after_help = "\
@@ -70,13 +85,23 @@ Example:
       --secret tracker_token --allow 'GET /issues/**' --allow 'POST|PATCH /issues/*'")]
     Declare(VaultDeclareArgs),
     /// Take a declaration back; a built-in service of that name is there again
+    #[command(after_help = "\
+Example:
+  overmind vault undeclare tracker")]
     Undeclare {
         /// The service
         name: String,
     },
     /// Show whether the vault is open, and how its key is kept
+    #[command(after_help = "\
+Example:
+  overmind vault status")]
     Status,
     /// Open a vault that is locked: asks for its passphrase
+    #[command(after_help = "\
+Examples:
+  overmind vault unlock                       asks for the passphrase
+  pass show overmind | overmind vault unlock --from-stdin")]
     Unlock {
         /// Read the passphrase from standard input
         #[arg(long)]

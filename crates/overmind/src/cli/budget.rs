@@ -12,6 +12,7 @@ use super::args_budget::{
 };
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::ids;
 use super::remote::Remote;
 use super::show::{self, cell, dim, or_dash};
 use crate::output::table::{Table, Tone};
@@ -25,31 +26,38 @@ pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
     match command {
         BudgetCommand::Set(args) => {
             let budget = set(&remote, args).await?;
-            shown(cx, &[budget])?;
+            shown(cx, &remote, &[budget]).await?;
         }
-        BudgetCommand::List => shown(cx, &remote.client().budget_list().await?)?,
+        BudgetCommand::List => {
+            shown(cx, &remote, &remote.client().budget_list().await?).await?;
+        }
         BudgetCommand::Rm { id } => {
             let all = remote.client().budget_list().await?;
-            let id = found(&all, &id)?.to_string();
+            let id = found(&remote, &all, &id).await?.to_string();
             let gone = remote.client().budget_remove(&id).await?;
             if cx.out.for_people() {
-                cx.out.note(&format!("{id} of {} is gone", gone.scope));
+                let scope = named(&remote, &gone.scope).await;
+                cx.out.note(&format!("{} of {scope} is gone", ids::short(&id)));
             } else {
-                shown(cx, &[gone])?;
+                shown(cx, &remote, &[gone]).await?;
             }
         }
     }
     Ok(Exit::Done)
 }
 
-async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
-    let BudgetSetArgs { scope, usd, tokens, per, soft, allow_unknown_price } = args;
-    // Names of runs and parts of ids are a convenience of the command line.
-    let scope = match scope.split_once(':') {
+/// What a limit is for. Names and parts of ids are a convenience of the command line.
+async fn scope_of(remote: &Remote, given: &str) -> Result<String, Failure> {
+    Ok(match given.split_once(':') {
         Some(("session" | "run", run)) => format!("session:{}", remote.find_run(run).await?),
         Some(("agent", agent)) => format!("agent:{}", remote.find_agent(agent).await?.id),
-        Some(_) | None => scope,
-    };
+        Some(_) | None => given.to_owned(),
+    })
+}
+
+async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
+    let BudgetSetArgs { scope, usd, tokens, per, soft, allow_unknown_price } = args;
+    let scope = scope_of(remote, &scope).await?;
     let put = BudgetPut {
         scope,
         per: match per {
@@ -66,36 +74,64 @@ async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
     Ok(remote.client().budget_put(&put).await?)
 }
 
-fn found(all: &[Budget], given: &str) -> Result<LimitId, Failure> {
-    let fits = |id: &LimitId| {
-        let text = id.to_string();
-        let digits = text.strip_prefix("lim_").unwrap_or(&text);
-        text == given || digits.starts_with(given) || digits.ends_with(given)
+/// The limit that is meant: by its id, by a part of it, or by what it limits as [`set`] takes it.
+async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, Failure> {
+    let scope = scope_of(remote, given).await.ok();
+    let fits = |budget: &&Budget| {
+        ids::matches(given, &budget.id.to_string()) || scope.as_ref() == Some(&budget.scope)
     };
-    let mut ids = all.iter().map(|budget| budget.id).filter(fits);
-    match (ids.next(), ids.next()) {
-        (Some(id), None) => Ok(id),
-        (None, _) => Err(Failure::new(Exit::NotFound, format!("no budget `{given}`"))
-            .hint("`overmind budget list` shows them")),
-        (Some(_), Some(_)) => Err(Failure::usage(format!("several budgets fit `{given}`"))),
+    let fitting: Vec<&Budget> = all.iter().filter(fits).collect();
+    match fitting.as_slice() {
+        [one] => Ok(one.id),
+        [] => Err(ids::none("budget", given, "overmind budget list")),
+        several => {
+            let ids: Vec<String> = several
+                .iter()
+                .map(|budget| {
+                    format!("{} (per {})", ids::short(&budget.id.to_string()), budget.per.as_str())
+                })
+                .collect();
+            Err(Failure::usage(format!("`{given}` has {} budgets", several.len()))
+                .hint(format!("give the id of one: {}", ids.join(", "))))
+        }
     }
 }
 
-fn shown(cx: &Context, budgets: &[Budget]) -> Result<(), Failure> {
+/// What a limit is for, as people say it.
+async fn named(remote: &Remote, scope: &str) -> String {
+    let name = match scope.split_once(':') {
+        Some(("agent", id)) => remote.find_agent(id).await.map(|agent| agent.name),
+        Some(("session", id)) => remote.run(id).await.map(|run| run.name),
+        Some(_) | None => return scope.to_owned(),
+    };
+    match (scope.split_once(':'), name) {
+        (Some((kind, _)), Ok(name)) => format!("{kind}:{name}"),
+        (_, Ok(_) | Err(_)) => scope.to_owned(),
+    }
+}
+
+async fn shown(cx: &Context, remote: &Remote, budgets: &[Budget]) -> Result<(), Failure> {
+    let mut scopes = Vec::new();
+    for budget in budgets {
+        scopes.push(match cx.out.for_people() {
+            true => named(remote, &budget.scope).await,
+            false => budget.scope.clone(),
+        });
+    }
     let table = |wide: bool| {
         let mut columns = vec!["ID", "SCOPE", "PER", "KIND", "LIMIT", "USED", "RESERVED", "LEFT"];
         if wide {
             columns.extend(["RESETS", "BY", "UNKNOWN PRICE"]);
         }
         let mut table = Table::new(&columns);
-        for budget in budgets {
+        for (budget, scope) in budgets.iter().zip(&scopes) {
             let id = budget.id.to_string();
-            let id = if wide { id } else { id[..id.len().min(12)].to_owned() };
+            let id = if wide { id } else { ids::short(&id).to_owned() };
             let empty = budget.left.microusd == Some(0) || budget.left.tokens == Some(0);
             let left = amounts(budget.left.microusd, budget.left.tokens);
             let mut row = vec![
                 cell(id),
-                cell(budget.scope.clone()),
+                cell(if wide { &budget.scope } else { scope }),
                 cell(budget.per.as_str()),
                 dim(if budget.soft { "soft" } else { "hard" }),
                 cell(amounts(budget.microusd, budget.tokens)),

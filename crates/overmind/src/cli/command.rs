@@ -18,6 +18,7 @@ use super::args_command::{
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
+use super::spoken::Spoken;
 use super::{duration, session, watch};
 use crate::app::clock::SystemClock;
 
@@ -167,7 +168,10 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     let stop = RunStop { kill: false, grace: args.grace };
     let end = async |given: &String| {
         let id = remote.find_run(given).await?;
-        remote.run_stop(&id, stop).await
+        match args.cascade {
+            true => remote.run_cancel(&id, true).await,
+            false => remote.run_stop(&id, stop).await,
+        }
     };
     let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);
     let mut worst = Worst::default();
@@ -350,6 +354,16 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     let id = run.id.to_string();
     let mut options = options(cx, args)?;
     let objects = !cx.out.for_people();
+    let mut spoken = match objects || args.raw {
+        true => None,
+        false => Spoken::of(cx, remote, run).await?,
+    };
+    let mut away = watch::Away::default();
+    if !args.follow && spoken.is_some() {
+        options.objects = true;
+        follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
+        return Ok(Exit::Done);
+    }
     if !args.follow {
         options.objects = objects;
         let mut log = remote.run_log(&id, &options).await?;
@@ -364,13 +378,13 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     // Followed by objects, which say where to go on when the server was away.
     options.follow = true;
     options.objects = true;
-    let mut away = watch::Away::default();
     loop {
-        let failure = match follow(cx, remote, &id, &mut options, objects, &mut away).await {
+        let more = follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await;
+        let failure = match more {
             Ok(()) => match remote.run(&id).await {
                 Ok(run) if session::ended(run.status) => {
                     // What was written between the end of its command and its own.
-                    follow(cx, remote, &id, &mut options, objects, &mut away).await?;
+                    follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
                     return Ok(Exit::Done);
                 }
                 // Its room is made or given back, or its command is started again soon.
@@ -395,16 +409,25 @@ async fn follow(
     options: &mut LogOptions,
     objects: bool,
     away: &mut watch::Away,
+    spoken: &mut Option<Spoken>,
 ) -> Result<(), Failure> {
     each_line(remote, id, options, away, &mut |object| {
         match (objects, object["text"].as_str()) {
-            (false, Some(text)) => cx.out.text(&format!("{text}\n"))?,
+            (false, Some(text)) => cx.out.text(&said(object, text, spoken))?,
             (false, None) => cx.out.note("some lines are gone"),
             (true, _) => cx.out.streamed(object)?,
         }
         Ok(())
     })
     .await
+}
+
+/// What a line of a log is to people, with its line breaks.
+pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>) -> String {
+    match spoken {
+        Some(spoken) if object["kind"] == "output" => spoken.tell(text).text,
+        Some(_) | None => format!("{text}\n"),
+    }
 }
 
 /// Writes what a run's program writes, as it comes, from the place in `options` on: its output to
@@ -418,13 +441,14 @@ pub async fn output(
     remote: &Remote,
     id: &str,
     options: &mut LogOptions,
+    spoken: &mut Option<Spoken>,
 ) -> Result<(), Failure> {
     (options.follow, options.objects) = (true, true);
     let mut away = watch::Away::default();
     loop {
-        let failure = match pass_on(cx, remote, id, options, &mut away).await {
+        let failure = match pass_on(cx, remote, id, options, &mut away, spoken).await {
             Ok(()) if session::ended(remote.run(id).await?.status) => {
-                return pass_on(cx, remote, id, options, &mut away).await;
+                return pass_on(cx, remote, id, options, &mut away, spoken).await;
             }
             Ok(()) => {
                 // Between two lives, or its room is being given back.
@@ -443,13 +467,14 @@ async fn pass_on(
     id: &str,
     options: &mut LogOptions,
     away: &mut watch::Away,
+    spoken: &mut Option<Spoken>,
 ) -> Result<(), Failure> {
     let plain = cx.out.for_people();
     each_line(remote, id, options, away, &mut |object| {
         let text = object["text"].as_str().unwrap_or("some lines are gone");
         match object["kind"].as_str() {
             _ if !plain => cx.out.streamed(object)?,
-            Some("output") => cx.out.text(&format!("{text}\n"))?,
+            Some("output") => cx.out.text(&said(object, text, spoken))?,
             // The exit code says it, and what the run works in has been said.
             Some("ended") => {}
             Some("note") if text.starts_with("--- the room: ") => cx.out.detail(text),

@@ -62,8 +62,12 @@ impl Context {
                 }
             }
         }
-        let flags =
-            Flags { data: self.global.data.clone(), config: self.global.config.clone(), values };
+        let flags = Flags {
+            data: self.global.data.clone(),
+            config: self.global.config.clone(),
+            accept_loss: up.is_some_and(|up| up.accept_loss),
+            values,
+        };
         let config = Config::load(&flags, &self.env, &self.cwd).map_err(|err| {
             let mut failure = Failure::from(err);
             failure.exit = Exit::Failed;

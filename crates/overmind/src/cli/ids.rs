@@ -3,6 +3,8 @@
 //! Ids begin with the time they were made, so their last digits tell them apart soonest; tables
 //! show those, and they are accepted wherever an id is.
 
+use overmind_core::nearest::nearest;
+
 use super::exit::{Exit, Failure};
 
 /// Digits of an id that tables show.
@@ -49,6 +51,20 @@ pub fn only(
             Err(Failure::usage(format!("`{given}` could be {several} {what}s"))
                 .hint(format!("give more of the id: {}", shown.join(", "))))
         }
+    }
+}
+
+/// Why there is no such thing, with the name that may have been meant.
+pub fn none_but<'a>(
+    what: &str,
+    given: &str,
+    names: impl IntoIterator<Item = &'a str>,
+    list: &str,
+) -> Failure {
+    match nearest(given, names) {
+        Some(near) => Failure::new(Exit::NotFound, format!("there is no {what} `{given}`"))
+            .hint(format!("did you mean `{near}`? `{list}` lists them")),
+        None => none(what, given, list),
     }
 }
 

@@ -183,7 +183,26 @@ fn fits(given: &str, item: &InboxItem) -> bool {
         || item.run_id.is_some_and(|run| ids::matches(given, &run.to_string()))
 }
 
-/// An item, open or not, by its id, its run's, or a part of either.
+/// The id of the run of this name, and which of the items are its.
+async fn of_run(
+    remote: &Remote,
+    given: &str,
+    items: Vec<InboxItem>,
+) -> Result<(String, Vec<InboxItem>), Failure> {
+    let id = remote.find_run(given).await.map_err(|failure| match failure.exit {
+        Exit::NotFound => {
+            let none = ids::none("item or run", given, "overmind inbox --all");
+            let near = failure.hint.filter(|hint| hint.starts_with("did you mean"));
+            Failure { hint: near.or(none.hint.clone()), ..none }
+        }
+        _ => failure,
+    })?;
+    let its = |item: &InboxItem| item.run_id.is_some_and(|run| run.to_string() == id);
+    let its = items.into_iter().filter(its).collect();
+    Ok((id, its))
+}
+
+/// An item, open or not, by its id, its run's, a part of either, or its run's name.
 ///
 /// # Errors
 ///
@@ -192,15 +211,21 @@ pub(super) async fn find(remote: &Remote, given: &str) -> Result<InboxItem, Fail
     if given.parse::<InboxId>().is_ok() {
         return remote.inbox_fetch(given).await;
     }
-    for all in [false, true] {
-        let limit = if all { MAX_CLOSED } else { MAX_OPEN };
-        let mut found = remote.inbox(all, None, None, limit).await?;
-        found.retain(|item| fits(given, item));
-        if !found.is_empty() {
-            return one_of(given, found);
+    let mut all = Vec::new();
+    for closed in [false, true] {
+        let limit = if closed { MAX_CLOSED } else { MAX_OPEN };
+        let found = remote.inbox(closed, None, None, limit).await?;
+        let fit: Vec<_> = found.iter().filter(|item| fits(given, item)).cloned().collect();
+        if !fit.is_empty() {
+            return one_of(given, fit);
         }
+        // All of them have the open ones among them.
+        all = found;
     }
-    Err(ids::none("item", given, "overmind inbox --all"))
+    match of_run(remote, given, all).await? {
+        (_, its) if its.is_empty() => Err(ids::none("item", given, "overmind inbox --all")),
+        (_, its) => one_of(given, its),
+    }
 }
 
 fn one_of(given: &str, mut found: Vec<InboxItem>) -> Result<InboxItem, Failure> {
@@ -219,21 +244,23 @@ async fn find_open(
     if given.parse::<InboxId>().is_ok() {
         return fitting(remote.inbox_fetch(given).await?, decision);
     }
-    if !ids::plausible(given, InboxId::PREFIX) && !ids::plausible(given, "ses") {
-        return Err(ids::none("item or run", given, "overmind inbox"));
-    }
-    let mut found = remote.inbox(false, None, None, MAX_OPEN).await?;
-    found.retain(|item| fits(given, item));
+    let open = remote.inbox(false, None, None, MAX_OPEN).await?;
+    let found: Vec<_> = open.iter().filter(|item| fits(given, item)).cloned().collect();
     if !found.is_empty() {
         return fitting(one_of(given, found)?, decision);
     }
-    // Nothing is open: say what became of it.
-    let mut closed = remote.inbox(true, None, None, MAX_CLOSED).await?;
-    closed.retain(|item| ids::matches(given, &item.id.to_string()));
-    if !closed.is_empty() {
-        return one_of(given, closed);
+    // Nothing of this id is open: say what became of it.
+    if ids::plausible(given, InboxId::PREFIX) {
+        let mut closed = remote.inbox(true, None, None, MAX_CLOSED).await?;
+        closed.retain(|item| ids::matches(given, &item.id.to_string()));
+        if !closed.is_empty() {
+            return one_of(given, closed);
+        }
     }
-    let id = remote.find_run(given).await?;
+    let (id, found) = of_run(remote, given, open).await?;
+    if !found.is_empty() {
+        return fitting(one_of(given, found)?, decision);
+    }
     let run = remote.run(&id).await?;
     let for_what = match decision {
         InboxDecision::Answer => "an answer",

@@ -4,7 +4,7 @@
 use crate::config::{Config, env};
 
 /// The tools of an agent that works on a project's files.
-const TOOLS: &str = "run_shell,read_file,write_file,edit_file,list_files";
+pub const TOOLS: &str = "run_shell,read_file,write_file,edit_file,list_files";
 /// The programs that are agents without being made, see `overmind run --help`.
 const PROGRAMS: [&str; 2] = ["claude", "codex"];
 
@@ -45,25 +45,28 @@ impl Found {
         }
     }
 
-    /// The agent for a project; the same for the same findings.
-    pub fn propose(&self) -> Proposed {
+    /// A model that can be called here, and why it is this one.
+    pub fn model(&self) -> Option<(String, String)> {
         let by_key = |key: &&'static str| match *key {
             env::ANTHROPIC_API_KEY => "claude-sonnet-5-5",
             env::OPENAI_API_KEY => "gpt-5.5",
             _ => "deepseek-v4-pro",
         };
-        let key = self.keys.first();
-        let model = match (key, self.configured.first()) {
+        match (self.keys.first(), self.configured.first()) {
             (Some(key), _) => Some((by_key(key).to_owned(), format!("{key} is set"))),
             (None, Some(model)) => {
                 Some((model.clone(), "the configuration names its server".to_owned()))
             }
             (None, None) => None,
-        };
-        if let Some((model, why)) = model {
+        }
+    }
+
+    /// The agent for a project; the same for the same findings.
+    pub fn propose(&self) -> Proposed {
+        if let Some((model, why)) = self.model() {
             let create = format!(
                 "overmind agent create --name coder --role \"Works on this project, with tests\" \
-                 --model {model} --tools {TOOLS}"
+                 --model {model}"
             );
             let run = "overmind run coder \"say what this project is and how its tests are run\"";
             return Proposed {

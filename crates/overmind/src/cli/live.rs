@@ -1,4 +1,5 @@
-//! Calls under way, in a run's story: their output line by line, their progress.
+//! Calls under way, in a run's story: their output line by line, their progress. A call reads the
+//! same whether its output came while it ran or with its result.
 
 use std::collections::HashMap;
 
@@ -6,36 +7,75 @@ use serde_json::Value;
 
 use crate::output::clean;
 
-/// Lines of one call that are told while it runs; what comes after is told at its end.
-const LINES: usize = 40;
+/// Lines of one call's output that are told as they come. Of what comes after them the last ones are
+/// told, at its end.
+const FIRST: usize = 20;
+const LAST: usize = 8;
 /// Steps whose beginning is remembered.
 const STEPS: usize = 64;
+/// What a call says by itself, in the order in which its streams are told at its end.
+const STREAMS: [&str; 2] = ["stdout", "stderr"];
 
 /// What has been told of calls that have not ended.
 #[derive(Debug, Default)]
 pub struct Live {
+    verbose: bool,
     /// What steps are about, by their ids.
     steps: HashMap<String, String>,
     calls: HashMap<String, Shown>,
+    /// The call whose output was told last, with nothing after it.
+    last: Option<String>,
+}
+
+/// What a call says, in the order in which it is told.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// The call, where the lines do not follow on those before them.
+    pub header: Option<String>,
+    pub lines: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Shown {
     epoch: u64,
-    lines: usize,
+    /// Lines told of each stream, and of its progress.
+    told: [usize; 3],
     /// Not everything was told.
     part: bool,
 }
 
-/// How much of a call's output was told before it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    Nothing,
-    Part,
-    All,
+impl Shown {
+    /// Of further lines, those that are told at once, and how many they are.
+    fn take(&mut self, of: usize, lines: &[String], verbose: bool) -> (Vec<String>, usize) {
+        let told = self.told.iter().sum();
+        let room = if verbose { usize::MAX } else { FIRST.saturating_sub(told) };
+        let now = lines.len().min(room);
+        self.told[of] += now;
+        let mut told = lines[..now].to_vec();
+        if now < lines.len() {
+            told.extend(self.goes_on());
+        }
+        (told, now)
+    }
+
+    /// Of the lines that an output ends with, those that are told: the first and the last ones.
+    fn rest(&mut self, of: usize, lines: &[String], verbose: bool) -> Vec<String> {
+        let (mut told, count) = self.take(of, lines, verbose);
+        let rest = &lines[count..];
+        told.extend_from_slice(&rest[rest.len().saturating_sub(LAST)..]);
+        told
+    }
+
+    fn goes_on(&mut self) -> Option<String> {
+        (!std::mem::replace(&mut self.part, true)).then(|| "… goes on …".to_owned())
+    }
 }
 
 impl Live {
+    pub fn new(verbose: bool) -> Self {
+        Self { verbose, ..Self::default() }
+    }
+
     /// A step that calls a tool begins.
     pub fn begins(&mut self, step: String, what: String) {
         if self.steps.len() >= STEPS {
@@ -44,48 +84,66 @@ impl Live {
         self.steps.insert(step, what);
     }
 
-    /// A call has ended.
-    pub fn ended(&mut self, call: &str) -> Told {
-        match self.calls.remove(call) {
-            None => Told::Nothing,
-            Some(shown) if shown.part => Told::Part,
-            Some(_) => Told::All,
-        }
+    /// Something else is told: what a call says afterwards is told with its name again.
+    pub fn interrupted(&mut self) {
+        self.last = None;
     }
 
-    /// The lines for what a call says while it runs; `None` for events about something else.
-    pub fn event(&mut self, kind: &str, payload: &Value, verbose: bool) -> Option<Vec<String>> {
-        let said = match kind {
-            "tool.output.delta" => output(payload),
-            "tool.progress" => vec![progress(payload)],
-            "tool.output.skipped" => Vec::new(),
+    /// A call has ended: the lines of its result that were not told yet, and whether those before
+    /// them were told last.
+    pub fn ended(&mut self, call: &str, result: &Value) -> (Vec<String>, bool) {
+        let is_last = self.last.take().is_some_and(|last| last == call);
+        let mut shown = self.calls.remove(call).unwrap_or_default();
+        let mut lines = Vec::new();
+        for (of, stream) in STREAMS.into_iter().enumerate() {
+            let all = output(result.get(stream).and_then(Value::as_str).unwrap_or_default());
+            let rest = &all[shown.told[of].min(all.len())..];
+            lines.extend(shown.rest(of, rest, self.verbose));
+        }
+        (lines, is_last)
+    }
+
+    /// What a call says while it runs; `None` for events about something else.
+    pub fn event(&mut self, kind: &str, payload: &Value) -> Option<Said> {
+        let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (of, said) = match kind {
+            "tool.output.delta" => {
+                let of = STREAMS.iter().position(|stream| *stream == text("stream"));
+                (of.unwrap_or(0), output(text("text")))
+            }
+            "tool.progress" => (STREAMS.len(), vec![progress(payload)]),
+            "tool.output.skipped" => (0, Vec::new()),
             _ => return None,
         };
-        let text = |key: &str| payload.get(key).and_then(Value::as_str).unwrap_or_default();
-        let epoch = payload.get("epoch").and_then(Value::as_u64).unwrap_or(0);
-        let mut told = Vec::new();
-        let shown = self.calls.entry(text("call_id").to_owned()).or_default();
-        if shown.epoch != epoch {
+        let (call, epoch) =
+            (text("call_id"), payload.get("epoch").and_then(Value::as_u64).unwrap_or(0));
+        let shown = self.calls.entry(call.to_owned()).or_default();
+        let again = shown.epoch != epoch;
+        if again {
             *shown = Shown { epoch, ..Shown::default() };
+        }
+        let (mut lines, _) = shown.take(of, &said, self.verbose);
+        if kind == "tool.output.skipped" {
+            lines.extend(shown.goes_on());
+        }
+        let mut header = None;
+        if !lines.is_empty() && (again || self.last.as_deref() != Some(call)) {
             let what = self.steps.get(text("step_id")).map_or("a command", String::as_str);
-            told.push(format!("▸ {what}, while it runs"));
+            header = Some(format!("▸ {what}"));
+            self.last = Some(call.to_owned());
         }
-        let room = if verbose { usize::MAX } else { LINES.saturating_sub(shown.lines) };
-        let more = said.len() > room || kind == "tool.output.skipped";
-        shown.lines += said.len().min(room);
-        told.extend(said.into_iter().take(room).map(|line| format!("│ {line}")));
-        if more && !shown.part {
-            shown.part = true;
-            told.push("│ … goes on …".to_owned());
-        }
-        Some(told)
+        Some(Said { header, lines })
     }
 }
 
-/// The lines of a piece as a terminal would show them in the end: a carriage return begins the
+/// The lines of a whole output that are told: the first and the last ones, or all of them.
+pub fn excerpt(text: &str, verbose: bool) -> Vec<String> {
+    Shown::default().rest(0, &output(text), verbose)
+}
+
+/// The lines of an output as a terminal would show them in the end: a carriage return begins the
 /// line anew. Empty ones are left out.
-fn output(payload: &Value) -> Vec<String> {
-    let text = payload.get("text").and_then(Value::as_str).unwrap_or_default();
+fn output(text: &str) -> Vec<String> {
     let last = |line: &str| {
         let line = line.split('\r').rfind(|part| !part.trim().is_empty())?;
         Some(clean::cut(&clean::line(line), 160).into_owned())

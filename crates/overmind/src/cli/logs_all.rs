@@ -1,6 +1,6 @@
 //! `logs --all`: what all commands write, each line with the name of its run.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use overmind_api::Run;
@@ -14,6 +14,7 @@ use super::args::LogsArgs;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
+use super::spoken::Spoken;
 use super::{command, session, watch};
 use crate::app::clock::SystemClock;
 use crate::output::paint;
@@ -38,10 +39,11 @@ pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
     if !args.follow {
         for run in &runs {
             let mut log = remote.run_log(&run.id.to_string(), &options).await?;
+            let mut spoken = voice(cx, remote, run, args.raw).await?;
             let mut cut = Cut::default();
             while let Some(bytes) = log.next().await? {
                 for object in cut.lines(&bytes) {
-                    show(cx, &run.name, &object)?;
+                    show(cx, &run.name, &object, &mut spoken)?;
                 }
             }
         }
@@ -50,11 +52,31 @@ pub async fn all(cx: &Context, remote: &Remote, args: &LogsArgs) -> Outcome {
         }
         return Ok(Exit::Done);
     }
-    follow(cx, remote, runs, options).await
+    follow(cx, remote, runs, options, args.raw).await
+}
+
+/// Who tells a run's lines in words, where they are of a protocol and nobody wants them as they are.
+async fn voice(
+    cx: &Context,
+    remote: &Remote,
+    run: &Run,
+    raw: bool,
+) -> Result<Option<Spoken>, Failure> {
+    match raw || !cx.out.for_people() {
+        true => Ok(None),
+        false => Spoken::of(cx, remote, run).await,
+    }
 }
 
 /// Follows what runs, and what begins.
-async fn follow(cx: &Context, remote: &Remote, mut runs: Vec<Run>, options: LogOptions) -> Outcome {
+async fn follow(
+    cx: &Context,
+    remote: &Remote,
+    mut runs: Vec<Run>,
+    options: LogOptions,
+    raw: bool,
+) -> Outcome {
+    let mut voices = HashMap::new();
     let (tell, mut told) = mpsc::channel::<(String, Value)>(WAITING);
     let mut followed = HashSet::new();
     let mut tasks = JoinSet::new();
@@ -65,6 +87,7 @@ async fn follow(cx: &Context, remote: &Remote, mut runs: Vec<Run>, options: LogO
             if session::ended(run.status) || !followed.insert(run.id) {
                 continue;
             }
+            voices.insert(run.name.clone(), voice(cx, &remote, &run, raw).await?);
             let options = LogOptions { follow: true, ..options.clone() };
             tasks.spawn(one(remote.clone(), run, options, tell.clone()));
         }
@@ -76,7 +99,7 @@ async fn follow(cx: &Context, remote: &Remote, mut runs: Vec<Run>, options: LogO
                 line = told.recv() => {
                     // `tell` is kept here, so there is always a next one.
                     let Some((name, object)) = line else { continue };
-                    show(cx, &name, &object)?;
+                    show(cx, &name, &object, voices.entry(name.clone()).or_default())?;
                 }
                 () = &mut pause => break,
             }
@@ -145,7 +168,12 @@ impl Cut {
     }
 }
 
-fn show(cx: &Context, name: &str, object: &Value) -> Result<(), Failure> {
+fn show(
+    cx: &Context,
+    name: &str,
+    object: &Value,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
     if !cx.out.for_people() {
         let mut named = serde_json::Map::new();
         named.insert("run".to_owned(), name.into());
@@ -156,7 +184,11 @@ fn show(cx: &Context, name: &str, object: &Value) -> Result<(), Failure> {
     }
     let name = paint(name, Tone::Busy, cx.out.colour);
     match object["text"].as_str() {
-        Some(text) => cx.out.line(&format!("{name} | {text}"))?,
+        Some(text) => {
+            for line in command::said(object, text, spoken).lines() {
+                cx.out.line(&format!("{name} | {line}"))?;
+            }
+        }
         None => cx.out.line(&format!("{name} | --- some lines are gone ---"))?,
     }
     Ok(())

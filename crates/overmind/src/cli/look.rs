@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use overmind_api::{ProcessUsage, Run, RunBasic, RunSend, RunStatus};
+use overmind_api::{ProcessUsage, Room, Run, RunBasic, RunSend, RunStatus};
 use overmind_client::LogOptions;
 use overmind_core::attest::Attestation;
 use overmind_core::time::Clock as _;
@@ -14,6 +14,7 @@ use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::show::{self, cell};
+use super::spoken::Spoken;
 use super::{command, ids, sandbox, session, watch};
 use crate::app::clock::SystemClock;
 use crate::output::table::Tone;
@@ -21,9 +22,9 @@ use crate::output::{clean, when};
 
 /// Most runs below one that are listed.
 const BELOW: u32 = 100;
-/// A program that wrote and then wrote nothing for so long has said what there was to say.
+/// A program without a protocol that wrote, and then for so long nothing, has said what there was to say.
 const SAID: Duration = Duration::from_secs(3);
-/// The same for one that is known to ask.
+/// The same for one that is known to ask, or to rest.
 const ASKED: Duration = Duration::from_millis(500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
@@ -40,12 +41,13 @@ pub async fn info(cx: &Context, args: &OneRunArgs) -> Outcome {
     };
     let below: Vec<RunBasic> = remote.runs_below(&id, BELOW).await?;
     let network = network(&remote, &run).await;
+    let command = command_of(&remote, &run).await?;
     let mut value = show::to_value(&run);
     value["process_usage"] = show::to_value(&usage);
     value["network"] = show::to_value(&network);
     value["children"] = below.iter().map(|run| json!(run.id)).collect();
     show::one(&cx.out, &value, &id, || {
-        let mut lines = lines(cx, &run, usage.as_ref(), &below);
+        let mut lines = lines(cx, &run, command.as_ref(), usage.as_ref(), &below);
         if let Some(network) = network {
             let after = lines.iter().position(|(name, _)| *name == "sandbox");
             lines.insert(after.map_or(0, |at| at + 1), ("network", cell(network)));
@@ -64,22 +66,36 @@ async fn network(remote: &Remote, run: &Run) -> Option<String> {
     Some(network.to_owned())
 }
 
+/// The command that was run, as its first event tells it: an agent may have changed since.
+pub(super) async fn command_of(remote: &Remote, run: &Run) -> Result<Option<Value>, Failure> {
+    let queued = remote.run_events(&run.id.to_string(), 1).await?;
+    let queued = queued
+        .first()
+        .and_then(|event| serde_json::from_str::<Value>(event.payload_json.as_str()).ok());
+    let command = queued.map(|queued| queued["agent"]["command"].clone());
+    Ok(command.filter(|command| !command.is_null()))
+}
+
 type Line = (&'static str, (String, Tone));
 
-fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasic]) -> Vec<Line> {
+fn lines(
+    cx: &Context,
+    run: &Run,
+    command: Option<&Value>,
+    usage: Option<&ProcessUsage>,
+    below: &[RunBasic],
+) -> Vec<Line> {
     let now = cx.now();
     let mut lines = watch::summary(run);
     lines.insert(1, ("name", cell(&run.name)));
     lines.push(("task", cell(&run.task)));
-    lines.push(("agent", cell(format!("{} version {}", run.agent_id, run.agent_version))));
+    let agent = run.agent_name.clone().unwrap_or_else(|| run.agent_id.to_string());
+    lines.push(("agent", cell(format!("{agent} version {}", run.agent_version))));
+    let kind = command.map_or("built-in agent".to_owned(), kind_of);
+    lines.push(("type", cell(kind)));
     lines.push(("workspace", cell(&run.workspace)));
     lines.push(("sandbox", cell(run.sandbox.to_string())));
-    if let Some(room) = run.room.as_ref().filter(|room| !room.withheld.is_empty()) {
-        lines.push(("withheld", cell(room.withheld.join(", "))));
-    }
-    for one in run.room.iter().flat_map(|room| &room.attested) {
-        lines.push(("measured", sandbox::measured(one)));
-    }
+    lines.extend(run.room.iter().flat_map(room_lines));
     lines.push(("created", cell(format!("{} by {}", run.created_at, run.created_by))));
     if let Some(parent) = run.parent_id {
         lines.push(("parent", cell(parent.to_string())));
@@ -89,7 +105,10 @@ fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasi
             .push(("child", cell(format!("{} {}", ids::short(&child.id.to_string()), child.name))));
     }
     if let Some(process) = &run.process {
-        lines.push(("life", cell(format!("{}, {} restarts", process.life, process.restarts))));
+        let policy = command.and_then(|command| command["restart"]["when"].as_str());
+        let life = format!("{}, {} restarts", process.life, process.restarts);
+        lines.push(("life", cell(life)));
+        lines.push(("restart", cell(policy.unwrap_or("never"))));
         if let Some(pid) = process.pid {
             lines.push(("pid", cell(pid.to_string())));
         }
@@ -104,6 +123,11 @@ fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasi
         if let Some(conversation) = &process.conversation {
             lines.push(("conversation", cell(conversation)));
         }
+        if process.log_removed {
+            let text =
+                "a part of it was removed while the command ran: it does not hold all output";
+            lines.push(("log", (text.to_owned(), Tone::Bad)));
+        }
     }
     if let Some(usage) = usage {
         let cpu = when::precise(Duration::from_millis(usage.cpu_ms));
@@ -114,6 +138,38 @@ fn lines(cx: &Context, run: &Run, usage: Option<&ProcessUsage>, below: &[RunBasi
         let text = format!("{log}, the last {}", when::ago(usage.last_output_at, now));
         lines.push(("wrote", cell(text)));
     }
+    lines
+}
+
+/// What a command is: a task or a session, read as a provider's output or not at all.
+fn kind_of(command: &Value) -> String {
+    let kind = command["kind"].as_str().unwrap_or("task");
+    match command["provider"].as_str() {
+        None | Some("raw") => format!("command, {kind}"),
+        Some(provider) => format!("command, {kind}, {provider}"),
+    }
+}
+
+/// What a run has of its own.
+fn room_lines(room: &Room) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (name, value) in [("worktree", &room.worktree), ("branch", &room.branch)] {
+        if let Some(value) = value {
+            lines.push((name, cell(value)));
+        }
+    }
+    if !room.ports.is_empty() {
+        let ports: Vec<String> =
+            room.ports.iter().map(|(name, port)| format!("{name}={port}")).collect();
+        lines.push(("ports", cell(ports.join(", "))));
+    }
+    for (service, url) in &room.urls {
+        lines.push(("url", cell(format!("{service} {url}"))));
+    }
+    if !room.withheld.is_empty() {
+        lines.push(("withheld", cell(room.withheld.join(", "))));
+    }
+    lines.extend(room.attested.iter().map(|one| ("measured", sandbox::measured(one))));
     lines
 }
 
@@ -155,17 +211,20 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
 }
 
 /// What a program says after something was sent to it.
-#[derive(Default)]
 struct Heard {
     /// What was sent, as the terminal shows it again, until it has come by.
     echo: Option<String>,
+    /// Of a program whose protocol is read: its lines in words.
+    spoken: Option<Spoken>,
     text: String,
     next: u64,
+    /// Its answer is there: its turn is over.
+    answered: bool,
 }
 
 impl Heard {
-    /// Reads what the log has more. Answers the new lines.
-    async fn more(&mut self, remote: &Remote, id: &str) -> Result<String, Failure> {
+    /// Reads what the log has more; `last`: nothing comes after it. Answers what is new.
+    async fn more(&mut self, remote: &Remote, id: &str, last: bool) -> Result<String, Failure> {
         let options = LogOptions {
             offset: Some(self.next),
             strip: true,
@@ -178,22 +237,51 @@ impl Heard {
             bytes.extend_from_slice(&piece);
         }
         let mut fresh = String::new();
-        for line in bytes.split(|byte| *byte == b'\n') {
-            let Ok(object) = serde_json::from_slice::<Value>(line) else { continue };
+        let lines = bytes.split(|byte| *byte == b'\n');
+        let mut objects =
+            lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok()).peekable();
+        while let Some(object) = objects.next() {
+            let (text, kind) = (object["text"].as_str(), object["kind"].as_str());
+            // The rest of the last line has not come yet.
+            let half = self.spoken.is_some() && kind == Some("output") && !last;
+            if half && objects.peek().is_none() && text.is_some_and(Spoken::is_half) {
+                break;
+            }
             self.next = object["next"].as_u64().unwrap_or(self.next);
-            let Some(text) = object["text"].as_str() else { continue };
-            if !matches!(object["kind"].as_str(), Some("output" | "stderr")) {
+            let Some(text) = text else { continue };
+            if !matches!(kind, Some("output" | "stderr")) {
                 continue;
             }
             if self.echo.as_deref().is_some_and(|echo| text.trim_end().ends_with(echo)) {
                 self.echo = None;
                 continue;
             }
-            fresh.push_str(text);
-            fresh.push('\n');
+            match &mut self.spoken {
+                Some(spoken) if kind == Some("output") => {
+                    let words = spoken.tell(text);
+                    self.answered |= words.over;
+                    fresh.push_str(&words.text);
+                }
+                Some(_) | None => {
+                    fresh.push_str(text);
+                    fresh.push('\n');
+                }
+            }
         }
         self.text.push_str(&fresh);
         Ok(fresh)
+    }
+}
+
+/// Whether the processes of a run have worked since the last look.
+#[derive(Default)]
+struct Work(Option<u64>);
+
+impl Work {
+    async fn rests(&mut self, remote: &Remote, id: &str) -> Result<bool, Failure> {
+        let now = remote.usage(id).await?.map(|usage| usage.cpu_ms);
+        let before = std::mem::replace(&mut self.0, now);
+        Ok(before.is_some() && before == now)
     }
 }
 
@@ -210,7 +298,8 @@ async fn end_of_log(remote: &Remote, id: &str) -> Result<u64, Failure> {
     Ok(objects.filter_map(|object| object["next"].as_u64()).max().unwrap_or(0))
 }
 
-/// Sends, and shows what the program says until it asks, ends, or is silent.
+/// Sends, and shows what the program says until its answer is there: the end of its turn, a question,
+/// its own end; of a program that tells none of these, output after which it rests.
 ///
 /// # Errors
 ///
@@ -226,13 +315,16 @@ pub async fn send_and_wait(
     // A secret is not shown again by a program that asked for it well.
     let echo = send.text.lines().last().map(str::trim_end).filter(|line| !line.is_empty());
     let echo = echo.filter(|_| !send.secret).map(str::to_owned);
-    let mut heard = Heard { echo, text: String::new(), next: end_of_log(remote, id).await? };
+    let spoken = Spoken::of(cx, remote, &remote.run(id).await?).await?;
+    let turns = spoken.as_ref().is_some_and(|spoken| spoken.tells_turns);
+    let next = end_of_log(remote, id).await?;
+    let mut heard = Heard { echo, spoken, text: String::new(), next, answered: false };
     remote.run_send(id, send).await?;
-    let mut silent_since = Instant::now();
+    let (mut silent_since, mut work) = (Instant::now(), Work::default());
     loop {
-        let fresh = heard.more(remote, id).await?;
+        let fresh = heard.more(remote, id, false).await?;
         if !fresh.is_empty() {
-            silent_since = Instant::now();
+            (silent_since, work) = (Instant::now(), Work::default());
             if cx.out.for_people() {
                 cx.out.text(&clean::block(&fresh))?;
             }
@@ -240,17 +332,16 @@ pub async fn send_and_wait(
         let run = remote.run(id).await?;
         let asks = run.status == RunStatus::AwaitingInput;
         let silence = silent_since.elapsed();
-        let said = !heard.text.is_empty() && silence >= if asks { ASKED } else { SAID };
+        let rests = !turns && silence >= ASKED && work.rests(remote, id).await?;
+        let quiet = asks && silence >= ASKED || rests || !turns && silence >= SAID;
+        let said = heard.answered || quiet && !heard.text.is_empty();
         let ended = session::ended(run.status);
         if ended || said {
-            if ended {
-                // Its last words, which came between the looks.
-                let last = heard.more(remote, id).await?;
-                if cx.out.for_people() {
-                    cx.out.text(&clean::block(&last))?;
-                }
-            }
-            if !cx.out.for_people() {
+            // What came between the looks: the words with which it ended or asked.
+            let last = heard.more(remote, id, ended).await?;
+            if cx.out.for_people() {
+                cx.out.text(&clean::block(&last))?;
+            } else {
                 let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 let value = json!({
                     "id": run.id, "name": run.name, "status": run.status, "prompt": run.prompt,

@@ -67,6 +67,8 @@ pub async fn mesh(cx: &Context, command: MeshCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();
     match command {
+        MeshCommand::Publish(args) => return publish(cx, &args).await,
+        MeshCommand::Subscribe(args) => return subscribe_topic(cx, args).await,
         MeshCommand::Get { key } => {
             let entry = client.board_fetch(&key).await?;
             show::one(&cx.out, &entry, &entry.key, || fields(&entry))?;
@@ -358,6 +360,7 @@ pub async fn acl(cx: &Context, command: AclCommand) -> Outcome {
     let remote = Remote::connect(cx)?;
     let client = remote.client();
     match command {
+        AclCommand::Can(args) => return can(cx, args).await,
         AclCommand::List => {
             let all = client.acl_list().await?.entries;
             show::list(

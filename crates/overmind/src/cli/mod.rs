@@ -46,18 +46,22 @@ pub mod sandbox_image;
 pub mod session;
 pub mod shell;
 pub mod show;
+pub mod spoken;
 pub mod story;
 pub mod subscribe;
 pub mod things;
 pub mod top;
+pub mod topics;
 pub mod up;
 pub mod vault;
 pub mod watch;
+pub mod whole;
 
 use std::process::ExitCode;
 
 use crate::config::Env;
 use args::{Cli, Command};
+use args_command::{MonitorArgs, SubscribeArgs, TopArgs};
 use args_more::AuditCommand;
 use context::Context;
 use exit::{Exit, Failure, Outcome};
@@ -94,6 +98,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
+        Command::Help { words } => whole::help(cx, &words),
         Command::Openapi => {
             cx.out.line(&overmind_server::openapi())?;
             Ok(Exit::Done)
@@ -117,6 +122,11 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Run(args) => Box::pin(run::run(cx, args)).await,
         Command::Ps(args) => session::ps(cx, &args).await,
         Command::Logs(args) => Box::pin(watch::logs(cx, &args)).await,
+        Command::Events(args) if args.stream => {
+            let args::EventsArgs { id, from, kind, no_follow, .. } = args;
+            let args = SubscribeArgs { id, run: None, kind, from, no_follow };
+            Box::pin(subscribe::subscribe(cx, &args)).await
+        }
         Command::Events(args) => Box::pin(watch::events(cx, &args)).await,
         Command::Input { id, message } => session::input(cx, &id, &message).await,
         Command::Inbox(args) => Box::pin(inbox::run(cx, args)).await,
@@ -127,7 +137,10 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Kill(args) => command::kill(cx, &args).await,
         Command::Send(args) => Box::pin(command::send(cx, &args)).await,
         Command::Attach(args) => Box::pin(attach::attach(cx, &args)).await,
-        Command::Top(args) => Box::pin(top::top(cx, args)).await,
+        Command::Top(TopArgs { id: Some(id), once }) => {
+            Box::pin(top::monitor(cx, &MonitorArgs { id, once })).await
+        }
+        Command::Top(TopArgs { id: None, once }) => Box::pin(top::top(cx, once)).await,
         Command::Monitor(args) => Box::pin(top::monitor(cx, &args)).await,
         Command::Info(args) => look::info(cx, &args).await,
         Command::Result(args) => look::result(cx, &args).await,
@@ -174,6 +187,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         | Command::Prices(_)
         | Command::Completions { .. }
         | Command::Man { .. }
+        | Command::Help { .. }
         | Command::Openapi
         | Command::Bench(_) => unreachable!("`dispatch` has done these"),
     }

@@ -11,15 +11,20 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _, Parser as _};
+use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _};
 
 use super::args::{Cli, Command, Format, Global, LogsArgs, PsArgs, RunArgs};
 use super::args_command::{KillArgs, OneRunArgs, SendArgs, StopArgs, WaitArgs};
+use super::whole;
 
 /// What the process's arguments say. Prints help and usage errors itself, and ends with 0 or 2.
 pub fn parse() -> Cli {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let mut cli = quickly(&args).unwrap_or_else(|| Cli::parse_from(args));
+    let mut cli = quickly(&args).unwrap_or_else(|| {
+        let found = whole::command().try_get_matches_from(&args);
+        let cli = found.and_then(|mut found| Cli::from_arg_matches_mut(&mut found));
+        cli.unwrap_or_else(|err| whole::with_nearest(err, &args).exit())
+    });
     if cli.global.json {
         cli.global.output = Format::Json;
     }
@@ -115,6 +120,8 @@ fn globals() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     fn words(line: &str) -> Vec<OsString> {

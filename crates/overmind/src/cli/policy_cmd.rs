@@ -38,6 +38,10 @@ Example:
         policy: PolicyFileArg,
     },
     /// Print the policy that holds, and its version
+    #[command(after_help = "\
+Examples:
+  overmind policy show
+  overmind policy show --builtin > policy.toml")]
     Show {
         #[command(flatten)]
         policy: PolicyFileArg,

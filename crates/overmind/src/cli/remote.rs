@@ -33,12 +33,21 @@ use crate::config::{DataDir, Env, Secret, env};
 
 /// Runs, agents and the like that are looked through for a part of an id.
 const MAX_SCANNED: u32 = 10_000;
+/// Runs whose names are looked through for one that may have been meant.
+const NEWEST: u32 = 200;
 
 /// A connection to one server; opened by the first call.
 #[derive(Clone, Debug)]
 pub struct Remote {
     client: Client,
+    /// The run whose own token is shown.
+    own: Option<String>,
 }
+
+/// What a run calls itself.
+const ITSELF: &str = "me";
+/// How a run's own token begins.
+const OWN_TOKEN: &str = "ovs_";
 
 /// One item of a timeline.
 #[derive(Debug)]
@@ -137,7 +146,7 @@ impl Remote {
         let token = data
             .existing_admin_token()?
             .ok_or_else(|| Failure::new(Exit::Denied, "the server has no admin token"))?;
-        Ok(Self { client: Client::connect(target, Some(token.expose()))? })
+        Ok(Self { client: Client::connect(target, Some(token.expose()))?, own: None })
     }
 
     fn open(cx: &Context, target: Target, token: &Secret) -> Result<Self, Failure> {
@@ -149,12 +158,19 @@ impl Remote {
             traceparent: span.map(|span| span.to_string()),
             ..Options::default()
         };
-        Ok(Self { client: Client::with_options(target, Some(token.expose()), options)? })
+        let own = cx.env.text(env::SESSION_ID).filter(|_| token.expose().starts_with(OWN_TOKEN));
+        let own = own.map(str::to_owned);
+        Ok(Self { client: Client::with_options(target, Some(token.expose()), options)?, own })
     }
 
     /// Whether it is on this machine for certain: it was reached by its socket.
     pub fn is_here(&self) -> bool {
         matches!(self.client.target(), Target::Unix(_))
+    }
+
+    /// The run that this program is of, where it speaks with that run's own token.
+    pub fn own(&self) -> Option<&str> {
+        self.own.as_deref()
     }
 
     /// Where it is, for people.
@@ -177,29 +193,39 @@ impl Remote {
 
     /// The agent of commands that are given in words, made if there is none.
     pub async fn agent_of_commands(&self) -> Result<Agent, Failure> {
-        self.agent_or(&super::command::agent(), "the-agent-of-commands").await
+        self.agent_or(&super::command::agent()).await
     }
 
     /// An agent that is there without being made, such as `claude`; `None` for any other name.
     pub async fn built_in(&self, name: &str) -> Result<Option<Agent>, Failure> {
         match super::command::built_in(name) {
-            Some(agent) => self.agent_or(&agent, &format!("built-in-agent-{name}")).await.map(Some),
+            Some(agent) => self.agent_or(&agent).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The agent of this name, made where there is none. Of two that make it at once, with the
-    /// same key, both get the same one.
-    async fn agent_or(&self, agent: &AgentCreate, key: &str) -> Result<Agent, Failure> {
-        match self.client.agent_fetch(&agent.name).await {
-            Ok(agent) => Ok(agent),
-            Err(err) => {
-                let failure = Failure::from(err);
-                if failure.exit != Exit::NotFound {
-                    return Err(failure);
-                }
-                Ok(self.client.agent_create(agent, Some(key)).await?)
+    /// The agent of this name, made where there is none.
+    async fn agent_or(&self, agent: &AgentCreate) -> Result<Agent, Failure> {
+        match self.client.agent_fetch(&agent.name).await.map_err(Failure::from) {
+            Err(failure) if failure.exit == Exit::NotFound => {}
+            found => return found,
+        }
+        match self.client.agent_create(agent, None).await.map_err(Failure::from) {
+            // Somebody else has just made it.
+            Err(failure) if failure.exit == Exit::Conflict => {
+                Ok(self.client.agent_fetch(&agent.name).await?)
             }
+            Err(failure) if failure.exit == Exit::Denied && self.own.is_some() => {
+                let message =
+                    format!("there is no agent `{}` yet, and a run may not create one", agent.name);
+                let hint = format!(
+                    "outside of the run, `overmind run {}` creates it; `overmind agent list` lists those \
+                     that this run may start",
+                    if agent.name == super::command::AGENT { "true" } else { &agent.name }
+                );
+                Err(Failure::new(Exit::NotFound, message).hint(hint))
+            }
+            made => made,
         }
     }
 
@@ -286,6 +312,10 @@ impl Remote {
         Ok(self.client.agent_disable(&agent.id.to_string()).await?)
     }
 
+    pub async fn agent_remove(&self, agent: &Agent) -> Result<Agent, Failure> {
+        Ok(self.client.agent_remove(&agent.id.to_string()).await?)
+    }
+
     pub async fn agent_versions(&self, agent: &Agent) -> Result<Vec<Agent>, Failure> {
         let first = self.client.agent_versions(&agent.id.to_string(), &first(MAX_SCANNED)).await?;
         self.rest(first, MAX_SCANNED).await
@@ -304,8 +334,13 @@ impl Remote {
         if missing.exit != Exit::NotFound {
             return Err(missing);
         }
-        let mut found = if scan { self.agents(MAX_SCANNED).await? } else { Vec::new() };
-        found.retain(|agent| ids::matches(given, &agent.id.to_string()));
+        let all = self.agents(MAX_SCANNED).await?;
+        let fits = |agent: &&Agent| scan && ids::matches(given, &agent.id.to_string());
+        let mut found: Vec<Agent> = all.iter().filter(fits).cloned().collect();
+        if found.is_empty() {
+            let names = all.iter().map(|agent| agent.name.as_str());
+            return Err(ids::none_but("agent", given, names, "overmind agent list"));
+        }
         let names = found.iter().map(|agent| agent.id.to_string()).collect();
         let id = ids::only("agent", given, names, "overmind agent list")?;
         let at = found.iter().position(|agent| agent.id.to_string() == id);
@@ -347,13 +382,16 @@ impl Remote {
         Ok(self.client.run_attestation(id, of).await?)
     }
 
-    /// The id of a run by itself or by a unique part.
+    /// The id of a run by itself, by its name or by a unique part; inside a run it is `me` to itself.
     pub async fn find_run(&self, given: &str) -> Result<String, Failure> {
         if given.parse::<SessionId>().is_ok() {
             return Ok(given.to_owned());
         }
         if given.is_empty() {
             return Err(ids::none("run", given, "overmind ps --all"));
+        }
+        if let Some(own) = self.own.as_ref().filter(|_| given == ITSELF) {
+            return Ok(own.clone());
         }
         // The newest of that name: of those that have not ended there is one at most.
         if let Some(run) = self.runs_named(given, 1).await?.first() {
@@ -377,6 +415,11 @@ impl Remote {
                 return ids::only("run", given, names, "overmind ps --all");
             }
             found.extend(meant.first().map(|run| run.id.to_string()));
+        }
+        if found.is_empty() {
+            let newest: Vec<RunBasic> = self.runs(&[], None, NEWEST).await?;
+            let names = newest.iter().map(|run| run.name.as_str());
+            return Err(ids::none_but("run", given, names, "overmind ps --all"));
         }
         ids::only("run", given, found, "overmind ps --all")
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use overmind_api::{Agent, Command, Run, RunCreate};
 use overmind_client::LogOptions;
+use overmind_core::nearest::nearest;
 
 use super::args::{Format, RunArgs};
 use super::args_command::ProviderArg;
@@ -13,10 +14,10 @@ use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::show::{self, cell};
+use super::spoken::Spoken;
 use super::watch::{self, Place, Until};
 use super::{asked, command, ids, parse, room, session, story};
 use crate::config::env;
-use crate::config::nearest::nearest;
 use crate::output::clean;
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
@@ -182,8 +183,9 @@ async fn begin(
         Some(agent) => agent,
         None => remote.agent_of_commands().await?,
     };
-    // A home is no project: whoever stands in one says which. A child has its parent's.
-    let implied = draft.workspace.is_none();
+    // A home is no project: whoever stands in one says which. A child has its parent's, and what is
+    // seen from inside of a run are its own directories.
+    let implied = draft.workspace.is_none() && remote.own().is_none();
     if implied && is_home(cx) {
         cx.out.note(
             "this directory is no project: the run works in an empty one of its own; --project DIR \
@@ -255,7 +257,7 @@ async fn begin(
         if cx.out.for_people() {
             cx.out.note(&format!("run {} ({})", made.name, ids::short(&id)));
         }
-        return follow(cx, remote, &made, is_command).await;
+        return Box::pin(follow(cx, remote, &made, is_command)).await;
     }
     if cx.global.quiet && cx.out.for_people() {
         cx.out.line(&id)?;
@@ -346,11 +348,15 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
         room::announce(cx, &begun);
     }
     let mut options = LogOptions { strip: !cx.out.colour, ..LogOptions::default() };
+    let mut spoken = match cx.out.for_people() {
+        true => Spoken::of(cx, remote, &begun).await?,
+        false => None,
+    };
     loop {
         let settled = watch::until(cx, remote, &id, Until::Settled, &mut place);
         let run = tokio::select! {
             biased;
-            said = command::output(cx, remote, &id, &mut options) => {
+            said = command::output(cx, remote, &id, &mut options, &mut spoken) => {
                 said?;
                 remote.run(&id).await?
             }
@@ -358,7 +364,7 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
         };
         if session::ended(run.status) {
             // What was written last may have come after the news of the end.
-            command::output(cx, remote, &id, &mut options).await?;
+            command::output(cx, remote, &id, &mut options, &mut spoken).await?;
             return Ok(exit_of(&run));
         }
         if asked::in_place(cx, remote, &run).await? {

@@ -29,6 +29,9 @@ Examples:
     Build(BuildArgs),
     /// List the images that were made here
     #[command(visible_alias = "list")]
+    #[command(after_help = "\
+Example:
+  overmind sandbox image ls")]
     Ls,
 }
 

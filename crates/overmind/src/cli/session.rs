@@ -98,6 +98,7 @@ pub struct Basics<'a> {
     pub parent: Option<SessionId>,
     pub name: &'a str,
     pub status: RunStatus,
+    pub standing: Standing,
 }
 
 macro_rules! listed {
@@ -109,6 +110,7 @@ macro_rules! listed {
                     parent: self.parent_id,
                     name: &self.name,
                     status: self.status,
+                    standing: self.into(),
                 }
             }
         }
@@ -166,18 +168,66 @@ fn agent_cell(name: Option<&String>, id: AgentId) -> (String, Tone) {
     name.map_or_else(|| dim(ids::short(&id.to_string())), cell)
 }
 
-/// How a run stands, and whether it has raised alarms.
-fn status_cell(status: RunStatus, alarms: u32) -> (String, Tone) {
+/// How a run stands: what its command does or ended with, and whether it has raised alarms.
+fn status_cell(status: RunStatus, command: Standing, alarms: u32) -> (String, Tone) {
+    let (mut text, mut tone) = (status.to_string(), story::tone(status));
+    match (ended(status), command) {
+        (false, Standing { stopping: true, .. }) => (text, tone) = ("stopping".into(), Tone::Waits),
+        (false, Standing { restarting: true, .. }) => {
+            (text, tone) = ("restarting".into(), Tone::Waits);
+        }
+        (true, Standing { exit_code: Some(code), .. }) if code != 0 => {
+            text = format!("{status}, exit {code}");
+        }
+        (true, Standing { signal: Some(signal), .. }) => {
+            text = format!("{status}, signal {signal}")
+        }
+        (_, Standing { .. }) => {}
+    }
     match alarms {
-        0 => (status.to_string(), story::tone(status)),
-        1 => (format!("{status}, 1 alarm"), Tone::Bad),
-        n => (format!("{status}, {n} alarms"), Tone::Bad),
+        0 => (text, tone),
+        1 => (format!("{text}, 1 alarm"), Tone::Bad),
+        n => (format!("{text}, {n} alarms"), Tone::Bad),
+    }
+}
+
+/// How the command of a run stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    stopping: bool,
+    restarting: bool,
+}
+
+impl From<&RunBasic> for Standing {
+    fn from(run: &RunBasic) -> Self {
+        let RunBasic { exit_code, signal, stopping, restarting, .. } = run;
+        Self {
+            exit_code: *exit_code,
+            signal: *signal,
+            stopping: *stopping,
+            restarting: *restarting,
+        }
+    }
+}
+
+impl From<&Run> for Standing {
+    fn from(run: &Run) -> Self {
+        run.process.as_ref().map_or_else(Self::default, |process| Self {
+            exit_code: process.exit_code,
+            signal: process.signal,
+            stopping: process.stopping,
+            restarting: process.restart_at.is_some(),
+        })
     }
 }
 
 fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
-    let mut table = Table::new(&["ID", "NAME", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"])
-        .right("STEPS");
+    let mut table =
+        Table::new(&["ID", "NAME", "AGENT", "STATUS", "RESTARTS", "STEPS", "TIME", "AGE", "TASK"])
+            .right("RESTARTS")
+            .right("STEPS");
     for (run, branch) in runs.iter().zip(branches) {
         let until = run.finished_at.unwrap_or(now);
         let took = run.started_at.map(|start| when::precise(until.since(start)));
@@ -185,7 +235,8 @@ fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table 
             cell(ids::short(&run.id.to_string())),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            status_cell(run.status, run.alarms),
+            status_cell(run.status, run.into(), run.alarms),
+            cell(run.restarts.to_string()),
             cell(run.step_count.to_string()),
             or_dash(took),
             cell(when::ago(run.created_at, now)),
@@ -201,6 +252,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
         "NAME",
         "AGENT",
         "STATUS",
+        "RESTARTS",
         "STEPS",
         "START",
         "TOKENS IN",
@@ -217,6 +269,7 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
         "WORKSPACE",
         "TASK",
     ])
+    .right("RESTARTS")
     .right("STEPS")
     .right("START")
     .right("TOKENS IN")
@@ -226,7 +279,8 @@ fn wide_table(runs: &[Run], branches: &[String]) -> Table {
             cell(run.id.to_string()),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            status_cell(run.status, run.alarms),
+            status_cell(run.status, run.into(), run.alarms),
+            or_dash(run.process.as_ref().map(|process| process.restarts.to_string())),
             cell(run.step_count.to_string()),
             cell(run.epoch.to_string()),
             cell(when::thousands(run.usage.input_tokens)),
@@ -280,7 +334,7 @@ pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
         vec![
             ("run", cell(basics.id.to_string())),
             ("name", cell(basics.name)),
-            ("status", (basics.status.to_string(), story::tone(basics.status))),
+            ("status", status_cell(basics.status, basics.standing, 0)),
         ]
     })
 }
@@ -296,7 +350,7 @@ pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
         table.row(vec![
             cell(ids::short(&run.id.to_string())),
             cell(&run.name),
-            status_cell(run.status, run.alarms),
+            status_cell(run.status, run.into(), run.alarms),
             cell(clean::cut(&run.task, 60)),
         ]);
     }
@@ -349,7 +403,7 @@ pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
     let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
     let run = remote.run_fork(&id, &request).await?;
     if args.follow {
-        return super::run::follow(cx, &remote, &run, false).await;
+        return Box::pin(super::run::follow(cx, &remote, &run, false)).await;
     }
     show_run(cx, &run)?;
     if cx.out.for_people() {

@@ -8,13 +8,10 @@ use std::time::Duration;
 use overmind_api::{Event, ModelCall, RunStatus, Step, StepType, Timeline, TimelineData, ToolCall};
 use serde_json::Value;
 
-use super::live::{Live, Told};
+use super::live::{self, Live};
 use crate::output::table::Tone;
 use crate::output::{bold, clean, paint, when};
 
-/// Lines of a command's output, or of a file, that are shown of each end.
-const HEAD: usize = 6;
-const TAIL: usize = 8;
 /// The step of a room that makes its tree.
 const WORKTREE: &str = "the worktree";
 
@@ -35,7 +32,7 @@ pub struct Story {
 
 impl Story {
     pub fn new(colour: bool, verbose: bool) -> Self {
-        let (live, said) = (Live::default(), String::new());
+        let (live, said) = (Live::new(verbose), String::new());
         Self { colour, verbose, asked: false, live, said, closing: false }
     }
 
@@ -48,33 +45,61 @@ impl Story {
 
     /// The lines for one entry, with line breaks; empty when it says nothing new.
     pub fn tell(&mut self, entry: &Timeline) -> String {
-        let text = match &entry.data {
-            TimelineData::Event(event) => self.event(event),
-            TimelineData::Step(step) => self.step(step),
+        let (text, goes_on) = match &entry.data {
+            TimelineData::Event(event) => match self.live(event) {
+                Some(said) => said,
+                None => {
+                    let text = self.event(event);
+                    self.other(text)
+                }
+            },
+            TimelineData::Step(step) => {
+                let text = self.step(step);
+                self.other(text)
+            }
             TimelineData::ToolCall(call) => self.tool(call),
-            TimelineData::ModelCall(call) => self.model(call),
+            TimelineData::ModelCall(call) => {
+                let text = self.model(call);
+                self.other(text)
+            }
         };
         if text.is_empty() {
             return text;
         }
-        let stamp = clock(&entry.ts.to_string());
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
-        let mut told = format!("{}  {first}\n", self.dim(&stamp));
-        for line in lines {
-            told.push_str("          ");
+        let stamp = self.dim(&clock(&entry.ts.to_string()));
+        let mut told = String::new();
+        for (n, line) in text.lines().enumerate() {
+            // What goes on with the lines before it needs no time of its own.
+            match n {
+                0 if !goes_on => told.push_str(&format!("{stamp}  ")),
+                _ => told.push_str("          "),
+            }
             told.push_str(line);
             told.push('\n');
         }
         told
     }
 
+    /// What does not go on with the lines before it.
+    fn other(&mut self, text: String) -> (String, bool) {
+        if !text.is_empty() {
+            self.live.interrupted();
+        }
+        (text, false)
+    }
+
+    /// What a call says while it runs, and whether that goes on with the lines before it.
+    fn live(&mut self, event: &Event) -> Option<(String, bool)> {
+        let payload = event.payload_json.value();
+        let said = self.live.event(&event.kind, &payload)?;
+        let goes_on = said.header.is_none();
+        let mut lines: Vec<String> = said.header.into_iter().collect();
+        lines.extend(said.lines.iter().map(|line| self.output(line)));
+        Some((lines.join("\n"), goes_on))
+    }
+
     fn event(&mut self, event: &Event) -> String {
         let payload = event.payload_json.value();
-        if let Some(lines) = self.live.event(&event.kind, &payload, self.verbose) {
-            let dim: Vec<String> = lines.iter().map(|line| self.dim(line)).collect();
-            return dim.join("\n");
-        }
         let text = |key: &str| payload.get(key).and_then(Value::as_str);
         match event.kind.as_str() {
             "run.started" => paint("started", Tone::Busy, self.colour),
@@ -259,7 +284,7 @@ impl Story {
         if step.kind == StepType::Tool && !finished {
             let part = |key| step.input_json.get(key).unwrap_or(&Value::Null);
             let tool = part("tool_name").as_str().unwrap_or_default();
-            let line = format!("{} {}", clean::line(tool), action(tool, part("args")));
+            let line = self.call_line(tool, part("args"));
             self.live.begins(step.id.to_string(), line);
         }
         match step.kind {
@@ -289,42 +314,46 @@ impl Story {
         }
     }
 
-    fn tool(&mut self, call: &ToolCall) -> String {
-        let told_before = self.live.ended(&call.id.to_string());
-        let took = self.dim(&when::precise(Duration::from_millis(call.latency_ms)));
+    /// A call that has ended: its output as far as it was not told, and how it ended; and whether
+    /// that goes on with the lines before it.
+    fn tool(&mut self, call: &ToolCall) -> (String, bool) {
         let result = &call.result_json;
-        let ok = result.get("ok").and_then(Value::as_bool).unwrap_or(false);
-        let mark = if ok {
-            paint("✓", Tone::Good, self.colour)
-        } else {
-            paint("✗", Tone::Bad, self.colour)
-        };
-        let what = action(&call.tool_name, &call.args_json);
-        let mut told = format!("{mark} {} {}", bold(&call.tool_name, self.colour), what);
+        let (output, goes_on) = self.live.ended(&call.id.to_string(), result);
+        let what = self.call_line(&call.tool_name, &call.args_json);
+        let mut lines = Vec::new();
+        if !output.is_empty() && !goes_on {
+            lines.push(format!("▸ {what}"));
+        }
+        let named = goes_on || !output.is_empty();
+        lines.extend(output.iter().map(|line| self.output(line)));
+        let mut end = Vec::new();
+        if !named {
+            end.push(what);
+        }
         if let Some(code) = result.get("exit_code").and_then(Value::as_i64) {
             let tone = if code == 0 { Tone::Good } else { Tone::Bad };
-            told.push_str(&format!("  {}", paint(&format!("exit {code}"), tone, self.colour)));
+            end.push(paint(&format!("exit {code}"), tone, self.colour));
         }
-        told.push_str(&format!("  {took}"));
+        end.push(self.dim(&when::precise(Duration::from_millis(call.latency_ms))));
         if !call.allowed {
-            told.push_str(&format!("  {}", paint("not allowed", Tone::Bad, self.colour)));
+            end.push(paint("not allowed", Tone::Bad, self.colour));
         }
+        let ok = result.get("ok").and_then(Value::as_bool).unwrap_or(false);
+        let (mark, tone) = if ok { ("✓", Tone::Good) } else { ("✗", Tone::Bad) };
+        lines.push(format!("{} {}", paint(mark, tone, self.colour), end.join("  ")));
         if let Some(error) = result.get("error") {
-            told.push_str(&format!("\n{}", paint(&error_text(error), Tone::Bad, self.colour)));
+            lines.push(paint(&error_text(error), Tone::Bad, self.colour));
         }
-        for stream in ["stdout", "stderr"] {
-            if let Some(text) = result.get(stream).and_then(Value::as_str) {
-                told.push_str(&match told_before {
-                    Told::Nothing => self.excerpt(text),
-                    Told::Part => self.tail(text),
-                    Told::All => String::new(),
-                });
-            }
-        }
+        let mut told = lines.join("\n");
         if call.tool_name == "edit_file" {
             told.push_str(&self.change(&call.args_json));
         }
-        told
+        (told, goes_on)
+    }
+
+    /// A tool and what it is called with, on one line.
+    fn call_line(&self, tool: &str, args: &Value) -> String {
+        format!("{} {}", bold(&clean::line(tool), self.colour), action(tool, args))
     }
 
     /// What an edit took away and put in its place.
@@ -385,33 +414,15 @@ impl Story {
         told
     }
 
-    /// The first and last lines of an output.
-    fn excerpt(&self, text: &str) -> String {
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        let mut told = String::new();
-        let mut line = |text: &str| {
-            let text = clean::line(text).into_owned();
-            told.push_str(&format!("\n{} {}", self.dim("│"), clean::cut(&text, 160)));
-        };
-        if lines.len() <= HEAD + TAIL || self.verbose {
-            lines.iter().for_each(|text| line(text));
-        } else {
-            lines[..HEAD].iter().for_each(|text| line(text));
-            line(&format!("… {} more lines …", lines.len() - HEAD - TAIL));
-            lines[lines.len() - TAIL..].iter().for_each(|text| line(text));
-        }
-        told
+    /// The first and last lines of an output, with line breaks between them.
+    pub(super) fn excerpt(&self, text: &str) -> String {
+        let lines = live::excerpt(text, self.verbose);
+        lines.iter().map(|line| self.output(line)).collect::<Vec<_>>().join("\n")
     }
 
-    /// The last lines of an output whose first ones were told.
-    fn tail(&self, text: &str) -> String {
-        let lines: Vec<&str> = text.trim_end().lines().collect();
-        let last = &lines[lines.len().saturating_sub(TAIL)..];
-        let line = |text: &&str| {
-            let text = clean::line(text).into_owned();
-            format!("\n{} {}", self.dim("│"), clean::cut(&text, 160))
-        };
-        last.iter().map(line).collect()
+    /// A line of what a call wrote.
+    fn output(&self, line: &str) -> String {
+        format!("{} {line}", self.dim("│"))
     }
 
     fn dim(&self, text: &str) -> String {
@@ -420,7 +431,7 @@ impl Story {
 }
 
 /// The one argument of a call that says what it is about, on one line.
-fn action(tool: &str, args: &Value) -> String {
+pub(super) fn action(tool: &str, args: &Value) -> String {
     let main = match tool {
         "run_shell" | "Bash" | "shell" => "command",
         "run_command" => "program",
@@ -533,7 +544,7 @@ mod tests {
         let result = json!({"ok": false, "exit_code": 1, "stdout": "a\nb\n", "stderr": ""});
         assert_eq!(
             story.tell(&call("run_shell", json!({"command": "make\ntest"}), result)),
-            "20:19:55  ✗ run_shell make⏎test  exit 1  34ms\n          │ a\n          │ b\n"
+            "20:19:55  ▸ run_shell make⏎test\n          │ a\n          │ b\n          ✗ exit 1  34ms\n"
         );
     }
 
@@ -543,7 +554,7 @@ mod tests {
         let lines: String = (0..40).map(|n| format!("line {n}\n")).collect();
         let told = story.tell(&call("run_shell", json!({}), json!({"ok": true, "stdout": lines})));
         assert!(told.contains("line 0\n") && told.contains("line 39\n"), "{told}");
-        assert!(told.contains("… 26 more lines …") && !told.contains("line 20"), "{told}");
+        assert!(told.contains("line 19\n          │ … goes on …\n          │ line 32\n"), "{told}");
         let hostile = json!({"ok": true, "stdout": "\u{1b}[2Jgone"});
         let told = story.tell(&call("run_shell", json!({"command": "\u{1b}]0;x\u{7}"}), hostile));
         assert!(!told.contains('\u{1b}') && !told.contains('\u{7}'), "{told}");
@@ -592,9 +603,11 @@ mod tests {
         assert!(verbose.tell(&event("supervisor.decided", json!({"x": 1}))).contains("{\"x\":1}"));
     }
 
+    const STEP: &str = "stp_0190b2c4d5e67000800000000000002a";
+
     fn delta(epoch: u64, offset: u64, text: &str) -> Timeline {
         let id = "eff_0190b2c4d5e67000800000000000002a";
-        let payload = json!({"call_id": id, "step_id": "s", "epoch": epoch, "stream": "stdout",
+        let payload = json!({"call_id": id, "step_id": STEP, "epoch": epoch, "stream": "stdout",
                              "offset": offset, "text": text});
         event("tool.output.delta", payload)
     }
@@ -604,14 +617,55 @@ mod tests {
         let mut story = Story::new(false, false);
         assert_eq!(
             story.tell(&delta(1, 0, "one\r50%\rtwo\n\u{1b}[2J\n")),
-            "20:19:55  ▸ a command, while it runs\n          │ two\n          │ \\u{1b}[2J\n"
+            "20:19:55  ▸ a command\n          │ two\n          │ \\u{1b}[2J\n"
         );
-        assert_eq!(story.tell(&delta(1, 9, "three")), "20:19:55  │ three\n");
+        assert_eq!(story.tell(&delta(1, 9, "three")), "          │ three\n");
         let result = json!({"ok": true, "exit_code": 0, "stdout": "two\n\nthree"});
         let told = story.tell(&call("run_shell", json!({"command": "make"}), result.clone()));
-        assert_eq!(told, "20:19:55  ✓ run_shell make  exit 0  34ms\n");
+        assert_eq!(told, "          ✓ exit 0  34ms\n");
         let told = story.tell(&call("run_shell", json!({"command": "make"}), result));
         assert!(told.contains("│ two"), "another call is told whole: {told}");
+    }
+
+    #[test]
+    fn a_call_reads_the_same_whether_its_output_came_while_it_ran_or_not() {
+        let args = json!({"command": "make"});
+        let step = json!({
+            "id": STEP, "run_id": "ses_0190b2c4d5e67000800000000000002a", "idx": 0, "type": "tool",
+            "input_json": {"tool_name": "run_shell", "args": args}, "output_json": null,
+            "started_at": "2026-11-21T20:19:55.182849+00:00", "finished_at": null, "error": null,
+            "turn": 0,
+        });
+        for (count, verbose) in [(0, false), (3, false), (22, false), (500, false), (500, true)] {
+            let text: String = (0..count).map(|n| format!("line {n}\n\n")).collect();
+            let result = json!({"ok": false, "exit_code": 1, "stdout": text, "stderr": "why"});
+            let end = call("run_shell", args.clone(), result);
+            let told = |pieces: &[&str]| {
+                let mut story = Story::new(true, verbose);
+                let mut told = story.tell(&entry("step", step.clone()));
+                for piece in pieces {
+                    told.push_str(&story.tell(&delta(1, 0, piece)));
+                }
+                told + &story.tell(&end)
+            };
+            let at_once = told(&[]);
+            let (first, rest) = text.split_at(text.len() / 2);
+            let (end, begin) = rest.split_once('\n').unwrap_or((rest, ""));
+            let first = format!("{first}{end}\n");
+            let lines: Vec<&str> = text.split_inclusive('\n').collect();
+            for pieces in [&lines[..], &[&text], &[&first], &[&first, begin]] {
+                assert_eq!(told(pieces), at_once, "{count} lines");
+            }
+        }
+        // What comes after something else says again whose it is.
+        let mut story = Story::new(false, false);
+        story.tell(&delta(1, 0, "one\n"));
+        story.tell(&event("agent.said", json!({"text": "Meanwhile."})));
+        assert_eq!(story.tell(&delta(1, 4, "two\n")), "20:19:55  ▸ a command\n          │ two\n");
+        story.tell(&event("agent.said", json!({"text": "And now."})));
+        let result = json!({"ok": true, "exit_code": 0, "stdout": "one\ntwo\n"});
+        let end = call("run_shell", args, result);
+        assert_eq!(story.tell(&end), "20:19:55  ✓ run_shell make  exit 0  34ms\n");
     }
 
     #[test]
@@ -619,7 +673,7 @@ mod tests {
         let mut story = Story::new(false, false);
         let lines = |n: u32| (0..n).map(|n| format!("line {n}\n")).collect::<String>();
         let told = story.tell(&delta(1, 0, &lines(500)));
-        assert!(told.contains("line 39\n") && !told.contains("line 40\n"), "{told}");
+        assert!(told.contains("line 19\n") && !told.contains("line 20\n"), "{told}");
         assert!(told.ends_with("… goes on …\n"), "{told}");
         assert_eq!(story.tell(&delta(1, 5000, &lines(500))), "");
         let result = json!({"ok": true, "exit_code": 0, "stdout": lines(1000)});

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args_command::{MonitorArgs, TopArgs};
+use super::args_command::MonitorArgs;
 use super::attach::tty::{self, Raw};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
@@ -126,7 +126,7 @@ fn drawn(once: bool, cx: &Context) -> bool {
 /// # Errors
 ///
 /// What kept it from being shown the first time; later a server that is away is waited for.
-pub async fn top(cx: &Context, args: TopArgs) -> Outcome {
+pub async fn top(cx: &Context, once: bool) -> Outcome {
     let mut remote = Remote::connect(cx)?;
     let mut shares = Shares::default();
     let mut usages = remote.usages().await?;
@@ -135,17 +135,17 @@ pub async fn top(cx: &Context, args: TopArgs) -> Outcome {
         shares.look(usages.at, lives);
     };
     noted(&mut shares, &usages);
-    if !drawn(args.once, cx) {
+    if !drawn(once, cx) {
         loop {
             SystemClock.sleep_until(cx.now().after(BETWEEN_TWO)).await;
             usages = remote.usages().await?;
             noted(&mut shares, &usages);
             match cx.out.for_people() {
                 true => cx.out.table(&table(&mut usages, &shares))?,
-                false if args.once => cx.out.value(&value(&usages, &shares))?,
+                false if once => cx.out.value(&value(&usages, &shares))?,
                 false => cx.out.streamed(&value(&usages, &shares))?,
             }
-            if args.once || cx.out.for_people() {
+            if once || cx.out.for_people() {
                 return Ok(Exit::Done);
             }
         }

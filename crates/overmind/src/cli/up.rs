@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use overmind_api::{Run, RunStatus};
 use overmind_core::sandbox::SandboxError;
 use overmind_engine::Caller;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::args::{DownArgs, UpArgs};
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
+use super::remote::Remote;
+use super::session;
 use super::show::{self, cell};
 use crate::app::lock::{Holder, ServerFile, holder};
 use crate::app::signals::{Signals, Stop};
@@ -28,6 +31,15 @@ use crate::output::table::Tone;
 
 /// How long the server may take to say that it is ready, recovery of a large log included.
 const START_PATIENCE: Duration = Duration::from_secs(120);
+/// Runs that are looked through for those whose commands go on.
+const MAX_LOOKED_AT: u32 = 10_000;
+/// Commands that go on which are named.
+const NAMED: usize = 10;
+/// How long a server that holds the directory may take to answer before it counts as hung, one
+/// question, and between two.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+const ONE_QUESTION: Duration = Duration::from_secs(5);
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
 /// How long a thread for what blocks waits for more of it.
 const IDLE_THREADS: Duration = Duration::from_secs(2);
 
@@ -75,7 +87,9 @@ fn say(said: &Said) {
 /// Runs the server in this process until it is told to stop.
 fn serve(cx: &Context, args: &UpArgs, ready: Ready) -> Outcome {
     let config = cx.config(Some(args))?;
-    logs::start(&config.log_level, config.log_format).map_err(Failure::usage)?;
+    let file = config.data.log_file();
+    let file = Some(file.as_path()).filter(|_| matches!(ready, Ready::Parent));
+    logs::start(&config.log_level, config.log_format, file).map_err(Failure::usage)?;
     if let Some(spec) = cx.env.text(env::FAILPOINTS) {
         failpoints::arm(spec).map_err(Failure::usage)?;
     }
@@ -215,7 +229,7 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
     if let PolicyChoice::Off { said } = &config.policy {
         cx.out.warn(&format!("{} ({said})", gate::OFF));
     }
-    if let Holder::Server { pid, file } = holder(&config.data) {
+    if let Some((pid, file)) = living(&config.data)? {
         return already(cx, pid, file);
     }
     let log = config.data.log_file();
@@ -261,6 +275,67 @@ fn detach(cx: &Context, args: &UpArgs) -> Outcome {
     }
 }
 
+/// The server that holds the directory, if it lives. One that was just killed holds it, and may be
+/// connected to, for a moment more; only an answer tells the two apart.
+///
+/// # Errors
+///
+/// [`Exit::Conflict`] for one that neither answers nor ends.
+fn living(data: &DataDir) -> Result<Option<(u32, Option<ServerFile>)>, Failure> {
+    let until = Instant::now() + ANSWERED_WITHIN;
+    loop {
+        let Holder::Server { pid, file } = holder(data) else { return Ok(None) };
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // It has ended since, or the next one has not written its number yet.
+        let Some(process) = process else {
+            if Instant::now() > until {
+                return Ok(Some((pid, file)));
+            }
+            std::thread::sleep(BETWEEN_QUESTIONS);
+            continue;
+        };
+        match &file {
+            Some(server) if server.pid == pid && answers(server, data)? => {
+                return Ok(Some((pid, file)));
+            }
+            Some(_) | None => {}
+        }
+        if gone(&process, BETWEEN_QUESTIONS) {
+            continue;
+        }
+        if Instant::now() > until {
+            return match file.filter(|server| server.pid == pid) {
+                // It is only just starting.
+                None => Ok(Some((pid, None))),
+                Some(_) => {
+                    let message = format!("the server (pid {pid}) runs and does not answer");
+                    let hint = "`overmind down` ends it, by force where it must; then start again";
+                    Err(Failure::new(Exit::Conflict, message).hint(hint))
+                }
+            };
+        }
+    }
+}
+
+/// Whether a server says anything at all.
+fn answers(server: &ServerFile, data: &DataDir) -> Result<bool, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
+    let asked = async {
+        let remote = Remote::to_server(server, data.path())?;
+        remote.status().await
+    };
+    let said = runtime.block_on(async { tokio::time::timeout(ONE_QUESTION, asked).await });
+    Ok(match said {
+        Ok(Ok(_)) => true,
+        Ok(Err(failure)) => failure.exit != Exit::Unreachable,
+        Err(_) => false,
+    })
+}
+
 fn already(cx: &Context, pid: u32, file: Option<ServerFile>) -> Outcome {
     cx.out.note(&format!("a server already runs (pid {pid})"));
     if let Some(server) = file {
@@ -301,6 +376,7 @@ fn up_flags(args: &UpArgs) -> Vec<String> {
         .into_iter()
         .filter_map(|(flag, value)| Some([flag.to_owned(), value.clone()?]))
         .flatten()
+        .chain(args.accept_loss.then(|| "--accept-loss".to_owned()))
         .collect()
 }
 
@@ -320,8 +396,8 @@ pub fn first_line(pipe: impl std::io::Read + Send + 'static, patience: Duration)
 /// What kept the server from being stopped.
 pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
     let data = cx.data()?;
-    let pid = match holder(&data) {
-        Holder::Server { pid, .. } => pid,
+    let (pid, file) = match holder(&data) {
+        Holder::Server { pid, file } => (pid, file),
         Holder::Dead { pid } => {
             cx.out.note(&format!("no server runs: the last one (pid {pid}) was killed"));
             return Ok(Exit::Done);
@@ -347,6 +423,8 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
                 .hint("does the server run as another user?")
         })
     };
+    let left = file.map(|server| commands(&server, &data)).unwrap_or_default();
+    let stopped = |cx: &Context, pid: u32, how: &str| stopped(cx, pid, how, &left);
     signal(Signal::TERM, "stopping")?;
     if gone(&process, Duration::from_secs(args.timeout)) {
         return stopped(cx, pid, "stopped");
@@ -364,9 +442,42 @@ pub fn down(cx: &Context, args: &DownArgs) -> Outcome {
         .hint("it hangs in the kernel, most likely on a disk"))
 }
 
-fn stopped(cx: &Context, pid: u32, how: &str) -> Outcome {
-    let value = serde_json::json!({"pid": pid, "state": how});
+/// The runs whose commands live: they outlive the server. Of one that does not say, none.
+fn commands(server: &ServerFile, data: &DataDir) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { return Vec::new() };
+    let asked = async {
+        let remote = Remote::to_server(server, data.path())?;
+        let open: Vec<_> =
+            RunStatus::ALL.iter().copied().filter(|status| !session::ended(*status)).collect();
+        remote.runs::<Run>(&open, None, MAX_LOOKED_AT).await
+    };
+    let said = runtime.block_on(async { tokio::time::timeout(ONE_QUESTION, asked).await });
+    match said {
+        Ok(Ok(runs)) => {
+            let lives =
+                |run: &Run| run.process.as_ref().is_some_and(|process| process.pid.is_some());
+            runs.into_iter().filter(lives).map(|run| run.name).collect()
+        }
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+fn stopped(cx: &Context, pid: u32, how: &str, left: &[String]) -> Outcome {
+    let value = serde_json::json!({"pid": pid, "state": how, "commands": left});
     show::one(&cx.out, &value, &pid.to_string(), || vec![("server", cell(how))])?;
+    if !left.is_empty() && cx.out.for_people() {
+        let named = left.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = match left.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let what = if left.len() == 1 { "this command goes" } else { "these commands go" };
+        cx.out.note(&format!(
+            "{what} on without it, and the next `overmind up` finds them again: {named}{more}; to \
+             end them: `overmind up -d`, `overmind kill --all`, `overmind down`"
+        ));
+    }
     Ok(Exit::Done)
 }
 

@@ -328,7 +328,7 @@ pub fn epilogue(cx: &Context, run: &Run) {
     cx.out.note(&line);
     match run.status {
         RunStatus::AwaitingInput => {
-            cx.out.note(&format!("answer it: overmind input {short} \"…\""));
+            cx.out.note(&format!("answer it: overmind answer {short} \"…\""));
         }
         RunStatus::AwaitingApproval => {
             cx.out.note(&format!("decide: overmind approve {short}, or overmind deny {short}"));

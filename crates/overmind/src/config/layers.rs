@@ -5,11 +5,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use overmind_core::nearest::nearest;
 use toml::de::{DeTable, DeValue};
 
 use super::env::{self, Env};
 use super::error::ConfigError;
-use super::nearest::nearest;
 use super::settings::{self, Kind, Setting};
 
 /// Where a value came from.
@@ -272,10 +272,16 @@ fn unknown_key(key: &str, path: &Path, line: usize) -> ConfigError {
         }
         None => {
             let keys = settings::SETTINGS.iter().map(|setting| setting.key);
-            // A key without its table (`listen`) is the most common slip of all.
-            let tail = |known: &&str| known.split_once('.').is_some_and(|(_, tail)| tail == key);
-            let whole = keys.clone().find(tail);
-            whole.or_else(|| nearest(key, keys)).map(str::to_owned)
+            // A key without its table (`listen`), or in another's, is the most common slip of all.
+            let last = key.rsplit('.').next().unwrap_or(key);
+            let tail = |known: &str| known.rsplit('.').next() == Some(last);
+            let whole = keys.clone().find(|known| tail(known));
+            let near = whole.or_else(|| nearest(key, keys.clone())).or_else(|| {
+                let tails = keys.clone().filter_map(|known| known.rsplit('.').next());
+                let near = nearest(last, tails)?;
+                keys.clone().find(|known| known.rsplit('.').next() == Some(near))
+            });
+            near.map(str::to_owned)
         }
     };
     ConfigError::UnknownKey { key: key.to_owned(), path: path.to_owned(), line, suggestion }
@@ -318,10 +324,23 @@ fn from_toml(kind: Kind, value: &DeValue<'_>) -> (Option<Given>, String) {
             .collect::<Option<Vec<_>>>()
             .map(Given::List),
         (Kind::Whole { .. } | Kind::List | Kind::Seconds, _) => None,
+        (Kind::Choice(choices), DeValue::Boolean(yes)) => {
+            let word = choices.iter().find(|word| flag(word) == Some(*yes));
+            word.map(|word| Given::Text((*word).to_owned()))
+        }
         (_, DeValue::String(text)) => Some(Given::Text(text.to_string())),
         (_, _) => None,
     };
     (given, shown)
+}
+
+/// What a word of a choice means as a TOML boolean, if it is one of two such.
+fn flag(word: &str) -> Option<bool> {
+    match word {
+        "true" | "yes" | "on" | "enabled" => Some(true),
+        "false" | "no" | "off" | "disabled" => Some(false),
+        _ => None,
+    }
 }
 
 /// The value in the form the program uses, if it is fit.

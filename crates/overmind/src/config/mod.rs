@@ -10,7 +10,6 @@ pub mod data;
 pub mod env;
 pub mod error;
 pub mod layers;
-pub(crate) mod nearest;
 pub mod secret;
 mod services;
 pub mod settings;
@@ -104,6 +103,8 @@ pub struct Config {
     pub services: Vec<Service>,
     /// Secrets by name, from `OVERMIND_CRED_…`.
     pub credentials: BTreeMap<String, Secret>,
+    /// Whether a store that lost what was acknowledged is gone on with.
+    pub accept_loss: bool,
     pub layers: Layers,
 }
 
@@ -135,6 +136,8 @@ pub enum LogFormat {
 pub struct Flags {
     pub data: Option<PathBuf>,
     pub config: Option<PathBuf>,
+    /// See [`Config::accept_loss`].
+    pub accept_loss: bool,
     /// `(key, flag's name, value)`.
     pub values: Vec<(&'static str, &'static str, String)>,
 }
@@ -163,7 +166,8 @@ impl Config {
         let environment = inherited
             .filter_map(|name| Some(((*name).to_owned(), env.text(name)?.to_owned())))
             .collect();
-        Ok(Self { credentials: env.credentials(), environment, ..checked })
+        let accept_loss = flags.accept_loss;
+        Ok(Self { credentials: env.credentials(), environment, accept_loss, ..checked })
     }
 
     fn checked(
@@ -231,6 +235,7 @@ impl Config {
         let day = Duration::from_secs(86_400);
         let retention_days = count(key::RETENTION_DAYS);
         Ok(Self {
+            accept_loss: false,
             listen,
             rooms_proxy,
             rooms_worktrees: path(key::ROOMS_WORKTREES)

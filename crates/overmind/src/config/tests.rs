@@ -17,6 +17,7 @@ fn load(
     let flags = Flags {
         data: Some(dir.path().to_owned()),
         config: None,
+        accept_loss: false,
         values: flags.iter().map(|(key, flag, value)| (*key, *flag, (*value).to_owned())).collect(),
     };
     Config::load(&flags, &Env::from_pairs(env.iter().copied()), Path::new("/cwd"))
@@ -85,11 +86,30 @@ fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
     );
     assert_eq!(suggest("[server]\nlisen = 1").unwrap(), "did you mean `server.listen`?");
     assert_eq!(suggest("listen = 1").unwrap(), "did you mean `server.listen`?");
+    // In another table than its own.
+    assert_eq!(suggest("[server]\nmax_running = 3").unwrap(), "did you mean `engine.max_running`?");
+    assert_eq!(suggest("max_runing = 3").unwrap(), "did you mean `engine.max_running`?");
+    assert_eq!(suggest("[otel]\ndisabled = true").unwrap(), "did you mean `telemetry.disabled`?");
     assert_eq!(suggest("[zebra]\nx = 1").unwrap(), "`overmind config show` lists all settings");
     assert_eq!(
         suggest("[providers.vllm]\nbase_ur = \"http://x\"").unwrap(),
         "did you mean `providers.vllm.base_url`?"
     );
+}
+
+#[test]
+fn a_flag_is_a_boolean_of_toml_as_well() {
+    for (file, key, value) in [
+        ("telemetry.disabled = true", "telemetry.disabled", "true"),
+        ("sandbox.docker_pinned = true", "sandbox.docker_pinned", "yes"),
+        ("sandbox.microvm_emulation = false", "sandbox.microvm_emulation", "no"),
+        ("tools.canaries = false", "tools.canaries", "off"),
+    ] {
+        let layers = load(file, &[], &[]).unwrap().layers;
+        assert_eq!(layers.text_of(key), Some(value), "{file}");
+    }
+    let err = error("log.format = true", &[]);
+    assert!(err.contains("it must be one of auto, text, json"), "{err}");
 }
 
 #[test]

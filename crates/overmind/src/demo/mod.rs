@@ -39,6 +39,8 @@ const ROLE: &str = "You mend failing tests. Look before you touch, run the tests
 const TOOLS: &[&str] = &["list_files", "read_file", "edit_file", "run_shell"];
 /// The demo ends by itself: its policy asks nobody. Beneath it holds the built-in one.
 const POLICY: &str = include_str!("policy.toml");
+/// The exit code after `^C`, as shells have it.
+const INTERRUPTED: i32 = 130;
 /// Longest that the agent may take; a real model needs a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -70,7 +72,13 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
         .tempdir()
         .map_err(|err| Failure::failed(format!("making a directory for the demo: {err}")))?;
     let place = home.path().to_owned();
-    let told = Box::pin(tell(cx, args, &mut stage, &mind, &*driver, &place)).await;
+    let telling = Box::pin(tell(cx, args, &mut stage, &mind, &*driver, &place));
+    let told = tokio::select! {
+        biased;
+        told = telling => told,
+        // With what was told goes the server.
+        _ = tokio::signal::ctrl_c() => return Ok(interrupted(cx, home, args.keep)),
+    };
     match told {
         Ok(daemon) => {
             stage.scene("That was it").await?;
@@ -113,6 +121,21 @@ pub(crate) async fn run(cx: &Context, args: &DemoArgs) -> Outcome {
             Err(failure)
         }
     }
+}
+
+/// After `^C`: nothing is left, or it is said where.
+fn interrupted(cx: &Context, home: tempfile::TempDir, keep: bool) -> Exit {
+    let place = home.path().to_owned();
+    let left = if keep {
+        format!("everything is kept in {}", home.keep().display())
+    } else {
+        match home.close() {
+            Ok(()) => "its server and its directory are gone".to_owned(),
+            Err(err) => format!("{} stays: {err}", place.display()),
+        }
+    };
+    cx.out.note(&format!("\nstopped; {left}"));
+    Exit::of_command(INTERRUPTED)
 }
 
 /// Who is to think: what the flags say, else a model whose key is set, else the script.

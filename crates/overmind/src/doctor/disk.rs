@@ -20,6 +20,19 @@ const SYNCS: usize = 20;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of statfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
+/// Where the PostgreSQL of this directory keeps the databases of runs, once one was needed.
+pub(super) fn postgres(data: &DataDir) -> Option<Finding> {
+    let place = overmind_workspace::database::files_of(data.path())?;
+    let how = match place.join("data/postmaster.pid").exists() {
+        true => "its server runs, also without ours",
+        false => "its server does not run",
+    };
+    Some(Finding::fine(
+        "postgresql",
+        format!("databases of runs are in {}; {how}", place.display()),
+    ))
+}
+
 /// The directory itself and what must be private in it.
 pub(super) fn data(data: &DataDir) -> Vec<Finding> {
     const CHECK: &str = "data directory";

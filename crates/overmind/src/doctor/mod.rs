@@ -90,6 +90,7 @@ pub(crate) async fn run(cx: &Context, fix: bool) -> Outcome {
         findings.push(models(config));
     }
     findings.push(host::git());
+    findings.extend(disk::postgres(&data));
     findings.extend(disk::space(&data));
     findings.push(disk::fsync(&data));
     findings.push(host::clock(&data, cx.now()));

@@ -53,7 +53,7 @@ fn a_built_in_agent_works_in_a_worktree_of_the_repository_where_its_caller_stand
 #[test]
 fn a_built_in_agent_that_waits_for_a_person_gives_its_room_back_when_it_is_canceled() {
     let mut house = house();
-    let run = task(&house, "asks", &[], "shell: rm -rf story.txt; curl http://example.invalid");
+    let run = task(&house, "asks", &[], "shell: rm -rf story.txt; touch .envrc");
     assert_eq!(run["status"], "awaiting_approval", "{run}");
     let directory = House::directory(&run);
     assert!(directory.join("story.txt").exists(), "{run}");

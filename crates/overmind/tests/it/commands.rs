@@ -114,6 +114,32 @@ fn words_that_name_no_agent_are_a_command_and_its_exit_code_is_told() {
 }
 
 #[test]
+fn a_log_that_is_removed_under_its_command_is_told_in_the_log_and_on_the_run() {
+    let home = Commands::up();
+    let work = "echo before; while ! test -e go; do sleep 0.01; done; echo after";
+    home.run(&["run", "--name", "noted", work]).ok();
+    home.says("noted", "before");
+    let id = home.named("noted")["id"].as_str().unwrap().to_owned();
+    let mut removed = 0;
+    for entry in std::fs::read_dir(home.0.data().join("processes").join(&id)).unwrap().flatten() {
+        if entry.path().extension().is_some_and(|kind| kind == "log") {
+            std::fs::remove_file(entry.path()).unwrap();
+            removed += 1;
+        }
+    }
+    assert_eq!(removed, 1);
+    std::fs::write(home.0.work().join("go"), "").unwrap();
+    home.run(&["wait", "noted"]).ok();
+    let log = home.run(&["logs", "noted"]).ok().out;
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(lines.iter().any(|line| line.contains("was removed while the command ran")), "{log}");
+    assert!(lines.contains(&"after") && !lines.contains(&"before"), "{log}");
+    assert_eq!(home.named("noted")["process"]["log_removed"], true);
+    home.run(&["info", "noted"]).ok().shows("does not hold all output");
+    home.check();
+}
+
+#[test]
 fn words_reach_the_program_as_they_were_typed() {
     let home = Commands::up();
     let work = home.0.work();

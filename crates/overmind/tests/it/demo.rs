@@ -34,6 +34,34 @@ fn the_demo_tells_its_whole_story_and_survives_the_kill() {
 }
 
 #[test]
+fn a_demo_that_is_interrupted_leaves_nothing_behind() {
+    let home = Home::new();
+    let place = home.path().join("tmp");
+    std::fs::create_dir(&place).unwrap();
+    let mut demo = home
+        .command(&["demo", "--scripted"])
+        .env("TMPDIR", &place)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = std::io::BufReader::new(demo.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("overmind up: pid") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut told, &mut line).unwrap() > 0, "it ended early");
+    }
+    let server = line.split("pid ").nth(1).unwrap().split(',').next().unwrap().to_owned();
+    let pid = rustix::process::Pid::from_child(&demo);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let done = crate::home::done(demo.wait_with_output().unwrap());
+    assert_eq!(done.code, 130, "{done:?}");
+    done.says("its server and its directory are gone");
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0, "nothing is left behind");
+    assert!(!std::path::Path::new(&format!("/proc/{server}")).exists(), "nor its server");
+}
+
+#[test]
 fn the_demo_can_do_without_the_kill_and_without_a_sandbox() {
     let home = Home::new();
     let done = home.run(&["demo", "--fast", "--no-crash", "--sandbox", "none"]).ok();

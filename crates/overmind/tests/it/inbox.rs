@@ -13,7 +13,8 @@ fn gated() -> (Home, std::path::PathBuf) {
     let file = home.path().join("policy.toml");
     std::fs::write(&file, "version = 1\n").unwrap();
     home.start(&["--listen", "none"], &[("OVERMIND_POLICY", file.to_str().unwrap())]);
-    home.agent("sh", &[]);
+    // Commands of a sandbox have no network that somebody could be asked about.
+    home.agent("sh", &["--sandbox", "none"]);
     (home, file)
 }
 
@@ -47,6 +48,13 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     home.run(&["approve", "zzz"]).fails(3).says("there is no item or run `zzz`");
     home.run(&["deny", &id[id.len() - 8..], "--reason", "not from here"]).ok().shows("failed");
     home.run(&["approve", id]).fails(5).says("this was already denied by admin at ");
+    // What waits is found by the run's name, too.
+    let second = waits(&home, PUSH);
+    let name = home.fetch(&second)["name"].as_str().unwrap().to_owned();
+    home.run(&["inbox", "show", &name]).ok().shows("curl: network");
+    let near = format!("x{}", &name[1..]);
+    home.run(&["approve", &near]).fails(3).says(&format!("did you mean `{name}`?"));
+    home.run(&["deny", &name, "--reason", "not this one"]).ok().shows("failed");
     home.run(&["inbox"]).ok().says("the inbox is empty");
     home.run(&["inbox", "--all"]).ok().shows("denied").shows("admin");
 
@@ -59,7 +67,8 @@ fn an_empty_inbox_says_so_and_what_waits_is_listed_and_answered_from_there() {
     let asks = home.run(&["run", "asker", "go", "-o", "name"]).ok().line().to_owned();
     home.wait_for(&asks, "awaiting_input");
     home.run(&["approve", &asks]).fails(5).says("this does not wait for approval, it asks:");
-    home.run(&["answer", &asks, "b.txt", "please"]).ok();
+    let name = home.fetch(&asks)["name"].as_str().unwrap().to_owned();
+    home.run(&["answer", &name, "b.txt", "please"]).ok();
     home.wait_for(&asks, "succeeded");
     home.run(&["answer", &asks, "again"]).fails(5).says("does not wait for an answer");
 }

@@ -244,13 +244,14 @@ fn plain(screen: &str, home: &Path) -> String {
         (r"\([0-9a-f]{8}\)", "(0190b2c4)"),
         (r"\brun [0-9a-f]{8} ", "run 0190b2c4 "),
         (r"(?m)^[0-9a-f]{8}  ", "0190b2c4  "),
-        (r"(succeeded|failed) +(\d+) +[0-9.]+m?s +\d+s  ", "$1      $2  1.0s   2s  "),
+        (r"\b\d+(\.\d+)?( ?)(ms|µs)\b", "1${2}ms"),
+        (r"\b(\d+\.\d+s|\d+[mh]\d\d[sm])\b", "1ms"),
+        // Of a table, whose columns are as wide as what stands in them.
+        (r"(succeeded|failed(?:, exit \d+)?)( +\d+ +\d+) +1ms +\d+[smh]  ", "$1$2   1ms  2s  "),
         (r"STEPS +TIME +AGE  ", "STEPS  TIME  AGE  "),
         (r"\b\d+ events read, \d+ decided", "77 events read, 34 decided"),
         (r"\b[0-9a-f]{40}\b", "5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e"),
         (r"\bindex [0-9a-f]+\.\.[0-9a-f]+", "index 5f3a9c1..7b20d44"),
-        (r"\b\d+(\.\d+)?( ?)(ms|µs)\b", "1${2}ms"),
-        (r"\b\d+\.\d+s\b", "1.0s"),
         (r"[ \t]+\n", "\n"),
     ] {
         text = Regex::new(what).unwrap().replace_all(&text, by).into_owned();

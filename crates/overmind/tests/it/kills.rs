@@ -150,3 +150,42 @@ fn an_effect_whose_outcome_a_kill_has_hidden_is_asked_about() {
     home.run(&["input", &id, "done"]).ok();
     home.run(&["logs", "-f", &id]).ok();
 }
+
+#[test]
+fn a_database_that_lost_what_was_acknowledged_is_not_served_until_somebody_says_so() {
+    let mut home = Home::up();
+    home.run(&["down"]).ok();
+    home.ended();
+    home.start(&["--listen", "none"], &[]);
+    home.agent("first", &[]);
+    home.agent("second", &[]);
+    home.kill();
+    // One bit in the middle of what was not copied into the database yet.
+    let log = home.data().join("overmind.db-wal");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let half = bytes.len() / 2;
+    bytes[half] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    for _ in 0..2 {
+        let up = home.run(&["up", "-d", "--listen", "none"]).fails(1);
+        up.says("has lost acknowledged events").says("acknowledged event").says("since 2");
+        up.says("overmind restore").says("overmind up --accept-loss");
+        let audit = home.run(&["audit", "verify"]).fails(1);
+        audit.says("was acknowledged and is gone").says("damages");
+    }
+    home.start(&["--listen", "none", "--accept-loss"], &[]);
+    home.run(&["audit", "verify"]).ok();
+    home.run(&["events", "--limit", "1000"]).ok().shows("store.loss_accepted");
+    home.kill();
+    home.start(&["--listen", "none"], &[]);
+    // A log that is taken away while the server runs: it says so, and a shutdown still saves it.
+    home.agent("third", &[]);
+    home.run(&["status"]).ok();
+    std::fs::remove_file(&log).unwrap();
+    home.run(&["status"]).fails(1).shows("overmind.db-wal was removed");
+    home.run(&["down"]).ok();
+    home.ended();
+    home.start(&["--listen", "none"], &[]);
+    home.run(&["agent", "ls"]).ok().shows("third");
+    home.run(&["audit", "verify"]).ok();
+}

@@ -78,6 +78,46 @@ fn a_server_in_the_background_is_ready_when_the_command_returns() {
 }
 
 #[test]
+fn a_start_right_after_a_kill_is_a_start_and_not_the_dead_servers_word() {
+    let home = Home::new();
+    let start = || {
+        let done = home.run(&["up", "-d", "--listen", "none", "-o", "json"]).ok();
+        assert!(!done.err.contains("already runs"), "{done:?}");
+        u32::try_from(done.json()["pid"].as_u64().unwrap()).unwrap()
+    };
+    let mut last = start();
+    for _ in 0..5 {
+        // Not waited for: its lock and its socket are there for a moment more.
+        signal(last, Signal::KILL);
+        let next = start();
+        assert_ne!(last, next);
+        home.run(&["status", "-o", "name"]).ok().shows("ready");
+        last = next;
+    }
+    home.run(&["down"]).ok();
+}
+
+#[test]
+fn a_stop_tells_of_the_commands_that_go_on() {
+    let home = Home::new();
+    home.run(&["up", "-d", "--listen", "none"]).ok();
+    for name in ["first", "second"] {
+        home.run(&["run", "--name", name, "sleep", "1000"]).ok();
+    }
+    home.run(&["run", "--name", "over", "--wait", "true"]).ok();
+    let done = home.run(&["down"]).ok();
+    done.says("these commands go on without it").says("second, first; to end them");
+    assert!(!done.err.contains("over,"), "{done:?}");
+    home.run(&["up", "-d", "--listen", "none"]).ok();
+    home.run(&["kill", "first", "second"]).ok();
+    for name in ["first", "second"] {
+        assert_eq!(home.run(&["wait", name]).code, 137);
+    }
+    let done = home.run(&["down"]).ok();
+    assert!(!done.err.contains("on without it"), "{done:?}");
+}
+
+#[test]
 fn a_start_in_the_background_that_fails_tells_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -35,7 +35,8 @@ impl Meshed {
         let home = Home::new();
         std::fs::DirBuilder::new().mode(0o700).create(home.data()).unwrap();
         let notes = ["notes/*"];
-        let all = json!({"blackboard_read": notes, "blackboard_write": notes, "models": ["*"]});
+        let all = json!({"blackboard_read": notes, "blackboard_write": notes, "models": ["*"],
+            "spawn": ["command"]});
         let permissions = json!({"permissions": {"default": all}}).to_string();
         std::fs::write(home.data().join("permissions.json"), permissions).unwrap();
         let prices = "as_of = \"2026-11-22\"\nsource = \"the test\"\n\
@@ -278,6 +279,129 @@ fn the_command_line_inside_finds_its_server_by_the_door() {
     assert!(meshed.log("denied").contains("inner"), "{}", meshed.log("denied"));
     assert_eq!(meshed.home.run(&["info", "inner", "-o", "json"]).ok().json()["network"], "mesh");
     meshed.home.run(&["info", "inner"]).ok().shows("mesh");
+}
+
+/// Starts children, waits for them, reads what they wrote, and tries what it may not. `$om` is the
+/// program, `$level` what its children are called after, `$other` a run of somebody else's.
+const ORCHESTRATOR: &str = r#"
+denied() { if "$om" "$@" > out 2> err; then echo "ALLOWED $*"; else echo "$? $*"; fi; }
+
+"$om" run -d --name "$level-one" sh -c 'echo "one of $OVERMIND_SESSION_NAME"; exit 3' > ids 2> err
+"$om" run -d --parent me --name "$level-two" 'echo two; echo "is two"' >> ids 2> err
+"$om" run --parent "$OVERMIND_SESSION_ID" --name "$level-three" \
+    sh -c 'read word; echo "heard $word"' >> ids 2> err
+"$om" send "$level-three" apple > out
+for kid in one two three; do
+    "$om" wait "$level-$kid" > out; echo "$kid ended with $?"
+    "$om" logs "$level-$kid" | grep -v -e '^---' -e '^apple' -e human | tr -d '\r'
+done
+"$om" run --name "$level-four" sleep 1000 >> ids 2> err
+"$om" info "$level-four" -o json | grep -c "\"parent_id\": \"$OVERMIND_SESSION_ID\""
+"$om" stop "$level-four" > out; "$om" wait "$level-four" > out; echo "four ended with $?"
+"$om" ps --all -o json | grep '"name"' | sort
+"$om" ps --children me --all -o name | wc -l
+"$om" info me -o json | grep '"name"'
+[ "$level" = boxed ] || exit 0
+for verb in logs info stop kill wait result work; do denied $verb "$other"; done
+denied send "$other" hello
+denied run --parent "$other" true
+denied run --agent inner true
+denied run --sandbox none --name "$level-bare" true
+denied stop me
+denied agent create --name mine --model deterministic
+denied key list
+denied vault list
+denied inbox
+denied budget list
+denied memory list
+denied events
+denied halt
+denied done me --discard --yes
+echo '{"spawn": ["**"]}' | denied acl set boss -
+"#;
+
+/// What it is answered there: exit codes for what it may not, and for what is not there.
+const DENIED: [&str; 15] = [
+    "3 send OTHER hello",
+    "6 run --parent OTHER true",
+    "6 run --agent inner true",
+    "6 run --sandbox none --name LEVEL-bare true",
+    "6 stop me",
+    "6 agent create --name mine --model deterministic",
+    "6 key list",
+    "6 vault list",
+    "6 inbox",
+    "6 budget list",
+    "6 memory list",
+    "6 events",
+    "6 halt",
+    "6 done me --discard --yes",
+    "6 acl set boss -",
+];
+
+#[test]
+fn a_shell_script_in_a_run_orchestrates_its_own_tree_and_reaches_nothing_else() {
+    let meshed = Meshed::new("/bin", |_| says("hello there"));
+    let home = &meshed.home;
+    let program = env!("CARGO_BIN_EXE_overmind");
+    std::fs::write(home.work().join("orchestrate.sh"), ORCHESTRATOR).unwrap();
+    let create = |agent: Value| {
+        let file = home.path().join("agent.json");
+        std::fs::write(&file, agent.to_string()).unwrap();
+        home.run(&["agent", "create", "--file", file.to_str().unwrap()]).ok();
+    };
+    let read = [Path::new(program).parent().unwrap()];
+    create(
+        json!({"name": "inner", "role": "r", "model": "command", "command": {"argv": ["true"]}}),
+    );
+    let other = home.run(&["run", "-d", "-o", "name", "--name", "other", "sleep", "1000"]).ok();
+    for level in ["namespace", "none"] {
+        let word = if level == "none" { "bare" } else { "boxed" };
+        let env =
+            [format!("om={program}"), format!("level={word}"), format!("other={}", other.line())];
+        // The default, and commands in a person's own shell.
+        let mut agent = json!({"name": word, "role": "r", "model": "command",
+            "command": {"argv": ["sh", "{task}"], "env": env}});
+        match level {
+            "none" => agent["sandbox"] = json!(level),
+            _ => agent["command"]["read"] = json!(read),
+        }
+        create(agent);
+        home.run(&["run", "-d", "--name", word, word, "orchestrate.sh"]).ok();
+        meshed.wait(word);
+        let log = meshed.log(word);
+        let said: Vec<&str> = log.lines().filter(|line| !line.starts_with("---")).collect();
+        let at = |text: &str| text.replace("LEVEL", word).replace("OTHER", other.line());
+        let mut expected = vec![
+            at("one ended with 3"),
+            at("one of LEVEL-one"),
+            at("two ended with 0"),
+            at("two"),
+            at("is two"),
+            at("three ended with 0"),
+            at("heard apple"),
+            at("1"),
+            at("four ended with 143"),
+        ];
+        let mut names = ["", "-four", "-one", "-three", "-two"].map(|kid| format!("{word}{kid}"));
+        names.sort();
+        expected.extend(names.iter().map(|name| format!("    \"name\": \"{name}\",")));
+        expected.extend([at("4"), at("  \"name\": \"LEVEL\",")]);
+        if level == "namespace" {
+            let verbs = ["logs", "info", "stop", "kill", "wait", "result", "work"];
+            expected.extend(verbs.map(|verb| at(&format!("3 {verb} OTHER"))));
+            expected.extend(DENIED.map(at));
+        }
+        assert_eq!(said, expected, "{log}\n{}", home.log());
+        for kid in ["one", "two", "three", "four"] {
+            let row = meshed.named(&format!("{word}-{kid}"));
+            assert_eq!((&row["sandbox"], &row["created_by"]), (&json!(level), &row["parent_id"]));
+            assert_eq!(row["workspace"], meshed.named(word)["workspace"], "{row}");
+        }
+        // What of it asked for more than its tree has not moved the other run.
+        assert_eq!(meshed.named("other")["status"], "running");
+    }
+    home.run(&["kill", "other"]).ok();
 }
 
 /// Whether a tool has just answered.

@@ -405,6 +405,23 @@ fn a_shell_script_says_what_it_does_and_goes_on_with_its_conversation() {
     assert_eq!(said, ["I go on with talk-1"]);
     assert_eq!(home.event("tell", "agent.tool_use")["args"]["path"], "made.txt");
     home.run(&["logs", "tell"]).ok().shows("an ordinary line").shows("half a li");
+    // People are told in words what it did and cost; the lines are there as they were.
+    let told = home.run(&["logs", "tell"]).ok().out;
+    for words in [
+        "conversation talk-1",
+        "▸ touch {\"path\":\"made.txt\"}",
+        "$0.5 so far",
+        "10 tokens in, 2 out",
+        "I go on with talk-1",
+        "done after all",
+    ] {
+        assert!(told.lines().any(|line| line.contains(words)), "{words}: {told}");
+    }
+    assert!(!told.contains("{\"overmind\":{\"tool\""), "{told}");
+    let raw = home.run(&["logs", "tell", "--raw"]).ok().out;
+    assert!(raw.contains("{\"overmind\":{\"tool\"") && !raw.contains("▸"), "{raw}");
+    let all = home.run(&["logs", "--all"]).ok().out;
+    assert!(all.contains("tell | ▸ touch") && !all.contains("{\"overmind\":{\"tool\""), "{all}");
     home.check();
 }
 
@@ -427,6 +444,43 @@ fn a_program_asks_is_answered_and_fails_in_its_own_words() {
     let said: Vec<&str> = said.iter().filter_map(|event| event["text"].as_str()).collect();
     assert_eq!(said[1..], ["You said yes", "echo hello", "echo enough"]);
     assert_eq!(said[0].len(), 16 << 10, "a long text is cut");
+    home.check();
+}
+
+/// Speaks as Claude Code does. It thinks in silence for longer than anybody waits who judges by
+/// silence, and goes on writing when its answer is there.
+const CLAUDE_LIKE: &str = r#"
+import json, sys, time
+
+def say(**what):
+    print(json.dumps(what), flush=True)
+
+def text(words):
+    say(type="assistant", message={"content": [{"type": "text", "text": words}]})
+
+say(type="system", subtype="init", session_id="c-1", model="m")
+for line in iter(sys.stdin.readline, ""):
+    words = json.loads(line)["message"]["content"]
+    text("I think about " + words)
+    time.sleep(4)
+    text("It is " + words.upper())
+    say(type="result", result="It is " + words.upper(), total_cost_usd=0.25,
+        usage={"input_tokens": 1000, "output_tokens": 5}, num_turns=1)
+    while True:
+        say(type="rate_limit_event")
+        time.sleep(0.05)
+"#;
+
+#[test]
+fn what_is_sent_to_an_agent_is_answered_when_its_turn_is_over_and_in_words() {
+    let home = Commands::up();
+    std::fs::write(home.0.work().join("agent.py"), CLAUDE_LIKE).unwrap();
+    let argv = ["python3", "agent.py"];
+    lines(&home, "pair", &json!({"provider": "claude", "argv": argv, "kind": "session"}));
+    home.run(&["run", "--name", "pair", "pair"]).ok();
+    let said = home.run(&["send", "pair", "--wait", "apples"]).ok().out;
+    assert_eq!(said, "I think about apples\nIt is APPLES\n1,000 tokens in, 5 out, $0.25 so far\n");
+    home.run(&["kill", "pair"]).ok();
     home.check();
 }
 

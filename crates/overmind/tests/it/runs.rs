@@ -13,13 +13,13 @@ fn a_run_that_is_followed_tells_its_story_and_succeeds() {
     let done = home.run(&["run", "sh", "shell: echo from the sandbox; ls /opt/x", "--follow"]);
     // The command fails, for there is no such file; the agent's one action has failed.
     let done = done.fails(10);
-    done.shows("✗ run_shell echo from the sandbox")
+    done.shows("▸ run_shell echo from the sandbox")
         .shows("│ from the sandbox")
+        .shows("  ✗ exit ")
         .says("failed after");
     let done = home.run(&["run", "sh", "shell: echo hello", "--follow"]).ok();
     done.shows("started")
-        .shows("✓ run_shell echo hello  exit 0")
-        .shows("│ hello")
+        .shows("  ▸ run_shell echo hello\n          │ hello\n          ✓ exit 0  ")
         .shows("succeeded");
     assert!(!done.out.contains('\x1b'), "no colour into a pipe");
     let done = home.run(&["run", "sh", "shell: echo hello", "--follow", "--color", "always"]).ok();
@@ -51,7 +51,7 @@ fn a_run_that_asks_is_answered_and_one_that_does_not_is_not() {
     ]);
     home.scripted("asker", &turns, &[]);
     let done = home.run(&["run", "asker", "write something", "--follow"]).fails(12);
-    done.shows("asks: which file?").says("overmind input ");
+    done.shows("asks: which file?").says("overmind answer ");
     let id = home.run(&["ps", "--status", "awaiting_input", "-o", "name"]).ok().line().to_owned();
     home.run(&["input", &id, "  "]).fails(2).says("must not be blank");
     home.run(&["input", &id, "b.txt, please"]).ok();
@@ -129,7 +129,8 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines.len(), 3, "{}", all.out);
     let words: Vec<&str> = lines[0].split_whitespace().collect();
-    assert_eq!(words, ["ID", "NAME", "AGENT", "STATUS", "STEPS", "TIME", "AGE", "TASK"]);
+    let columns = ["ID", "NAME", "AGENT", "STATUS", "RESTARTS", "STEPS", "TIME", "AGE", "TASK"];
+    assert_eq!(words, columns);
     assert!(
         lines[1].contains("other") && lines[1].contains("failed"),
         "newest first: {}",

@@ -83,6 +83,33 @@ fn monitor_follows_one_run_to_its_end() {
 }
 
 #[test]
+fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
+    let home = Commands::up();
+    let args =
+        ["run", "--name", "twice", "--restart", "on-failure", "--max-restarts", "1", "exit 3"];
+    home.run(&args).ok();
+    home.run(&["wait", "twice"]).fails(3);
+    let row = |name: &str| {
+        let listed = home.run(&["ps", "--all"]).ok().out;
+        listed.lines().find(|line| line.contains(name)).unwrap().to_owned()
+    };
+    let words = row("twice");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    assert_eq!(words[3..7], ["failed,", "exit", "3", "1"], "{words:?}");
+    home.run(&["info", "twice"]).ok().shows("restart     on-failure").shows("2, 1 restarts");
+    // One that does not hear TERM is stopping until it is killed.
+    home.run(&["run", "--name", "deaf", "trap '' TERM HUP; echo up; while :; do sleep 0.1; done"])
+        .ok();
+    home.says("deaf", "up");
+    home.run(&["stop", "deaf", "--grace", "10m"]).ok().shows("stopping");
+    assert!(row("deaf").contains("stopping"), "{}", row("deaf"));
+    home.run(&["kill", "deaf"]).ok();
+    home.run(&["wait", "deaf"]).fails(137);
+    assert!(row("deaf").contains("signal 9"), "{}", row("deaf"));
+    home.check();
+}
+
+#[test]
 fn everything_about_one_run_and_what_it_came_to() {
     let home = Commands::up();
     home.run(&["run", "--name", "boss", "read line; exit 4"]).ok();
@@ -94,7 +121,18 @@ fn everything_about_one_run_and_what_it_came_to() {
     assert_eq!(info["process_usage"]["processes"], 1);
     assert_eq!((&info["name"], &info["parent_id"]), (&json!("boss"), &Value::Null));
     let told = home.run(&["info", "boss"]).ok();
-    for line in ["status ", "workspace ", "child ", "life ", "pid ", "uses ", "wrote "] {
+    for line in [
+        "status ",
+        "agent      command version 1",
+        "type       command, task",
+        "workspace ",
+        "child ",
+        "life ",
+        "restart    never",
+        "pid ",
+        "uses ",
+        "wrote ",
+    ] {
         told.shows(line);
     }
     home.run(&["result", "boss"]).fails(5).says("has not ended").says("overmind wait boss");
@@ -109,7 +147,7 @@ fn everything_about_one_run_and_what_it_came_to() {
     let id = home.run(&["run", "sh", "shell: echo hello", "--wait", "-o", "name"]).ok();
     let answer = home.0.fetch(id.line())["final_answer"].as_str().unwrap().to_owned();
     assert_eq!(home.run(&["result", id.line()]).ok().out.trim_end(), answer.trim_end());
-    home.run(&["info", id.line()]).ok().shows("answer ");
+    home.run(&["info", id.line()]).ok().shows("answer ").shows("built-in agent");
     home.check();
 }
 

@@ -383,6 +383,9 @@ fn in_a_sandbox_ports_of_the_run_are_let_in_and_its_services_are_let_out() {
     let network =
         |name: &str| house.run(&["info", name, "-o", "json"]).ok().json()["network"].clone();
     assert_eq!(network("serves"), "mesh");
+    let branch = run["room"]["branch"].as_str().unwrap();
+    let told = house.run(&["info", "serves"]).ok();
+    told.shows(branch).shows(&format!("PORT={port}")).shows("worktree ");
     house.run(&["kill", "serves"]).ok();
     house.ended("serves");
     house.check();

@@ -73,6 +73,9 @@ pub(super) struct RuleFile {
     #[serde(default)]
     pub(super) sandbox: Vec<SandboxLevel>,
     pub(super) risk: Option<Risk>,
+    /// Only in a room of the session's own, or only elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) room: Option<bool>,
     /// The program and all its arguments, exactly.
     #[serde(default)]
     pub(super) argv: Vec<String>,

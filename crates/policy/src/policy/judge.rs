@@ -28,6 +28,21 @@ struct Said<'p> {
     perhaps: bool,
 }
 
+/// What is said of a command that needs a network, in place of a question that nobody's answer helps.
+const NO_NETWORK: &str = "commands of this agent run in a sandbox without network, so it cannot work, \
+    whoever approves it. Leave it out; the tool `http_request` fetches a page where the agent has it, and \
+    `overmind done RUN --pr-branch` hands work on. Who wants a command to have the network starts a run of \
+    a command with `overmind run --sandbox namespace --network host -- COMMAND`, or an agent with \
+    `--sandbox none`";
+
+/// Whether a call can only do this with a network that its sandbox does not have.
+fn needs_network(request: &GateRequest, kind: TouchKind) -> bool {
+    let is_command = matches!(request.tool.as_str(), "run_shell" | "run_command");
+    // What installs from elsewhere touches the network as well; `make install` does not.
+    let leaves = matches!(kind, TouchKind::Network | TouchKind::Publish);
+    is_command && leaves && request.sandbox != SandboxLevel::None
+}
+
 /// The harm that one touch could do.
 pub(crate) fn risk_of(act: &Act, kind: TouchKind, target: &str) -> Risk {
     match kind {
@@ -60,6 +75,8 @@ impl Policy {
         let mut worst: Option<(Said<'_>, Risk, usize, Option<usize>)> = None;
         // Of each other program what is as strict, for the one who is asked.
         let mut alike: Vec<(Decision, usize, Option<usize>)> = Vec::new();
+        // What is asked about and cannot happen, whatever the answer is.
+        let mut cut: Option<(usize, usize)> = None;
         let mut risk = Risk::Low;
         for (n, act) in acts.iter().enumerate() {
             let mut decision = Decision::Allow;
@@ -74,6 +91,12 @@ impl Policy {
             }
             let mut top: Option<(Decision, Option<usize>)> = None;
             for (said, harm, touch) in says {
+                if let Some(at) = touch
+                    && said.decision == Decision::Ask
+                    && needs_network(request, act.touches[at].0)
+                {
+                    cut.get_or_insert((n, at));
+                }
                 if touch.is_some() && top.is_none_or(|(strict, _)| said.decision > strict) {
                     top = Some((said.decision, touch));
                 }
@@ -120,7 +143,13 @@ impl Policy {
                 "{way}: the session holds private data and text from strangers, so nothing may leave unasked"
             );
         }
+        if let Some((n, at)) = cut.filter(|_| decision == Decision::Ask) {
+            decision = Decision::Deny;
+            rule = RuleRef { id: "no-network".to_owned(), place: "built in".to_owned() };
+            reason = format!("{}; {NO_NETWORK}", told(&acts[n], Some(at)));
+        }
         let advice = match decision {
+            Decision::Deny if cut.is_some() && rule.id == "no-network" => reason.clone(),
             Decision::Allow => String::new(),
             Decision::Ask => format!("{what}. A person must approve this first."),
             Decision::Deny => format!(

@@ -22,7 +22,7 @@ const BUILTIN: &str = include_str!("builtin.toml");
 const OFF: &str = include_str!("off.toml");
 /// Raised whenever the analyser understands a command differently: an approval given under the
 /// old reading does not hold under the new one.
-const ANALYSER: u32 = 2;
+const ANALYSER: u32 = 3;
 const MAX_RULES: usize = 1000;
 
 /// A policy that is ready to judge.

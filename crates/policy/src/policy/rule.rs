@@ -19,6 +19,8 @@ pub(super) struct Rule {
     tools: Vec<Glob>,
     programs: Vec<Glob>,
     paths: Vec<(Domain, Glob)>,
+    /// Those of `paths` that do not hold in a room of the session's own.
+    shared: Vec<Glob>,
     hosts: Vec<Glob>,
     agents: Vec<Glob>,
     colonies: Vec<Glob>,
@@ -62,7 +64,7 @@ impl Rule {
                 |pattern: &String, why| format!("rule `{id}`: the pattern `{pattern}`: {why}");
             patterns.iter().map(|p| Glob::new(p).map_err(|why| wrong(p, why))).collect()
         };
-        let mut paths = Vec::new();
+        let (mut paths, mut shared) = (Vec::new(), Vec::new());
         for pattern in &file.paths {
             let wrong = |why: &str| format!("rule `{id}`: the path `{pattern}`: {why}");
             if pattern.split('/').any(|part| part == ".." || part == ".") && pattern != "." {
@@ -72,7 +74,14 @@ impl Rule {
                 Some(rest) => {
                     vec![format!("**/{rest}"), format!("/**/{rest}"), format!("~/**/{rest}")]
                 }
-                None => vec![pattern.clone()],
+                None => match pattern.strip_prefix("@shared/") {
+                    Some(rest) => {
+                        let glob = Glob::new(&format!("**/{rest}")).map_err(|why| wrong(&why))?;
+                        shared.push(glob);
+                        vec![format!("/**/{rest}"), format!("~/**/{rest}")]
+                    }
+                    None => vec![pattern.clone()],
+                },
             };
             for form in forms {
                 let glob = Glob::new(&form).map_err(|why| wrong(&why))?;
@@ -103,6 +112,7 @@ impl Rule {
             agents: globs(&file.agents)?,
             colonies: globs(&file.colonies)?,
             paths,
+            shared,
             arguments,
             kinds,
             file,
@@ -129,7 +139,8 @@ impl Rule {
         if !(plain(&self.tools, &request.tool)
             && plain(&self.agents, &request.agent)
             && plain(&self.colonies, &request.colony)
-            && (file.sandbox.is_empty() || file.sandbox.contains(&request.sandbox)))
+            && (file.sandbox.is_empty() || file.sandbox.contains(&request.sandbox))
+            && file.room.is_none_or(|room| room == request.room))
         {
             return Fit::No;
         }
@@ -184,7 +195,8 @@ impl Rule {
                 )
                 | None => false,
             };
-            fit = fit.min(if about_path { self.path_fits(target) } else { Fit::No });
+            let room = request.room;
+            fit = fit.min(if about_path { self.path_fits(target, room) } else { Fit::No });
         }
         if !self.hosts.is_empty() {
             let hosts =
@@ -194,14 +206,22 @@ impl Rule {
         fit
     }
 
-    fn path_fits(&self, target: &str) -> Fit {
+    fn path_fits(&self, target: &str, room: bool) -> Fit {
         if target.contains([HOLE, SPLIT]) {
-            // Not even where it lies is known.
-            return Fit::May;
+            // Not even where it lies is known. In a room what is secret is withheld whatever leads to
+            // it, and elsewhere there is nothing but the system.
+            let withheld = room && self.file.verdict == Decision::Deny && !self.shared.is_empty();
+            return if withheld { Fit::No } else { Fit::May };
         }
         let there = domain(target);
         let of_domain = self.paths.iter().filter(|(domain, _)| *domain == there);
-        of_domain.map(|(_, glob)| glob.fits(target)).max().unwrap_or(Fit::No)
+        let shared = self.shared.iter().filter(|_| !room && there == Domain::Workspace);
+        of_domain
+            .map(|(_, glob)| glob)
+            .chain(shared)
+            .map(|glob| glob.fits(target))
+            .max()
+            .unwrap_or(Fit::No)
     }
 }
 

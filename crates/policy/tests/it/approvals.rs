@@ -1,12 +1,18 @@
 //! Groups of alike requests, and the narrow rule that enough equal answers propose.
 
 use overmind_core::gate::{Decision, GateRequest};
+use overmind_core::sandbox::SandboxLevel;
 use overmind_policy::{NoProposal, Policy, group_key, propose, request};
 
 use super::corpus::shell;
 
 fn from(agent: &str, command: &str) -> GateRequest {
     GateRequest { agent: agent.into(), ..shell(command) }
+}
+
+/// In no sandbox, where there is a network.
+fn on_the_host(agent: &str, command: &str) -> GateRequest {
+    GateRequest { sandbox: SandboxLevel::None, ..from(agent, command) }
 }
 
 #[test]
@@ -79,6 +85,10 @@ fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
             ],
         ),
     ] {
+        // What needs a network is asked about where there is one.
+        let network = command.starts_with("curl");
+        let from = if network { on_the_host } else { from };
+        let elsewhere = if network { SandboxLevel::Namespace } else { SandboxLevel::None };
         let (text, policy) = proposed(&from("coder", command));
         for sibling in siblings {
             let decision = policy.judge(&from("coder", sibling)).decision;
@@ -87,10 +97,7 @@ fn a_proposed_rule_allows_exactly_what_was_approved_and_no_sibling() {
         for other in [
             from("other", command),
             GateRequest { colony: "prod".into(), ..from("coder", command) },
-            GateRequest {
-                sandbox: overmind_core::sandbox::SandboxLevel::None,
-                ..from("coder", command)
-            },
+            GateRequest { sandbox: elsewhere, ..from("coder", command) },
         ] {
             assert_ne!(
                 policy.judge(&other).decision,
@@ -142,7 +149,10 @@ fn no_rule_is_proposed_for_what_is_not_known_denied_or_too_much() {
         Err(NoProposal::TooMuch),
         "it may be another script next time"
     );
-    assert_eq!(three("npm install left-pad"), Err(NoProposal::NotKnown), "it may reach any host");
+    assert_eq!(three("npm install left-pad"), Err(NoProposal::TooMuch), "there is no network");
+    let install = on_the_host("coder", "npm install left-pad");
+    let any_host = propose(&policy, &[install.clone(), install], 2);
+    assert_eq!(any_host, Err(NoProposal::NotKnown), "it may reach any host");
     assert_eq!(
         three("touch .git/hooks/x"),
         Err(NoProposal::TooMuch),

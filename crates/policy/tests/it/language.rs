@@ -190,8 +190,12 @@ fn a_reload_takes_effect_at_once_and_a_bad_one_changes_nothing() {
     let verdict = gate.judge(&shell("ls"));
     assert_eq!((verdict.decision, verdict.policy), (Decision::Deny, second.clone()));
     assert_eq!(verdict.rule.place, "policy.toml:2");
-    gate.reload("version = 1\nnonsense", "policy.toml").unwrap_err();
+    assert_eq!(gate.refused(), None);
+    let why = gate.reload("version = 1\nnonsense", "policy.toml").unwrap_err().to_string();
     assert_eq!(gate.version(), second);
+    assert_eq!(gate.refused(), Some(why), "whoever asks is told why the file does not hold");
+    gate.reload(text, "policy.toml").unwrap();
+    assert_eq!(gate.refused(), None);
 }
 
 #[test]

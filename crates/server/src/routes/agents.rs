@@ -142,6 +142,24 @@ pub(crate) async fn agent_disable(
     Ok(tagged(&agent.into()))
 }
 
+/// Removes an agent: it is in no list any more, and its name is free. Its runs stay.
+#[utoipa::path(delete, path = "/api/agents/{id}", tag = "agents",
+    params(("id" = String, Path, description = "Id or exact name")),
+    responses(
+        (status = 200, body = Agent),
+        (status = 404, description = "`Agent not found`"),
+        (status = 409, description = "A run of it is under way"),
+    ))]
+pub(crate) async fn agent_remove(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    AgentPath(agent): AgentPath,
+) -> Result<Response, Fault> {
+    let engine = cx.engine.clone();
+    let agent = cx.detached(async move { engine.agent_remove(&caller, &agent).await }).await?;
+    Ok(tagged(&agent.into()))
+}
+
 /// Lists all versions of an agent, newest first.
 #[utoipa::path(get, path = "/api/agents/{id}/versions", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name"), ListQuery),

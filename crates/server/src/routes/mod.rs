@@ -78,6 +78,7 @@ routes! {
     Quick get "/api/agents" => agents::agent_list;
     Quick get "/api/agents/{id}" => agents::agent_fetch;
     Quick patch "/api/agents/{id}" => agents::agent_patch;
+    Quick delete "/api/agents/{id}" => agents::agent_remove;
     Quick post "/api/agents/{id}/disable" => agents::agent_disable;
     Quick get "/api/agents/{id}/versions" => agents::agent_versions;
 

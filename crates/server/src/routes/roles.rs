@@ -104,14 +104,80 @@ fn may(role: Role, method: &str, path: &str) -> bool {
     }
 }
 
-/// Refuses an API key that the route is not for. Tokens of runs are the engine's to judge.
+/// What a run's own token reaches by a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    Nothing,
+    All,
+    /// Of the run alone.
+    Itself,
+    /// Of the run, and of those below it.
+    Tree,
+    /// Of those that were started by it, or below it.
+    Below,
+    /// What the permissions of its agent say.
+    AsAgent,
+}
+
+impl Own {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "–",
+            Self::All => "yes",
+            Self::Itself => "itself",
+            Self::Tree => "its tree",
+            Self::Below => "below it",
+            Self::AsAgent => "as its agent may",
+        }
+    }
+}
+
+fn own(method: &str, path: &str) -> Own {
+    match (method, path) {
+        (_, "/api/version" | "/api/openapi.json") => Own::All,
+        _ if needs(method, path) == Needs::Nothing => Own::All,
+        ("get", "/api/runs/usage") => Own::Nothing,
+        (
+            "post",
+            "/api/runs/kill"
+            | "/api/runs/{id}/cancel"
+            | "/api/runs/{id}/send"
+            | "/api/runs/{id}/stop",
+        ) => Own::Below,
+        ("post", "/api/runs/{id}/tools/call") | ("put", "/api/runs/{id}/artifacts/{*name}") => {
+            Own::Itself
+        }
+        ("post", "/api/runs" | "/mcp") => Own::AsAgent,
+        ("get", "/api/agents" | "/api/agents/{id}") => Own::AsAgent,
+        ("get", "/api/runs") => Own::Tree,
+        ("get", path) if path.starts_with("/api/runs/{id}") => Own::Tree,
+        ("get", "/mesh/can" | "/mesh/permissions/{agent}") => Own::Itself,
+        (_, path) if path.starts_with("/mesh/permissions") => Own::Nothing,
+        (_, path) if path.starts_with("/mesh/") || path.starts_with("/api/services/") => {
+            Own::AsAgent
+        }
+        (_, _) => Own::Nothing,
+    }
+}
+
+/// Refuses a caller that the route is not for. Which run, which agent, which key of the shared state is
+/// the engine's to judge.
 ///
 /// # Errors
 ///
 /// 403.
 pub(super) fn check(caller: &Caller, method: &str, path: &str) -> Result<(), Fault> {
-    let Rights::Role(role) = caller.rights else { return Ok(()) };
     let method = if method == "head" { "get" } else { method };
+    let Rights::Role(role) = caller.rights else {
+        return match own(method, path) {
+            Own::Nothing => {
+                let method = method.to_uppercase();
+                let text = format!("a run's own token cannot do this: {method} {path}");
+                Err(Fault::new(ProblemKind::Forbidden, text))
+            }
+            Own::All | Own::Itself | Own::Tree | Own::Below | Own::AsAgent => Ok(()),
+        };
+    };
     if may(role, method, path) {
         return Ok(());
     }
@@ -133,16 +199,17 @@ const COLUMNS: [Role; 6] =
 pub fn roles_document() -> String {
     let mut text = String::from(INTRODUCTION);
     let heads: Vec<&str> = COLUMNS.iter().map(|role| role.as_str()).collect();
-    let _ = writeln!(text, "| route | {} |\n|---|{}", heads.join(" | "), "---|".repeat(6));
-    let mut line = |what: &str, may: [bool; 6]| {
+    let _ = writeln!(text, "| route | {} | a run |\n|---|{}", heads.join(" | "), "---|".repeat(7));
+    let mut line = |what: &str, may: [bool; 6], own: Own| {
         let cells: Vec<&str> = may.iter().map(|may| if *may { "yes" } else { "–" }).collect();
-        let _ = writeln!(text, "| {what} | {} |", cells.join(" | "));
+        let _ = writeln!(text, "| {what} | {} | {} |", cells.join(" | "), own.as_str());
     };
     for route in ROUTES {
         let what = format!("`{} {}`", route.method.to_uppercase(), route.path);
-        line(&what, COLUMNS.map(|role| may(role, route.method, route.path)));
+        let roles = COLUMNS.map(|role| may(role, route.method, route.path));
+        line(&what, roles, own(route.method, route.path));
     }
-    line("`/llm/…`", [false, true, true, true, false, false]);
+    line("`/llm/…`", [false, true, true, true, false, false], Own::AsAgent);
     text
 }
 
@@ -162,6 +229,8 @@ does one thing). The admin token of the data directory is an admin. This page is
 | `mcp` | call tools by MCP (`/mcp`), and nothing else |
 | `runs` | start and end runs, read them and their logs, answer the inbox; not agents, policy, memory, budgets or keys |
 
-A run's own token reaches that run, its tools and the mesh as its agent may, whatever stands here. `/api/services/…` and `/mesh/api` take it too.
+The last column is a run's own token (`OVERMIND_TOKEN` inside the run). *Its tree*: that run and all runs below it. *Below it*: the runs that it or one of
+them started; a run that somebody else started there can be read and not ended. All other runs answer 404. *As its agent may*: as the
+[permissions](mesh.md#permissions) of its agent and of all agents above it say, `spawn` for runs and agents.
 
 ";

@@ -57,12 +57,16 @@ async fn a_viewer_and_a_runs_own_token_kill_nothing() {
     let key = world.post("/api/keys", r#"{"name":"looks","role":"viewer"}"#).await.fine();
     let viewer = key["secret"].as_str().unwrap().to_owned();
     let own = world.engine.session_token(run.parse().unwrap(), 1);
-    for token in [viewer, own] {
-        for body in [json!({"ids": [run]}), json!({"all": true})] {
-            let asked = world.request("POST", PATH).token(&token).json(&body.to_string());
-            asked.send().await.problem(403);
-        }
+    let kill = async |token: &str, body: serde_json::Value| {
+        world.request("POST", PATH).token(token).json(&body.to_string()).send().await
+    };
+    for body in [json!({"ids": [run]}), json!({"all": true})] {
+        kill(&viewer, body).await.problem(403);
     }
+    // A run ends what it has started, and neither itself nor others.
+    assert_eq!(kill(&own, json!({"all": true})).await.fine()["results"], json!([]));
+    let itself = kill(&own, json!({"ids": [run]})).await.fine();
+    assert_eq!(itself["results"][0]["problem"]["status"], 403, "{itself}");
     let row = world.get(&format!("/api/runs/{run}")).await.fine();
     assert_eq!(row["status"], "running");
 }

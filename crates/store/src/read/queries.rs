@@ -81,14 +81,18 @@ pub(crate) fn agent_by_name(
     name: &str,
 ) -> Outcome<Option<Agent>> {
     let sql = format!(
-        "SELECT {} FROM agents WHERE colony = ?1 AND name = ?2 ORDER BY id DESC LIMIT 1",
+        "SELECT {} FROM agents WHERE colony = ?1 AND name = ?2 AND status != 'removed'
+         ORDER BY id DESC LIMIT 1",
         rows::AGENT
     );
     one(conn, &sql, params![blob(colony.as_u128()), name], rows::agent)
 }
 
 pub(crate) fn agent_list(conn: &Connection, page: Page<AgentId>) -> Outcome<Vec<Agent>> {
-    let sql = format!("SELECT {} FROM agents WHERE id < ?1 ORDER BY id DESC LIMIT ?2", rows::AGENT);
+    let sql = format!(
+        "SELECT {} FROM agents WHERE id < ?1 AND status != 'removed' ORDER BY id DESC LIMIT ?2",
+        rows::AGENT
+    );
     let after = below(page.after.map(AgentId::as_u128));
     many(conn, &sql, params![after, bounded(page.limit, MAX_PAGE)], rows::agent)
 }
@@ -135,6 +139,14 @@ pub(crate) fn session_list(
         if let Some(parent) = filter.parent {
             sql.push_str(" AND parent = ?");
             with.push(Sql::Blob(blob(parent.as_u128()).to_vec()));
+        }
+        if let Some(top) = filter.tree {
+            sql.push_str(
+                " AND id IN (WITH RECURSIVE family(id) AS (SELECT ?
+                   UNION SELECT child.id FROM sessions child JOIN family ON child.parent = family.id)
+                   SELECT id FROM family)",
+            );
+            with.push(Sql::Blob(blob(top.as_u128()).to_vec()));
         }
         match &filter.name {
             Some(NameFilter::Is(name)) => {

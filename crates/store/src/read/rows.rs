@@ -40,11 +40,12 @@ pub(crate) fn agent_status_text(status: AgentStatus) -> &'static str {
     match status {
         AgentStatus::Active => "active",
         AgentStatus::Disabled => "disabled",
+        AgentStatus::Removed => "removed",
     }
 }
 
 fn agent_status(text: &str) -> Option<AgentStatus> {
-    [AgentStatus::Active, AgentStatus::Disabled]
+    [AgentStatus::Active, AgentStatus::Disabled, AgentStatus::Removed]
         .into_iter()
         .find(|status| agent_status_text(*status) == text)
 }

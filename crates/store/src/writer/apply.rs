@@ -93,6 +93,19 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
                 Some(_) => Ok(()),
             }
         }
+        Guard::AgentNameFree { colony, name, except } => {
+            let except = except.map(|id| blob(id.as_u128()).to_vec()).unwrap_or_default();
+            let taken = conn
+                .prepare_cached(
+                    "SELECT 1 FROM agents
+                     WHERE colony = ?1 AND name = ?2 AND status != 'removed' AND id != ?3",
+                )?
+                .exists(params![blob(colony.as_u128()), name, except])?;
+            if taken {
+                return Err(Fault::conflict(format!("there is an agent `{name}` already")));
+            }
+            Ok(())
+        }
         Guard::NameFree { colony, name } => {
             let taken = conn
                 .prepare_cached(

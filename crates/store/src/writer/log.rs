@@ -213,6 +213,11 @@ impl Log {
         Ok(())
     }
 
+    /// The heads that the group moved.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = (&StreamId, &Head)> {
+        self.group.iter()
+    }
+
     /// The transaction is durable.
     pub(crate) fn keep_group(&mut self) {
         debug_assert!(self.commit.is_empty());

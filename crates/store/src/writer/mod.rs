@@ -29,14 +29,20 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use self::log::Log;
 use crate::error::{Fault, Outcome, Reach, closed};
 use crate::key::SigningKey;
-use crate::prepare::Prepared;
+use crate::prepare::{Event, Prepared};
 use crate::sqlite::Shared;
 use crate::wal::{Load, Wal};
+use crate::witness::{Loss, Witness};
 
 /// Most commits in one transaction.
 const GROUP_COMMITS: usize = 512;
 /// A transaction takes no further commit when it holds this many bytes.
 const GROUP_BYTES: usize = 8 << 20;
+
+/// The event that says that acknowledged events are gone.
+const LOST: &str = "store.loss_accepted";
+/// Streams that it names.
+const MAX_LOST_STREAMS: usize = 1_000;
 
 /// So many commits in one transaction mean that many wait.
 const HEAVY: usize = 8;
@@ -74,6 +80,8 @@ pub(crate) struct Writer {
     pub(crate) log: Log,
     pub(crate) key: Arc<SigningKey>,
     pub(crate) wal: Wal,
+    /// `None` in a store that is only read.
+    pub(crate) witness: Option<Witness>,
     pub(crate) checkpoint_every: u64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) queue: mpsc::Receiver<Job>,
@@ -121,6 +129,8 @@ impl Writer {
             tracing::warn!(error = %err, "closing without a last checkpoint");
         }
         self.wal.stop(&self.conn, self.broken.is_some());
+        // Before the lock is released: the next owner has a witness of its own.
+        self.witness = None;
         let Self { conn, shared, .. } = self;
         if let Err((_, err)) = conn.close() {
             tracing::warn!(error = %err, "closing the database");
@@ -214,6 +224,10 @@ impl Writer {
     fn end(&mut self) -> Result<(), StoreError> {
         match self.seal() {
             Ok(()) => {
+                failpoint::point("store.after_commit_before_promise");
+                if let Some(witness) = &mut self.witness {
+                    witness.promise(self.log.moved(), self.log.global(), self.log.last_ts());
+                }
                 self.log.keep_group();
                 Ok(())
             }
@@ -230,6 +244,26 @@ impl Writer {
         }
         failpoint::point("store.before_commit");
         self.conn.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+
+    /// Says in the log that what is gone is known to be.
+    pub(crate) fn accept(&mut self, loss: &Loss, now: Timestamp) -> Result<(), StoreError> {
+        let streams: Vec<_> = loss.streams.iter().take(MAX_LOST_STREAMS).collect();
+        let payload = serde_json::json!({
+            "events": loss.events,
+            "since": loss.since,
+            "streams": streams.iter().map(|(stream, promised, found)| serde_json::json!({
+                "stream": stream.to_string(), "acknowledged": promised, "found": found,
+            })).collect::<Vec<_>>(),
+            "more_streams": loss.streams.len() - streams.len(),
+        });
+        let event =
+            Event { stream: StreamId::System, kind: LOST, ts: now, payload: payload.to_string() };
+        self.alone("accepting a loss", |conn, log, _| {
+            log.begin_commit();
+            log.append(conn, &event)
+        })?;
         Ok(())
     }
 
@@ -359,6 +393,7 @@ mod tests {
             conn,
             key: Arc::new(SigningKey::open(&dir.path().join("checkpoint.key")).unwrap()),
             wal: Wal::start(&path).unwrap(),
+            witness: None,
             checkpoint_every: 100,
             shared: Arc::default(),
             queue: jobs,

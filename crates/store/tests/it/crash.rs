@@ -175,6 +175,7 @@ fn nothing_acknowledged_is_lost_at_any_failpoint() {
     for (point, hits) in [
         ("store.in_group", [0, 30]),
         ("store.before_commit", [0, 30]),
+        ("store.after_commit_before_promise", [0, 30]),
         ("store.after_commit_before_ack", [0, 30]),
         ("store.wal_copy", [0, 1]),
         ("store.wal_restart", [0, 1]),

@@ -7,6 +7,7 @@ mod backup;
 mod conformance;
 mod crash;
 mod disk;
+mod loss;
 mod opening;
 mod tampering;
 mod traffic;

@@ -32,7 +32,10 @@ async fn everything_it_creates_is_for_its_owner_only() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["checkpoint.key", "s.db", "s.db-shm", "s.db-wal", "s.db.lock"]);
+    assert_eq!(
+        names,
+        ["checkpoint.key", "s.db", "s.db-shm", "s.db-wal", "s.db.lock", "s.db.witness"]
+    );
     for name in names {
         assert_eq!(mode(&home.join(&name)), 0o600, "{name}");
     }

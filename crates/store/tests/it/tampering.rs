@@ -59,6 +59,8 @@ fn findings(tamper: impl FnOnce(&Connection, [SessionId; 3])) -> Vec<AuditFindin
     let conn = Connection::open(&path).unwrap();
     tamper(&conn, sessions);
     drop(conn);
+    // Who changes the file removes the witness beside it: the chains and their signatures find it alone.
+    fs::remove_file(dir.path().join("s.db.witness")).unwrap();
     audit(&path).unwrap().findings
 }
 

@@ -495,6 +495,7 @@ impl Keeper {
             leftovers: self.leftovers,
             survivors,
             offset,
+            log_removed: self.log.was_removed(),
         };
         drop(left);
         self.streams = Streams::Pipes { input: None, output: None, errors: None };

@@ -18,6 +18,9 @@ const CHUNK_US: i64 = 50_000;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// A line that is longer than this is cut in two by the end of a segment.
 const LONG_LINE: u64 = 1 << 20;
+/// What stands where a part of the log is missing that nobody but its writer may remove.
+const REMOVED: &str =
+    "the file of this log was removed while the command ran: what stood here is gone";
 
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -34,6 +37,8 @@ pub(crate) struct Writer {
     chunk: Option<Record>,
     /// The life that wrote last, before this one.
     last_epoch: u32,
+    /// Somebody else has removed a part of the log under this writer.
+    removed: bool,
 }
 
 #[derive(Debug)]
@@ -52,6 +57,13 @@ impl Segment {
         // The index first: readers find segments by their data.
         let index = open(index_name(start))?;
         Ok(Self { start, data: open(data_name(start))?, index })
+    }
+
+    /// Whether somebody has removed one of its files: what is written to it is seen by nobody.
+    fn is_gone(&self) -> bool {
+        [&self.data, &self.index]
+            .into_iter()
+            .any(|file| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0))
     }
 }
 
@@ -85,6 +97,7 @@ impl Writer {
             mid_line: false,
             chunk: None,
             last_epoch: 0,
+            removed: false,
         };
         this.repair()?;
         Ok(this)
@@ -164,6 +177,11 @@ impl Writer {
     /// The end of the log.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Whether somebody else has removed a part of the log while this wrote it.
+    pub(crate) fn was_removed(&self) -> bool {
+        self.removed
     }
 
     /// Appends bytes of one kind; answers how many were written, and why not more.
@@ -288,8 +306,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins the next segment if this one is full.
+    /// Begins the next segment if this one is full, or is gone.
     fn rotate(&mut self, now_us: i64) -> io::Result<()> {
+        if self.segment.is_gone() {
+            return self.begin_again(now_us);
+        }
         let filled = self.offset - self.segment.start;
         let full = filled >= self.limits.segment_bytes.max(1)
             && (!self.mid_line || filled >= self.limits.segment_bytes + LONG_LINE);
@@ -299,6 +320,18 @@ impl Writer {
             self.prune(now_us)?;
         }
         Ok(())
+    }
+
+    /// Goes on in a new segment, which says that the one before was removed. Where the whole directory
+    /// is gone there is none: what is written then is lost, and the end of the life tells.
+    fn begin_again(&mut self, now_us: i64) -> io::Result<()> {
+        self.removed = true;
+        self.segment = match Segment::open(&self.dir, self.offset) {
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+            opened => opened?,
+        };
+        (self.chunk, self.mid_line) = (None, false);
+        self.note(NoteKind::Note, REMOVED, now_us)
     }
 
     /// Drops the oldest segments until the limits hold; never the last two.
@@ -460,6 +493,26 @@ mod tests {
         let later = i64::MAX / 2;
         writer.prune(later).unwrap();
         assert_eq!(segments(File::open(dir.path()).unwrap()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_log_that_is_removed_under_its_writer_goes_on_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = open(dir.path(), 1);
+        put(&mut writer, b"one\ntwo\nthr", 1);
+        assert!(!writer.was_removed());
+        std::fs::remove_file(dir.path().join(data_name(0))).unwrap();
+        put(&mut writer, b"ee\nfour\n", 2);
+        writer.note(NoteKind::Ended, "ended: exit code 0", 3).unwrap();
+        assert!(writer.was_removed());
+        let text = std::fs::read_to_string(dir.path().join(data_name(11))).unwrap();
+        assert_eq!(text, format!("--- {REMOVED} ---\nee\nfour\n--- ended: exit code 0 ---\n"));
+        assert_eq!(records(dir.path(), 11)[0].line, 2, "lines are counted on");
+        // With nothing left to write into, the command is not held up.
+        let gone = dir.path().to_owned();
+        dir.close().unwrap();
+        put(&mut writer, b"to nobody\n", 4);
+        assert!(!gone.exists());
     }
 
     #[test]

@@ -71,7 +71,9 @@ fn full_session(world: &World) -> SessionRow {
         exit_code: Some(-1),
         signal: Some(9),
         restart_at: Some(at(9)),
+        stopping: true,
         conversation: Some("c-1".into()),
+        log_removed: true,
     });
     row.room = Some(Box::new(RoomRow {
         phase: RoomPhase::Kept,
@@ -175,6 +177,22 @@ pub(super) async fn sessions_are_listed_newest_first_in_pages(store: &dyn Store,
     for parent in [rows[0].id, rows[1].id] {
         let filter = SessionFilter { parent: Some(parent), ..any.clone() };
         assert_eq!(list(filter, first(100)).await, expect(&|row| row.parent == Some(parent)));
+    }
+    // Each is below the first or the second, the second below the first where that is its parent.
+    for top in [rows[0].id, rows[1].id, rows[2].id] {
+        let mut family = std::collections::BTreeSet::from([top]);
+        for row in &rows {
+            if row.parent.is_some_and(|parent| family.contains(&parent)) {
+                family.insert(row.id);
+            }
+        }
+        let filter = SessionFilter { tree: Some(top), ..any.clone() };
+        assert_eq!(list(filter.clone(), first(100)).await, expect(&|row| family.contains(&row.id)));
+        let statuses = vec![SessionStatus::Running, SessionStatus::Failed];
+        let filter = SessionFilter { statuses, ..filter };
+        let running = |row: &SessionRow| row.status == SessionStatus::Running;
+        let wanted = expect(&|row| family.contains(&row.id) && running(row));
+        assert_eq!(list(filter, first(100)).await, wanted);
     }
     for (name, fits) in [
         (NameFilter::Is(rows[3].name.clone()), 1),

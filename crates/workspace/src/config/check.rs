@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::{Reader, nearest};
+use overmind_core::nearest::nearest;
+
+use super::reader::Reader;
 use super::yaml::{At, Node};
 use super::{CommandLine, Config, DatabaseService, Phase, Service, Strategy};
 use crate::env::Template;
@@ -73,7 +75,7 @@ fn depends(reader: &mut Reader, config: &Config, service: &Service, at: At, path
     let path = format!("{path}.depends_on");
     for name in &service.depends_on {
         let Some(other) = config.service(name) else {
-            let hint = match nearest(name, &names) {
+            let hint = match nearest(name, names.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("there are: {}", names.join(", ")),
             };
@@ -145,7 +147,7 @@ fn references(
                 None => {
                     let mut names: Vec<&str> = vec!["session", "ports"];
                     names.extend(config.services.iter().map(|service| service.name.as_str()));
-                    let hint = match nearest(name, &names) {
+                    let hint = match nearest(name, names.iter().copied()) {
                         Some(near) => format!("did you mean `{near}`?"),
                         None => format!("there are: {}", names.join(", ")),
                     };
@@ -157,7 +159,7 @@ fn references(
         };
         if !fields.iter().any(|known| known == field) {
             let known: Vec<&str> = fields.iter().map(String::as_str).collect();
-            let hint = match nearest(field, &known) {
+            let hint = match nearest(field, known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("it has: {}", known.join(", ")),
             };

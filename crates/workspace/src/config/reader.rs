@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use overmind_core::nearest::nearest;
+
 use super::yaml::{At, Node, Value};
 
 /// One mistake: where, in which key, what, and what to write instead.
@@ -88,7 +90,7 @@ impl Reader {
             if allowed.contains(key) {
                 continue;
             }
-            let hint = match nearest(key, allowed) {
+            let hint = match nearest(key, allowed.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("known here: {}", allowed.join(", ")),
             };
@@ -221,7 +223,7 @@ impl Reader {
             return Some(*value);
         }
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        let hint = match nearest(text, &words) {
+        let hint = match nearest(text, words.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known here: {}", words.join(", ")),
         };
@@ -254,43 +256,10 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(all))
 }
 
-/// The one of `known` that `word` was probably meant to be.
-pub(crate) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).clamp(1, 3);
-    let close = known.iter().map(|one| (distance(word, one), *one));
-    close.filter(|(away, _)| *away <= limit).min().map(|(_, one)| one)
-}
-
-/// How many single characters have to change; two neighbours that are swapped count as one.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let swap = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + swap);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::yaml::parse;
     use super::*;
-
-    #[test]
-    fn a_near_word_is_suggested_and_a_far_one_is_not() {
-        assert_eq!(nearest("stratgey", &["strategy", "start"]), Some("strategy"));
-        assert_eq!(nearest("sevices", &["services", "setup"]), Some("services"));
-        assert_eq!(nearest("banana", &["services", "setup"]), None);
-    }
 
     #[test]
     fn durations_have_units() {

@@ -30,6 +30,8 @@ use crate::services::tree::{self, stat};
 /// How long the server may take to accept connections: recovery after a crash included.
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
+/// What the directory of its files is called.
+pub(crate) const DIRECTORY: &str = "postgres";
 /// The longest path that fits a socket's address, with its end left out.
 const SOCKET_MAX: usize = 107;
 /// The administrator.
@@ -84,6 +86,25 @@ pub(crate) struct Cluster {
     clock: Arc<dyn Clock>,
     /// One start at a time; what it holds was seen to answer.
     running: tokio::sync::Mutex<Option<PostgresServer>>,
+}
+
+/// Where the files of a data directory's own PostgreSQL are, once there are any: they stay when the
+/// server has ended, for runs that were parked have their data in them.
+pub fn files_of(data: &Path) -> Option<PathBuf> {
+    let home = std::fs::read_to_string(data.join("workspace-id")).ok()?;
+    let place = place(&data.join(DIRECTORY), home.trim()).ok()?;
+    place.join("data").exists().then_some(place)
+}
+
+fn place(dir: &Path, home: &str) -> Result<PathBuf, ClusterError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(dir.to_owned());
+    }
+    let run_as = run_as()?.ok_or(ClusterError::NoUser)?;
+    if reachable(dir, run_as) {
+        return Ok(dir.to_owned());
+    }
+    Ok(PathBuf::from("/var/lib/overmind").join(home).join(DIRECTORY))
 }
 
 /// Who the server runs as.
@@ -175,14 +196,7 @@ impl Cluster {
     }
 
     fn place(&self) -> Result<PathBuf, ClusterError> {
-        if !rustix::process::geteuid().is_root() {
-            return Ok(self.dir.clone());
-        }
-        let run_as = run_as()?.ok_or(ClusterError::NoUser)?;
-        if reachable(&self.dir, run_as) {
-            return Ok(self.dir.clone());
-        }
-        Ok(PathBuf::from("/var/lib/overmind").join(&self.home).join("postgres"))
+        place(&self.dir, &self.home)
     }
 
     fn owner(&self) -> Result<Owner, ClusterError> {
@@ -500,4 +514,22 @@ fn run_as() -> Result<Option<RunAs>, ClusterError> {
 /// Whether the user may pass through every directory that leads to `path`.
 fn reachable(path: &Path, who: RunAs) -> bool {
     closed_to(path, ProcessUser { uid: who.uid, gid: who.gid }).is_none()
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+
+    #[test]
+    fn whoever_looks_finds_the_files_of_a_server_that_was_started_once() {
+        let home = tempfile::tempdir().unwrap();
+        // Whoever the server runs as comes there.
+        std::fs::set_permissions(home.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(files_of(home.path()), None);
+        std::fs::write(home.path().join("workspace-id"), "0badcafe").unwrap();
+        assert_eq!(files_of(home.path()), None, "none was needed yet");
+        std::fs::create_dir_all(home.path().join("postgres/data")).unwrap();
+        assert_eq!(files_of(home.path()), Some(home.path().join("postgres")));
+    }
 }

@@ -344,11 +344,11 @@ impl PostgresServer {
             let (name, comment): (String, Option<String>) = (row.get(0), row.get(1));
             let comment: serde_json::Value = serde_json::from_str(&comment?).ok()?;
             let ours = &comment["overmind"];
-            (ours["home"].as_str() == Some(home)).then(|| Found {
-                name,
-                session: ours["session"].as_str().map(ToOwned::to_owned),
-                bytes: u64::try_from(row.get::<_, i64>(2)).unwrap_or(0),
-            })
+            // One that is dropped at this moment is still listed, and has no size.
+            let bytes: Option<i64> = row.get(2);
+            let bytes = u64::try_from(bytes?).unwrap_or(0);
+            let session = ours["session"].as_str().map(ToOwned::to_owned);
+            (ours["home"].as_str() == Some(home)).then_some(Found { name, session, bytes })
         });
         Ok(found.collect())
     }

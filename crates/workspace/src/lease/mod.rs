@@ -314,7 +314,7 @@ impl Workspace {
         let ports = Ports::new(registry.clone());
         let cluster = Cluster::new(
             home_id.clone(),
-            options.home.join("postgres"),
+            options.home.join(crate::database::cluster::DIRECTORY),
             search_path(&options.environment),
             ports.clone(),
             crate::config::DEFAULT_RANGE,

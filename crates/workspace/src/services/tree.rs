@@ -26,6 +26,8 @@ const KILL: Duration = Duration::from_secs(10);
 pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) group: u32,
+    /// The session, by the number of the process that began it; 0 when that is out of sight.
+    pub(crate) session: u32,
     /// Clock ticks since the machine started: with the number, who it is.
     pub(crate) started: u64,
     /// It has ended, and only its parent does not know yet.
@@ -41,6 +43,7 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
         zombie: matches!(*fields.first()?, "Z" | "X"),
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
     })
 }

@@ -157,6 +157,7 @@ impl Ground<'_> {
             .work(&paths.work, &paths.index)
             .args(["read-tree", "-m", "-u", base])
             .run()?;
+        overmind_core::failpoint::point("tree.checked-out");
         let (from, to) = (&paths.index, paths.theirs.join("index"));
         std::fs::copy(from, &to).at("copying the index to", &to)?;
 
@@ -237,6 +238,7 @@ impl Ground<'_> {
             .work(&paths.work, &paths.index)
             .args(["read-tree", "-m", "-u", &old, new])
             .run();
+        overmind_core::failpoint::point("tree.updated");
         if updated.is_err() {
             // Its old base may be gone with the primary's garbage; a new tree needs it not.
             return Ok(Warmth::Cold);

@@ -109,9 +109,11 @@ impl Trees {
             }
             None => self.bundle(held, &tip)?,
         };
+        overmind_core::failpoint::point("tree.published");
         held.notes.ending =
             Some(Ending::Parked { commit: tip.clone(), saved_as: saved_as.clone() });
         held.write()?;
+        overmind_core::failpoint::point("tree.parked");
         parked.saved_as = Some(saved_as);
         parked.commit = Some(tip);
         Ok(parked)

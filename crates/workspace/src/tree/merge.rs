@@ -219,6 +219,7 @@ impl Trees {
             .repo(&there.source.git_dir)
             .work(there.top, &there.source.git_dir.join("index"))
             .owner(there.source.owner())
+            .finishes()
             .for_user(there.home)
             .args(args)
             .accept(accept)

@@ -56,6 +56,7 @@ pub(crate) use self::upkeep::note_project_of;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -63,6 +64,9 @@ use self::source::{Settings, SettingsCache};
 use crate::copy;
 use crate::git::Git;
 
+/// How long a lock of a daemon that was killed is waited for: its children hold it until they have become
+/// other programs.
+const OPENING: Duration = Duration::from_secs(5);
 /// Where half-made things and things to be removed lie: never a session's name.
 const HALF_MADE: &str = ".making-";
 const TRASH: &str = ".trash";
@@ -84,31 +88,47 @@ pub struct Trees {
     settings: SettingsCache,
     /// Bases of trees that are being made: no note names them yet.
     wanted: Mutex<Vec<String>>,
+    /// Directories of projects in which trees are being made: they look empty.
+    making: Mutex<Vec<PathBuf>>,
     /// Held as long as this lives: two daemons would remove each other's half-made trees.
     _lock: Lock,
 }
 
 impl Trees {
-    /// Opens the directory, makes it where it is missing, and removes what a crash left half made.
+    /// Opens the directory, makes it where it is missing, ends what a killed daemon left at work there,
+    /// and then removes what it left half made.
     ///
     /// # Errors
     ///
-    /// [`TreeError::InUse`] when another program has it open; I/O errors.
+    /// [`TreeError::InUse`] when another program has it open, or does not end; I/O errors.
     pub fn open(root: &Path, git: Git) -> Result<Self, TreeError> {
         std::fs::create_dir_all(root).at("making", root)?;
         let root = std::fs::canonicalize(root).at("finding", root)?;
         let path = root.join(".lock");
-        let Some(lock) = Lock::take(&path).at("opening", &path)? else {
-            return Err(TreeError::InUse { root });
+        let until = Instant::now() + OPENING;
+        let lock = loop {
+            match Lock::take(&path).at("opening", &path)? {
+                Some(lock) => break lock,
+                None if Instant::now() >= until => return Err(TreeError::InUse { root }),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
         };
         let id_path = root.join(".id");
         let id = crate::lease::home_id(&id_path).at("reading", &id_path)?;
+        // Not the id, which sessions see: none shall pass for a git of ours.
+        let mark_path = root.join(".mark");
+        let mark = crate::lease::home_id(&mark_path).at("reading", &mark_path)?;
+        let git = git.marked(&mark);
+        if !git.end_left() {
+            return Err(TreeError::InUse { root });
+        }
         let trees = Self {
             root,
             id,
             git,
             settings: SettingsCache::default(),
             wanted: Mutex::default(),
+            making: Mutex::default(),
             _lock: lock,
         };
         trees.clear_half_made()?;
@@ -143,6 +163,26 @@ impl Trees {
         Ok(wanted)
     }
 
+    /// Keeps a project's directory from being taken for empty as long as the guard lives.
+    pub(crate) fn making_in(&self, home: &Path) -> Making<'_> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner).push(home.to_owned());
+        Making { trees: self, home: home.to_owned() }
+    }
+
+    /// Removes a project's directory if there is nothing in it and nothing is being made there.
+    pub(crate) fn remove_empty_home(&self, home: &Path) -> Result<bool, TreeError> {
+        // Held until it is gone: who begins to make something there meanwhile makes it anew.
+        let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = !making.iter().any(|busy| busy == home)
+            && directories(home)?.is_empty()
+            && directories(&home.join(crate::pool::READY))?.is_empty();
+        if empty {
+            self.throw_away(home)?;
+        }
+        drop(making);
+        Ok(empty)
+    }
+
     /// The directories of projects.
     pub(crate) fn homes(&self) -> Result<Vec<PathBuf>, TreeError> {
         directories(&self.root)
@@ -158,6 +198,7 @@ impl Trees {
                     let entry = entry.at("listing", &within)?;
                     if entry.file_name().as_encoded_bytes().starts_with(HALF_MADE.as_bytes()) {
                         copy::remove_all(&entry.path()).at("removing", entry.path())?;
+                        overmind_core::failpoint::point("tree.cleared");
                     }
                 }
             }
@@ -179,7 +220,10 @@ impl Trees {
                 &target,
                 rustix::fs::RenameFlags::NOREPLACE,
             ) {
-                Ok(()) => return copy::remove_all(&target).at("removing", &target),
+                Ok(()) => {
+                    overmind_core::failpoint::point("tree.in-the-trash");
+                    return copy::remove_all(&target).at("removing", &target);
+                }
                 Err(rustix::io::Errno::EXIST) => {}
                 Err(rustix::io::Errno::NOENT) => return Ok(()),
                 Err(errno) => return Err(errno.into()).at("moving to the trash", path),
@@ -222,6 +266,22 @@ impl Drop for Wanted<'_> {
         let mut wanted = self.trees.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = wanted.iter().position(|base| *base == self.base) {
             wanted.swap_remove(at);
+        }
+    }
+}
+
+/// A project's directory in which something is being made.
+#[derive(Debug)]
+pub(crate) struct Making<'a> {
+    trees: &'a Trees,
+    home: PathBuf,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut making = self.trees.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = making.iter().position(|home| *home == self.home) {
+            making.swap_remove(at);
         }
     }
 }

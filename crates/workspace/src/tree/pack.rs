@@ -71,7 +71,7 @@ pub(crate) fn unpack_from(
     pack.seek(SeekFrom::Start(0)).at("reading", path)?;
     let count = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
     let call = git.call(format!("take the session's commits into {}", to.display()));
-    let call = call.repo(to).owner(owner).input_file(pack);
+    let call = call.repo(to).owner(owner).finishes().input_file(pack);
     match count {
         0 => return Ok(()),
         1..ONE_BY_ONE => call.args(["unpack-objects", "-q", "--strict"]).run()?,

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use overmind_core::failpoint::point;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
@@ -417,8 +418,10 @@ impl Trees {
     pub fn make(&self, plan: &Plan) -> Result<Prepared, TreeError> {
         let half = plan.intent.half_made();
         let home = plan.intent.home();
+        let _making = self.making_in(home);
         std::fs::create_dir_all(home).at("making", home)?;
         super::upkeep::note_project(home, &plan.intent.origin)?;
+        point("tree.begun");
         let made = match &plan.seen {
             Some(seen) => self.make_tree(plan, seen, &half),
             None => self.make_copy(plan, &half),
@@ -472,6 +475,7 @@ impl Trees {
             Some(anchor) => Some(self.want_base(&seen.source, anchor)?),
             None => None,
         };
+        point("tree.kept-base");
         let ready = match &seen.lender {
             None => self.take_ready(&ground, intent.home(), half)?,
             Some(_) => None,
@@ -480,11 +484,15 @@ impl Trees {
             Some(ready) => ready,
             None => {
                 self.claim(plan, half)?;
+                point("tree.claimed");
                 (ground.build(half)?, Taken::CheckedOut)
             }
         };
+        point("tree.built");
         let prepared = self.hand_out(plan, seen, half, template, taken)?;
+        point("tree.handed-out");
         self.put_in_place(intent, half)?;
+        point("tree.placed");
         drop(kept);
         Ok(prepared)
     }

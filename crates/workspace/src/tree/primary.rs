@@ -153,6 +153,7 @@ impl Trees {
             .call(format!("{why} in {}", source.common.display()))
             .repo(&source.common)
             .owner(source.owner())
+            .finishes()
             .args(["update-ref", "--no-deref", "--stdin", "-m"])
             .arg(format!("overmind: {why}"))
             .input(input)

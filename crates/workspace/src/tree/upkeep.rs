@@ -4,13 +4,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use super::Trees;
 use super::error::{At, TreeError};
 use super::finish::{DISCARDED, DISCARDED_MORE};
 use super::gitdir;
 use super::notes::{Held, Origin, TreeIntent};
 use super::primary::Update;
 use super::source::{Settings, Source};
-use super::{Trees, directories};
 use crate::copy;
 
 /// What a sweep removed.
@@ -89,10 +89,7 @@ impl Trees {
                 remains = left > 0;
             }
             remains |= self.expire_files(&home, discarded_before)? > 0;
-            let empty = directories(&home)?.is_empty()
-                && directories(&home.join(crate::pool::READY))?.is_empty();
-            if empty && !remains {
-                self.throw_away(&home)?;
+            if !remains && self.remove_empty_home(&home)? {
                 swept.projects += 1;
             }
         }

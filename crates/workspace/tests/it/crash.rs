@@ -12,12 +12,9 @@ use overmind_workspace::lease::{LeasePhase, TreeEnd};
 use crate::support::{Bench, git, processes_of, variable};
 
 /// Kills this process at the `n`th point that it comes to.
-fn die_at(n: u32) {
+pub(crate) fn die_at(n: u32) {
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    overmind_core::failpoint::arm(Box::new(move |name| {
-        if !name.starts_with("workspace.") {
-            return;
-        }
+    overmind_core::failpoint::arm(Box::new(move |_| {
         if SEEN.fetch_add(1, Ordering::SeqCst) + 1 == n {
             let me = rustix::process::getpid();
             let _ = rustix::process::kill_process(me, rustix::process::Signal::KILL);

@@ -14,6 +14,7 @@ mod postgres;
 mod propose;
 mod redis;
 mod rooms;
+mod rooms_crash;
 mod rooms_life;
 mod support;
 mod tree_finish;

@@ -23,7 +23,7 @@ pub(crate) struct Yard {
     pub(crate) root: PathBuf,
     pub(crate) repo: PathBuf,
     pub(crate) told: Arc<Mutex<Vec<RoomProgress>>>,
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
 }
 
 impl Yard {
@@ -35,8 +35,14 @@ impl Yard {
         for name in ["home", "repo", "tmp"] {
             std::fs::create_dir(root.join(name)).unwrap();
         }
-        let repo = root.join("repo");
-        Self { root, repo, told: Arc::default(), _dir: dir }
+        let mut yard = Self::at(root);
+        yard._dir = Some(dir);
+        yard
+    }
+
+    /// One that another process made.
+    pub(crate) fn at(root: PathBuf) -> Self {
+        Self { repo: root.join("repo"), root, told: Arc::default(), _dir: None }
     }
 
     /// With a repository of three files.
@@ -52,8 +58,12 @@ impl Yard {
 
     /// The project's file, committed.
     pub(crate) fn file(&self, text: &str) {
-        let head =
-            format!("version: 1\npool: {{size: 0}}\nports:\n  range: {}\n", range(&self.root));
+        self.file_with_pool(0, text);
+    }
+
+    pub(crate) fn file_with_pool(&self, size: u32, text: &str) {
+        let range = range(&self.root);
+        let head = format!("version: 1\npool: {{size: {size}}}\nports:\n  range: {range}\n");
         write(&self.repo, ".overmind.yml", &format!("{head}{text}"));
         if self.repo.join(".git").exists() {
             commit(&self.repo, "the file");
@@ -137,6 +147,9 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
+        if self._dir.is_none() {
+            return;
+        }
         // A test that failed leaves its server running, which would hold the directory.
         let file = self.root.join("home/postgres/data/postmaster.pid");
         let text = std::fs::read_to_string(file).unwrap_or_default();

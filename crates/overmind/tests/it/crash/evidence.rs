@@ -33,6 +33,7 @@ const KNOWN_FILES: &[&str] = &[
     "overmind.db-shm",
     "overmind.db-wal",
     "overmind.db.lock",
+    "overmind.db.witness",
     "overmind.pid",
     // Empty but for what a daemon makes ahead: no run of the test is a command.
     "processes",

@@ -19,6 +19,7 @@ const MADE: &[&str] = &[
     "overmind.db-wal",
     "checkpoint.key.new",
     "checkpoint.key",
+    "overmind.db.witness",
     "processes",
     "server.json",
 ];

@@ -1,0 +1,84 @@
+//! What a run's own token reaches: the run, and the tree of runs that began with it.
+//!
+//! It reads all of its tree. Orders it gives only to what the tree has started itself: a run that
+//! somebody else has put below it may have another sandbox, and is theirs. What lies outside is
+//! for it as what is not there.
+
+use overmind_core::ids::SessionId;
+use overmind_core::row::{Role, SessionRow};
+
+use crate::Engine;
+use crate::caller::{Caller, Rights};
+use crate::error::EngineError;
+
+/// Most sessions above one another that are looked at.
+const DEEPEST: usize = 64;
+
+impl Engine {
+    /// Lets a caller of this role read a session, and a session read itself and what is below it.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Forbidden`]; [`EngineError::NotFound`] for a session that stands elsewhere.
+    pub(crate) async fn reads(
+        &self,
+        by: &Caller,
+        least: Role,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        match by.rights {
+            Rights::Role(_) => by.require(least),
+            Rights::Session { session, .. } if session == id => Ok(()),
+            Rights::Session { session, .. } => self.way_up(session, id).await.map(drop),
+        }
+    }
+
+    /// Lets a caller of this role give orders to a session, and a session to what was started
+    /// by it and below it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::reads`]; [`EngineError::Forbidden`] for itself, and for what others have put
+    /// below it.
+    pub(crate) async fn orders(
+        &self,
+        by: &Caller,
+        least: Role,
+        id: SessionId,
+    ) -> Result<(), EngineError> {
+        let own = match by.rights {
+            Rights::Role(_) => return by.require(least),
+            Rights::Session { session, .. } => session,
+        };
+        let refused = |message: &str| Err(EngineError::Forbidden { message: message.into() });
+        if own == id {
+            return refused(
+                "a run's own token may give orders to the runs below it, not to the run itself",
+            );
+        }
+        let way = self.way_up(own, id).await?;
+        let started = |row: &SessionRow| {
+            row.parent.is_some_and(|parent| row.created_by == parent.to_string())
+        };
+        if way.iter().all(started) {
+            return Ok(());
+        }
+        refused("somebody else started that run: only operators and admins may give it orders")
+    }
+
+    /// The rows from `id` up to the child of `top`.
+    async fn way_up(&self, top: SessionId, id: SessionId) -> Result<Vec<SessionRow>, EngineError> {
+        let (mut way, mut next) = (Vec::new(), Some(id));
+        while let Some(id) = next
+            && way.len() < DEEPEST
+        {
+            let row = self.find_session(id).await?;
+            next = row.parent;
+            way.push(row);
+            if next == Some(top) {
+                return Ok(way);
+            }
+        }
+        Err(EngineError::not_found("Run"))
+    }
+}
