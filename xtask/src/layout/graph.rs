@@ -36,6 +36,7 @@ pub const EDGES: &[(&str, &[&str])] = &[
     ("overmind-api", &["overmind-core"]),
     ("overmind-client", &["overmind-api"]),
     ("overmind-core", &[]),
+    ("overmind-e2e", &[]),
     ("overmind-engine", &["overmind-core"]),
     ("overmind-llm", &["overmind-core"]),
     ("overmind-mcp", &["overmind-core"]),

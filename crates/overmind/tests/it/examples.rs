@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory as _};
 use overmind::cli::args::Cli;
+
+use crate::pages::{joined, repository};
 
 /// The words of a line for a shell, up to what ends a command or begins a comment. Knows quotes and
 /// backslashes; expands nothing.
@@ -69,13 +71,6 @@ fn refused(given: &[String]) -> Option<String> {
     }
 }
 
-/// Lines that a backslash continues are one.
-pub(crate) fn joined(text: &str) -> String {
-    let mut lines = text.split("\\\n");
-    let first = lines.next().unwrap_or_default().to_owned();
-    lines.fold(first, |all, next| format!("{} {}", all.trim_end(), next.trim_start()))
-}
-
 fn of_help(command: &Command, path: &str, check: &mut dyn FnMut(&str, &str)) {
     for text in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
         joined(&text.to_string()).lines().for_each(|line| check(path, line));
@@ -83,10 +78,6 @@ fn of_help(command: &Command, path: &str, check: &mut dyn FnMut(&str, &str)) {
     for below in command.get_subcommands() {
         of_help(below, &format!("{path} {}", below.get_name()), check);
     }
-}
-
-pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// The README and every page of the documentation.

@@ -1,60 +1,13 @@
-//! The whole product, from outside: the real binary on data directories of its own.
+//! What the program takes and says, and the whole product in this process. What it does when it runs
+//! is tested in the crate `e2e`.
 
 mod api;
-mod artifacts;
-mod attach;
-mod budgets;
-mod built_in_rooms;
-mod commands;
-mod crash;
-mod demo;
-mod docker;
-mod enclosed;
 mod examples;
-mod exfiltration;
-mod gate;
-mod gateway;
-mod gateway_faults;
-mod gateway_h2;
-mod gateway_keys;
-mod gateway_tls;
 mod help;
+#[path = "../../../e2e/tests/it/home.rs"]
+#[allow(dead_code, reason = "these tests start no server")]
 mod home;
-mod hostile;
-mod inbox;
-mod journey;
-mod keyring;
-mod kill_all;
-mod kills;
-mod lapsed;
-mod letters;
-mod life;
-mod limits;
-mod mcp;
-mod mesh;
-mod meshed;
-mod nouns;
-mod off_limits;
-mod offline;
-mod outward;
-mod placeholders;
-mod policy;
-mod providers;
-mod rooms;
-mod runs;
-mod sdks;
-mod services;
-mod services_told;
-mod services_user;
-mod storm;
-mod streaming;
-mod surface;
-mod telemetry;
-mod traced;
-mod tty;
-mod vault;
-mod watch_mesh;
-mod watching;
-mod withheld;
-mod words;
-mod worktrees;
+#[path = "../../../e2e/tests/it/pages.rs"]
+mod pages;
+#[path = "../../../e2e/tests/it/program.rs"]
+mod program;

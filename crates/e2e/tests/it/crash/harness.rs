@@ -16,6 +16,7 @@ use super::evidence::{Evidence, Outside};
 use super::ledger::View;
 use super::load::{Appetite, World};
 use super::rng::Rng;
+use crate::program::program;
 
 /// Longest the last daemon may take to end all runs.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(90);
@@ -367,7 +368,7 @@ pub(crate) fn copy_store(from: &Path, to: &Path) {
 
 /// Runs a command of the client against the daemon, which must say that all is well.
 async fn command(data: &Path, args: &[&str]) {
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_overmind"))
+    let output = tokio::process::Command::new(program())
         .args(["--color", "never", "--data"])
         .arg(data)
         .args(args)

@@ -13,6 +13,8 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
+use crate::program::program;
+
 /// Longest a daemon may take to be ready, on a machine that does other things as well.
 const START_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -113,7 +115,7 @@ impl Daemon {
         std::fs::write(places.config(), "[store]\ncheckpoint_seconds = 1\n")
             .expect("the configuration is written");
         let log = OpenOptions::new().create(true).append(true).open(places.log());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_overmind"));
+        let mut command = Command::new(program());
         command
             .args(["up", "-o", "json", "--log", "warn", "--data"])
             .arg(places.data())

@@ -12,16 +12,17 @@ use regex::Regex;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::examples::{joined, repository};
 use crate::home::{Done, Home, done, until};
+use crate::pages::{joined, repository};
+use crate::program::program;
 use crate::tty::Person;
 
 /// Set, the pages that this records are written anew.
 const RECORD: &str = "OVERMIND_RECORD_JOURNEY";
 /// The title of a window.
 const END: &str = "\\033]0;end-of-line\\007";
-const SLUG: &str = include_str!("../../src/demo/project/slug.sh");
-const TEST: &str = include_str!("../../src/demo/project/test.sh");
+const SLUG: &str = include_str!("../../../overmind/src/demo/project/slug.sh");
+const TEST: &str = include_str!("../../../overmind/src/demo/project/test.sh");
 
 /// A machine with a repository on it, a key of a provider, and nothing of ours but the program.
 struct Newcomer {
@@ -62,7 +63,7 @@ impl Newcomer {
         let (bin, project) = (this.home.path().join("bin"), this.project());
         std::fs::create_dir_all(project.join("lib")).unwrap();
         std::fs::create_dir(&bin).unwrap();
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_overmind"), bin.join("overmind")).unwrap();
+        std::os::unix::fs::symlink(program(), bin.join("overmind")).unwrap();
         std::fs::write(project.join("lib/slug.sh"), SLUG).unwrap();
         std::fs::write(project.join("test.sh"), TEST.replace("sleep 0.1", ":")).unwrap();
         for line in [
@@ -272,13 +273,13 @@ fn recorded(page: &str, text: &str) {
     assert!(
         kept == text,
         "{page} is not what the terminal shows: {differs:?}; after a look at it, record it by\n\
-         {RECORD}=1 cargo nextest run -p overmind journey\n{text}"
+         {RECORD}=1 cargo nextest run -p overmind-e2e journey\n{text}"
     );
 }
 
 const HEAD: &str = "# The first ten minutes\n\n\
     What a terminal shows to somebody who has the README and a repository with a failing test. Recorded \
-    and checked by\nthe tests of `crates/overmind/tests/it/journey.rs`; times, identifiers and ports are \
+    and checked by\nthe tests of `crates/e2e/tests/it/journey.rs`; times, identifiers and ports are \
     placeholders.\n";
 
 #[test]

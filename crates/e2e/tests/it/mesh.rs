@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::commands::Commands;
 use crate::home::{Done, until};
+use crate::program::program;
 
 /// Tells its token, then every line that it reads.
 const AGENT: &str = "echo token:$OVERMIND_TOKEN; while read line; do echo \"heard $line\"; done";
@@ -314,7 +315,7 @@ fn needs_python_mcp_the_official_sdk_uses_a_runs_own_door() {
     std::fs::write(&script, SDK).expect("the home can be written");
     let mut done = Command::new("python3")
         .arg(&script)
-        .args([env!("CARGO_BIN_EXE_overmind"), &url])
+        .args([program(), &url])
         .env("PYTHONPATH", packages)
         .env("OVERMIND_TOKEN", &token)
         .env("OVERMIND_DATA", home.0.data())

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::{Gateway, messages};
 use crate::home::until;
+use crate::program::program;
 use crate::telemetry::{Collector, PARENT, SPAN, TRACE, parent_of, started, vars, with_token};
 
 /// A server of tools that shows what it is told beside the arguments.
@@ -174,7 +175,7 @@ fn needs_python_otlp_what_a_command_starts_hangs_under_its_run_or_where_it_says(
          printf %s \"$TRACEPARENT\" > {environ}; exec sleep 1000",
         token = token.display(),
         environ = environ.display(),
-        program = env!("CARGO_BIN_EXE_overmind"),
+        program = program(),
         key = file.display(),
     );
     gateway.home.run(&["run", "--name", "one", &script]).ok();

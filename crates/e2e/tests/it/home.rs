@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::program::program;
+
 /// Longest that anything here may take before a test gives up on it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -96,7 +98,7 @@ impl Home {
 
     /// The binary, in a clean environment, told this data directory by its variable.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_overmind"));
+        let mut command = Command::new(program());
         command
             .args(args)
             .current_dir(self.work())

@@ -27,7 +27,7 @@ fn house(config: &str) -> Option<House> {
     open(house.home.0.path());
     // The program of this test may lie where nobody else can come to.
     let program = house.home.0.path().join("overmind");
-    std::fs::copy(env!("CARGO_BIN_EXE_overmind"), &program).unwrap();
+    std::fs::copy(crate::program::program(), &program).unwrap();
     let settings = house.home.0.path().join("settings.toml");
     std::fs::write(&settings, format!("[sandbox]\nrun_as = \"{USER}:{USER}\"\n")).unwrap();
     up(&mut house);

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::home::{Home, until};
+use crate::program::program;
 
 /// The key of the upstream: nobody but the server may see it.
 const KEY: &str = "model-key-2342-abcdefgh";
@@ -265,7 +266,7 @@ show("third", model(own)[0])
 #[test]
 fn the_command_line_inside_finds_its_server_by_the_door() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
-    let program = env!("CARGO_BIN_EXE_overmind");
+    let program = program();
     let directory = Path::new(program).parent().unwrap();
     let agent = json!({"name": "inner", "role": "r", "model": "command", "sandbox": "namespace",
         "command": {"argv": [program, "can", "me", "read", "{task}"], "read": [directory]}});
@@ -343,7 +344,7 @@ const DENIED: [&str; 15] = [
 fn a_shell_script_in_a_run_orchestrates_its_own_tree_and_reaches_nothing_else() {
     let meshed = Meshed::new("/bin", |_| says("hello there"));
     let home = &meshed.home;
-    let program = env!("CARGO_BIN_EXE_overmind");
+    let program = program();
     std::fs::write(home.work().join("orchestrate.sh"), ORCHESTRATOR).unwrap();
     let create = |agent: Value| {
         let file = home.path().join("agent.json");
