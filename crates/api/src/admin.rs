@@ -5,19 +5,20 @@ use overmind_core::time::Timestamp;
 use overmind_core::{row, store, tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{EffectClass, Role, RunStatus};
 
 /// `{"ok":true}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Okay {
     pub ok: bool,
 }
 
 /// Answer of `/readyz`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ready {
     pub ok: bool,
     /// `ready`, `draining` or `degraded`.
@@ -28,7 +29,8 @@ pub struct Ready {
 }
 
 /// Which program answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Version {
     /// Always `overmind`.
     pub name: String,
@@ -36,12 +38,13 @@ pub struct Version {
 }
 
 /// The state of the whole server.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
     pub version: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub started_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub now: Timestamp,
     pub ready: Ready,
     pub running: u32,
@@ -57,7 +60,8 @@ pub struct Status {
 }
 
 /// The policy in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PolicyStatus {
     /// `builtin`, `file`, or `off`: everything is allowed then.
     pub source: String,
@@ -70,7 +74,8 @@ pub struct PolicyStatus {
     pub refused: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoreStatus {
     pub events: u64,
     pub streams: u64,
@@ -85,7 +90,8 @@ pub struct StoreStatus {
     pub location: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatusCount {
     pub status: RunStatus,
     pub count: u64,
@@ -112,12 +118,13 @@ impl From<store::StoreStats> for StoreStatus {
 }
 
 /// A registered tool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tool {
     pub name: String,
     pub description: String,
     /// JSON Schema 2020-12 of the arguments.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub schema: Value,
     pub class: EffectClass,
     /// Always allowed, and not in an agent's allow-list.
@@ -137,17 +144,18 @@ impl From<&tool::ToolSpec> for Tool {
 }
 
 /// A named key to the API. Its secret is never shown again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Key {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: ApiKeyId,
     pub name: String,
     pub role: Role,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub revoked_at: Option<Timestamp>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
 }
 
@@ -165,11 +173,12 @@ impl From<row::ApiKey> for Key {
 }
 
 /// Body of `POST /api/keys`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KeyCreate {
     /// 1 to 100 characters, not blank, unique among keys that are not revoked.
-    #[schema(min_length = 1, max_length = 100)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100))]
     pub name: String,
     pub role: Role,
 }
@@ -185,7 +194,8 @@ impl KeyCreate {
 }
 
 /// A key just made, with its secret: shown once.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyCreated {
     pub key: Key,
     /// `ovk_…`: what stands after `Authorization: Bearer`.
@@ -199,7 +209,8 @@ impl std::fmt::Debug for KeyCreated {
 }
 
 /// Whether a provider's key is set, without showing it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProviderKeyView {
     pub ok: bool,
     pub configured: bool,
@@ -211,7 +222,8 @@ pub struct ProviderKeyView {
 }
 
 /// What a check of the whole log found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditReport {
     /// No findings.
     pub ok: bool,
@@ -230,7 +242,8 @@ pub struct AuditReport {
 }
 
 /// One damage of the log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditFinding {
     /// `bad_hash`, `gap`, `global_gap`, `bad_head`, `bad_checkpoint`,
     /// `checkpoint_mismatch`, `lost`, `bad_attestation` or `unreadable`.
@@ -315,7 +328,8 @@ impl From<store::AuditReport> for AuditReport {
 }
 
 /// Body of `POST /api/backup`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BackupRequest {
     /// Absolute path on the server; nothing may be there yet.
@@ -334,7 +348,8 @@ impl BackupRequest {
 }
 
 /// A backup that was written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BackupDone {
     pub ok: bool,
     pub path: String,
@@ -342,7 +357,8 @@ pub struct BackupDone {
 }
 
 /// Body of `POST /api/prune`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PruneRequest {
     /// Runs that ended longer ago than this are removed with their events.
@@ -350,7 +366,8 @@ pub struct PruneRequest {
 }
 
 /// What retention removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PruneDone {
     pub ok: bool,
     pub runs: u64,

@@ -4,7 +4,6 @@ use overmind_core::agent as core;
 use overmind_core::ids::{AgentId, ColonyId};
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{AgentBudget, AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
@@ -13,9 +12,10 @@ use crate::{AgentBudget, AgentStatus, Command, OnUnknown, Policy, SandboxLevel};
 pub(crate) const NAME_MAX: usize = 200;
 
 /// One agent: what runs are started from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Agent {
-    #[schema(value_type = String, example = "agt_0190b2c4d5e67000800000000000002a")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "agt_0190b2c4d5e67000800000000000002a"))]
     pub id: AgentId,
     pub name: String,
     /// What the agent is for: the heart of its system prompt.
@@ -23,9 +23,9 @@ pub struct Agent {
     pub model: String,
     pub tools_allowed: Vec<String>,
     pub status: AgentStatus,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
     /// Starts at 1; each real change raises it. Also the `ETag`.
     pub version: u32,
@@ -43,7 +43,7 @@ pub struct Agent {
     /// How much all runs of the agent may spend together.
     #[serde(default)]
     pub budget: Option<AgentBudget>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
     /// Only in the answer to a create or a change, and only when there are some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,23 +79,24 @@ impl From<core::Agent> for Agent {
 }
 
 /// Bounds of every run of an agent. What is not given takes its default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentLimits {
     /// Steps when a run names no `step_limit` of its own; 0 is none.
-    #[schema(default = 50)]
+    #[cfg_attr(feature = "openapi", schema(default = 50))]
     pub max_steps: u32,
     /// Wall time of one run in seconds, waiting for a human not counted; 0 is none.
-    #[schema(default = 3600)]
+    #[cfg_attr(feature = "openapi", schema(default = 3600))]
     pub max_seconds: u32,
     /// Runs of this agent at once; 0 takes the server's default.
-    #[schema(default = 0)]
+    #[cfg_attr(feature = "openapi", schema(default = 0))]
     pub max_concurrent: u32,
     /// Failed actions in a row that end the run.
-    #[schema(minimum = 1, maximum = 20, default = 3)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 20, default = 3))]
     pub failure_budget: u32,
     /// Attempts of one action when its failures are transient.
-    #[schema(minimum = 1, maximum = 10, default = 2)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10, default = 2))]
     pub max_attempts: u32,
 }
 
@@ -144,17 +145,18 @@ impl AgentLimits {
 }
 
 /// Body of `POST /api/agents`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentCreate {
     /// 1 to 200 characters, not blank. Names need not be unique.
-    #[schema(min_length = 1, max_length = 200, example = "fixer")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200, example = "fixer"))]
     pub name: String,
     /// Not blank.
-    #[schema(min_length = 1, example = "You mend failing tests.")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "You mend failing tests."))]
     pub role: String,
     /// Not blank: `deterministic`, `scripted:<cassette>`, or a provider's model.
-    #[schema(min_length = 1, example = "deterministic")]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, example = "deterministic"))]
     pub model: String,
     /// Names that no tool has give a warning, not an error: a tool may be added later.
     #[serde(default)]
@@ -172,7 +174,7 @@ pub struct AgentCreate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_output_tokens: Option<u32>,
     /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
     /// and its sandbox is `none`.
@@ -205,17 +207,18 @@ impl AgentCreate {
 }
 
 /// Body of `PATCH /api/agents/{id}`: what is not given, or is `null`, stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 200)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 200))]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub role: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools_allowed: Option<Vec<String>>,
@@ -234,7 +237,7 @@ pub struct AgentPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub max_output_tokens: Option<u32>,
     /// A command that is run in place of a loop of ours. Its agent has no model and no tools,
     /// and its sandbox is `none`.

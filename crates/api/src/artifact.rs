@@ -4,23 +4,23 @@ use overmind_core::artifact as core;
 use overmind_core::ids::SessionId;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// Largest artifact, in bytes.
 pub const MAX_ARTIFACT: usize = core::MAX_BYTES;
 
 /// The newest version of an artifact, without its content.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Artifact {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
-    #[schema(example = "out/report.md")]
+    #[cfg_attr(feature = "openapi", schema(example = "out/report.md"))]
     pub name: String,
     /// From 1, one more with each content.
     pub version: u64,
     /// Bytes of the content.
     pub size: u64,
-    #[schema(example = "text/markdown; charset=utf-8")]
+    #[cfg_attr(feature = "openapi", schema(example = "text/markdown; charset=utf-8"))]
     pub media_type: String,
     /// BLAKE3 of the content in hexadecimal. Also the `ETag` of the content.
     pub blake3: String,
@@ -31,9 +31,9 @@ pub struct Artifact {
     /// The name of an agent or of a key, or `admin`.
     pub author: String,
     /// When the first version was saved.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
 }
 
@@ -56,7 +56,8 @@ impl From<core::Artifact> for Artifact {
 }
 
 /// What was saved.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactSaved {
     #[serde(flatten)]
     pub artifact: Artifact,

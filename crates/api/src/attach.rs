@@ -5,7 +5,6 @@
 
 use overmind_core::process;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// The WebSocket protocol that both sides speak.
 pub const ATTACH_PROTOCOL: &str = "overmind.attach.v1";
@@ -15,7 +14,8 @@ pub const ATTACH_TOKEN_PROTOCOL: &str = "overmind.token.";
 pub const MAX_ATTACH_MESSAGE: usize = 64 << 10;
 
 /// What a viewer may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttachMode {
     /// Type, and set the terminal's size.
@@ -39,11 +39,12 @@ impl AttachMode {
 }
 
 /// Columns and rows of a terminal, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TerminalSize {
-    #[schema(minimum = 1, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub columns: u16,
-    #[schema(minimum = 1, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub rows: u16,
 }
 
@@ -70,7 +71,8 @@ impl From<process::TerminalSize> for TerminalSize {
 }
 
 /// To the server: `{"resize":{"columns":80,"rows":24}}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum AttachWord {
     /// The viewer's size. Of those that may type, the one counts whose viewer said or typed
@@ -79,7 +81,8 @@ pub enum AttachWord {
 }
 
 /// From the server. Newer servers may say more: what is not known is passed over.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum AttachSaid {
     /// The first word.

@@ -5,7 +5,6 @@ use overmind_core::budget;
 use overmind_core::ids::LimitId;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::{FieldError, refuse_long};
 use crate::vocabulary::{CostBy, Period, UnknownPrice};
@@ -39,7 +38,8 @@ pub fn usd_of(microusd: u64) -> f64 {
 }
 
 /// Dollars and tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BudgetAmount {
     /// Millionths of a US dollar.
     pub microusd: u64,
@@ -47,19 +47,24 @@ pub struct BudgetAmount {
 }
 
 /// What is left of a limit; `null` for what it does not bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BudgetLeft {
     pub microusd: Option<u64>,
     pub tokens: Option<u64>,
 }
 
 /// A limit, and how its window stands now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Budget {
-    #[schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788"))]
     pub id: LimitId,
     /// `swarm`, `colony:<id>`, `agent:<id>` or `session:<id>`.
-    #[schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")
+    )]
     pub scope: String,
     pub per: Period,
     /// Warns and refuses nothing.
@@ -79,15 +84,15 @@ pub struct Budget {
     /// Calls in `used` whose price is not known.
     pub unpriced_calls: u64,
     /// `null` for one that never begins anew.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub starts_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub resets_at: Option<Timestamp>,
     /// Who set it last.
     pub by: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
 }
 
@@ -141,16 +146,17 @@ impl Budget {
 }
 
 /// Body of `PUT /api/budgets`: sets the limit of a scope, period and kind, or replaces it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BudgetPut {
     /// `swarm`, `colony:default`, `agent:<id or name>` or `session:<id>`.
-    #[schema(example = "agent:coder")]
+    #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
     pub scope: String,
     pub per: Period,
     /// US dollars, to the sixth digit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, example = 5.0)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 5.0))]
     pub usd: Option<f64>,
     /// Input and output tokens together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -194,12 +200,13 @@ fn check_amounts(
 
 /// How much all runs of an agent may spend together. A limit of the agent's, as its definition
 /// says it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentBudget {
     /// US dollars, to the sixth digit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, example = 5.0)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, example = 5.0))]
     pub usd: Option<f64>,
     /// Input and output tokens together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,12 +253,13 @@ impl From<core_agent::AgentBudget> for AgentBudget {
 }
 
 /// How much more a limit gets, in the answer to a raise.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct InboxRaise {
     /// US dollars on top.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub usd: Option<f64>,
     /// Tokens on top.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,7 +276,8 @@ impl InboxRaise {
 }
 
 /// What one agent, model, run or day came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Cost {
     /// An agent's or a run's id, a model's name, or a date; empty for calls without one.
     pub key: String,
@@ -305,11 +314,12 @@ impl From<budget::CostRow> for Cost {
 }
 
 /// Of `GET /api/costs`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CostsQuery {
     /// By what costs are told apart.
-    #[param(inline)]
+    #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<CostBy>,
     /// The first day that counts, of UTC: `2026-11-01`. Not given: the first of this month.
@@ -319,13 +329,14 @@ pub struct CostsQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
     /// Most rows: the dearest first, days the newest first.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
 /// What an emergency stop does with runs that are moving.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HaltMode {
     /// They go on until they ask a model, and wait then until it is over.
@@ -336,11 +347,12 @@ pub enum HaltMode {
 }
 
 /// Body of `POST /api/halt`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct HaltRequest {
     /// Why; whoever is refused is told. At most 500 characters.
-    #[schema(max_length = 500)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 500))]
     pub reason: String,
     pub mode: HaltMode,
 }
@@ -355,13 +367,14 @@ impl HaltRequest {
 }
 
 /// Whether an emergency stop is in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HaltState {
     pub halted: bool,
     /// Who began it.
     pub by: Option<String>,
     pub reason: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub since: Option<Timestamp>,
     /// Runs that this request cancelled.
     pub canceled_runs: u64,

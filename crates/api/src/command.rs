@@ -10,13 +10,13 @@ use overmind_core::process::prompt;
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::problem::FieldError;
 use crate::vocabulary::RunStatus;
 
 /// Whose program a command is, for what its screen and its output mean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
     #[default]
@@ -28,7 +28,8 @@ pub enum Provider {
 }
 
 /// Whether a command ends by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CommandKind {
     /// It does its task and ends; behind pipes its input is closed.
@@ -39,7 +40,8 @@ pub enum CommandKind {
 }
 
 /// When a command is started again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
     #[default]
@@ -50,14 +52,15 @@ pub enum Restart {
 }
 
 /// The command that an agent is, in place of a loop of ours.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Command {
     /// Program and arguments. `{task}` in an argument becomes the run's task; where it stands
     /// nowhere, a task that is not empty is the last argument. With the providers `claude` and
     /// `codex` it may be empty, or hold only options: the program is theirs then, and its output
     /// is read.
-    #[schema(example = json!(["make", "{task}"]))]
+    #[cfg_attr(feature = "openapi", schema(example = json!(["make", "{task}"])))]
     pub argv: Vec<String>,
     /// `argv` is run as it is: `{task}` means nothing in it, and the run's task, which only says what
     /// is run, is not added.
@@ -79,7 +82,7 @@ pub struct Command {
     /// variable of its base URL is set beside it. Only an admin may name any. The values are
     /// stored nowhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"}))]
+    #[cfg_attr(feature = "openapi", schema(example = json!({"ANTHROPIC_API_KEY": "ANTHROPIC"})))]
     pub env_from: BTreeMap<String, String>,
     pub restart: Restart,
     /// Restarts within `max_seconds`; 0 is no bound.
@@ -92,11 +95,11 @@ pub struct Command {
     /// In a sandbox: files and directories of the host that it may read beyond the system's, by
     /// absolute paths. An admin's to grant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 64, example = json!(["/home/ann/.nvm"]))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 64, example = json!(["/home/ann/.nvm"])))]
     pub read: Vec<String>,
     /// In a sandbox: what it may also write. An admin's to grant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 64)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 64))]
     pub write: Vec<String>,
     /// In a sandbox: its network. Left out: the mesh.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +107,7 @@ pub struct Command {
     /// The models that its program may ask this server for: names, or beginnings that end in `*`.
     /// Empty: all that the server has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 64, example = json!(["claude-*"]))]
+    #[cfg_attr(feature = "openapi", schema(max_items = 64, example = json!(["claude-*"])))]
     pub models: Vec<String>,
     /// Whether its program asks this server for models, with the run's own token and no key. Left
     /// out: Claude Code and Codex do, where the server has a key for them and the agent names none.
@@ -117,20 +120,21 @@ pub struct Command {
 
 /// Bounds of all that one life of a command starts, in a sandbox or in none. What is left out is not
 /// bounded. A machine that cannot keep a bound refuses the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CommandLimits {
     /// MiB. Who needs more is killed by the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 16, maximum = 16_777_216, example = 4096)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 16, maximum = 16_777_216, example = 4096))]
     pub memory_mb: Option<u32>,
     /// At once, threads among them. Who starts more gets an error.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 8, maximum = 1_000_000, example = 512)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 8, maximum = 1_000_000, example = 512))]
     pub processes: Option<u32>,
     /// Of one processor's time: 150 is one and a half processors.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 100_000, example = 150)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100_000, example = 150))]
     pub cpu_percent: Option<u32>,
 }
 
@@ -155,7 +159,8 @@ impl From<CommandLimits> for core::CommandLimits {
 }
 
 /// The network of a command in a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CommandNetwork {
     /// The host's: what it serves is reached from the host, and it reaches what the host reaches.
@@ -298,7 +303,8 @@ impl Command {
 }
 
 /// The process of a run whose agent is a command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Process {
     /// How often it was started.
     pub life: u32,
@@ -309,7 +315,7 @@ pub struct Process {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     /// When it is started again, while it waits for that.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub restart_at: Option<Timestamp>,
     /// It was asked to end, and has not yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -349,7 +355,8 @@ impl From<core::CommandRow> for Process {
 }
 
 /// Body of `POST /api/runs/{id}/stop`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunStop {
     /// KILL at once in place of TERM first.
@@ -357,7 +364,7 @@ pub struct RunStop {
     pub kill: bool,
     /// Seconds between TERM and KILL; at most an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(maximum = 3600, default = 10)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 3600, default = 10))]
     pub grace: Option<u32>,
 }
 
@@ -374,7 +381,8 @@ impl RunStop {
 }
 
 /// Body of `POST /api/runs/{id}/send`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunSend {
     /// At most 200,000 bytes.
@@ -388,7 +396,8 @@ pub struct RunSend {
 }
 
 /// What a run's processes use now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProcessUsage {
     /// Processor time since the start, in milliseconds, ended processes included.
     pub cpu_ms: u64,
@@ -397,14 +406,15 @@ pub struct ProcessUsage {
     /// Where the log ends.
     pub log_bytes: u64,
     /// Since when nothing was written.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub last_output_at: Timestamp,
 }
 
 /// What one run's processes use, in a list of all that live.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunUsage {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     pub name: String,
     pub status: RunStatus,
@@ -419,10 +429,11 @@ pub struct RunUsage {
 }
 
 /// What the processes of all runs use now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunUsages {
     /// When it was measured: at most half a second ago.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
     /// Newest run first, at most 4,000.
     pub runs: Vec<RunUsage>,

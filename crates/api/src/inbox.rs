@@ -5,7 +5,6 @@ use overmind_core::inbox;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
 
 use crate::budget::InboxRaise;
 use crate::problem::{FieldError, Problem, refuse_blank, refuse_long};
@@ -17,9 +16,10 @@ pub const MAX_INBOX_BATCH: usize = 100;
 const MAX_REASON: usize = 2000;
 
 /// One thing that waits, or waited, for a human.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxItem {
-    #[schema(value_type = String, example = "inb_4f1c02d3a9e18b57a6d2f3c4b5a69788")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "inb_4f1c02d3a9e18b57a6d2f3c4b5a69788"))]
     pub id: InboxId,
     pub kind: InboxKind,
     pub state: InboxState,
@@ -28,12 +28,12 @@ pub struct InboxItem {
     /// `low`, `medium`, `high` or `critical`; of an approval under a policy.
     pub risk: Option<String>,
     /// The run that waits.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
     /// Of an approval: as in the run and its events.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub approval_id: Option<ApprovalId>,
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub agent_id: Option<AgentId>,
     /// The agent's name when it asked.
     pub agent: String,
@@ -48,14 +48,14 @@ pub struct InboxItem {
     /// and `refusal` with `scope`, `period`, `unit`, `limit`, `used`, `reserved`, `asked` and
     /// `resets_at`; of a warning that a soft limit is reached (`why` is `soft_limit`, and no run
     /// waits) the same about that limit.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub details: Value,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub asked_at: Timestamp,
     /// From then on a consent is too late, and the same is asked anew.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub answered_at: Option<Timestamp>,
     /// Who closed it: `admin`, or the name of an API key.
     pub answered_by: Option<String>,
@@ -92,7 +92,8 @@ impl From<inbox::InboxItem> for InboxItem {
 }
 
 /// What is said to an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum InboxDecision {
     /// To an approval: it may happen, once, exactly as shown. To a raise: the limit gets more,
@@ -106,7 +107,8 @@ pub enum InboxDecision {
 }
 
 /// Body of `POST /api/inbox/{id}/answer`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxAnswer {
     pub decision: InboxDecision,
@@ -115,7 +117,7 @@ pub struct InboxAnswer {
     pub message: Option<String>,
     /// Why it is approved or denied. At most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 2000)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
     /// By how much, when a raise is approved; nothing else has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,12 +134,13 @@ impl InboxAnswer {
 }
 
 /// Body of `POST /api/inbox/answer`: one answer to several items.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxBatch {
     /// The items that were looked at, 1 to 100, each once. Nothing else is answered, whatever has
     /// been asked since.
-    #[schema(value_type = Vec<String>, min_items = 1, max_items = 100)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100))]
     pub ids: Vec<InboxId>,
     /// Refuse items that are not of this group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,7 +149,7 @@ pub struct InboxBatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 2000)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
     /// By how much, when raises are approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,7 +207,8 @@ fn checked(
 }
 
 /// What became of each item of a batch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxBatchDone {
     /// All of them were answered.
     pub ok: bool,
@@ -213,9 +217,10 @@ pub struct InboxBatchDone {
 }
 
 /// What became of one item: `item` as it stands now, or why it was not answered.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxResult {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: InboxId,
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,22 +231,24 @@ pub struct InboxResult {
 
 /// Open items that are alike: the same tool, risk and deciding rule, and the same programs with
 /// the same kinds of effects.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxGroup {
     pub group: String,
     pub count: u32,
     /// The newest of them.
     pub sample: InboxItem,
     /// Newest first.
-    #[schema(value_type = Vec<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<InboxId>,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub oldest_at: Timestamp,
 }
 
 /// A rule that would have answered these approvals. Only proposed: it holds once somebody writes
 /// it into the policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxProposal {
     /// TOML, to stand in a policy file as it is.
     pub rule: String,
@@ -250,12 +257,13 @@ pub struct InboxProposal {
     /// The newest of them.
     pub sample: InboxItem,
     /// Newest first.
-    #[schema(value_type = Vec<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<InboxId>,
 }
 
 /// `event: snapshot` of the stream: what is open has been sent, and changes follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InboxSnapshot {
     /// Open items.
     pub open: u64,
@@ -264,11 +272,12 @@ pub struct InboxSnapshot {
 }
 
 /// Of `GET /api/inbox`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct InboxListQuery {
     /// Items per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on.
@@ -277,7 +286,7 @@ pub struct InboxListQuery {
     /// Only items that stand so; not given: those that are open; `all`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    #[param(inline)]
+    #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<InboxKind>,
     /// Only items of this run.

@@ -2,7 +2,6 @@
 
 use overmind_core::ids::SessionId;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::problem::{FieldError, Problem};
 use crate::run::RunBasic;
@@ -11,12 +10,13 @@ use crate::run::RunBasic;
 pub const MAX_KILL_BATCH: usize = 1000;
 
 /// Body of `POST /api/runs/kill`: either `ids`, or `all`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunsKill {
     /// The runs, at most 1,000, each once. One without a command is cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>, max_items = 1000)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 1000))]
     pub ids: Vec<SessionId>,
     /// All runs whose command is running or will: 1,000 of them looked at by each request, newest
     /// first. There are more as long as the answer has a `next`.
@@ -24,7 +24,7 @@ pub struct RunsKill {
     pub all: bool,
     /// With `all`: go on behind this run, the `next` of the answer before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub after: Option<SessionId>,
     /// Cancel them and the runs that were started for them, those first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -52,7 +52,8 @@ impl RunsKill {
 }
 
 /// What became of each run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunsKilled {
     /// That each of them ends was written down. A run has ended when its processes have.
     pub ok: bool,
@@ -60,14 +61,15 @@ pub struct RunsKilled {
     pub results: Vec<RunKilled>,
     /// With `all`: where the next request goes on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next: Option<SessionId>,
 }
 
 /// What became of one run: `run` as it stands now, or why it was not killed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunKilled {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: SessionId,
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

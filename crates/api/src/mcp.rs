@@ -2,36 +2,39 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 /// The servers, by id.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct McpServers {
     pub ok: bool,
     /// Each with `id`, `enabled`, `config`, `state` (`disabled`, `starting`, `ready`, `failed` with
     /// `reason`), `protocol`, `server_info`, `sessions`, `needs_approval` and `tools`; a program also
     /// with `command`, `args` and `env`. Values of `env` and headers are masked as `***`.
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
     pub servers: Vec<Value>,
 }
 
 /// One server as in [`McpServers`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct McpServer {
     pub ok: bool,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub server: Value,
 }
 
 /// Body of `POST /api/settings/mcp/servers`: either all of a server's configuration (`id`,
 /// `transport`, …), or the short form `{"id", "command", "args"?, "env"?, "enabled"?}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
-#[schema(value_type = Object)]
+#[cfg_attr(feature = "openapi", schema(value_type = Object))]
 pub struct McpServerPut(pub Value);
 
 /// Body of `POST /api/settings/mcp/servers/{id}/pin`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct McpPin {
     /// The server's own name of the tool; not given: all that can be approved.
@@ -43,7 +46,8 @@ pub struct McpPin {
 }
 
 /// Body of `POST /api/settings/mcp/servers/{id}/unpin`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct McpUnpin {
     /// The server's own name of the tool.

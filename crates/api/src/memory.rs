@@ -5,7 +5,6 @@ use overmind_core::memory as core;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_non_object};
 use crate::run::empty_object;
@@ -14,9 +13,10 @@ use crate::run::empty_object;
 const MAX_TTL_SECONDS: u64 = 3_155_760_000;
 
 /// One remembered text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryItem {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: MemoryId,
     pub collection: String,
     pub text: String,
@@ -26,14 +26,14 @@ pub struct MemoryItem {
     pub embedding_model: String,
     /// Length of `embedding`.
     pub dims: usize,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata_json: Value,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     /// The run that stored it, if one did.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub source_run_id: Option<SessionId>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
     /// Who stored it.
     #[serde(default)]
@@ -46,15 +46,15 @@ pub struct MemoryItem {
     pub source_event: Option<String>,
     /// From then on it is not found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
     /// The item that this one took the place of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub supersedes: Option<MemoryId>,
     /// The item that took this one's place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub superseded_by: Option<MemoryId>,
 }
 
@@ -82,7 +82,8 @@ impl From<core::MemoryItem> for MemoryItem {
 }
 
 /// A memory item with how well it matches.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryMatch {
     #[serde(flatten)]
     pub item: MemoryItem,
@@ -97,7 +98,8 @@ impl From<core::MemoryHit> for MemoryMatch {
 }
 
 /// Body of `POST /api/memory/store`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemoryStore {
     /// May be empty; not trimmed.
@@ -106,14 +108,14 @@ pub struct MemoryStore {
     pub text: String,
     /// An object; not given: `{}`.
     #[serde(default = "empty_object")]
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: Value,
     /// Storing again under the same key in the same collection answers with the first item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Seconds until it is forgotten; at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 3_155_760_000_u64)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3_155_760_000_u64))]
     pub ttl_seconds: Option<u64>,
     /// The item of the same collection whose place this one takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,26 +172,28 @@ impl MemoryStore {
 }
 
 /// Answer of `POST /api/memory/store`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryStored {
     pub ok: bool,
     pub item: MemoryItem,
 }
 
 /// Body of `POST /api/memory/search`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemorySearch {
     pub collection: String,
     /// Any text; never syntax. Blank: the newest items.
     pub query: String,
     #[serde(default = "default_top_k")]
-    #[schema(minimum = 1, maximum = 50, default = 5)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 50, default = 5))]
     pub top_k: u32,
     /// What the metadata must be like: field names with a value, or with `eq`, `in`, `gt`, `gte`,
     /// `lt`, `lte`, `exists`.
     #[serde(default = "empty_object", skip_serializing_if = "is_empty_object")]
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub filter: Value,
     /// Also items that others have replaced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -228,12 +232,13 @@ impl MemorySearch {
 }
 
 /// Body of `POST /api/memory/reembed`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemoryReembed {
     /// Most items of this batch.
     #[serde(default = "default_batch")]
-    #[schema(minimum = 1, maximum = 500, default = 100)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 500, default = 100))]
     pub limit: u32,
 }
 
@@ -254,7 +259,8 @@ impl MemoryReembed {
 }
 
 /// Answer of `POST /api/memory/reembed`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryReembedded {
     pub ok: bool,
     /// Items that have a vector of the configured model now.
@@ -264,7 +270,8 @@ pub struct MemoryReembedded {
 }
 
 /// Answer of `POST /api/memory/search`, best first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemoryFound {
     pub ok: bool,
     pub results: Vec<MemoryMatch>,

@@ -11,7 +11,6 @@ use overmind_core::mesh;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::run::empty_object;
@@ -22,25 +21,26 @@ pub const MAX_LETTERS: u32 = 100;
 pub const MAX_WAIT_MS: u64 = 30_000;
 
 /// A key of the shared state with its value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlackboardEntry {
-    #[schema(example = "tasks/42")]
+    #[cfg_attr(feature = "openapi", schema(example = "tasks/42"))]
     pub key: String,
     /// Any JSON value.
     pub value: Value,
     /// The name of an agent or of a key, or `admin`.
     pub written_by: String,
     pub workflow_id: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub updated_at: Timestamp,
     /// Seconds that it was given to live.
     pub ttl: Option<u64>,
     /// From 1, one more with each write. Also in the `ETag`.
     pub version: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
 }
 
@@ -61,7 +61,8 @@ impl From<mesh::BoardEntry> for BlackboardEntry {
 }
 
 /// A message of the watch of the shared state.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlackboardChange {
     pub key: String,
     /// The version that was written, or that was there when the key went.
@@ -70,15 +71,16 @@ pub struct BlackboardChange {
     pub change: String,
     /// Who changed it; not of what expired.
     pub by: Option<String>,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
     /// As it stands now, which may be later than this change; `null` when it is gone.
     pub entry: Option<BlackboardEntry>,
 }
 
 /// Of `GET /mesh/blackboard`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct BlackboardListQuery {
     /// What the keys begin with, exactly. Nothing in it is a wildcard.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +89,7 @@ pub struct BlackboardListQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Entries per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on.
@@ -96,14 +98,15 @@ pub struct BlackboardListQuery {
 }
 
 /// Of `PUT /mesh/blackboard/{key}`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct BlackboardPutQuery {
     /// The caller's own name, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// Seconds to live. Not below `history/`.
-    #[param(minimum = 1)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +118,8 @@ pub struct BlackboardPutQuery {
 }
 
 /// Body of `POST /mesh/message`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentMessage {
     /// Taken and not used: the answer has the letter's id.
@@ -142,7 +146,7 @@ pub struct AgentMessage {
     pub timestamp: Option<String>,
     /// Seconds after which a letter that was not acknowledged is dead; not given: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub ttl: Option<u64>,
     /// `low`, `normal`, `high` or `urgent`. It is shown to the recipient and orders nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,27 +192,29 @@ impl AgentMessage {
 }
 
 /// Answer of `POST /mesh/message`: the letter is durable and on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageReceived {
     pub received: bool,
     pub from: String,
     #[serde(rename = "type")]
     pub kind: String,
     /// The same in each delivery: what to tell repetitions by.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: LetterId,
     /// The agent that gets it, by name.
     pub to: String,
 }
 
 /// A letter as its reader sees it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Letter {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: LetterId,
     pub from_agent: String,
     /// The recipient's id.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub to: AgentId,
     #[serde(rename = "type")]
     pub kind: String,
@@ -218,9 +224,9 @@ pub struct Letter {
     pub workflow_id: Option<String>,
     pub reply_to: Option<String>,
     pub priority: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub timestamp: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub expires_at: Option<Timestamp>,
     /// `waiting`, `held` or `dead`.
     pub state: String,
@@ -229,7 +235,7 @@ pub struct Letter {
     /// How often it was handed out.
     pub attempt: u32,
     /// From then on it can be read again.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub visible_at: Timestamp,
 }
 
@@ -257,7 +263,8 @@ impl Letter {
 }
 
 /// Body of `POST /mesh/messages/receive`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LetterReceive {
     /// Whose letters; the caller's own without it.
@@ -285,29 +292,32 @@ impl LetterReceive {
 }
 
 /// Body of `POST /mesh/messages/ack` and `…/requeue`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LetterIds {
     /// Whose letters; the caller's own without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// 1 to 100.
-    #[schema(value_type = Vec<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<LetterId>,
 }
 
 /// Answer to [`LetterIds`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LetterDone {
     pub ok: bool,
     /// Those that were there.
-    #[schema(value_type = Vec<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub ids: Vec<LetterId>,
 }
 
 /// Of `GET /mesh/messages`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct LetterListQuery {
     /// Whose letters; the caller's own without it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -316,7 +326,7 @@ pub struct LetterListQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead: Option<bool>,
     /// Letters per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on.
@@ -325,7 +335,8 @@ pub struct LetterListQuery {
 }
 
 /// Body of `POST /mesh/publish`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MeshEvent {
     /// Taken and not used.
@@ -345,11 +356,12 @@ pub struct MeshEvent {
 }
 
 /// Answer of `POST /mesh/publish`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Published {
     /// Agents that have a letter now.
     pub subscribers_notified: u32,
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub id: Option<LetterId>,
     /// Agents that would have one and whose mailboxes are full.
     #[serde(default)]
@@ -357,8 +369,9 @@ pub struct Published {
 }
 
 /// Of `POST` and `DELETE /mesh/subscribe`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct SubscribeQuery {
     /// A topic, or a pattern: `*` is one segment, `**` at the end all that follow.
     pub topic: String,
@@ -367,25 +380,28 @@ pub struct SubscribeQuery {
     pub agent_id: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscribed {
     pub subscribed: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unsubscribed {
     /// Whether there was such a subscription.
     pub unsubscribed: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscription {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: SubscriptionId,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub agent_id: AgentId,
     pub topic: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     pub created_by: String,
 }
@@ -403,7 +419,8 @@ impl From<&mesh::Subscription> for Subscription {
 }
 
 /// Body of `POST /mesh/register`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Register {
     /// Whose; the caller's own without it.
@@ -415,15 +432,17 @@ pub struct Register {
     pub port: Option<u16>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Registered {
     pub registered: bool,
 }
 
 /// An agent, with `details`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MeshAgent {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: AgentId,
     pub name: String,
     pub capabilities: Vec<String>,
@@ -433,7 +452,8 @@ pub struct MeshAgent {
 }
 
 /// Body of `POST /mesh/spawn`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SpawnRequest {
     /// An agent that is there, by id or name; without it a new one is made after the caller's.
@@ -455,7 +475,8 @@ pub struct SpawnRequest {
 }
 
 /// Answer of `POST /mesh/spawn`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SpawnDone {
     /// The agent's name.
     pub agent_id: String,
@@ -466,12 +487,13 @@ pub struct SpawnDone {
     pub ready: bool,
     pub spawned_by: String,
     pub ttl: Option<u64>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
 }
 
 /// Answer of `GET /mesh/agents/{id}/history`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AgentHistory {
     pub agent_id: String,
     pub role: String,
@@ -482,7 +504,8 @@ pub struct AgentHistory {
 }
 
 /// One agent's row of the permission matrix. A missing list allows nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Permissions {
     pub can_message: Vec<String>,
@@ -497,7 +520,8 @@ pub struct Permissions {
     pub on_message: OnMessage,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnMessage {
     Queue,
@@ -547,7 +571,8 @@ impl From<Permissions> for core::Permissions {
 }
 
 /// An entry of the matrix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclEntry {
     pub agent: String,
     /// `file` or `api`.
@@ -556,7 +581,8 @@ pub struct AclEntry {
 }
 
 /// Answer of `GET /mesh/permissions`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Acl {
     /// Of the entries that were written through the API.
     pub version: u64,
@@ -564,14 +590,16 @@ pub struct Acl {
 }
 
 /// Answer of a change of the matrix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclChanged {
     pub ok: bool,
     pub version: u64,
 }
 
 /// One agent's part in what is allowed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclLayer {
     pub agent: String,
     /// Its own name, `default`, or none.
@@ -581,15 +609,17 @@ pub struct AclLayer {
 }
 
 /// Answer of `GET /mesh/permissions/{agent}`: all layers must allow what is done.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AclEffective {
     pub agent: String,
     pub layers: Vec<AclLayer>,
 }
 
 /// Of `GET /mesh/can`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CanQuery {
     /// An agent's name or id, or a run's id; the caller's own without it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -600,7 +630,8 @@ pub struct CanQuery {
 }
 
 /// Answer of `GET /mesh/can`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Can {
     pub allowed: bool,
     pub agent: String,

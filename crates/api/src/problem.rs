@@ -4,26 +4,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 /// Why a request was not done.
 ///
 /// `ok` is always false and `error` a text, as earlier control planes answered; the rest is
 /// RFC 9457. Served as `application/problem+json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// `urn:overmind:problem:` and one of the words of [`ProblemKind`].
     #[serde(rename = "type")]
-    #[schema(example = "urn:overmind:problem:not_found")]
+    #[cfg_attr(feature = "openapi", schema(example = "urn:overmind:problem:not_found"))]
     pub kind: String,
     /// The kind in words, the same for every problem of a kind.
     pub title: String,
     pub status: u16,
     /// What was attempted, on what, why it failed. The same text as `error`.
     pub detail: String,
-    #[schema(default = false)]
+    #[cfg_attr(feature = "openapi", schema(default = false))]
     pub ok: bool,
-    #[schema(example = "Run not found")]
+    #[cfg_attr(feature = "openapi", schema(example = "Run not found"))]
     pub error: String,
     /// What the reader can do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,8 @@ pub struct Problem {
 }
 
 /// One wrong field.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FieldError {
     /// Where: `name`, `limits.max_steps`, `tools_allowed[2]`.
     pub field: String,

@@ -1,16 +1,16 @@
 //! What may stand after the `?`. Unknown names are refused, as in bodies.
 
 use serde::{Deserialize, Serialize};
-use utoipa::IntoParams;
 
 use crate::{RunStatus, RunView};
 
 /// Of every list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct ListQuery {
     /// Items per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on: the cursor in the last page's `Link: <…>; rel="next"`.
@@ -19,18 +19,19 @@ pub struct ListQuery {
 }
 
 /// Of `GET /api/runs`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct RunListQuery {
     /// Items per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// Only runs that stand at one of these, separated by commas: `queued,running`.
-    #[param(inline, style = Form, explode = false)]
+    #[cfg_attr(feature = "openapi", param(inline, style = Form, explode = false))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub status: Vec<RunStatus>,
     /// Only runs of this agent: its id or exact name.
@@ -43,14 +44,15 @@ pub struct RunListQuery {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// How much of each: `full`, as where nothing is said, or `basic`, which is what a list shows.
-    #[param(inline)]
+    #[cfg_attr(feature = "openapi", param(inline))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub view: Option<RunView>,
 }
 
 /// Of `POST /api/runs/{id}/cancel`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct CancelQuery {
     /// Also all runs that were started for it, and for those.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,8 +60,9 @@ pub struct CancelQuery {
 }
 
 /// Of `GET /api/runs/{id}/attestation`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct AttestationQuery {
     /// A program of the run's room, as `room.attested` names it (`service db`); not given: the run's
     /// own commands.
@@ -68,11 +71,12 @@ pub struct AttestationQuery {
 }
 
 /// Of `GET /api/memory`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct MemoryListQuery {
     /// Items per page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
+    #[cfg_attr(feature = "openapi", param(minimum = 1, maximum = 1000, default = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Where to go on.
@@ -84,8 +88,9 @@ pub struct MemoryListQuery {
 }
 
 /// Of `GET /api/runs/{id}/replay`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct ReplayQuery {
     /// Stay and stream what is added, until the run ends. `1`, `true`, `yes` and `on` are yes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,8 +104,9 @@ pub struct ReplayQuery {
 }
 
 /// Of `GET /api/diff`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct DiffQuery {
     /// A run's id.
     pub a: String,

@@ -5,8 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use utoipa::openapi::{RefOr, Schema};
-use utoipa::{PartialSchema, ToSchema};
 
 /// A JSON value kept as the text it came as.
 ///
@@ -48,13 +46,15 @@ impl fmt::Debug for RawJson {
     }
 }
 
-impl PartialSchema for RawJson {
-    fn schema() -> RefOr<Schema> {
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for RawJson {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         utoipa::schema!(Value).into()
     }
 }
 
-impl ToSchema for RawJson {}
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for RawJson {}
 
 #[cfg(test)]
 mod tests {

@@ -6,13 +6,13 @@ use overmind_core::room as core;
 use overmind_core::room::{history, stay};
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::problem::FieldError;
 use crate::{Attestation, Run, SandboxLevel};
 
 /// Whether a run gets a room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomWhen {
     /// In a git repository; elsewhere the run works where it was started.
@@ -25,7 +25,8 @@ pub enum RoomWhen {
 }
 
 /// What becomes of a worktree when its run ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
     /// Removed; what is uncommitted becomes a commit on its branch first.
@@ -38,13 +39,14 @@ pub enum RoomEnd {
 }
 
 /// What is wanted of a run's room.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RoomWish {
     pub when: RoomWhen,
     /// The branch, tag or commit that its branch begins at. Not given: the project's own choice.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 250, example = "main")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "main"))]
     pub base: Option<String>,
     /// Copies the project's uncommitted changes along.
     pub carry_changes: bool,
@@ -91,7 +93,8 @@ impl From<RoomWish> for core::RoomWish {
 }
 
 /// How far a run is with its room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomPhase {
     Preparing,
@@ -138,7 +141,8 @@ impl From<stay::RoomPhase> for RoomPhase {
 
 /// What a run works in, or worked in. Its variables are nowhere to be read: passwords are among
 /// them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Room {
     pub phase: RoomPhase,
     /// Where its command begins.
@@ -178,10 +182,11 @@ pub struct Room {
 }
 
 /// A program of a room, and what its sandbox was measured to give.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomAttested {
     /// What it is: `service db`, `ready check of db`, `template of db`, `setup: npm ci`.
-    #[schema(example = "service db")]
+    #[cfg_attr(feature = "openapi", schema(example = "service db"))]
     pub of: String,
     /// What gave the sandbox, with its network.
     pub driver: String,
@@ -230,7 +235,8 @@ impl From<stay::RoomAttested> for RoomAttested {
 }
 
 /// Something that is left of a run that is gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leak {
     /// `process`, `port`, `container`, `volume`, `database`, `worktree`, `branch`, `mount`,
     /// `socket`, `temp_files` and their like; `unchecked`: it could not be looked.
@@ -254,7 +260,8 @@ impl From<core::Leak> for Leak {
 }
 
 /// Everything that no living run accounts for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Leaks {
     pub leaks: Vec<Leak>,
 }
@@ -266,7 +273,8 @@ impl From<Vec<core::Leak>> for Leaks {
 }
 
 /// What a run has done in its room, against the commit that it began at.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomWork {
     pub branch: Option<String>,
     pub base: Option<String>,
@@ -290,7 +298,8 @@ impl From<core::RoomWork> for RoomWork {
 }
 
 /// What is to become of a run's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomAction {
     /// Merged into a branch of the project, or into what is checked out there.
@@ -315,17 +324,18 @@ impl RoomAction {
 }
 
 /// Body of `POST /api/runs/{id}/done`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RoomDone {
     pub action: RoomAction,
     /// Of a merge: the branch. Not given: what is checked out in the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 250, example = "main")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "main"))]
     pub into: Option<String>,
     /// Of a branch for a pull request: what to call it. Not given: as the run's branch is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 250, example = "mend-login")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "mend-login"))]
     pub name: Option<String>,
 }
 
@@ -362,11 +372,12 @@ impl From<RoomDone> for core::RoomDone {
 }
 
 /// What somebody decided over a run's work, and what was done then.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomDecision {
     pub action: RoomAction,
     pub by: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
     /// One sentence.
     pub said: String,
@@ -394,20 +405,25 @@ impl From<stay::RoomDecision> for RoomDecision {
 }
 
 /// Answer of `POST /api/runs/{id}/done`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomDoneResult {
     pub run: Run,
     pub decision: RoomDecision,
 }
 
 /// Body of `POST /api/runs/{id}/undo`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RoomUndo {
     /// The snapshot: a step, `3`, for the files as they were before it; or the name of one in full,
     /// `3.1`. Not given: the last one before the latest change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?$", example = "3")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(pattern = r"^[0-9]{1,9}(\.[0-9]{1,9})?$", example = "3")
+    )]
     pub to: Option<String>,
 }
 
@@ -431,7 +447,8 @@ impl RoomUndo {
 }
 
 /// What became of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
     Added,
@@ -460,7 +477,8 @@ impl From<history::FileChange> for FileChange {
 }
 
 /// A file, from the top of its worktree.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomFile {
     pub path: String,
     pub change: FileChange,
@@ -473,7 +491,8 @@ impl From<history::RoomFile> for RoomFile {
 }
 
 /// Answer of `POST /api/runs/{id}/undo`: which files were brought back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoomUndone {
     /// The snapshot that the files are in now.
     pub to: String,

@@ -6,7 +6,6 @@ use overmind_core::time::Timestamp;
 use overmind_core::{attest, model, name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{
@@ -14,17 +13,18 @@ use crate::{
 };
 
 /// One run: an agent at work, from placement to end. Also served as a session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Run {
-    #[schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a"))]
     pub id: SessionId,
     /// A DNS label, unique among the runs that have not ended.
-    #[schema(example = "brave-otter-7k2")]
+    #[cfg_attr(feature = "openapi", schema(example = "brave-otter-7k2"))]
     pub name: String,
     /// The run that it was started for.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub parent_id: Option<SessionId>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub agent_id: AgentId,
     /// What its agent is called now. Only lists and single runs that are asked for say so; elsewhere
     /// it is `null`.
@@ -34,27 +34,27 @@ pub struct Run {
     pub status: RunStatus,
     /// 0 is none.
     pub step_limit: u32,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
     /// The agent's version when the run was made.
     pub agent_version: u32,
     /// How often it was started; 0 before the first start. A restart after a crash raises it.
     pub epoch: u32,
     /// The hive it was last placed on.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub hive: Option<HiveId>,
     /// The question it waits for an answer to.
     pub prompt: Option<String>,
     /// The approval it waits for.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub approval_id: Option<ApprovalId>,
     pub final_answer: Option<String>,
     /// `{"code","message",…}` of a failed run.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<Value>,
     pub usage: Usage,
     /// US dollars so far; `null` as soon as one call had no known price.
@@ -80,32 +80,33 @@ pub struct Run {
     pub forked_from: Option<ForkedFrom>,
     /// Who asked for it: `admin`, the name of an API key, or a run's id.
     pub created_by: String,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub colony: ColonyId,
 }
 
 /// What a list shows of a run: `view=basic`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunBasic {
-    #[schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "ses_0190b2c4d5e67000800000000000002a"))]
     pub id: SessionId,
     /// A DNS label, unique among the runs that have not ended.
-    #[schema(example = "brave-otter-7k2")]
+    #[cfg_attr(feature = "openapi", schema(example = "brave-otter-7k2"))]
     pub name: String,
     /// The run that it was started for.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub parent_id: Option<SessionId>,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub agent_id: AgentId,
     /// What its agent is called now; `null` in the answer to a kill.
     pub agent_name: Option<String>,
     pub task: String,
     pub status: RunStatus,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub started_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
     pub step_count: u32,
     /// Calls that were refused because they carried a planted secret; 0 in the answer to a kill.
@@ -202,7 +203,8 @@ fn dollars(microusd: u64) -> f64 {
 }
 
 /// What a run's sandbox was measured to give: the gist of a signed record.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attestation {
     /// Names the record: its BLAKE3 in hexadecimal.
     pub digest: String,
@@ -211,7 +213,7 @@ pub struct Attestation {
     /// The level that was proved. `none` proves nothing, and promises nothing.
     pub achieved: SandboxLevel,
     /// When it was measured; one measurement serves all runs of a configuration and kernel.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub at: Timestamp,
     /// Fingerprint of the key that signed the record, the one of the log's checkpoints.
     pub signer: Option<String>,
@@ -225,7 +227,8 @@ impl From<attest::AttestationRef> for Attestation {
 }
 
 /// The whole record of a measurement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AttestationRecord {
     pub digest: String,
     /// What its signature is worth here and now: `holds`, `unsigned`, `unknown_key` or `broken`.
@@ -233,11 +236,11 @@ pub struct AttestationRecord {
     /// `driver`, `asked`, `achieved`, `at`, `took_us`, `kernel`, `config`, `checks` (each with
     /// `name`, `expected`, `measured`, `pass`) and `bounds` (`limit`, `enforced_by`, `remark`).
     /// The digest is made over this member's compact text as it stands here.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub attestation: RawJson,
     /// `{"signer","signature"}`: Ed25519 over `overmind attestation 1`, a zero byte and the
     /// digest's 32 bytes.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub signature: Option<Value>,
 }
 
@@ -255,16 +258,18 @@ impl From<attest::Kept> for AttestationRecord {
 }
 
 /// The run and step that a run was forked from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ForkedFrom {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     /// The fork repeats everything before this step.
     pub step: u32,
 }
 
 /// Tokens. `input_tokens` counts all prompt tokens, cached ones included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
     pub input_tokens: u64,
     pub output_tokens: u64,
@@ -293,23 +298,24 @@ impl From<model::Usage> for Usage {
 }
 
 /// One step of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Step {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: StepId,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     /// From 0, without gaps.
     pub idx: u32,
     #[serde(rename = "type")]
     pub kind: StepType,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub input_json: Value,
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub output_json: Option<Value>,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub started_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub finished_at: Option<Timestamp>,
     pub error: Option<String>,
     /// The turn it belongs to, from 0.
@@ -334,14 +340,15 @@ impl From<StepRow> for Step {
 }
 
 /// Body of `POST /api/runs`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunCreate {
     /// The agent's id, or its exact name.
-    #[schema(example = "fixer")]
+    #[cfg_attr(feature = "openapi", schema(example = "fixer"))]
     pub agent_id: String,
     /// What to do. May be empty.
-    #[schema(example = "mend the failing test")]
+    #[cfg_attr(feature = "openapi", schema(example = "mend the failing test"))]
     pub task: String,
     /// Not given: the agent's `max_steps`. 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -352,7 +359,7 @@ pub struct RunCreate {
     pub workspace: Option<String>,
     /// What to call it: 1 to 63 small letters, digits and hyphens. Not given: a generated one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 63, example = "mend-tests")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 63, example = "mend-tests"))]
     pub name: Option<String>,
     /// The run that it is started for: an id, or the name of one that has not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -392,11 +399,12 @@ impl RunCreate {
 }
 
 /// Body of `POST /api/runs/{id}/input`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RunInput {
     /// Not blank.
-    #[schema(min_length = 1)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
     pub message: String,
 }
 
@@ -410,13 +418,14 @@ impl RunInput {
 }
 
 /// Body of `POST /api/runs/{id}/approvals/{approval_id}`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalAnswer {
     pub decision: Verdict,
     /// Told to the agent when denied, and kept in the log. At most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 2000)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub reason: Option<String>,
 }
 
@@ -432,7 +441,8 @@ impl ApprovalAnswer {
 }
 
 /// Body of `POST /api/runs/{id}/fork`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ForkRequest {
     /// The fork repeats everything before this step.
@@ -458,15 +468,16 @@ impl ForkRequest {
 }
 
 /// Body of `POST /api/runs/{id}/tools/call`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ToolCallRequest {
     /// An unknown or forbidden name is answered by the tool gateway, with status 200.
-    #[schema(example = "run_shell")]
+    #[cfg_attr(feature = "openapi", schema(example = "run_shell"))]
     pub tool_name: String,
     /// An object; not given: `{}`.
     #[serde(default = "empty_object")]
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub args: Value,
 }
 
@@ -484,11 +495,12 @@ impl ToolCallRequest {
 }
 
 /// What a re-decision of a run from its log found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VerifyReport {
     /// No divergence.
     pub ok: bool,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     pub events: u64,
     /// Events that were decided again and compared.
@@ -497,7 +509,8 @@ pub struct VerifyReport {
 }
 
 /// The first event that differs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Divergence {
     pub seq: u64,
     pub recorded: String,
@@ -505,7 +518,8 @@ pub struct Divergence {
 }
 
 /// Two runs laid side by side.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Diff {
     pub a: Run,
     pub b: Run,
@@ -514,7 +528,8 @@ pub struct Diff {
     pub rows: Vec<DiffRow>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DiffRow {
     pub idx: u32,
     pub a: Option<Step>,

@@ -6,31 +6,31 @@ use overmind_core::time::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 
 use crate::{RawJson, RunStatus, Step};
 
 /// One event of the log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
     /// `<stream>.<seq>`.
     pub id: String,
     /// `null` for events of the system.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
     /// Dotted, lower case: `run.queued`.
     #[serde(rename = "type")]
     pub kind: String,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub payload_json: RawJson,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub ts: Timestamp,
     /// Place in its stream, from 1, without gaps.
     pub seq: u64,
     /// Place in the order of all commits, from 1.
     pub global: u64,
     /// BLAKE3 of the event and the hash before it, in hexadecimal.
-    #[schema(min_length = 64, max_length = 64)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 64, max_length = 64))]
     pub hash: String,
 }
 
@@ -62,31 +62,33 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// One call of a tool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCall {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: EffectId,
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     /// `null` for a direct call over the API.
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub step_id: Option<StepId>,
     pub tool_name: String,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub args_json: Value,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub result_json: Value,
     /// False when the tool is not registered or not in the agent's allow-list.
     pub allowed: bool,
     pub latency_ms: u64,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     /// Sequence number of its event in the run's stream.
     pub seq: u64,
 }
 
 /// One call of a model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelCall {
     /// `eff_…` of the run's own, `call_…` of one of a program that the gateway passed on.
     pub id: String,
@@ -95,23 +97,23 @@ pub struct ModelCall {
     /// What that program calls its own session: `x-claude-code-session-id`, or Codex' `session_id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_session: Option<String>,
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub run_id: Option<SessionId>,
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub agent_id: Option<AgentId>,
     pub model: String,
     /// `{kind, model, messages_total, new_messages, tools, request_hash}`: messages that an
     /// earlier call of the run carried are not repeated.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub request_json: Value,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub response_json: Value,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub usage_json: Value,
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub error: Option<Value>,
     pub latency_ms: u64,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     /// Sequence number of its event in the run's stream.
     pub seq: u64,
@@ -120,17 +122,19 @@ pub struct ModelCall {
 /// One entry of a run's timeline: `{"kind","ts","data"}`.
 ///
 /// A step appears again each time its state changes.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Timeline {
     /// `event`, `step`, `tool_call` or `model_call`.
     pub kind: &'static str,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub ts: Timestamp,
     /// The full row, by `kind`.
     pub data: TimelineData,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)] // written only; reading goes by `kind`, see below
 pub enum TimelineData {
     Event(Event),
@@ -178,9 +182,10 @@ impl<'de> Deserialize<'de> for Timeline {
 }
 
 /// Data of the `done` event that ends a replay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Done {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub run_id: SessionId,
     pub status: RunStatus,
 }

@@ -6,12 +6,12 @@ use std::fmt;
 use overmind_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 /// A text that never shows itself in a debug print.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
-#[schema(value_type = String, format = Password)]
+#[cfg_attr(feature = "openapi", schema(value_type = String, format = Password))]
 pub struct SecretText(String);
 
 impl SecretText {
@@ -31,11 +31,12 @@ impl fmt::Debug for SecretText {
 }
 
 /// Body of `PUT /api/vault/secrets/{name}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretPut {
     /// 8 to 32768 bytes; white space around it is dropped.
-    #[schema(write_only)]
+    #[cfg_attr(feature = "openapi", schema(write_only))]
     pub value: SecretText,
     /// Older versions that stay, to go back to; 0 to 20.
     #[serde(default)]
@@ -43,11 +44,12 @@ pub struct SecretPut {
 }
 
 /// Body of `POST /api/vault/secrets/{name}/rotate`: a new value, or an earlier version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretRotate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(write_only)]
+    #[cfg_attr(feature = "openapi", schema(write_only))]
     pub value: Option<SecretText>,
     /// The version whose value becomes the newest again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,29 +60,31 @@ pub struct SecretRotate {
 }
 
 /// Body of `POST /api/vault/import`: all are set, or none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SecretImport {
     /// By name, at most 200.
-    #[schema(write_only)]
+    #[cfg_attr(feature = "openapi", schema(write_only))]
     pub secrets: BTreeMap<String, SecretText>,
 }
 
 /// A secret, without its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SecretInfo {
     pub name: String,
     pub version: u32,
     /// All that are kept, the newest first.
     pub versions: Vec<u32>,
     /// When this version was set, and by whom.
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     pub created_by: String,
     /// How often it was used, and when last.
     pub uses: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     pub last_used_at: Option<Timestamp>,
     /// Why it cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +94,8 @@ pub struct SecretInfo {
 }
 
 /// The vault as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VaultInfo {
     /// Why nothing can be decrypted, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,16 +109,18 @@ pub struct VaultInfo {
 }
 
 /// Body of `POST /api/vault/unlock` and `POST /api/vault/rotate-master`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VaultPassphrase {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(write_only)]
+    #[cfg_attr(feature = "openapi", schema(write_only))]
     pub passphrase: Option<SecretText>,
 }
 
 /// A service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServiceInfo {
     pub name: String,
     /// `built_in`, `declared` by the API, or `file`: by the server's own.
@@ -121,21 +128,23 @@ pub struct ServiceInfo {
     /// There is a key for it, or it needs none.
     pub ready: bool,
     /// The declaration, as in [`ServicePut`].
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub service: Value,
 }
 
 /// Body of `PUT /api/vault/services/{name}`: a declaration with `base_url`, `auth` (`bearer`, `header
 /// NAME`, `query NAME`, `basic USER` or `none`), `secret`, `allow` (a list of `{"methods", "path"}`),
 /// and perhaps `key_optional`, `plaintext`, `headers`, `limits`, `kind`, `actions`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(transparent)]
-#[schema(value_type = Object)]
+#[cfg_attr(feature = "openapi", schema(value_type = Object))]
 pub struct ServicePut(pub Value);
 
 /// Body of `POST /api/vault/grants` and `POST /api/vault/grants/revoke`: `agent` and one of the
 /// others. In each `*` stands for any characters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GrantPut {
     /// Names of agents.
@@ -149,36 +158,39 @@ pub struct GrantPut {
 }
 
 /// A grant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GrantInfo {
     pub agent: String,
     /// `secret` or `service`.
     pub kind: String,
     pub object: String,
-    #[schema(value_type = String, format = DateTime)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
     pub created_by: String,
 }
 
 /// Body of `POST /mesh/api`. Who calls is told by the token.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ApiProxyRequest {
     pub service: String,
     /// The name of one of its actions.
     pub action: String,
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub params: serde_json::Map<String, Value>,
 }
 
 /// Answer of `POST /mesh/api`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiProxyReply {
     pub success: bool,
     /// What the service answered: JSON, or a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub data: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

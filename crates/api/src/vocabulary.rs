@@ -5,15 +5,15 @@
 
 use overmind_core::{agent, budget, inbox, row, sandbox, tool};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 macro_rules! words {
     ($($(#[$doc:meta])* $name:ident = $core:path { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum $name {
             // utoipa reads no serde attribute whose literal came through a macro: it says its own.
-            $($(#[$vdoc])* #[serde(rename = $word)] #[schema(rename = $word)] $variant,)+
+            $($(#[$vdoc])* #[serde(rename = $word)] #[cfg_attr(feature = "openapi", schema(rename = $word))] $variant,)+
         }
 
         impl $name {
@@ -190,7 +190,8 @@ words! {
 }
 
 /// How much of each run an answer tells.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RunView {
     /// All that is known.
@@ -222,7 +223,8 @@ impl RunStatus {
 }
 
 /// A human's answer to an approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Approve,

@@ -47,7 +47,9 @@ mod viewer;
 
 pub use config::{ProviderKey, RateLimit, ServerConfig, mask};
 pub use listen::{ListenError, Listener, Tls};
-pub use openapi::{openapi, openapi_from_code};
+pub use openapi::openapi;
+#[cfg(feature = "openapi")]
+pub use openapi::openapi_from_code;
 pub use proxy::{Backends, Found, Proxy, label};
 pub use routes::roles::roles_document;
 pub use serve::{Drained, Server};

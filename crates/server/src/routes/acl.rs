@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use overmind_api::{Acl, AclChanged, AclEffective, AclEntry, AclLayer, Can, CanQuery, Permissions};
+#[cfg(feature = "openapi")]
+use overmind_api::CanQuery;
+use overmind_api::{Acl, AclChanged, AclEffective, AclEntry, AclLayer, Can, Permissions};
 use overmind_core::acl::{Layer, Origin, Verb};
 
 use crate::cx::Cx;
@@ -22,7 +24,9 @@ fn origin(origin: Origin) -> String {
 }
 
 /// Lists the entries of the matrix by name.
-#[utoipa::path(get, path = "/mesh/permissions", tag = "mesh", responses((status = 200, body = Acl)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/permissions", tag = "mesh", responses((status = 200, body = Acl))
+))]
 pub(crate) async fn acl_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -39,9 +43,11 @@ pub(crate) async fn acl_list(
 }
 
 /// What an agent may, and who has a say in it. A run's token asks about itself, as `me`.
-#[utoipa::path(get, path = "/mesh/permissions/{agent}", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/permissions/{agent}", tag = "mesh",
     params(("agent" = String, Path, description = "An agent's name or id, or a run's id")),
-    responses((status = 200, body = AclEffective)))]
+    responses((status = 200, body = AclEffective))
+))]
 pub(crate) async fn acl_effective(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -60,12 +66,14 @@ pub(crate) async fn acl_effective(
 }
 
 /// Writes an agent's entry, which takes the place of the file's. Counts at once.
-#[utoipa::path(put, path = "/mesh/permissions/{agent}", tag = "mesh", request_body = Permissions,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/mesh/permissions/{agent}", tag = "mesh", request_body = Permissions,
     params(("agent" = String, Path, description = "An agent's name, or `default`")),
     responses(
         (status = 200, body = AclChanged),
         (status = 412, description = "`If-Match` names another version of the matrix"),
-    ))]
+    )
+))]
 pub(crate) async fn acl_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -77,9 +85,11 @@ pub(crate) async fn acl_put(
 }
 
 /// Takes an agent's entry away: what the file says counts again.
-#[utoipa::path(delete, path = "/mesh/permissions/{agent}", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/mesh/permissions/{agent}", tag = "mesh",
     params(("agent" = String, Path)),
-    responses((status = 200, body = AclChanged), (status = 404, description = "`Entry not found`")))]
+    responses((status = 200, body = AclChanged), (status = 404, description = "`Entry not found`"))
+))]
 pub(crate) async fn acl_delete(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -108,8 +118,10 @@ async fn change(
 }
 
 /// Whether an agent may do something, by which rule, and what to ask for if not.
-#[utoipa::path(get, path = "/mesh/can", tag = "mesh", params(CanQuery),
-    responses((status = 200, body = Can)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/can", tag = "mesh", params(CanQuery),
+    responses((status = 200, body = Can))
+))]
 pub(crate) async fn can(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

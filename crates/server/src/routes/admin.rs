@@ -8,9 +8,11 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use overmind_api::{
-    AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, KeyCreated, ListQuery,
-    ProviderKeyView, PruneDone, PruneRequest, Status, Tool, Version,
+    AuditReport, BackupDone, BackupRequest, Event, Key, KeyCreate, PruneDone, PruneRequest, Tool,
+    Version,
 };
+#[cfg(feature = "openapi")]
+use overmind_api::{KeyCreated, ListQuery, ProviderKeyView, Status};
 use overmind_core::ids::ApiKeyId;
 use overmind_core::row::Role;
 use overmind_core::store::Page;
@@ -26,7 +28,9 @@ use crate::proof::Proof;
 use crate::sse::{self, Resume};
 
 /// Lists the registered tools by name.
-#[utoipa::path(get, path = "/api/tools", tag = "server", responses((status = 200, body = [Tool])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/tools", tag = "server", responses((status = 200, body = [Tool]))
+))]
 pub(crate) async fn tool_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -39,8 +43,10 @@ pub(crate) async fn tool_list(
 }
 
 /// Lists the events of all runs and of the system, newest first.
-#[utoipa::path(get, path = "/api/events", tag = "server", params(ListQuery),
-    responses((status = 200, body = [Event])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/events", tag = "server", params(ListQuery),
+    responses((status = 200, body = [Event]))
+))]
 pub(crate) async fn event_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -57,7 +63,8 @@ pub(crate) async fn event_list(
 /// Each `data:` is an event, and its `id:` is its number in the whole log, to resume after
 /// (`Last-Event-ID`); without one the stream begins with what comes next. It ends, with
 /// `event: error` and the problem, when its token is worth nothing any more.
-#[utoipa::path(get, path = "/api/events/stream", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/events/stream", tag = "server",
     params(
         ("last_event_id" = Option<String>, Query, description = "As the header, for those who cannot set it"),
         ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
@@ -65,7 +72,8 @@ pub(crate) async fn event_list(
     responses(
         (status = 200, description = "Each `data:` is an `Event`", body = String, content_type = "text/event-stream"),
         (status = 422, description = "The Last-Event-ID is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn event_stream(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -83,9 +91,11 @@ pub(crate) async fn event_stream(
 ///
 /// `name` is `openai-key`, `deepseek-key` or `anthropic-key`. Keys come from the vault (the secret
 /// `openai_api_key`), the server's environment or its configuration, and cannot be set here.
-#[utoipa::path(get, path = "/api/settings/{name}", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/settings/{name}", tag = "server",
     params(("name" = String, Path, example = "openai-key")),
-    responses((status = 200, body = ProviderKeyView), (status = 404, description = "`Setting not found`")))]
+    responses((status = 200, body = ProviderKeyView), (status = 404, description = "`Setting not found`"))
+))]
 pub(crate) async fn setting_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -104,12 +114,14 @@ pub(crate) async fn setting_fetch(
 }
 
 /// Makes an API key. Its secret is in this answer and nowhere else.
-#[utoipa::path(post, path = "/api/keys", tag = "server", request_body = KeyCreate,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/keys", tag = "server", request_body = KeyCreate,
     responses(
         (status = 200, body = KeyCreated),
         (status = 409, description = "A key of that name exists"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn key_create(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -124,8 +136,10 @@ pub(crate) async fn key_create(
 }
 
 /// Lists API keys, newest first, revoked ones included.
-#[utoipa::path(get, path = "/api/keys", tag = "server", params(ListQuery),
-    responses((status = 200, body = [Key])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/keys", tag = "server", params(ListQuery),
+    responses((status = 200, body = [Key]))
+))]
 pub(crate) async fn key_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -138,8 +152,10 @@ pub(crate) async fn key_list(
 }
 
 /// Revokes an API key at once.
-#[utoipa::path(delete, path = "/api/keys/{id}", tag = "server", params(("id" = String, Path)),
-    responses((status = 200, body = Key), (status = 404, description = "`Key not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/keys/{id}", tag = "server", params(("id" = String, Path)),
+    responses((status = 200, body = Key), (status = 404, description = "`Key not found`"))
+))]
 pub(crate) async fn key_revoke(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -151,20 +167,26 @@ pub(crate) async fn key_revoke(
 }
 
 /// The state of the whole server.
-#[utoipa::path(get, path = "/api/status", tag = "server", responses((status = 200, body = Status)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/status", tag = "server", responses((status = 200, body = Status))
+))]
 pub(crate) async fn status(State(cx): State<Arc<Cx>>, Who(caller): Who) -> Result<Response, Fault> {
     Ok(json(&convert::status(cx.engine.status(&caller).await?)))
 }
 
 /// Which program answers.
-#[utoipa::path(get, path = "/api/version", tag = "server", responses((status = 200, body = Version)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/version", tag = "server", responses((status = 200, body = Version))
+))]
 pub(crate) async fn version(State(cx): State<Arc<Cx>>, Who(_): Who) -> Response {
     json(&Version { name: "overmind".to_owned(), version: cx.config.version.to_owned() })
 }
 
 /// Checks every hash and signature of the whole log.
-#[utoipa::path(get, path = "/api/audit/verify", tag = "server",
-    responses((status = 200, description = "`ok` says whether all is well", body = AuditReport)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/audit/verify", tag = "server",
+    responses((status = 200, description = "`ok` says whether all is well", body = AuditReport))
+))]
 pub(crate) async fn audit_verify(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -173,12 +195,14 @@ pub(crate) async fn audit_verify(
 }
 
 /// Writes a consistent copy of everything to the server's disk while it goes on working.
-#[utoipa::path(post, path = "/api/backup", tag = "server", request_body = BackupRequest,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/backup", tag = "server", request_body = BackupRequest,
     responses(
         (status = 200, body = BackupDone),
         (status = 409, description = "Something is at that path already"),
         (status = 422, description = "The path is not absolute"),
-    ))]
+    )
+))]
 pub(crate) async fn backup(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -193,8 +217,10 @@ pub(crate) async fn backup(
 }
 
 /// Removes runs that ended long ago, with their events; what went is recorded.
-#[utoipa::path(post, path = "/api/prune", tag = "server", request_body = PruneRequest,
-    responses((status = 200, body = PruneDone), (status = 422, description = "A field is wrong")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/prune", tag = "server", request_body = PruneRequest,
+    responses((status = 200, body = PruneDone), (status = 422, description = "A field is wrong"))
+))]
 pub(crate) async fn prune(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -207,7 +233,9 @@ pub(crate) async fn prune(
 }
 
 /// This document.
-#[utoipa::path(get, path = "/api/openapi.json", tag = "server", responses((status = 200, body = Object)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/openapi.json", tag = "server", responses((status = 200, body = Object))
+))]
 pub(crate) async fn openapi(Who(_): Who) -> Response {
     let kind = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, kind)], crate::openapi::openapi()).into_response()

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use overmind_api::{Agent, AgentCreate, AgentPatch, ListQuery};
+#[cfg(feature = "openapi")]
+use overmind_api::ListQuery;
+use overmind_api::{Agent, AgentCreate, AgentPatch};
 use overmind_core::ids::AgentId;
 
 use crate::convert;
@@ -35,13 +37,15 @@ fn tagged(agent: &Agent) -> Response {
 /// Creates an agent.
 ///
 /// Answers 200 and not 201, as earlier control planes did.
-#[utoipa::path(post, path = "/api/agents", tag = "agents", request_body = AgentCreate,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/agents", tag = "agents", request_body = AgentCreate,
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated request answer with the first one's agent")),
     responses(
         (status = 200, body = Agent),
         (status = 409, description = "The Idempotency-Key was used with another body"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn agent_create(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -58,8 +62,10 @@ pub(crate) async fn agent_create(
 }
 
 /// Lists agents, newest first.
-#[utoipa::path(get, path = "/api/agents", tag = "agents", params(ListQuery),
-    responses((status = 200, body = [Agent])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/agents", tag = "agents", params(ListQuery),
+    responses((status = 200, body = [Agent]))
+))]
 pub(crate) async fn agent_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -72,13 +78,15 @@ pub(crate) async fn agent_list(
 }
 
 /// Fetches one agent.
-#[utoipa::path(get, path = "/api/agents/{id}", tag = "agents",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name")),
     responses(
         (status = 200, body = Agent, headers(("ETag" = String, description = "The version, quoted"))),
         (status = 304, description = "`If-None-Match` names this version"),
         (status = 404, description = "`Agent not found`"),
-    ))]
+    )
+))]
 pub(crate) async fn agent_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -98,7 +106,8 @@ pub(crate) async fn agent_fetch(
 }
 
 /// Changes an agent. What is not given stays.
-#[utoipa::path(patch, path = "/api/agents/{id}", tag = "agents", request_body = AgentPatch,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    patch, path = "/api/agents/{id}", tag = "agents", request_body = AgentPatch,
     params(
         ("id" = String, Path, description = "Id or exact name"),
         ("If-Match" = Option<String>, Header, description = "The ETag that the change is meant for"),
@@ -109,7 +118,8 @@ pub(crate) async fn agent_fetch(
         (status = 409, description = "Another change came between; try again"),
         (status = 412, description = "`If-Match` names another version than the current one"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn agent_patch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -129,9 +139,11 @@ pub(crate) async fn agent_patch(
 }
 
 /// Disables an agent: no new runs; those under way go on.
-#[utoipa::path(post, path = "/api/agents/{id}/disable", tag = "agents",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/agents/{id}/disable", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name")),
-    responses((status = 200, body = Agent), (status = 404, description = "`Agent not found`")))]
+    responses((status = 200, body = Agent), (status = 404, description = "`Agent not found`"))
+))]
 pub(crate) async fn agent_disable(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -143,13 +155,15 @@ pub(crate) async fn agent_disable(
 }
 
 /// Removes an agent: it is in no list any more, and its name is free. Its runs stay.
-#[utoipa::path(delete, path = "/api/agents/{id}", tag = "agents",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name")),
     responses(
         (status = 200, body = Agent),
         (status = 404, description = "`Agent not found`"),
         (status = 409, description = "A run of it is under way"),
-    ))]
+    )
+))]
 pub(crate) async fn agent_remove(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -161,9 +175,11 @@ pub(crate) async fn agent_remove(
 }
 
 /// Lists all versions of an agent, newest first.
-#[utoipa::path(get, path = "/api/agents/{id}/versions", tag = "agents",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/agents/{id}/versions", tag = "agents",
     params(("id" = String, Path, description = "Id or exact name"), ListQuery),
-    responses((status = 200, body = [Agent]), (status = 404, description = "`Agent not found`")))]
+    responses((status = 200, body = [Agent]), (status = 404, description = "`Agent not found`"))
+))]
 pub(crate) async fn agent_versions(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

@@ -14,7 +14,9 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use overmind_api::{Artifact, ArtifactSaved, ListQuery, MAX_ARTIFACT, Okay, ProblemKind};
+#[cfg(feature = "openapi")]
+use overmind_api::ListQuery;
+use overmind_api::{Artifact, ArtifactSaved, MAX_ARTIFACT, Okay, ProblemKind};
 use overmind_core::artifact::ArtifactContent;
 use overmind_core::vault::resolve::percent;
 use overmind_engine::{ArtifactDraft, ArtifactOpened};
@@ -32,13 +34,15 @@ const PIECE: usize = 256 << 10;
 ///
 /// Another run's token is shown those that its agent may read in the shared state, as
 /// `artifacts/AGENT/NAME`.
-#[utoipa::path(get, path = "/api/runs/{id}/artifacts", tag = "artifacts",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/artifacts", tag = "artifacts",
     params(("id" = String, Path), ListQuery),
     responses(
         (status = 200, body = [Artifact]),
         (status = 403, description = "`Agent X cannot read artifacts/Y/`"),
         (status = 404, description = "`Run not found`"),
-    ))]
+    )
+))]
 pub(crate) async fn artifact_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -57,7 +61,8 @@ pub(crate) async fn artifact_list(
 ///
 /// One `Range` is served; `If-None-Match` with the `ETag` answers 304. The content is always an
 /// attachment, whatever its type.
-#[utoipa::path(get, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = String, Path), ("name" = String, Path, description = "With its slashes"),
         ("Range" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
     responses(
@@ -68,7 +73,8 @@ pub(crate) async fn artifact_list(
         (status = 404, description = "`Run not found` or `Artifact not found: NAME`"),
         (status = 416, description = "There is no such part"),
         (status = 422, description = "The name is none"),
-    ))]
+    )
+))]
 pub(crate) async fn artifact_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -203,7 +209,8 @@ fn pieces(
 /// The same name again is a new version, and the content before it is gone. Secrets in a text are
 /// masked before it is kept; what is no text and holds one is refused. An operator may, and the run
 /// itself.
-#[utoipa::path(put, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = String, Path), ("name" = String, Path, description = "With its slashes"),
         ("Content-Type" = Option<String>, Header, description = "Guessed without one")),
     request_body(content = String, content_type = "application/octet-stream"),
@@ -213,7 +220,8 @@ fn pieces(
         (status = 409, description = "The run has no room left, or has a name that differs only in case"),
         (status = 413, description = "It is larger than 16 MiB"),
         (status = 422, description = "The name, the type or the content is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn artifact_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -271,13 +279,15 @@ async fn content(cx: &Cx, request: Request) -> Result<Vec<u8>, Fault> {
 }
 
 /// Deletes an artifact, and what the shared state tells of it.
-#[utoipa::path(delete, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/runs/{id}/artifacts/{name}", tag = "artifacts",
     params(("id" = String, Path), ("name" = String, Path, description = "With its slashes")),
     responses(
         (status = 200, body = Okay),
         (status = 403, description = "The caller is no operator"),
         (status = 404, description = "`Run not found` or `Artifact not found: NAME`"),
-    ))]
+    )
+))]
 pub(crate) async fn artifact_delete(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

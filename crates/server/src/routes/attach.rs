@@ -24,7 +24,8 @@ use crate::viewer;
 /// the server, `AttachSaid` from it. The first frames draw the screen as it is. A browser, which
 /// cannot set a header, may give its token as a second protocol, `overmind.token.TOKEN`. When that
 /// is worth nothing any more, the connection is closed with the word `away` and the code 1008.
-#[utoipa::path(get, path = "/api/runs/{id}/attach", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/attach", tag = "runs",
     params(
         ("id" = String, Path),
         ("mode" = Option<AttachMode>, Query, description = "`write`, if not given; looking alone needs a lesser role"),
@@ -38,7 +39,8 @@ use crate::viewer;
         (status = 409, description = "The run has ended, has no process now, or no terminal"),
         (status = 422, description = "A parameter is wrong"),
         (status = 429, description = "As many viewers are attached as may be"),
-    ))]
+    )
+))]
 pub(crate) async fn run_attach(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -107,11 +109,13 @@ pub(crate) fn usage_of(usage: &Usage, activity: &Activity) -> ProcessUsage {
 
 /// What the processes of all runs use now: one measurement for everybody who asks within half a
 /// second, by one look at the machine.
-#[utoipa::path(get, path = "/api/runs/usage", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/usage", tag = "runs",
     responses(
         (status = 200, body = RunUsages),
         (status = 503, description = "This server runs no commands"),
-    ))]
+    )
+))]
 pub(crate) async fn run_usages(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

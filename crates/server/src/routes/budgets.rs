@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+#[cfg(feature = "openapi")]
+use overmind_api::CostsQuery;
 use overmind_api::{
-    Budget, BudgetPut, Cost, CostBy, CostsQuery, DEFAULT_LIMIT, HaltMode, HaltRequest, HaltState,
-    MAX_LIMIT, microusd_of,
+    Budget, BudgetPut, Cost, CostBy, DEFAULT_LIMIT, HaltMode, HaltRequest, HaltState, MAX_LIMIT,
+    microusd_of,
 };
 use overmind_core::budget::{CostQuery, Period, period};
 use overmind_engine::{Halting, LimitView, NewLimit};
@@ -21,8 +23,10 @@ fn shown(view: LimitView) -> Budget {
 }
 
 /// Lists all limits, the widest scope first, with what is used, reserved and left.
-#[utoipa::path(get, path = "/api/budgets", tag = "budgets",
-    responses((status = 200, body = [Budget])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/budgets", tag = "budgets",
+    responses((status = 200, body = [Budget]))
+))]
 pub(crate) async fn budget_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -36,12 +40,14 @@ pub(crate) async fn budget_list(
 /// Sets the limit of a scope, period and kind (hard or soft), or replaces it.
 ///
 /// What was spent in the window before counts. Runs that wait for this limit try again.
-#[utoipa::path(put, path = "/api/budgets", tag = "budgets", request_body = BudgetPut,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/api/budgets", tag = "budgets", request_body = BudgetPut,
     responses(
         (status = 200, body = Budget),
         (status = 404, description = "The agent or run of the scope is not there"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn budget_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -65,8 +71,10 @@ pub(crate) async fn budget_put(
 }
 
 /// Fetches one limit.
-#[utoipa::path(get, path = "/api/budgets/{id}", tag = "budgets", params(("id" = String, Path)),
-    responses((status = 200, body = Budget), (status = 404, description = "`Budget not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/budgets/{id}", tag = "budgets", params(("id" = String, Path)),
+    responses((status = 200, body = Budget), (status = 404, description = "`Budget not found`"))
+))]
 pub(crate) async fn budget_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -76,8 +84,10 @@ pub(crate) async fn budget_fetch(
 }
 
 /// Removes a limit; answers it as it stood. Costs stay. Runs that wait for it go on.
-#[utoipa::path(delete, path = "/api/budgets/{id}", tag = "budgets", params(("id" = String, Path)),
-    responses((status = 200, body = Budget), (status = 404, description = "`Budget not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/budgets/{id}", tag = "budgets", params(("id" = String, Path)),
+    responses((status = 200, body = Budget), (status = 404, description = "`Budget not found`"))
+))]
 pub(crate) async fn budget_remove(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -89,8 +99,10 @@ pub(crate) async fn budget_remove(
 }
 
 /// Lists what was spent, by agent, model, run or day. Reads daily sums, never single calls.
-#[utoipa::path(get, path = "/api/costs", tag = "budgets", params(CostsQuery),
-    responses((status = 200, body = [Cost]), (status = 422, description = "A parameter is wrong")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/costs", tag = "budgets", params(CostsQuery),
+    responses((status = 200, body = [Cost]), (status = 422, description = "A parameter is wrong"))
+))]
 pub(crate) async fn cost_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -118,8 +130,10 @@ pub(crate) async fn cost_list(
 }
 
 /// Tells whether an emergency stop is in force.
-#[utoipa::path(get, path = "/api/halt", tag = "budgets",
-    responses((status = 200, body = HaltState)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/halt", tag = "budgets",
+    responses((status = 200, body = HaltState))
+))]
 pub(crate) async fn halt_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -131,8 +145,10 @@ pub(crate) async fn halt_fetch(
 
 /// Stops everything that costs: no model call begins and no queued run starts, over restarts,
 /// until `POST /api/resume`.
-#[utoipa::path(post, path = "/api/halt", tag = "budgets", request_body = HaltRequest,
-    responses((status = 200, body = HaltState), (status = 422, description = "A field is wrong")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/halt", tag = "budgets", request_body = HaltRequest,
+    responses((status = 200, body = HaltState), (status = 422, description = "A field is wrong"))
+))]
 pub(crate) async fn halt(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -151,8 +167,10 @@ pub(crate) async fn halt(
 }
 
 /// Ends an emergency stop. Runs that wait for it go on.
-#[utoipa::path(post, path = "/api/resume", tag = "budgets",
-    responses((status = 200, body = HaltState), (status = 409, description = "Nothing is halted")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/resume", tag = "budgets",
+    responses((status = 200, body = HaltState), (status = 409, description = "Nothing is halted"))
+))]
 pub(crate) async fn resume(State(cx): State<Arc<Cx>>, Who(caller): Who) -> Result<Response, Fault> {
     let engine = cx.engine.clone();
     cx.detached(async move { engine.resume(&caller).await }).await?;

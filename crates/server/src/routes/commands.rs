@@ -8,7 +8,9 @@ use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
-use overmind_api::{ProcessUsage, Run, RunSend, RunStop};
+#[cfg(feature = "openapi")]
+use overmind_api::ProcessUsage;
+use overmind_api::{Run, RunSend, RunStop};
 use overmind_core::command::StopHow;
 use overmind_core::process::{LogFrom, LogItem, LogKind, LogQuery, LogReader, NoteKind};
 use overmind_core::session::STOP_GRACE_MS;
@@ -23,13 +25,15 @@ use crate::proof::Proof;
 
 /// Ends a run's command: TERM to all of its processes and KILL after the grace, or KILL at once.
 /// Answers at once; the run has ended when its processes have.
-#[utoipa::path(post, path = "/api/runs/{id}/stop", tag = "runs", request_body = RunStop,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/stop", tag = "runs", request_body = RunStop,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run has ended, has no command, or is being stopped"),
-    ))]
+    )
+))]
 pub(crate) async fn run_stop(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -46,13 +50,15 @@ pub(crate) async fn run_stop(
 }
 
 /// Writes to the input of a run's command.
-#[utoipa::path(post, path = "/api/runs/{id}/send", tag = "runs", request_body = RunSend,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/send", tag = "runs", request_body = RunSend,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run has no process now, or it does not read"),
-    ))]
+    )
+))]
 pub(crate) async fn run_send(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -68,12 +74,14 @@ pub(crate) async fn run_send(
 }
 
 /// What a run's processes use now.
-#[utoipa::path(get, path = "/api/runs/{id}/usage", tag = "runs", params(("id" = String, Path)),
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/usage", tag = "runs", params(("id" = String, Path)),
     responses(
         (status = 200, body = ProcessUsage),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run has no process now"),
-    ))]
+    )
+))]
 pub(crate) async fn run_usage(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -85,7 +93,8 @@ pub(crate) async fn run_usage(
 
 /// What a run's command has written, over all its lives: plain text as it was written, or with
 /// `format=ndjson` one object a line, `{"next","number","at","life","kind","text"}`.
-#[utoipa::path(get, path = "/api/runs/{id}/log", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/log", tag = "runs",
     params(
         ("id" = String, Path),
         ("tail" = Option<u64>, Query, description = "Only the last so many lines"),
@@ -101,7 +110,8 @@ pub(crate) async fn run_usage(
         (status = 200, description = "The log", content_type = "text/plain"),
         (status = 404, description = "`Run not found`"),
         (status = 422, description = "A parameter is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn run_log(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

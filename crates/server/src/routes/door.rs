@@ -55,13 +55,15 @@ fn refused(code: i64, message: impl Into<String>) -> Refused {
 /// Takes one message of MCP: a run's tools by the run's own token, or a key's by the key.
 ///
 /// JSON-RPC 2.0 as the Model Context Protocol has it, revisions 2025-11-25 and 2026-07-28.
-#[utoipa::path(post, path = "/mcp", tag = "mcp",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mcp", tag = "mcp",
     request_body(content = serde_json::Value, content_type = "application/json"),
     responses(
         (status = 200, description = "The response", body = serde_json::Value),
         (status = 202, description = "The message asks for none"),
         (status = 403, description = "The token is neither a run's nor a key's with the scope `mcp` or the role operator"),
-    ))]
+    )
+))]
 pub(crate) async fn door(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+#[cfg(feature = "openapi")]
 use overmind_api::{Okay, Ready};
 use overmind_core::row::Role;
 
@@ -16,13 +17,17 @@ use crate::metrics;
 use crate::page::json;
 
 /// The process answers.
-#[utoipa::path(get, path = "/health", tag = "health", responses((status = 200, body = Okay)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/health", tag = "health", responses((status = 200, body = Okay))
+))]
 pub(crate) async fn health() -> Response {
     alive()
 }
 
 /// The process answers.
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Okay)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/healthz", tag = "health", responses((status = 200, body = Okay))
+))]
 pub(crate) async fn healthz() -> Response {
     alive()
 }
@@ -34,9 +39,11 @@ pub(crate) fn alive() -> Response {
 }
 
 /// New work is taken.
-#[utoipa::path(get, path = "/readyz", tag = "health", responses(
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/readyz", tag = "health", responses(
     (status = 200, body = Ready),
     (status = 503, description = "Draining, or the store refuses writes; `reason` says why", body = Ready),
+)
 ))]
 pub(crate) async fn readyz(State(cx): State<Arc<Cx>>) -> Response {
     let ready = if cx.stop.is_cancelled() {
@@ -56,11 +63,13 @@ fn wants_openmetrics(accepted: &HeaderValue) -> bool {
 }
 
 /// Figures for Prometheus, as OpenMetrics for who accepts that.
-#[utoipa::path(get, path = "/metrics", tag = "health", responses(
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/metrics", tag = "health", responses(
     (status = 200, content(
         (String = "application/openmetrics-text"),
         (String = "text/plain"),
     )),
+)
 ))]
 pub(crate) async fn metrics(
     State(cx): State<Arc<Cx>>,

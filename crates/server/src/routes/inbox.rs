@@ -5,9 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+#[cfg(feature = "openapi")]
+use overmind_api::InboxListQuery;
 use overmind_api::{
-    InboxAnswer, InboxBatch, InboxBatchDone, InboxGroup, InboxItem, InboxKind, InboxListQuery,
-    InboxProposal, InboxResult, InboxState,
+    InboxAnswer, InboxBatch, InboxBatchDone, InboxGroup, InboxItem, InboxKind, InboxProposal,
+    InboxResult, InboxState,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::inbox::InboxCursor;
@@ -23,8 +25,10 @@ use crate::proof::Proof;
 use crate::sse::{self, Resume};
 
 /// Lists what waits for a human, asked last first.
-#[utoipa::path(get, path = "/api/inbox", tag = "inbox", params(InboxListQuery),
-    responses((status = 200, body = [InboxItem]), (status = 404, description = "`Run not found`, for `run_id`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/inbox", tag = "inbox", params(InboxListQuery),
+    responses((status = 200, body = [InboxItem]), (status = 404, description = "`Run not found`, for `run_id`"))
+))]
 pub(crate) async fn inbox_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -56,8 +60,10 @@ pub(crate) async fn inbox_list(
 }
 
 /// Fetches one item, open or not.
-#[utoipa::path(get, path = "/api/inbox/{id}", tag = "inbox", params(("id" = String, Path)),
-    responses((status = 200, body = InboxItem), (status = 404, description = "`Inbox item not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/inbox/{id}", tag = "inbox", params(("id" = String, Path)),
+    responses((status = 200, body = InboxItem), (status = 404, description = "`Inbox item not found`"))
+))]
 pub(crate) async fn inbox_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -70,14 +76,16 @@ pub(crate) async fn inbox_fetch(
 ///
 /// An approval that comes after `expires_at` leaves the item `expired`, and the same is asked
 /// anew in another item.
-#[utoipa::path(post, path = "/api/inbox/{id}/answer", tag = "inbox", request_body = InboxAnswer,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/inbox/{id}/answer", tag = "inbox", request_body = InboxAnswer,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = InboxItem),
         (status = 404, description = "`Inbox item not found`"),
         (status = 409, description = "It was answered before, or nobody waits for it any more"),
         (status = 422, description = "The decision is not one for its kind, or a field is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn inbox_answer(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -93,11 +101,13 @@ pub(crate) async fn inbox_answer(
 }
 
 /// Answers several items in the same way, each for itself.
-#[utoipa::path(post, path = "/api/inbox/answer", tag = "inbox", request_body = InboxBatch,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/inbox/answer", tag = "inbox", request_body = InboxBatch,
     responses(
         (status = 200, description = "What became of each; `ok` when all were answered", body = InboxBatchDone),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn inbox_answer_all(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -125,8 +135,10 @@ pub(crate) async fn inbox_answer_all(
 /// Lists open items that are alike, together: the largest group first.
 ///
 /// Looks at the newest 1,000 open items.
-#[utoipa::path(get, path = "/api/inbox/groups", tag = "inbox",
-    responses((status = 200, body = [InboxGroup])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/inbox/groups", tag = "inbox",
+    responses((status = 200, body = [InboxGroup]))
+))]
 pub(crate) async fn inbox_groups(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -141,11 +153,13 @@ pub(crate) async fn inbox_groups(
 /// Lists rules that would spare questions: one for each action that was approved often enough.
 ///
 /// Looks at the newest 1,000 approvals and as many denials.
-#[utoipa::path(get, path = "/api/inbox/proposals", tag = "inbox",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/inbox/proposals", tag = "inbox",
     responses(
         (status = 200, body = [InboxProposal]),
         (status = 409, description = "The server has no policy"),
-    ))]
+    )
+))]
 pub(crate) async fn inbox_proposals(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -164,7 +178,8 @@ pub(crate) async fn inbox_proposals(
 /// opened and closed between two looks comes as closed alone. Messages have an `id:` to resume
 /// after (`Last-Event-ID`); a resumed stream has no snapshot. It ends, with `event: error` and the
 /// problem, when its token is worth nothing any more.
-#[utoipa::path(get, path = "/api/inbox/events", tag = "inbox",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/inbox/events", tag = "inbox",
     params(
         ("last_event_id" = Option<String>, Query, description = "As the header, for those who cannot set it"),
         ("Last-Event-ID" = Option<String>, Header, description = "Resume after this `id:`"),
@@ -172,7 +187,8 @@ pub(crate) async fn inbox_proposals(
     responses(
         (status = 200, description = "Each `data:` is an `InboxItem`, that of `snapshot` an `InboxSnapshot`", body = InboxItem, content_type = "text/event-stream"),
         (status = 422, description = "The Last-Event-ID is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn inbox_events(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

@@ -16,11 +16,13 @@ use crate::page::json;
 /// command is cancelled.
 ///
 /// Answers when the wishes are on disk; a run has ended when its processes have.
-#[utoipa::path(post, path = "/api/runs/kill", tag = "runs", request_body = RunsKill,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/kill", tag = "runs", request_body = RunsKill,
     responses(
         (status = 200, description = "What became of each; `ok` when all were told", body = RunsKilled),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn run_kill_all(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

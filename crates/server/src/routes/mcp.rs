@@ -21,8 +21,10 @@ fn one(server: serde_json::Value) -> Response {
 }
 
 /// Lists the tool servers with their tools.
-#[utoipa::path(get, path = "/api/settings/mcp/servers", tag = "server",
-    responses((status = 200, body = McpServers)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/settings/mcp/servers", tag = "server",
+    responses((status = 200, body = McpServers))
+))]
 pub(crate) async fn mcp_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -33,9 +35,11 @@ pub(crate) async fn mcp_list(
 }
 
 /// Shows one tool server.
-#[utoipa::path(get, path = "/api/settings/mcp/servers/{id}", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/settings/mcp/servers/{id}", tag = "server",
     params(("id" = String, Path)),
-    responses((status = 200, body = McpServer), (status = 404, description = "`MCP server not found`")))]
+    responses((status = 200, body = McpServer), (status = 404, description = "`MCP server not found`"))
+))]
 pub(crate) async fn mcp_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -47,13 +51,15 @@ pub(crate) async fn mcp_fetch(
 /// Adds a tool server, or replaces the one with its id; answers with all of them.
 ///
 /// Waits until it has answered or failed, which its `state` says.
-#[utoipa::path(post, path = "/api/settings/mcp/servers", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/settings/mcp/servers", tag = "server",
     request_body = McpServerPut,
     responses(
         (status = 200, body = McpServers),
         (status = 409, description = "The server cannot be added as things stand"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn mcp_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -66,9 +72,11 @@ pub(crate) async fn mcp_put(
 }
 
 /// Ends a tool server and forgets it; answers with those that are left.
-#[utoipa::path(delete, path = "/api/settings/mcp/servers/{id}", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/settings/mcp/servers/{id}", tag = "server",
     params(("id" = String, Path)),
-    responses((status = 200, body = McpServers), (status = 404, description = "`MCP server not found`")))]
+    responses((status = 200, body = McpServers), (status = 404, description = "`MCP server not found`"))
+))]
 pub(crate) async fn mcp_remove(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -80,13 +88,15 @@ pub(crate) async fn mcp_remove(
 }
 
 /// Approves tools of a server as they are offered now.
-#[utoipa::path(post, path = "/api/settings/mcp/servers/{id}/pin", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/settings/mcp/servers/{id}/pin", tag = "server",
     request_body = McpPin, params(("id" = String, Path)),
     responses(
         (status = 200, body = McpServer),
         (status = 404, description = "`MCP server not found`"),
         (status = 409, description = "The tool is refused, or not what was seen"),
-    ))]
+    )
+))]
 pub(crate) async fn mcp_pin(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -101,13 +111,15 @@ pub(crate) async fn mcp_pin(
 }
 
 /// Takes the approval of a tool back.
-#[utoipa::path(post, path = "/api/settings/mcp/servers/{id}/unpin", tag = "server",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/settings/mcp/servers/{id}/unpin", tag = "server",
     request_body = McpUnpin, params(("id" = String, Path)),
     responses(
         (status = 200, body = McpServer),
         (status = 404, description = "`MCP server not found`"),
         (status = 409, description = "The tool has no approval"),
-    ))]
+    )
+))]
 pub(crate) async fn mcp_unpin(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

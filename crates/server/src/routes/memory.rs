@@ -6,9 +6,11 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+#[cfg(feature = "openapi")]
+use overmind_api::MemoryListQuery;
 use overmind_api::{
-    MemoryFound, MemoryItem, MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch,
-    MemoryStore, MemoryStored, Okay,
+    MemoryFound, MemoryItem, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore,
+    MemoryStored, Okay,
 };
 use overmind_core::ids::MemoryId;
 use overmind_core::memory::MemoryFilter;
@@ -20,12 +22,14 @@ use crate::fault::Fault;
 use crate::page::{Window, json, list};
 
 /// Remembers a text.
-#[utoipa::path(post, path = "/api/memory/store", tag = "memory", request_body = MemoryStore,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/memory/store", tag = "memory", request_body = MemoryStore,
     responses(
         (status = 200, body = MemoryStored),
         (status = 409, description = "What it supersedes is not there, or was replaced before"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn memory_store(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -42,11 +46,13 @@ pub(crate) async fn memory_store(
 }
 
 /// Finds texts, best first.
-#[utoipa::path(post, path = "/api/memory/search", tag = "memory", request_body = MemorySearch,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/memory/search", tag = "memory", request_body = MemorySearch,
     responses(
         (status = 200, body = MemoryFound),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn memory_search(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -62,8 +68,10 @@ pub(crate) async fn memory_search(
 }
 
 /// Lists remembered texts, newest first.
-#[utoipa::path(get, path = "/api/memory", tag = "memory", params(MemoryListQuery),
-    responses((status = 200, body = [MemoryItem])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/memory", tag = "memory", params(MemoryListQuery),
+    responses((status = 200, body = [MemoryItem]))
+))]
 pub(crate) async fn memory_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -79,12 +87,14 @@ pub(crate) async fn memory_list(
 }
 
 /// One remembered text, replaced or not.
-#[utoipa::path(get, path = "/api/memory/{id}", tag = "memory",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/memory/{id}", tag = "memory",
     params(("id" = String, Path)),
     responses(
         (status = 200, body = MemoryItem),
         (status = 404, description = "`Memory item not found`"),
-    ))]
+    )
+))]
 pub(crate) async fn memory_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -94,11 +104,13 @@ pub(crate) async fn memory_fetch(
 }
 
 /// Gives a batch of texts vectors of the configured model. Ask again while there is `more`.
-#[utoipa::path(post, path = "/api/memory/reembed", tag = "memory", request_body = MemoryReembed,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/memory/reembed", tag = "memory", request_body = MemoryReembed,
     responses(
         (status = 200, body = MemoryReembedded),
         (status = 422, description = "A field is wrong, or no embedder is configured"),
-    ))]
+    )
+))]
 pub(crate) async fn memory_reembed(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -111,9 +123,11 @@ pub(crate) async fn memory_reembed(
 }
 
 /// Forgets one text.
-#[utoipa::path(delete, path = "/api/memory/{id}", tag = "memory",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/memory/{id}", tag = "memory",
     params(("id" = String, Path)),
-    responses((status = 200, body = Okay), (status = 404, description = "`Memory item not found`")))]
+    responses((status = 200, body = Okay), (status = 404, description = "`Memory item not found`"))
+))]
 pub(crate) async fn memory_delete(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

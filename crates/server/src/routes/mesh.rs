@@ -11,11 +11,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::response::Response;
 use overmind_api::{
-    AgentHistory, AgentMessage, BlackboardEntry, BlackboardListQuery, BlackboardPutQuery, Letter,
-    LetterDone, LetterIds, LetterListQuery, LetterReceive, MeshAgent, MeshEvent, MessageReceived,
-    Okay, Published, Register, Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed,
-    Subscription, Unsubscribed,
+    AgentHistory, AgentMessage, BlackboardEntry, Letter, LetterDone, LetterIds, LetterReceive,
+    MeshAgent, MeshEvent, MessageReceived, Okay, Published, Register, Registered, SpawnDone,
+    SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
 };
+#[cfg(feature = "openapi")]
+use overmind_api::{BlackboardListQuery, BlackboardPutQuery, LetterListQuery};
 use overmind_core::mesh::{BoardEntry, MeshSpawn};
 use overmind_engine::{BoardWrite, LetterDraft};
 
@@ -40,11 +41,13 @@ fn entry(entry: &BoardEntry) -> Response {
 /// Lists keys that begin with `prefix`, by key, as far as the caller may read them.
 ///
 /// A page may be shorter than `limit`, or empty, and still have a next one.
-#[utoipa::path(get, path = "/mesh/blackboard", tag = "mesh", params(BlackboardListQuery),
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/blackboard", tag = "mesh", params(BlackboardListQuery),
     responses(
         (status = 200, body = [BlackboardEntry]),
         (status = 403, description = "`Agent X cannot read P`"),
-    ))]
+    )
+))]
 pub(crate) async fn board_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -68,13 +71,15 @@ pub(crate) async fn board_list(
 }
 
 /// Reads a key.
-#[utoipa::path(get, path = "/mesh/blackboard/{key}", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/blackboard/{key}", tag = "mesh",
     params(("key" = String, Path, description = "With its slashes"), ("agent_id" = Option<String>, Query)),
     responses(
         (status = 200, body = BlackboardEntry),
         (status = 403, description = "`Agent X cannot read K`"),
         (status = 404, description = "`Key not found: K`, also when it has expired"),
-    ))]
+    )
+))]
 pub(crate) async fn board_get(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -91,7 +96,8 @@ pub(crate) async fn board_get(
 /// With `If-Match: "3"` or `version=3` only if the key stands at that version; with
 /// `If-None-Match: *` or `version=0` only if it is not there. What is below `history/` is written
 /// once.
-#[utoipa::path(put, path = "/mesh/blackboard/{key}", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/mesh/blackboard/{key}", tag = "mesh",
     params(("key" = String, Path, description = "With its slashes"), BlackboardPutQuery),
     request_body(content = serde_json::Value, content_type = "application/json"),
     responses(
@@ -100,7 +106,8 @@ pub(crate) async fn board_get(
         (status = 409, description = "It stands at another version, or is below `history/` and there"),
         (status = 412, description = "As 409, when a header asked"),
         (status = 422, description = "The key, the value or the ttl is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn board_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -135,7 +142,8 @@ fn wanted_version(headers: &HeaderMap, query: &mut Query) -> Result<(Option<u64>
 }
 
 /// Deletes a key. What is below `history/` stays.
-#[utoipa::path(delete, path = "/mesh/blackboard/{key}", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/mesh/blackboard/{key}", tag = "mesh",
     params(("key" = String, Path, description = "With its slashes"),
         ("agent_id" = Option<String>, Query), ("version" = Option<u64>, Query)),
     responses(
@@ -143,7 +151,8 @@ fn wanted_version(headers: &HeaderMap, query: &mut Query) -> Result<(Option<u64>
         (status = 403, description = "`Agent X cannot write K`"),
         (status = 404, description = "`Key not found: K`"),
         (status = 409, description = "It stands at another version, or is below `history/`"),
-    ))]
+    )
+))]
 pub(crate) async fn board_delete(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -165,11 +174,13 @@ pub(crate) async fn board_delete(
 /// Begins now, or after `Last-Event-ID`. Each message is a `BlackboardChange`; a message without
 /// data but with an id says how far the stream has looked. It ends, with an `error`, when the token
 /// is worth nothing any more.
-#[utoipa::path(get, path = "/mesh/watch", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/watch", tag = "mesh",
     params(("prefix" = Option<String>, Query), ("last_event_id" = Option<u64>, Query),
         ("Last-Event-ID" = Option<u64>, Header)),
     responses((status = 200, content_type = "text/event-stream", body = String),
-        (status = 403, description = "`Agent X cannot read P`")))]
+        (status = 403, description = "`Agent X cannot read P`"))
+))]
 pub(crate) async fn board_watch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -192,13 +203,15 @@ pub(crate) async fn board_watch(
 }
 
 /// Sends a letter to an agent. It is durable when this answers, and delivered at least once.
-#[utoipa::path(post, path = "/mesh/message", tag = "mesh", request_body = AgentMessage,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/message", tag = "mesh", request_body = AgentMessage,
     responses(
         (status = 200, body = MessageReceived),
         (status = 403, description = "`F cannot message T`"),
         (status = 404, description = "`No agent found for target: T`"),
         (status = 503, description = "Its mailbox is full"),
-    ))]
+    )
+))]
 pub(crate) async fn message_send(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -223,8 +236,10 @@ pub(crate) async fn message_send(
 }
 
 /// Lists letters in the order in which they came. Nothing is handed out by it.
-#[utoipa::path(get, path = "/mesh/messages", tag = "mesh", params(LetterListQuery),
-    responses((status = 200, body = [Letter])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/messages", tag = "mesh", params(LetterListQuery),
+    responses((status = 200, body = [Letter]))
+))]
 pub(crate) async fn message_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -250,8 +265,10 @@ pub(crate) async fn message_list(
 
 /// Hands out letters, oldest first. Whoever reads one acknowledges it in time, or it can be read
 /// again: after 30 s, then after twice as long each time, and after 5 times it is dead.
-#[utoipa::path(post, path = "/mesh/messages/receive", tag = "mesh", request_body = LetterReceive,
-    responses((status = 200, body = [Letter])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/messages/receive", tag = "mesh", request_body = LetterReceive,
+    responses((status = 200, body = [Letter]))
+))]
 pub(crate) async fn message_receive(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -268,8 +285,10 @@ pub(crate) async fn message_receive(
 }
 
 /// Acknowledges letters, dead ones too: they are gone.
-#[utoipa::path(post, path = "/mesh/messages/ack", tag = "mesh", request_body = LetterIds,
-    responses((status = 200, body = LetterDone)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/messages/ack", tag = "mesh", request_body = LetterIds,
+    responses((status = 200, body = LetterDone))
+))]
 pub(crate) async fn message_ack(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -281,8 +300,10 @@ pub(crate) async fn message_ack(
 }
 
 /// Gives letters back, dead ones too: they can be read at once.
-#[utoipa::path(post, path = "/mesh/messages/requeue", tag = "mesh", request_body = LetterIds,
-    responses((status = 200, body = LetterDone)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/messages/requeue", tag = "mesh", request_body = LetterIds,
+    responses((status = 200, body = LetterDone))
+))]
 pub(crate) async fn message_requeue(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -294,11 +315,13 @@ pub(crate) async fn message_requeue(
 }
 
 /// Publishes to a topic: one letter for each agent with a subscription that fits.
-#[utoipa::path(post, path = "/mesh/publish", tag = "mesh", request_body = MeshEvent,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/publish", tag = "mesh", request_body = MeshEvent,
     responses(
         (status = 200, body = Published),
         (status = 403, description = "`Agent S cannot publish to T`"),
-    ))]
+    )
+))]
 pub(crate) async fn topic_publish(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -318,11 +341,13 @@ fn subscription(mut query: Query) -> Result<SubscribeQuery, Fault> {
 }
 
 /// Subscribes an agent to a topic, or to a pattern of topics. It survives restarts.
-#[utoipa::path(post, path = "/mesh/subscribe", tag = "mesh", params(SubscribeQuery),
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/subscribe", tag = "mesh", params(SubscribeQuery),
     responses(
         (status = 200, body = Subscribed),
         (status = 403, description = "`Agent X cannot subscribe to T`"),
-    ))]
+    )
+))]
 pub(crate) async fn topic_subscribe(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -334,8 +359,10 @@ pub(crate) async fn topic_subscribe(
 }
 
 /// Takes a subscription back.
-#[utoipa::path(delete, path = "/mesh/subscribe", tag = "mesh", params(SubscribeQuery),
-    responses((status = 200, body = Unsubscribed)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/mesh/subscribe", tag = "mesh", params(SubscribeQuery),
+    responses((status = 200, body = Unsubscribed))
+))]
 pub(crate) async fn topic_unsubscribe(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -347,9 +374,11 @@ pub(crate) async fn topic_unsubscribe(
 }
 
 /// Lists subscriptions: the caller's own, one agent's, or with a role all.
-#[utoipa::path(get, path = "/mesh/subscriptions", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/subscriptions", tag = "mesh",
     params(("agent_id" = Option<String>, Query)),
-    responses((status = 200, body = [Subscription])))]
+    responses((status = 200, body = [Subscription]))
+))]
 pub(crate) async fn topic_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -364,8 +393,10 @@ pub(crate) async fn topic_list(
 
 /// Remembers what an agent can do, and subscribes it to the topics that its permissions name
 /// without a wildcard.
-#[utoipa::path(post, path = "/mesh/register", tag = "mesh", request_body = Register,
-    responses((status = 200, body = Registered)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/register", tag = "mesh", request_body = Register,
+    responses((status = 200, body = Registered))
+))]
 pub(crate) async fn register(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -377,9 +408,11 @@ pub(crate) async fn register(
 }
 
 /// Agents by name, each with where it is found; with `details=true` a list that says more.
-#[utoipa::path(get, path = "/mesh/agents", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/agents", tag = "mesh",
     params(("details" = Option<bool>, Query)),
-    responses((status = 200, body = std::collections::BTreeMap<String, String>)))]
+    responses((status = 200, body = std::collections::BTreeMap<String, String>))
+))]
 pub(crate) async fn mesh_agent_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -403,12 +436,14 @@ pub(crate) async fn mesh_agent_list(
 /// Starts a child run: of an agent that is there, or of a new one made after the caller's own.
 ///
 /// A run's own token starts it beneath that run, at most 4 deep and 8 at once.
-#[utoipa::path(post, path = "/mesh/spawn", tag = "mesh", request_body = SpawnRequest,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/spawn", tag = "mesh", request_body = SpawnRequest,
     responses(
         (status = 200, body = SpawnDone),
         (status = 403, description = "`Agent X cannot spawn A`"),
         (status = 409, description = "Too many children, or too deep"),
-    ))]
+    )
+))]
 pub(crate) async fn spawn(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -434,14 +469,16 @@ pub(crate) async fn spawn(
 }
 
 /// What an agent has done lately.
-#[utoipa::path(get, path = "/mesh/agents/{id}/history", tag = "mesh",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/mesh/agents/{id}/history", tag = "mesh",
     params(("id" = String, Path, description = "An agent's id or name"),
         ("requesting_agent" = Option<String>, Query), ("days" = Option<u32>, Query)),
     responses(
         (status = 200, body = AgentHistory),
         (status = 403, description = "The caller cannot message the agent"),
         (status = 404, description = "`Agent not found: A`"),
-    ))]
+    )
+))]
 pub(crate) async fn agent_history(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

@@ -12,12 +12,14 @@ use crate::fault::Fault;
 use crate::page::json;
 
 /// What the run has done in its room, against the commit that it began at.
-#[utoipa::path(get, path = "/api/runs/{id}/work", tag = "runs", params(("id" = String, Path)),
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/work", tag = "runs", params(("id" = String, Path)),
     responses(
         (status = 200, body = RoomWork),
         (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
         (status = 409, description = "The run has no room, or it is still being made"),
-    ))]
+    )
+))]
 pub(crate) async fn run_work(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -28,14 +30,16 @@ pub(crate) async fn run_work(
 
 /// Decides over the run's work: merged, on a branch, kept or discarded. While its command runs
 /// only a branch can be made of it.
-#[utoipa::path(post, path = "/api/runs/{id}/done", tag = "runs", request_body = RoomDone,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/done", tag = "runs", request_body = RoomDone,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = RoomDoneResult),
         (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
         (status = 409, description = "The run has not ended or has no room, or a merge has conflicts"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn run_done(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -53,14 +57,16 @@ pub(crate) async fn run_done(
 /// Brings the files of the run's worktree back to a snapshot: those are taken before and after each
 /// step that may change something, and at the end of a command's turn. What the files are now is saved
 /// first. Refused while the run works.
-#[utoipa::path(post, path = "/api/runs/{id}/undo", tag = "runs", request_body = RoomUndo,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/undo", tag = "runs", request_body = RoomUndo,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = RoomUndone),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run works, has no worktree (any more), or nothing was changed"),
         (status = 422, description = "There is no such snapshot; `errors` names the field"),
-    ))]
+    )
+))]
 pub(crate) async fn run_undo(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -74,11 +80,13 @@ pub(crate) async fn run_undo(
 }
 
 /// Looks for everything of rooms that no living run accounts for.
-#[utoipa::path(get, path = "/api/rooms/leaks", tag = "rooms",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/rooms/leaks", tag = "rooms",
     responses(
         (status = 200, body = Leaks),
         (status = 503, description = "This server makes no rooms"),
-    ))]
+    )
+))]
 pub(crate) async fn room_leaks(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -87,11 +95,13 @@ pub(crate) async fn room_leaks(
 }
 
 /// Removes what is ours for certain of that, and answers what is left then.
-#[utoipa::path(post, path = "/api/rooms/fix", tag = "rooms",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/rooms/fix", tag = "rooms",
     responses(
         (status = 200, body = Leaks),
         (status = 503, description = "This server makes no rooms"),
-    ))]
+    )
+))]
 pub(crate) async fn room_fix(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

@@ -6,9 +6,13 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use overmind_api::{
-    ApprovalAnswer, AttestationQuery, AttestationRecord, CancelQuery, Diff, DiffQuery, Event,
-    ForkRequest, ListQuery, ModelCall, ReplayQuery, Run, RunBasic, RunCreate, RunInput,
-    RunListQuery, RunStatus, RunView, Step, ToolCall, ToolCallRequest, VerifyReport,
+    ApprovalAnswer, AttestationRecord, Event, ForkRequest, Run, RunBasic, RunCreate, RunInput,
+    RunStatus, RunView, Step, ToolCallRequest,
+};
+#[cfg(feature = "openapi")]
+use overmind_api::{
+    AttestationQuery, CancelQuery, Diff, DiffQuery, ListQuery, ModelCall, ReplayQuery,
+    RunListQuery, ToolCall, VerifyReport,
 };
 use overmind_core::ids::SessionId;
 use overmind_core::row::SessionRow;
@@ -26,14 +30,16 @@ use crate::sse::{self, Stream};
 use crate::timeline_stream::{TimelineSource, is_done, parse_place};
 
 /// Starts a run: queued at once, under way as soon as there is room.
-#[utoipa::path(post, path = "/api/runs", tag = "runs", request_body = RunCreate,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs", tag = "runs", request_body = RunCreate,
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated request answer with the first one's run")),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Agent not found`"),
         (status = 409, description = "`Agent is disabled`, or the Idempotency-Key was used with another body"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn run_create(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -62,8 +68,10 @@ pub(crate) async fn run_create(
 }
 
 /// Lists runs, newest first.
-#[utoipa::path(get, path = "/api/runs", tag = "runs", params(RunListQuery),
-    responses((status = 200, description = "With `view=basic` each is a RunBasic", body = [Run]), (status = 404, description = "`Agent not found`, for `agent`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs", tag = "runs", params(RunListQuery),
+    responses((status = 200, description = "With `view=basic` each is a RunBasic", body = [Run]), (status = 404, description = "`Agent not found`, for `agent`"))
+))]
 pub(crate) async fn run_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -113,8 +121,10 @@ pub(crate) async fn run_list(
 }
 
 /// Fetches one run.
-#[utoipa::path(get, path = "/api/runs/{id}", tag = "runs", params(("id" = String, Path)),
-    responses((status = 200, body = Run), (status = 404, description = "`Run not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}", tag = "runs", params(("id" = String, Path)),
+    responses((status = 200, body = Run), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_fetch(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -126,13 +136,15 @@ pub(crate) async fn run_fetch(
 }
 
 /// Cancels a run and stops what it is doing; with `cascade` also the runs that were started for it.
-#[utoipa::path(post, path = "/api/runs/{id}/cancel", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/cancel", tag = "runs",
     params(("id" = String, Path), CancelQuery),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run has ended already"),
-    ))]
+    )
+))]
 pub(crate) async fn run_cancel(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -154,14 +166,16 @@ pub(crate) async fn run_cancel(
 }
 
 /// Answers a run's question.
-#[utoipa::path(post, path = "/api/runs/{id}/input", tag = "runs", request_body = RunInput,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/input", tag = "runs", request_body = RunInput,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "`Run is not awaiting input`"),
         (status = 422, description = "The message is blank"),
-    ))]
+    )
+))]
 pub(crate) async fn run_input(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -176,7 +190,8 @@ pub(crate) async fn run_input(
 }
 
 /// Approves or denies an action that waits for it.
-#[utoipa::path(post, path = "/api/runs/{id}/approvals/{approval_id}", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/approvals/{approval_id}", tag = "runs",
     request_body = ApprovalAnswer,
     params(("id" = String, Path), ("approval_id" = String, Path)),
     responses(
@@ -184,7 +199,8 @@ pub(crate) async fn run_input(
         (status = 404, description = "`Run not found` or `Approval not found`"),
         (status = 409, description = "The run does not wait for this approval"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn run_decide(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -202,12 +218,14 @@ pub(crate) async fn run_decide(
 
 /// What the sandbox of the run's commands, or of a program of its room, was measured to give, as it was
 /// signed.
-#[utoipa::path(get, path = "/api/runs/{id}/attestation", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/attestation", tag = "runs",
     params(("id" = String, Path), AttestationQuery),
     responses(
         (status = 200, body = AttestationRecord),
         (status = 404, description = "`Run not found`, or `Attestation not found` as long as no command of it ran in a sandbox, or no such program"),
-    ))]
+    )
+))]
 pub(crate) async fn run_attestation(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -221,9 +239,11 @@ pub(crate) async fn run_attestation(
 }
 
 /// Lists a run's steps by `idx`.
-#[utoipa::path(get, path = "/api/runs/{id}/steps", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/steps", tag = "runs",
     params(("id" = String, Path), ListQuery),
-    responses((status = 200, body = [Step]), (status = 404, description = "`Run not found`")))]
+    responses((status = 200, body = [Step]), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_steps(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -237,9 +257,11 @@ pub(crate) async fn run_steps(
 }
 
 /// Lists a run's tool calls, oldest first.
-#[utoipa::path(get, path = "/api/runs/{id}/tool-calls", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/tool-calls", tag = "runs",
     params(("id" = String, Path), ListQuery),
-    responses((status = 200, body = [ToolCall]), (status = 404, description = "`Run not found`")))]
+    responses((status = 200, body = [ToolCall]), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_tool_calls(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -253,9 +275,11 @@ pub(crate) async fn run_tool_calls(
 }
 
 /// Lists a run's model calls, oldest first.
-#[utoipa::path(get, path = "/api/runs/{id}/model-calls", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/model-calls", tag = "runs",
     params(("id" = String, Path), ListQuery),
-    responses((status = 200, body = [ModelCall]), (status = 404, description = "`Run not found`")))]
+    responses((status = 200, body = [ModelCall]), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_model_calls(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -271,9 +295,11 @@ pub(crate) async fn run_model_calls(
 }
 
 /// Lists a run's events, oldest first.
-#[utoipa::path(get, path = "/api/runs/{id}/events", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/events", tag = "runs",
     params(("id" = String, Path), ListQuery),
-    responses((status = 200, body = [Event]), (status = 404, description = "`Run not found`")))]
+    responses((status = 200, body = [Event]), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_events(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -293,7 +319,8 @@ pub(crate) async fn run_events(
 /// `event: done` with `{"run_id","status"}` closes the stream; resuming after its `id:` is answered
 /// 204, by which an `EventSource` knows that nothing follows. It ends before, with
 /// `event: error` and the problem, when its token is worth nothing any more.
-#[utoipa::path(get, path = "/api/runs/{id}/replay", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/replay", tag = "runs",
     params(
         ("id" = String, Path),
         ReplayQuery,
@@ -304,7 +331,8 @@ pub(crate) async fn run_events(
         (status = 204, description = "The run has ended, and `Last-Event-ID` is that of its `done`"),
         (status = 404, description = "`Run not found`"),
         (status = 422, description = "A query parameter or the Last-Event-ID is wrong"),
-    ))]
+    )
+))]
 pub(crate) async fn run_replay(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -332,13 +360,15 @@ pub(crate) async fn run_replay(
 }
 
 /// Calls a tool in the run's name. Always 200: a denied or failed call says so in its body.
-#[utoipa::path(post, path = "/api/runs/{id}/tools/call", tag = "runs",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/tools/call", tag = "runs",
     request_body = ToolCallRequest, params(("id" = String, Path)),
     responses(
         (status = 200, description = "`{\"ok\":true,…}` or `{\"ok\":false,\"error\":{\"code\",\"message\"}}`", body = Value),
         (status = 404, description = "`Run not found` or `Agent not found`"),
         (status = 422, description = "The request itself is wrong; `errors` names the field"),
-    ))]
+    )
+))]
 pub(crate) async fn run_tool_call(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -353,8 +383,10 @@ pub(crate) async fn run_tool_call(
 }
 
 /// Decides the whole run again from its log and compares.
-#[utoipa::path(get, path = "/api/runs/{id}/verify", tag = "runs", params(("id" = String, Path)),
-    responses((status = 200, body = VerifyReport), (status = 404, description = "`Run not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/runs/{id}/verify", tag = "runs", params(("id" = String, Path)),
+    responses((status = 200, body = VerifyReport), (status = 404, description = "`Run not found`"))
+))]
 pub(crate) async fn run_verify(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -364,14 +396,16 @@ pub(crate) async fn run_verify(
 }
 
 /// Starts a new run that repeats this one up to a step and then goes its own way.
-#[utoipa::path(post, path = "/api/runs/{id}/fork", tag = "runs", request_body = ForkRequest,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/runs/{id}/fork", tag = "runs", request_body = ForkRequest,
     params(("id" = String, Path)),
     responses(
         (status = 200, body = Run),
         (status = 404, description = "`Run not found`"),
         (status = 409, description = "The run cannot be forked there"),
         (status = 422, description = "A field is wrong; `errors` names it"),
-    ))]
+    )
+))]
 pub(crate) async fn run_fork(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -386,12 +420,14 @@ pub(crate) async fn run_fork(
 }
 
 /// Lays two runs side by side.
-#[utoipa::path(get, path = "/api/diff", tag = "runs", params(DiffQuery),
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/diff", tag = "runs", params(DiffQuery),
     responses(
         (status = 200, body = Diff),
         (status = 404, description = "`Run not found`"),
         (status = 422, description = "`a` or `b` is not given"),
-    ))]
+    )
+))]
 pub(crate) async fn run_diff(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,

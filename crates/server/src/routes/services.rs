@@ -140,12 +140,14 @@ macro_rules! forwards {
         ///
         /// The token is a placeholder, a run's own, or an admin's. What the service answers comes
         /// back as it is, without the key should it stand in it.
-        #[utoipa::path($method, path = "/api/services/{service}/{path}", tag = "vault",
+        #[cfg_attr(feature = "openapi", utoipa::path(
+            $method, path = "/api/services/{service}/{path}", tag = "vault",
             params(("service" = String, Path), ("path" = String, Path)),
             responses((status = 200, description = "Whatever the service answers"),
                 (status = 403, description = "The agent has no grant"),
                 (status = 422, description = "Method or path are not allowed"),
-                (status = 503, description = "There is no key, or the service does not answer")))]
+                (status = 503, description = "There is no key, or the service does not answer"))
+        ))]
         pub(crate) async fn $name(
             State(cx): State<Arc<Cx>>,
             request: Request,
@@ -166,11 +168,13 @@ forwards! {
 /// Calls an action of a service by its name.
 ///
 /// Who calls is told by the token alone. What the service refuses is an answer with `success: false`.
-#[utoipa::path(post, path = "/mesh/api", tag = "vault", request_body = ApiProxyRequest,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/mesh/api", tag = "vault", request_body = ApiProxyRequest,
     params(("agent_id" = Option<String>, Query, description = "The caller's own agent, as earlier clients say; any other is refused")),
     responses((status = 200, body = ApiProxyReply),
         (status = 403, description = "The agent has no grant"),
-        (status = 422, description = "A field is wrong")))]
+        (status = 422, description = "A field is wrong"))
+))]
 pub(crate) async fn mesh_api(
     State(cx): State<Arc<Cx>>,
     door: Option<Extension<DoorOf>>,

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+#[cfg(feature = "openapi")]
+use overmind_api::ListQuery;
 use overmind_api::{
-    GrantInfo, GrantPut, ListQuery, Okay, SecretImport, SecretInfo, SecretPut, SecretRotate,
-    SecretText, ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
+    GrantInfo, GrantPut, Okay, SecretImport, SecretInfo, SecretPut, SecretRotate, SecretText,
+    ServiceInfo, ServicePut, VaultInfo, VaultPassphrase,
 };
 use overmind_core::vault::grant::{Grant, GrantKind, GrantRow};
 use overmind_core::vault::service::Service;
@@ -74,7 +76,9 @@ fn grant(put: GrantPut) -> Result<Grant, Fault> {
 }
 
 /// Says whether the vault is open, and how its key is kept.
-#[utoipa::path(get, path = "/api/vault", tag = "vault", responses((status = 200, body = VaultInfo)))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/vault", tag = "vault", responses((status = 200, body = VaultInfo))
+))]
 pub(crate) async fn vault_status(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -85,8 +89,10 @@ pub(crate) async fn vault_status(
 }
 
 /// Opens a vault that is locked: with a passphrase, or because its key file is back.
-#[utoipa::path(post, path = "/api/vault/unlock", tag = "vault", request_body = VaultPassphrase,
-    responses((status = 200, body = VaultInfo), (status = 503, description = "It stays locked, and why")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/unlock", tag = "vault", request_body = VaultPassphrase,
+    responses((status = 200, body = VaultInfo), (status = 503, description = "It stays locked, and why"))
+))]
 pub(crate) async fn vault_unlock(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -100,9 +106,11 @@ pub(crate) async fn vault_unlock(
 }
 
 /// Puts all secrets under a new master key; with a passphrase, under that one from now on.
-#[utoipa::path(post, path = "/api/vault/rotate-master", tag = "vault", request_body = VaultPassphrase,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/rotate-master", tag = "vault", request_body = VaultPassphrase,
     responses((status = 200, body = VaultInfo), (status = 409, description = "A secret is damaged"),
-        (status = 503, description = "The vault is locked")))]
+        (status = 503, description = "The vault is locked"))
+))]
 pub(crate) async fn vault_rotate_master(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -116,8 +124,10 @@ pub(crate) async fn vault_rotate_master(
 }
 
 /// Lists the secrets by name, without their values. Admins only.
-#[utoipa::path(get, path = "/api/vault/secrets", tag = "vault", params(ListQuery),
-    responses((status = 200, body = [SecretInfo])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/vault/secrets", tag = "vault", params(ListQuery),
+    responses((status = 200, body = [SecretInfo]))
+))]
 pub(crate) async fn secret_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -131,10 +141,12 @@ pub(crate) async fn secret_list(
 }
 
 /// Sets a secret: its first version, or the next. Answers without the value.
-#[utoipa::path(put, path = "/api/vault/secrets/{name}", tag = "vault", request_body = SecretPut,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/api/vault/secrets/{name}", tag = "vault", request_body = SecretPut,
     params(("name" = String, Path)),
     responses((status = 200, body = SecretInfo), (status = 422, description = "A field is wrong"),
-        (status = 503, description = "The vault is locked")))]
+        (status = 503, description = "The vault is locked"))
+))]
 pub(crate) async fn secret_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -149,11 +161,13 @@ pub(crate) async fn secret_put(
 }
 
 /// Gives a secret that is there a new value, or that of an earlier version.
-#[utoipa::path(post, path = "/api/vault/secrets/{name}/rotate", tag = "vault",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/secrets/{name}/rotate", tag = "vault",
     request_body = SecretRotate, params(("name" = String, Path)),
     responses((status = 200, body = SecretInfo), (status = 404, description = "`Secret not found`"),
         (status = 422, description = "A field is wrong"),
-        (status = 503, description = "The vault is locked")))]
+        (status = 503, description = "The vault is locked"))
+))]
 pub(crate) async fn secret_rotate(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -181,9 +195,11 @@ pub(crate) async fn secret_rotate(
 }
 
 /// Removes a secret with all its versions.
-#[utoipa::path(delete, path = "/api/vault/secrets/{name}", tag = "vault",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/vault/secrets/{name}", tag = "vault",
     params(("name" = String, Path)),
-    responses((status = 200, body = Okay), (status = 404, description = "`Secret not found`")))]
+    responses((status = 200, body = Okay), (status = 404, description = "`Secret not found`"))
+))]
 pub(crate) async fn secret_remove(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -195,8 +211,10 @@ pub(crate) async fn secret_remove(
 }
 
 /// Sets many secrets, all or none; answers with those that changed.
-#[utoipa::path(post, path = "/api/vault/import", tag = "vault", request_body = SecretImport,
-    responses((status = 200, body = [SecretInfo]), (status = 422, description = "A field is wrong")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/import", tag = "vault", request_body = SecretImport,
+    responses((status = 200, body = [SecretInfo]), (status = 422, description = "A field is wrong"))
+))]
 pub(crate) async fn secret_import(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -212,8 +230,10 @@ pub(crate) async fn secret_import(
 }
 
 /// Lists the services by name.
-#[utoipa::path(get, path = "/api/vault/services", tag = "vault", params(ListQuery),
-    responses((status = 200, body = [ServiceInfo])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/vault/services", tag = "vault", params(ListQuery),
+    responses((status = 200, body = [ServiceInfo]))
+))]
 pub(crate) async fn service_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -227,11 +247,13 @@ pub(crate) async fn service_list(
 }
 
 /// Declares a service, also in place of a built-in one. Admins only: it says where a key goes.
-#[utoipa::path(put, path = "/api/vault/services/{name}", tag = "vault", request_body = ServicePut,
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/api/vault/services/{name}", tag = "vault", request_body = ServicePut,
     params(("name" = String, Path)),
     responses((status = 200, body = ServiceInfo),
         (status = 409, description = "The server's own file declares it"),
-        (status = 422, description = "A field is wrong; `errors` names it")))]
+        (status = 422, description = "A field is wrong; `errors` names it"))
+))]
 pub(crate) async fn service_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -253,10 +275,12 @@ pub(crate) async fn service_put(
 }
 
 /// Takes a declaration back; a built-in service of that name is there again.
-#[utoipa::path(delete, path = "/api/vault/services/{name}", tag = "vault",
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/vault/services/{name}", tag = "vault",
     params(("name" = String, Path)),
     responses((status = 200, body = Okay), (status = 404, description = "`Service not found`"),
-        (status = 409, description = "It is built in, or stands in the server's own file")))]
+        (status = 409, description = "It is built in, or stands in the server's own file"))
+))]
 pub(crate) async fn service_remove(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -268,8 +292,10 @@ pub(crate) async fn service_remove(
 }
 
 /// Lists who may use what.
-#[utoipa::path(get, path = "/api/vault/grants", tag = "vault", params(ListQuery),
-    responses((status = 200, body = [GrantInfo])))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/vault/grants", tag = "vault", params(ListQuery),
+    responses((status = 200, body = [GrantInfo]))
+))]
 pub(crate) async fn grant_list(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -286,8 +312,10 @@ pub(crate) async fn grant_list(
 }
 
 /// Lets agents use a secret or a service. Admins only.
-#[utoipa::path(post, path = "/api/vault/grants", tag = "vault", request_body = GrantPut,
-    responses((status = 200, body = GrantInfo), (status = 422, description = "A field is wrong")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/grants", tag = "vault", request_body = GrantPut,
+    responses((status = 200, body = GrantInfo), (status = 422, description = "A field is wrong"))
+))]
 pub(crate) async fn grant_put(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
@@ -300,8 +328,10 @@ pub(crate) async fn grant_put(
 }
 
 /// Takes a grant back, by the words that it was given in.
-#[utoipa::path(post, path = "/api/vault/grants/revoke", tag = "vault", request_body = GrantPut,
-    responses((status = 200, body = Okay), (status = 404, description = "`Grant not found`")))]
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/vault/grants/revoke", tag = "vault", request_body = GrantPut,
+    responses((status = 200, body = Okay), (status = 404, description = "`Grant not found`"))
+))]
 pub(crate) async fn grant_revoke(
     State(cx): State<Arc<Cx>>,
     Who(caller): Who,
