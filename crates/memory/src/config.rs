@@ -69,6 +69,13 @@ pub enum ConfigError {
     )]
     NoPath,
     #[error(
+        "OVERMIND_EMBEDDING_PROVIDER is `file` but this program was built without the reading of \
+         model files: build it with them (`cargo install --path crates/overmind --features \
+         model-files`), or set the provider to `openai` and OVERMIND_OPENAI_EMBEDDINGS_URL to a \
+         server that speaks OpenAI's embeddings format"
+    )]
+    NoModelFiles,
+    #[error(
         "OVERMIND_EMBEDDING_PROVIDER is `{given}`: it must be auto, openai (or endpoint), file, \
          or local (or none)"
     )]
@@ -92,17 +99,23 @@ impl Config {
     /// set, else `local`), `openai` (also: `endpoint`), `file` or `local` (also: `none`). With
     /// `openai` go `OVERMIND_OPENAI_EMBEDDINGS_URL`, `OVERMIND_EMBEDDING_MODEL` and
     /// `OVERMIND_EMBEDDING_DIMS`, with `file` goes `OVERMIND_EMBEDDING_PATH`; they are read, and
-    /// checked, only then.
+    /// checked, only then. `file` needs the feature `model-files`.
     ///
     /// # Errors
     ///
     /// [`ConfigError`], which names the variable.
     pub fn from_vars(var: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        Self::read(var, cfg!(feature = "model-files"))
+    }
+
+    /// The same in a build that can read model files, or cannot.
+    fn read(var: &dyn Fn(&str) -> Option<String>, model_files: bool) -> Result<Self, ConfigError> {
         let set = |name| var(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
         let provider = set("OVERMIND_EMBEDDING_PROVIDER").unwrap_or_else(|| "auto".into());
         let key = set("OPENAI_API_KEY");
         let key = match (provider.to_ascii_lowercase().as_str(), key) {
             ("local" | "none", _) | ("auto", None) => return Ok(Self::Local),
+            ("file", _) if !model_files => return Err(ConfigError::NoModelFiles),
             ("file", _) => {
                 let path = set("OVERMIND_EMBEDDING_PATH").ok_or(ConfigError::NoPath)?;
                 return Ok(Self::File(path.into()));
@@ -175,10 +188,27 @@ fn endpoint(text: &str) -> Result<Url, ConfigError> {
 mod tests {
     use super::*;
 
-    fn config(vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        Config::from_vars(&|name| {
+    fn built(model_files: bool, vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let var = |name: &str| {
             vars.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
-        })
+        };
+        Config::read(&var, model_files)
+    }
+
+    fn config(vars: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        built(true, vars)
+    }
+
+    #[test]
+    fn a_build_without_model_files_says_so_and_what_to_do() {
+        let file = [("OVERMIND_EMBEDDING_PROVIDER", "file"), ("OVERMIND_EMBEDDING_PATH", "/m")];
+        let text = built(false, &file).expect_err("it cannot be read").to_string();
+        for wanted in ["`file`", "--features model-files", "OVERMIND_OPENAI_EMBEDDINGS_URL"] {
+            assert!(text.contains(wanted), "{text}");
+        }
+        assert_eq!(built(false, &[]), Ok(Config::Local));
+        let key = [("OPENAI_API_KEY", "k")];
+        assert_eq!(built(false, &key), built(true, &key));
     }
 
     #[test]
