@@ -21,8 +21,8 @@ use crate::tty::Person;
 const RECORD: &str = "OVERMIND_RECORD_JOURNEY";
 /// The title of a window.
 const END: &str = "\\033]0;end-of-line\\007";
-const SLUG: &str = include_str!("../../../overmind/src/demo/project/slug.sh");
-const TEST: &str = include_str!("../../../overmind/src/demo/project/test.sh");
+const SLUG: &str = include_str!("../../../cli/src/demo/project/slug.sh");
+const TEST: &str = include_str!("../../../cli/src/demo/project/test.sh");
 
 /// A machine with a repository on it, a key of a provider, and nothing of ours but the program.
 struct Newcomer {

@@ -1,12 +1,13 @@
 //! Where the program is that these tests drive.
 
-use std::fs::{metadata, read_to_string};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::time::SystemTime;
 
 /// Set, the path of the program to test, whatever its age.
 const CHOSEN: &str = "OVERMIND_TEST_PROGRAM";
+/// Says why a program is not what the sources say; nextest builds it by the same word.
+const STALE: &str = include_str!("../../stale.sh");
 
 /// The path of `overmind`: the one that a variable names, else the one that cargo puts above the
 /// directory of this test's own program.
@@ -22,9 +23,8 @@ pub(crate) fn program() -> &'static str {
             return chosen.into_string().expect("the path of the program is text");
         }
         let program = beside(&std::env::current_exe().expect("this program has a path"));
-        if let Some(why) = unfit(&program) {
-            panic!("{why}: run `cargo build`, or name another program by {CHOSEN}");
-        }
+        let why = stale(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")), &program);
+        assert!(why.is_empty(), "{why}: run `cargo build`, or name another program by {CHOSEN}");
         program.into_os_string().into_string().expect("the path of the program is text")
     })
 }
@@ -35,53 +35,45 @@ fn beside(test: &Path) -> PathBuf {
     profile.join("overmind")
 }
 
-/// Why the program is not what the sources say. Cargo writes beside it which sources it was made
-/// from; those of other packages may be newer.
-fn unfit(program: &Path) -> Option<String> {
-    let Ok(built) = metadata(program).and_then(|about| about.modified()) else {
-        return Some(format!("there is no program at {}", program.display()));
-    };
-    let sources = read_to_string(program.with_extension("d")).ok()?;
-    let newer = newer(&sources, built)?;
-    Some(format!("{} is older than its source {newer}", program.display()))
-}
-
-/// The first source in a rule as of a makefile, `program: source source`, that changed after `built`
-/// or is gone.
-fn newer(rule: &str, built: SystemTime) -> Option<String> {
-    let (_, sources) = rule.lines().next()?.split_once(": ")?;
-    // A space within a path stands behind a backslash.
-    let sources = sources.replace("\\ ", "\0");
-    sources.split(' ').map(|source| source.replace('\0', " ")).find(|source| {
-        let changed = metadata(source).and_then(|about| about.modified());
-        !changed.is_ok_and(|changed| changed <= built)
-    })
+/// Why the program is not what the sources of this workspace say; empty when it is.
+fn stale(workspace: &Path, program: &Path) -> String {
+    let mut shell = Command::new("sh");
+    let said = shell.args(["-c", STALE, "stale.sh"]).arg(program).current_dir(workspace).output();
+    let said = said.expect("there is a shell").stdout;
+    String::from_utf8_lossy(&said).trim().to_owned()
 }
 
 #[test]
 fn a_program_that_is_missing_or_older_than_its_sources_is_told() {
     let dir = tempfile::tempdir().expect("a directory is made");
     let at = |name: &str| dir.path().join(name);
-    let program = beside(&at("deps/it-0"));
-    assert_eq!(program, at("overmind"));
-    assert!(unfit(&program).is_some_and(|why| why.contains("no program at")));
-
-    let write = |name: &str, text: &str| std::fs::write(at(name), text).expect("it is written");
-    let set = |name: &str, seconds: u64| {
+    let program = beside(&at("target/debug/deps/it-0"));
+    assert_eq!(program, at("target/debug/overmind"));
+    let write = |name: &str, text: &str, seconds: u64| {
+        std::fs::create_dir_all(at(name).parent().expect("a file")).expect("it is made");
+        std::fs::write(at(name), text).expect("it is written");
         let file = std::fs::File::options().append(true).open(at(name)).expect("it is there");
-        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
         file.set_modified(time).expect("its time is set");
     };
-    write("overmind", "");
-    assert_eq!(unfit(&program), None, "nothing is known of its sources");
-    let [old, new] = ["old.rs", "new.rs"].map(at);
-    write("overmind.d", &format!("x: {} {}\n", old.display(), new.display()));
-    assert!(unfit(&program).is_some_and(|why| why.contains("old.rs")), "it is gone");
-    for (name, seconds) in [("old.rs", 1), ("overmind", 2), ("new.rs", 2)] {
-        write(name, "");
-        set(name, seconds);
-    }
-    assert_eq!(unfit(&program), None);
-    set("new.rs", 3);
-    assert!(unfit(&program).is_some_and(|why| why.contains("new.rs")));
+    let stale = || stale(dir.path(), &program);
+    assert!(stale().contains("there is no program at"), "{}", stale());
+
+    write("crates/overmind/src/main.rs", "", 1);
+    write("target/debug/overmind", "", 2);
+    let run = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, run).expect("it may run");
+    let found = |line: &str| {
+        let line = format!("/t/deps/{line}: crates/a/src/lib.rs crates/a/src/gone.rs\n\nmore:\n");
+        write("target/debug/deps/overmind_a-0.d", &line, 1);
+    };
+    found("libovermind_a-0.rlib");
+    write("crates/a/src/lib.rs", "", 2);
+    assert_eq!(stale(), "");
+    write("crates/a/src/lib.rs", "", 3);
+    assert!(stale().ends_with("is older than its source crates/a/src/lib.rs"), "{}", stale());
+    found("overmind_a-0");
+    assert_eq!(stale(), "", "it is a test's");
+    write("crates/overmind/src/main.rs", "", 3);
+    assert!(stale().contains("main.rs"), "{}", stale());
 }

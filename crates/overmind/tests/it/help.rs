@@ -1,38 +1,6 @@
 //! What the program says about itself.
 
-use clap::{Command, CommandFactory as _};
-
 use crate::home::Home;
-
-fn every_command(of: &Command, path: &str, visit: &mut dyn FnMut(&str, &Command)) {
-    for command in of.get_subcommands() {
-        let path = format!("{path} {}", command.get_name());
-        visit(&path, command);
-        every_command(command, &path, visit);
-    }
-}
-
-#[test]
-fn the_command_line_is_consistent() {
-    overmind::cli::args::Cli::command().debug_assert();
-}
-
-#[test]
-fn every_command_and_every_argument_says_what_it_is_for() {
-    let root = overmind::cli::args::Cli::command();
-    let mut seen = 0;
-    every_command(&root, "overmind", &mut |path, command| {
-        seen += 1;
-        assert!(command.get_about().is_some(), "{path} has no description");
-        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
-            // The two that say only which collection and role speak for themselves.
-            let plain = ["collection", "shell", "role", "name", "model"];
-            let told = arg.get_help().is_some() || plain.contains(&arg.get_id().as_str());
-            assert!(told, "{path}: {} is not described", arg.get_id());
-        }
-    });
-    assert!(seen > 40, "{seen}");
-}
 
 #[test]
 fn the_help_of_the_whole_stays_as_it_is() {

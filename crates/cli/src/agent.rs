@@ -1,0 +1,361 @@
+//! `overmind agent …`: what runs are started from.
+
+use std::io::Read as _;
+
+use overmind_api::{Agent, AgentCreate, AgentPatch, AgentStatus};
+use serde_json::{Map, Value, json};
+
+use crate::args_more::{AgentCommand, AgentFlags, spelled};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::init_agent::{Found, TOOLS};
+use crate::output::table::{Table, Tone};
+use crate::output::when;
+use crate::remote::Remote;
+use crate::show::{self, cell, dim, or_dash};
+
+/// # Errors
+///
+/// What kept the command from being done.
+pub async fn run(cx: &Context, command: AgentCommand) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match command {
+        AgentCommand::Create(flags) => {
+            let found = || cx.config(None).map(|config| Found::of(&config)).unwrap_or_default();
+            let (draft, note) = new_draft(&flags, found)?;
+            if let Some(note) = note {
+                cx.out.note(&note);
+            }
+            let draft: AgentCreate =
+                serde_json::from_value(draft).map_err(|err| wrong("the agent", &err))?;
+            let agent = remote.agent_create(&draft).await?;
+            changed(cx, &agent, "created")
+        }
+        AgentCommand::List { limit } => {
+            list(cx, &remote, limit).await?;
+            Ok(Exit::Done)
+        }
+        AgentCommand::Get { agent } => {
+            let agent = remote.find_agent(&agent).await?;
+            describe(cx, &agent)?;
+            Ok(Exit::Done)
+        }
+        AgentCommand::Edit { agent, flags, enable, if_version } => {
+            let mut patch = Value::Object(draft(&flags)?);
+            if enable {
+                patch["status"] = json!(AgentStatus::Active);
+            }
+            if patch.as_object().is_none_or(Map::is_empty) {
+                return Err(Failure::usage("nothing to change was given")
+                    .hint("`overmind agent edit --help` lists what can be changed"));
+            }
+            let agent = remote.find_agent(&agent).await?;
+            // Limits are replaced as a whole: keep those that were not named.
+            if let Some(limits) = patch.get_mut("limits").and_then(Value::as_object_mut)
+                && flags.file.is_none()
+            {
+                let mut all = show::to_value(&agent.limits);
+                for (name, value) in std::mem::take(limits) {
+                    all[name] = value;
+                }
+                *limits = all.as_object().cloned().unwrap_or_default();
+            }
+            let patch: AgentPatch =
+                serde_json::from_value(patch).map_err(|err| wrong("the change", &err))?;
+            let agent = remote.agent_patch(&agent, &patch, if_version).await?;
+            changed(cx, &agent, "changed")
+        }
+        AgentCommand::Disable { agent } => {
+            let agent = remote.find_agent(&agent).await?;
+            let agent = remote.agent_disable(&agent).await?;
+            changed(cx, &agent, "disabled")
+        }
+        AgentCommand::Rm { agents } => {
+            for agent in agents {
+                let agent = remote.find_agent(&agent).await?;
+                let agent = remote.agent_remove(&agent).await?;
+                changed(cx, &agent, "removed")?;
+            }
+            Ok(Exit::Done)
+        }
+        AgentCommand::Versions { agent } => {
+            let agent = remote.find_agent(&agent).await?;
+            let versions = remote.agent_versions(&agent).await?;
+            let now = cx.now();
+            let id = |agent: &Agent| format!("{}@{}", agent.id, agent.version);
+            show::list(&cx.out, &versions, id, |wide| table(&versions, now, wide), "")?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// Lists agents; also behind `overmind get agents`.
+///
+/// # Errors
+///
+/// What kept them from being listed.
+pub async fn list(cx: &Context, remote: &Remote, limit: u32) -> Result<(), Failure> {
+    let agents = remote.agents(limit).await?;
+    let now = cx.now();
+    show::list(
+        &cx.out,
+        &agents,
+        |agent| agent.id.to_string(),
+        |wide| table(&agents, now, wide),
+        "no agents yet; make one: overmind agent create --name coder --model deterministic \
+         --tools run_shell",
+    )
+}
+
+fn table(agents: &[Agent], now: overmind_api::Timestamp, wide: bool) -> Table {
+    let header: &[&str] = if wide {
+        &[
+            "ID",
+            "NAME",
+            "STATUS",
+            "MODEL",
+            "SANDBOX",
+            "VERSION",
+            "TOOLS",
+            "APPROVALS",
+            "UPDATED",
+            "CREATED",
+        ]
+    } else {
+        &["NAME", "STATUS", "MODEL", "SANDBOX", "VERSION", "TOOLS", "AGE"]
+    };
+    let mut table = Table::new(header).right("VERSION");
+    for agent in agents {
+        let status = match agent.status {
+            AgentStatus::Active => (agent.status.to_string(), Tone::Good),
+            AgentStatus::Disabled | AgentStatus::Removed => (agent.status.to_string(), Tone::Dim),
+        };
+        let list = |items: &[String]| or_dash((!items.is_empty()).then(|| items.join(",")));
+        let mut row = vec![
+            cell(&agent.name),
+            status,
+            cell(&agent.model),
+            cell(agent.sandbox.as_str()),
+            cell(agent.version.to_string()),
+        ];
+        if wide {
+            row.insert(0, cell(agent.id.to_string()));
+            row.push(list(&agent.tools_allowed));
+            row.push(list(&agent.approvals));
+            row.push(cell(agent.updated_at.to_string()));
+            row.push(cell(agent.created_at.to_string()));
+        } else {
+            row.push(match agent.tools_allowed.len() {
+                0 => dim("-"),
+                1..=3 => cell(agent.tools_allowed.join(",")),
+                more => cell(format!("{},… ({more})", agent.tools_allowed[..2].join(","))),
+            });
+            row.push(cell(when::ago(agent.created_at, now)));
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn describe(cx: &Context, agent: &Agent) -> Result<(), Failure> {
+    show::one(&cx.out, agent, &agent.id.to_string(), || {
+        let list = |items: &[String]| or_dash((!items.is_empty()).then(|| items.join(", ")));
+        let or_none =
+            |number: u32| if number == 0 { "none".to_owned() } else { number.to_string() };
+        let limits = &agent.limits;
+        vec![
+            ("name", cell(&agent.name)),
+            ("id", cell(agent.id.to_string())),
+            ("status", cell(agent.status.to_string())),
+            ("version", cell(agent.version.to_string())),
+            ("model", cell(&agent.model)),
+            ("policy", cell(agent.policy.as_str())),
+            ("tools", list(&agent.tools_allowed)),
+            ("approvals", list(&agent.approvals)),
+            ("sandbox", cell(agent.sandbox.as_str())),
+            ("on unknown", cell(agent.on_unknown.as_str())),
+            ("max steps", cell(or_none(limits.max_steps))),
+            ("max seconds", cell(or_none(limits.max_seconds))),
+            ("failure budget", cell(limits.failure_budget.to_string())),
+            ("max attempts", cell(limits.max_attempts.to_string())),
+            ("created", cell(agent.created_at.to_string())),
+            ("updated", cell(agent.updated_at.to_string())),
+            ("role", cell(&agent.role)),
+        ]
+    })
+}
+
+/// Reports a change: the value, the id, or a sentence.
+fn changed(cx: &Context, agent: &Agent, what: &str) -> Outcome {
+    for warning in &agent.warnings {
+        cx.out.warn(warning);
+    }
+    show::one(&cx.out, agent, &agent.id.to_string(), || {
+        let text = format!("{} {what} (version {}, {})", agent.name, agent.version, agent.id);
+        vec![("agent", cell(text))]
+    })?;
+    Ok(Exit::Done)
+}
+
+/// What the file and the flags say, in the API's keys; flags win.
+fn draft(flags: &AgentFlags) -> Result<Map<String, Value>, Failure> {
+    let mut draft = match &flags.file {
+        Some(path) => read_file(path)?,
+        None => Map::new(),
+    };
+    let mut put = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            draft.insert(key.to_owned(), value);
+        }
+    };
+    put("name", flags.name.clone().map(Into::into));
+    put("role", flags.role.clone().map(Into::into));
+    put("model", flags.model.clone().map(Into::into));
+    put("tools_allowed", flags.tools.as_deref().map(names));
+    put("policy", flags.policy.map(|policy| spelled(policy).into()));
+    put("sandbox", flags.sandbox.map(|level| spelled(level).into()));
+    put("approvals", flags.approvals.as_deref().map(names));
+    put("on_unknown", flags.on_unknown.map(|unknown| spelled(unknown).into()));
+    put("reasoning_effort", flags.reasoning_effort.clone().map(Into::into));
+    put("max_output_tokens", flags.max_output_tokens.map(Into::into));
+    for (key, value) in [
+        ("max_steps", flags.max_steps),
+        ("max_seconds", flags.max_seconds),
+        ("max_concurrent", flags.max_concurrent),
+        ("failure_budget", flags.failure_budget),
+        ("max_attempts", flags.max_attempts),
+    ] {
+        if let Some(value) = value {
+            let limits = draft.entry("limits").or_insert_with(|| json!({}));
+            let Some(limits) = limits.as_object_mut() else {
+                return Err(Failure::usage("`limits` in the file is not a table"));
+            };
+            limits.insert(key.to_owned(), value.into());
+        }
+    }
+    Ok(draft)
+}
+
+/// A new agent. What it needs and is not given is what `overmind init` would propose: a model that
+/// there is a key for, and the tools of an agent that works on files. With what to tell of that.
+fn new_draft(
+    flags: &AgentFlags,
+    found: impl FnOnce() -> Found,
+) -> Result<(Value, Option<String>), Failure> {
+    let (mut draft, mut note) = (draft(flags)?, None);
+    if !draft.contains_key("name") {
+        return Err(Failure::usage("an agent needs a name")
+            .hint("give --name, or `name` in a file with -f"));
+    }
+    if !draft.contains_key("model") && !draft.contains_key("command") {
+        let Some((model, why)) = found().model() else {
+            return Err(Failure::usage("an agent needs a model, and no key of a provider is set")
+                .hint(
+                    "give --model, set ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY, or \
+                       name a server of models in overmind.toml",
+                ));
+        };
+        note = Some(format!("its model is {model}, because {why}"));
+        draft.insert("model".to_owned(), model.into());
+    }
+    draft.entry("role").or_insert_with(|| "You do the task you are given.".into());
+    if flags.file.is_none() {
+        draft.entry("tools_allowed").or_insert_with(|| TOOLS.split(',').collect());
+    }
+    Ok((Value::Object(draft), note))
+}
+
+/// Names of a list flag; `none` and `""` are the empty list.
+fn names(given: &[String]) -> Value {
+    given
+        .iter()
+        .map(|name| name.trim())
+        .filter(|name| !name.is_empty() && *name != "none")
+        .collect()
+}
+
+fn read_file(path: &std::path::Path) -> Result<Map<String, Value>, Failure> {
+    let unreadable =
+        |err| Failure::failed(format!("reading the agent from {}: {err}", path.display()));
+    let stdin = path == std::path::Path::new("-");
+    let mut text = String::new();
+    if stdin {
+        std::io::stdin().lock().read_to_string(&mut text).map_err(unreadable)?;
+    } else {
+        text = std::fs::read_to_string(path).map_err(unreadable)?;
+    }
+    let is_json = stdin || path.extension().is_some_and(|ext| ext == "json");
+    let value: Result<Value, String> = if is_json {
+        serde_json::from_str(&text).map_err(|err| err.to_string())
+    } else {
+        toml::from_str(&text).map_err(|err| err.to_string())
+    };
+    match value {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(Failure::usage(format!("{} holds no table of settings", path.display()))),
+        Err(why) => Err(Failure::usage(format!(
+            "{} is not {}: {}",
+            path.display(),
+            if is_json { "JSON" } else { "TOML" },
+            why.trim()
+        ))),
+    }
+}
+
+fn wrong(what: &str, err: &serde_json::Error) -> Failure {
+    Failure::usage(format!("{what} cannot be read: {err}"))
+        .hint("the keys are those of the API: name, role, model, tools_allowed, sandbox, limits, …")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_file_and_limits_are_merged() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.toml");
+        let text =
+            "name = \"x\"\nmodel = \"m\"\ntools_allowed = [\"a\"]\n[limits]\nmax_steps = 5\n";
+        std::fs::write(&file, text).unwrap();
+        let flags = AgentFlags {
+            file: Some(file),
+            model: Some("n".into()),
+            tools: Some(vec![String::new()]),
+            max_seconds: Some(9),
+            ..AgentFlags::default()
+        };
+        let wanted = json!({
+            "name": "x", "model": "n", "tools_allowed": [],
+            "limits": {"max_steps": 5, "max_seconds": 9}, "role": "You do the task you are given.",
+        });
+        assert_eq!(new_draft(&flags, Found::default).unwrap(), (wanted, None));
+    }
+
+    #[test]
+    fn a_new_agent_needs_a_name_and_gets_a_model_that_there_is_a_key_for_and_tools() {
+        let flags = |name: &str| AgentFlags { name: Some(name.into()), ..AgentFlags::default() };
+        let found = || Found { keys: vec!["OPENAI_API_KEY"], ..Found::default() };
+        let (made, note) = new_draft(&flags("a"), found).unwrap();
+        assert_eq!(made["model"], "gpt-5.5");
+        assert!(note.unwrap().contains("OPENAI_API_KEY is set"));
+        assert_eq!(made["tools_allowed"].as_array().unwrap().len(), 5);
+        let none = AgentFlags { tools: Some(vec!["none".into()]), ..flags("a") };
+        assert_eq!(new_draft(&none, found).unwrap().0["tools_allowed"], json!([]));
+        let err = new_draft(&flags("a"), Found::default).unwrap_err();
+        assert!(err.hint.unwrap().contains("set ANTHROPIC_API_KEY"));
+        let err = new_draft(&AgentFlags::default(), Found::default).unwrap_err();
+        assert_eq!((err.exit, err.message.as_str()), (Exit::Usage, "an agent needs a name"));
+        assert!(draft(&AgentFlags::default()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.json");
+        std::fs::write(&file, "{\"name\": }").unwrap();
+        let flags = AgentFlags { file: Some(file), ..AgentFlags::default() };
+        let err = draft(&flags).unwrap_err();
+        assert!(err.message.contains("a.json is not JSON: expected value"), "{}", err.message);
+    }
+}

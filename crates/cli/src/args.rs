@@ -1,0 +1,728 @@
+//! The command line: what can be said. What it does stands in the modules beside this one.
+//!
+//! The texts here are the `--help`, the manual pages and the completions at once.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs, InboxArgs};
+use crate::args_mcp::McpCommand;
+use crate::args_mesh::{
+    AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
+};
+use crate::args_more::{
+    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
+    MemoryCommand, SandboxCommand, ToolCommand,
+};
+use crate::duration;
+
+const AFTER_HELP: &str = "\
+First steps:
+  overmind demo                       watch an agent mend a failing test, no key needed
+  overmind up -d                      start the server in the background
+  overmind init                       in your repository: proposes an agent for it
+  overmind run coder \"mend the failing test\"
+
+`overmind help COMMAND` shows examples of each; topics: overmind help rooms, approvals, models,
+secrets, environment, output.";
+
+/// Runs AI agents the way Kubernetes runs containers: durable, isolated, recorded.
+#[derive(Debug, Parser)]
+#[command(name = "overmind", version, after_help = AFTER_HELP, propagate_version = true)]
+#[command(disable_help_subcommand = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Directory of this Overmind's data [default: $OVERMIND_DATA, else ~/.local/share/overmind]
+    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub data: Option<PathBuf>,
+    /// Configuration file [default: <data>/overmind.toml]
+    #[allow(rustdoc::invalid_html_tags, reason = "it is the text of --help")]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Server to talk to: a URL or unix:PATH [default: the socket in the data directory]
+    #[arg(long, global = true, value_name = "URL", value_hint = ValueHint::Url)]
+    pub server: Option<String>,
+    /// How to show results: wide adds columns and absolute times, name prints ids alone
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+    /// The same as --output json
+    #[arg(long, global = true, conflicts_with = "output")]
+    pub json: bool,
+    /// When to use colour; auto is on a terminal
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: When,
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more: what is being talked to, and why something was decided
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
+}
+
+// No documentation on the values: it would make the help of every command three times as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+// Deferred: a start builds the arguments of the one command that it is.
+#[derive(Debug, Subcommand)]
+#[command(defer = true)]
+pub enum Command {
+    /// Start the server
+    #[command(after_help = "\
+Examples:
+  overmind up                                 in the foreground; ^C stops it gracefully
+  overmind up -d                              in the background; returns when it is ready
+  overmind up --listen 127.0.0.1:0            any free port
+  overmind up --listen 0.0.0.0:8420 --tls-cert cert.pem --tls-key key.pem
+
+The first SIGTERM or SIGINT lets work under way finish, a second one stops now, a third
+one aborts. Sessions that are cut off go on after the next start.")]
+    Up(UpArgs),
+    /// Start the server in the background: `up --detach`, as it was called before
+    #[command(hide = true)]
+    Start(UpArgs),
+    /// Stop the server
+    #[command(
+        alias = "shutdown",
+        after_help = "\
+Examples:
+  overmind down
+  overmind down --timeout 60                  wait up to a minute for work under way"
+    )]
+    Down(DownArgs),
+    /// Show the server's state
+    #[command(after_help = "\
+Examples:
+  overmind status
+  overmind status -o json | jq .running")]
+    Status,
+    /// Create, show and change agents
+    #[command(subcommand, visible_alias = "agents")]
+    #[command(after_help = "\
+Examples:
+  overmind agent create --name coder --model gpt-5.5
+  overmind agent list")]
+    Agent(AgentCommand),
+    /// Give an agent a task, or run a command
+    #[command(after_help = "\
+Examples:
+  overmind run coder \"mend the failing test\"
+  overmind run --name build make -j4            a program and its arguments, as they are
+  overmind run 'make && make test'              one word with spaces: a line for the shell
+  overmind run -d --restart on-failure ./serve.sh
+  ID=$(overmind run -q -d coder \"write: notes.txt: hello\")
+
+Options stand before the first word; what follows belongs to the command. After an agent's task,
+which is text, options are taken as well.
+
+On a terminal it follows the run, as `docker run` does: output is shown, what needs a decision is
+asked there, ^C leaves the run to itself. Elsewhere it returns when the program runs; --follow and
+--wait stay. With them the exit code is the program's, or tells how an agent's run ended:
+0 succeeded, 10 failed or not started, 11 canceled, 12 waits for a human.")]
+    Run(RunArgs),
+    /// List runs
+    #[command(after_help = "\
+Examples:
+  overmind ps                                 runs that have not ended
+  overmind ps --all --agent coder
+  overmind ps --status failed -o json")]
+    Ps(PsArgs),
+    /// Show what a run did, in words
+    #[command(after_help = "\
+Examples:
+  overmind logs 019a                          a unique beginning or end of the id is enough
+  overmind logs -f ses_019a…                  until the run ends
+  overmind logs                               the newest run
+  overmind logs --all -f                      every command, as it writes")]
+    Logs(LogsArgs),
+    /// Show the event log, of one run or of everything
+    #[command(after_help = "\
+Examples:
+  overmind events                             the newest events of all streams
+  overmind events 019a -f                     one run's events as they happen
+  overmind events 019a -o json | jq .type
+  overmind events --stream --from 0 --no-follow > events.ndjson
+  overmind events --stream --from $((LAST + 1))   goes on where another one ended
+  overmind events build --stream --kind process.")]
+    Events(EventsArgs),
+    /// List what waits for a human: approvals, questions and raises
+    Inbox(InboxArgs),
+    /// Answer a question
+    Answer(AnswerArgs),
+    /// Answer a run that waits for input: `answer`, as it was called before
+    #[command(hide = true)]
+    Input {
+        /// The run: an id, a name, or a unique part of one
+        id: String,
+        /// The answer
+        message: String,
+    },
+    /// Allow actions that wait for approval
+    Approve(ApproveArgs),
+    /// Refuse actions that wait for approval
+    Deny(DenyArgs),
+    /// Stop runs: a command gets TERM, and KILL after a while; an agent does no more
+    #[command(after_help = "\
+Examples:
+  overmind stop build
+  overmind stop build mend --grace 30s        how long a command may take
+  overmind stop boss --cascade                also what was started for it")]
+    Stop(crate::args_command::StopArgs),
+    /// End runs at once
+    #[command(after_help = "\
+Examples:
+  overmind kill build
+  overmind kill boss --cascade                also what was started for it
+  overmind kill --all                         every command that is running")]
+    Kill(crate::args_command::KillArgs),
+    /// Type something into the command of a run
+    #[command(after_help = "\
+Examples:
+  overmind send build yes, go on
+  overmind send claude --wait \"and the tests?\"")]
+    Send(crate::args_command::SendArgs),
+    /// Use the terminal of a run, in this one
+    #[command(after_help = "\
+Examples:
+  overmind attach claude                      ^P ^Q leaves; the run goes on
+  overmind attach claude --detach-key ctrl-]
+  overmind attach claude --read-only          ^C or q leaves
+
+Several may be attached; the terminal has the size of whoever typed last. Exits with 0 for who
+leaves, and with the command's exit code when it ends.")]
+    Attach(crate::args_command::AttachArgs),
+    /// Watch what running commands use; of one run also its state and its last lines
+    #[command(after_help = "\
+Examples:
+  overmind top                                q leaves
+  overmind top build                          one run
+  overmind top --once -o json")]
+    Top(crate::args_command::TopArgs),
+    /// Watch one run: `top RUN`, as it was called before
+    #[command(hide = true)]
+    Monitor(crate::args_command::MonitorArgs),
+    /// Show everything about one run
+    #[command(after_help = "\
+Examples:
+  overmind info build                         its state, room, processes, measurements
+  overmind info build -o json | jq -r .room.branch")]
+    Info(crate::args_command::OneRunArgs),
+    /// Show what a run came to; exits as the run did
+    #[command(after_help = "\
+Examples:
+  overmind result build
+  overmind result build -o json | jq .exit_code")]
+    Result(crate::args_command::OneRunArgs),
+    /// Stream events as lines of JSON: `events --stream`, as it was called before
+    #[command(hide = true)]
+    Subscribe(crate::args_command::SubscribeArgs),
+    /// Wait until a run has ended; exits as its command did
+    #[command(after_help = "\
+Examples:
+  overmind wait build; echo $?
+  overmind wait build --timeout 10m")]
+    Wait(crate::args_command::WaitArgs),
+    /// Stop runs for good: `stop`, as it was called before
+    #[command(hide = true)]
+    Cancel {
+        /// The runs: ids, names, or unique parts of them
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Also the runs that were started for them
+        #[arg(long)]
+        cascade: bool,
+    },
+    /// Show a run's recorded timeline again, or prove that it decides the same way again
+    #[command(after_help = "\
+Examples:
+  overmind replay 019a                        the whole timeline
+  overmind replay 019a --verify               decide everything again from the log")]
+    Replay {
+        /// The run: an id, a name, or a unique part of one
+        id: String,
+        /// Decide the whole run again from its log; fail at the first difference
+        #[arg(long, conflicts_with = "follow")]
+        verify: bool,
+        /// Go on until the run ends
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Start a new run from a step of an old one
+    #[command(after_help = "\
+Example:
+  overmind fork 019a --at 3 --model claude-sonnet-4-5")]
+    Fork(ForkArgs),
+    /// Compare two runs step by step
+    #[command(after_help = "\
+Example:
+  overmind diff 019a 019b")]
+    Diff {
+        /// A run
+        a: String,
+        /// Another run
+        b: String,
+    },
+    /// Show what a run has done in its worktree
+    #[command(after_help = "\
+Examples:
+  overmind work mend                          how much, and the diff
+  overmind work mend --stat
+  overmind work mend -o json | jq -r .diff | git apply --stat")]
+    Work(crate::args_room::WorkArgs),
+    /// Decide over a run's work: merge it, put it on a branch, keep or discard it
+    #[command(after_help = "\
+Examples:
+  overmind done mend --merge                  into what is checked out in the project
+  overmind done mend --merge --into release
+  overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
+  overmind done mend --discard --yes
+
+Until then its work stands on its branch. Exit code 5 when it cannot be done as things are: the
+run has not ended, or the merge has conflicts.")]
+    Done(crate::args_room::DoneArgs),
+    /// Bring the files of a run's worktree back to what they were before a step
+    #[command(after_help = "\
+Examples:
+  overmind undo mend                          the latest change; again: the one before it
+  overmind undo mend --to 3                   all that step 3 and those after it did
+  overmind undo mend --to 4.1                 a snapshot by its name: also to undo an undo
+
+Snapshots are taken before and after each step of an agent that may change files, and when a turn
+of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
+cannot be done as things are: the run works, or its worktree is gone.")]
+    Undo(crate::args_room::UndoArgs),
+    /// Show where the services of a run answer
+    #[command(after_help = "\
+Examples:
+  overmind url mend                           all of them
+  curl $(overmind url mend web)")]
+    Url(crate::args_room::UrlArgs),
+    /// List tools, or call one in a run's name
+    #[command(subcommand, visible_alias = "tools")]
+    #[command(after_help = "\
+Examples:
+  overmind tool list
+  overmind tool call build read_file '{\"path\":\"README.md\"}'")]
+    Tool(ToolCommand),
+    /// Store and find texts that agents remember
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind memory add \"the staging port is 8080\"
+  overmind memory search \"which port\"")]
+    Memory(MemoryCommand),
+    /// Manage servers of tools (MCP)
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind mcp add time -- python3 -m mcp_server_time
+  overmind mcp list")]
+    Mcp(McpCommand),
+    /// List, save and fetch files that runs leave behind
+    #[command(subcommand, visible_alias = "artifacts")]
+    #[command(after_help = "\
+Examples:
+  overmind artifact list build
+  overmind artifact get build report.md")]
+    Artifact(crate::args_artifact::ArtifactCommand),
+    /// Read, write and watch the state that agents share
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind mesh put tasks/42 '{\"state\":\"open\"}'
+  overmind mesh list tasks/")]
+    Mesh(MeshCommand),
+    /// Publish an event to a topic: `mesh publish`, as it was called before
+    #[command(hide = true)]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics: `mesh subscribe`, as it was called before
+    #[command(hide = true)]
+    SubscribeTopic(SubscribeTopicArgs),
+    /// Send and read messages of agents
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind mail send writer \"the build is done\"
+  overmind mail list")]
+    Mail(MailCommand),
+    /// Tell whether an agent may do something: `acl can`, as it was called before
+    #[command(hide = true)]
+    Can(CanArgs),
+    /// Show and change what agents may do in the mesh
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind acl list
+  overmind acl allow writer message editor")]
+    Acl(AclCommand),
+    /// Manage keys to the API
+    #[command(subcommand, visible_alias = "keys")]
+    #[command(after_help = "\
+Examples:
+  overmind key create ci --role operator
+  overmind key list")]
+    Key(KeyCommand),
+    /// Manage secrets: keys that agents use and never see
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind vault set openai_api_key
+  overmind vault list")]
+    Vault(crate::args_vault::VaultCommand),
+    /// List resources by kind, for whoever knows kubectl: runs, agents, hives, keys, tools, memory
+    #[command(
+        hide = true,
+        after_help = "\
+Examples:
+  overmind get sessions                       the same as `overmind ps --all`
+  overmind get nodes                          the same as `overmind get hives`"
+    )]
+    Get(GetArgs),
+    /// Write a consistent copy of the database while the server runs
+    #[command(after_help = "\
+Example:
+  overmind backup /var/backups/overmind-$(date +%F).db
+
+Artifacts of runs stand beside it, in FILE.artifacts. The secrets of the data directory
+(admin.token, token.key, the signing key) are in neither.")]
+    Backup {
+        /// File to write, on the server's machine; it must not exist
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Put a backup in the database's place; the server must be down
+    #[command(after_help = "\
+Example:
+  overmind down && overmind restore overmind-2026-11-21.db && overmind up -d
+
+The database that was there is kept beside it, under a name that ends in `.before-restore`.")]
+    Restore {
+        /// The backup
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Replace a database that holds data
+        #[arg(long)]
+        force: bool,
+    },
+    /// Set and show what may be spent
+    #[command(subcommand, visible_alias = "budgets")]
+    #[command(after_help = "\
+Examples:
+  overmind budget set agent:coder --usd 5 --per day
+  overmind budget list")]
+    Budget(crate::args_budget::BudgetCommand),
+    /// Show what was spent, by agent, model, run or day
+    Costs(crate::args_budget::CostsArgs),
+    /// Emergency stop: no model call begins and no queued run starts
+    Halt(crate::args_budget::HaltArgs),
+    /// End an emergency stop
+    #[command(after_help = "\
+Example:
+  overmind resume                             queued runs start, and model calls begin")]
+    Resume,
+    /// Show what models cost, with date and source; needs no server
+    Prices(crate::args_budget::PricesArgs),
+    /// Check the log against tampering
+    #[command(subcommand)]
+    #[command(after_help = "\
+Example:
+  overmind audit verify")]
+    Audit(AuditCommand),
+    /// Show the configuration
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind config show -o wide
+  overmind config path")]
+    Config(ConfigCommand),
+    /// Try what agents may do: explain a call, test recorded ones
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind policy explain --command 'git push'
+  overmind policy show")]
+    Policy(crate::policy_cmd::PolicyCommand),
+    /// Propose what each session of a project gets, and an agent for it; needs no server
+    #[command(after_help = "\
+Reads compose.yaml, Procfile, devcontainer.json, .env.example and package.json, prints an
+.overmind.yml, and writes it to the project's top unless one is there (exit code 5). A file in the
+earlier dialect is printed in the present one. Then it prints the command that makes an agent, with
+a model that a key is set for.
+
+Examples:
+  overmind init                               for the project around this directory
+  overmind init --print ~/src/shop            only shows it
+  overmind init --force                       replaces the file")]
+    Init(crate::init::InitArgs),
+    /// Look for what could keep Overmind from working, and say what to do
+    #[command(after_help = "\
+Examples:
+  overmind doctor
+  overmind doctor --fix
+
+Exit code 0 when nothing is wrong, 1 when something is. Warnings do not count; what runs that are
+gone have left does.")]
+    Doctor {
+        /// Remove what runs that are gone have left, where it is ours for certain
+        #[arg(long)]
+        fix: bool,
+    },
+    /// Measure what sandboxes give here; needs no server
+    #[command(subcommand)]
+    #[command(after_help = "\
+Examples:
+  overmind sandbox levels
+  overmind sandbox attest namespace")]
+    Sandbox(SandboxCommand),
+    /// Measure this machine: every figure beside its floor, in one run
+    #[command(after_help = "\
+Examples:
+  overmind bench --quick
+  overmind bench -o json > figures.json")]
+    Bench(BenchArgs),
+    /// Watch an agent mend a failing test, be killed in the middle, and go on
+    #[command(after_help = "\
+Examples:
+  overmind demo                               scripted; needs no key, no Docker
+  overmind demo --base-url http://127.0.0.1:11434/v1 --model qwen3
+  OPENAI_API_KEY=… overmind demo --model gpt-5")]
+    Demo(DemoArgs),
+    /// Print completions for a shell
+    #[command(after_help = "\
+Examples:
+  overmind completions bash > ~/.local/share/bash-completion/completions/overmind
+  overmind completions zsh > ~/.zfunc/_overmind
+  overmind completions fish > ~/.config/fish/completions/overmind.fish")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them to a directory
+    #[command(after_help = "\
+Examples:
+  overmind man | man -l -
+  overmind man ~/.local/share/man/man1")]
+    Man {
+        /// Directory for one page per command
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+    /// Show help on a command or a topic
+    #[command(after_help = "\
+Examples:
+  overmind help
+  overmind help agent create
+  overmind help rooms                         a topic: how runs get their directories")]
+    Help {
+        /// A command, or a topic: rooms, approvals, models, secrets, environment, output
+        words: Vec<String>,
+    },
+    /// Print the OpenAPI document of this version
+    #[command(hide = true)]
+    Openapi,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct UpArgs {
+    /// Run in the background; return when the server is ready
+    #[arg(short, long)]
+    pub detach: bool,
+    /// TCP address, or `none` for the unix socket alone [default: 127.0.0.1:8420]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Certificate chain in PEM; needed beyond loopback
+    #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
+    pub tls_cert: Option<String>,
+    /// Private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    pub tls_key: Option<String>,
+    /// Where sessions work that name no directory [default: the current directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub workspace: Option<String>,
+    /// What to log: error, warn, info, debug, trace or directives [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How to log: auto, text or json [default: auto]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Go on although the database has lost events that were acknowledged (its log was damaged or
+    /// removed, or an older copy is in its place), and record that
+    #[arg(long)]
+    pub accept_loss: bool,
+    /// This process is the one that `up -d` started
+    #[arg(long, hide = true)]
+    pub detached: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DownArgs {
+    /// How long to wait for work under way before it is cut off: 30s, 2m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::whole::<u64>(0, 3600))]
+    pub timeout: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// An agent, by its name, its id or a unique part of it, and what it is to do; or a program and
+    /// its arguments, which are passed on as they are. One word with spaces is a line for the shell
+    #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+    /// Show what happens until the run ends, as on a terminal where nothing else is said
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Wait until the run ends or needs a human, showing nothing
+    #[arg(short, long, conflicts_with = "follow")]
+    pub wait: bool,
+    /// Most steps; 0 is no limit [default: the agent's own limit]
+    #[arg(long, value_name = "N")]
+    pub step_limit: Option<u32>,
+    /// Return as soon as it has been taken, before its program runs
+    #[arg(short, long, conflicts_with_all = ["follow", "wait"])]
+    pub detach: bool,
+    /// Directory to work in, in a project or its top [default: where you stand, but
+    /// for your home and `/`]
+    #[arg(long, visible_alias = "project", value_name = "PATH", value_hint = ValueHint::DirPath)]
+    pub workspace: Option<PathBuf>,
+    /// Begin in this directory, from the one to work in
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub cwd: Option<PathBuf>,
+    /// What to call it: small letters, digits and hyphens; no two runs under way share a name
+    /// [default: a generated one]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The run that it is started for: an id, a name, or a unique part of one
+    #[arg(long, value_name = "RUN")]
+    pub parent: Option<String>,
+    /// Asking again with the same key answers with the first run instead of a second
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub command: crate::args_command::CommandFlags,
+    #[command(flatten)]
+    pub room: crate::args_room::RoomFlags,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct PsArgs {
+    /// Also runs that have ended
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only runs with one of these statuses, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub status: Vec<Status>,
+    /// Only runs of this agent: its name, its id, or a unique part of it
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// Below each run those that were started for it
+    #[arg(long)]
+    pub tree: bool,
+    /// Only runs that were started for this one: an id, a name, or a unique part of one
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["agent", "status"])]
+    pub children: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Status {
+    Queued,
+    Running,
+    AwaitingInput,
+    AwaitingApproval,
+    Succeeded,
+    Failed,
+    Canceled,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct LogsArgs {
+    /// The run: an id, a name, or a unique part of one [default: the newest run]
+    pub id: Option<String>,
+    /// Go on until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only the last so many lines of a command
+    #[arg(short = 'n', long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// Only what a command wrote since this time, or so long ago: 500ms, 90s, 10m, 2h, 1d
+    #[arg(long, value_name = "TIME", conflicts_with = "tail")]
+    pub since: Option<String>,
+    /// Only lines of a command in which this regular expression is found
+    #[arg(long, value_name = "PATTERN")]
+    pub grep: Option<String>,
+    /// The lines of Claude Code, Codex and the like as they wrote them, not in words
+    #[arg(long)]
+    pub raw: bool,
+    /// All commands, each line with the name of its run; with --follow those that run, and those
+    /// that begin
+    #[arg(short, long, conflicts_with = "id")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// The run: an id, a name, or a unique part of one [default: all streams]
+    pub id: Option<String>,
+    /// Go on as events happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// At most this many (without --follow)
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+    /// One line of JSON for each event, its offset first: what --from takes. Goes on as
+    /// events happen, until the run ends that it is of
+    #[arg(long, conflicts_with_all = ["follow", "limit"])]
+    pub stream: bool,
+    /// With --stream: begin with the event at this offset, 0 for the first of all [default: with
+    /// the next one]
+    #[arg(long, value_name = "OFFSET", requires = "stream")]
+    pub from: Option<u64>,
+    /// With --stream: only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX", requires = "stream")]
+    pub kind: Vec<String>,
+    /// With --stream: end after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ForkArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// The new run repeats everything before this step
+    #[arg(long, value_name = "STEP")]
+    pub at: u32,
+    /// Another model from there on
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Another role text from there on
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Show what happens until the new run ends
+    #[arg(short, long)]
+    pub follow: bool,
+}

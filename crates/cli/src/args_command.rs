@@ -1,0 +1,244 @@
+//! The grammar of what concerns runs of commands.
+
+use clap::{Args, ValueEnum};
+
+use crate::args_more::SandboxArg;
+use crate::duration;
+
+// Of `run`: what is only for agents that are commands. No doc comment: it would become that of `run`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Options of commands")]
+pub struct CommandFlags {
+    /// The agent, or the command, in place of the first word; `claude` and `codex` are there
+    /// without being made
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// Whose program it is, and so how its output is read; without an agent all words are the
+    /// task of Claude Code or Codex
+    #[arg(long, value_enum, value_name = "PROVIDER")]
+    pub provider: Option<ProviderArg>,
+    /// The model that the provider's program is to use
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// task: it ends by itself; session: it takes input for as long as it lives
+    #[arg(long = "type", value_enum, value_name = "TYPE")]
+    pub kind: Option<TypeArg>,
+    /// Pipes in place of a terminal of its own
+    #[arg(long)]
+    pub pipes: bool,
+    /// When it is started again
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub restart: Option<RestartArg>,
+    /// Restarts within --max-seconds before it is given up; 0 is no bound [default: 5]
+    #[arg(long, value_name = "N")]
+    pub max_restarts: Option<u32>,
+    /// The window of --max-restarts: 90s, 10m; a bare number is seconds [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
+    pub max_seconds: Option<u32>,
+    /// Before the first restart: 500ms, 2s; doubles with each, up to a minute [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::milliseconds)]
+    pub backoff: Option<u32>,
+    /// End it as stuck when it neither writes nor works for so long: 90s, 10m; 0 is never
+    /// [default: 0]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
+    pub activity_timeout: Option<u32>,
+    /// none or namespace: the sandbox it runs in, the agent's own or a stronger one [default: the
+    /// agent's, and none for words]
+    #[arg(long, value_enum, value_name = "LEVEL", hide_possible_values = true)]
+    pub sandbox: Option<SandboxArg>,
+    /// host, mesh or none: its network in a sandbox; mesh is this server and the services of its
+    /// room. More than its agent's is for admins [default: the agent's, else mesh]
+    #[arg(long, value_enum, value_name = "NETWORK", hide_possible_values = true)]
+    pub network: Option<NetworkArg>,
+    /// Most memory of all that it starts, such as 512M or 4G; who needs more is killed
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u32>,
+    /// Most processes and threads of all that it starts
+    #[arg(long, value_name = "N")]
+    pub processes: Option<u32>,
+    /// Most processors that it keeps busy, such as 1.5
+    #[arg(long, value_name = "N", value_parser = percent)]
+    pub cpus: Option<u32>,
+    /// Add this to its environment
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Give it this credential of the server's (OVERMIND_CRED_CREDENTIAL, or of its vault) as
+    /// NAME; service:SERVICE is a placeholder
+    #[arg(long, value_name = "NAME=CREDENTIAL", value_parser = pair)]
+    pub env_from: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        Some(_) | None => Err("give NAME=CREDENTIAL".to_owned()),
+    }
+}
+
+/// MiB.
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let (number, unit) = match text.strip_suffix(['M', 'm']) {
+        Some(number) => (number, 1),
+        None => match text.strip_suffix(['G', 'g']) {
+            Some(number) => (number, 1024),
+            None => ("", 0),
+        },
+    };
+    let number = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| "give a whole number of M or G, such as 512M or 4G".to_owned())
+}
+
+/// Hundredths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is out of range is refused before"
+)]
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.01..=1000.0).contains(number));
+    let number = number.ok_or_else(|| "give a number from 0.01 to 1000, such as 1.5".to_owned())?;
+    Ok((number * 100.0).round() as u32)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProviderArg {
+    Raw,
+    Claude,
+    Codex,
+    Lines,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArg {
+    Host,
+    Mesh,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TypeArg {
+    Task,
+    Session,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RestartArg {
+    Never,
+    #[value(alias = "on_failure")]
+    OnFailure,
+    Always,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StopArgs {
+    /// The runs: ids, names, or unique parts of them
+    #[arg(required = true)]
+    pub ids: Vec<String>,
+    /// How long between TERM and KILL: 30s, 2m; a bare number is seconds [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, 3600))]
+    pub grace: Option<u32>,
+    /// Also the runs that were started for them
+    #[arg(long, conflicts_with = "grace")]
+    pub cascade: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct KillArgs {
+    /// The runs: ids, names, or unique parts of them
+    #[arg(required_unless_present = "all")]
+    pub ids: Vec<String>,
+    /// Also the runs that were started for them
+    #[arg(long)]
+    pub cascade: bool,
+    /// All commands that are running
+    #[arg(long, conflicts_with = "ids")]
+    pub all: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SendArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// What to type; a line end follows
+    #[arg(required_unless_present = "secret")]
+    pub words: Vec<String>,
+    /// Take the text from standard input, and show it in neither log nor events
+    #[arg(long, conflicts_with = "words")]
+    pub secret: bool,
+    /// Without a line end
+    #[arg(long)]
+    pub raw: bool,
+    /// Wait until it asks for more, ends, or says nothing more, and show what it said
+    #[arg(long)]
+    pub wait: bool,
+    /// How long --wait waits at most: 500ms, 5s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::seconds, requires = "wait")]
+    pub timeout: f64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct AttachArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Look, and type nothing; needs no terminal
+    #[arg(long)]
+    pub read_only: bool,
+    /// Keys that leave: characters or ctrl- and one, separated by commas; `none` for none
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = crate::attach::parse_keys)]
+    pub detach_key: crate::attach::DetachKeys,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct TopArgs {
+    /// Only this run, with its state and its last lines: an id, a name, or a unique part of one
+    #[arg(value_name = "RUN")]
+    pub id: Option<String>,
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct MonitorArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct SubscribeArgs {
+    /// Only events of this run: an id, a name, or a unique part of one; ends when it has ended
+    #[arg(value_name = "RUN")]
+    pub id: Option<String>,
+    /// The same
+    #[arg(long, value_name = "RUN", conflicts_with = "id")]
+    pub run: Option<String>,
+    /// Only events whose type begins so; may be given again
+    #[arg(long, value_name = "PREFIX")]
+    pub kind: Vec<String>,
+    /// Begin with the event at this offset, 0 for the first of all [default: with the next one]
+    #[arg(long, value_name = "OFFSET")]
+    pub from: Option<u64>,
+    /// End after the newest event
+    #[arg(long, requires = "from")]
+    pub no_follow: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OneRunArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct WaitArgs {
+    /// The run: an id, a name, or a unique part of one
+    pub id: String,
+    /// Give up after so long: 500ms, 5s, 10m; a bare number is seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration::seconds)]
+    pub timeout: Option<f64>,
+}

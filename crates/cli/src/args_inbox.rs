@@ -1,0 +1,118 @@
+//! The command line of the inbox: what waits for a human, and answering it.
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "\
+Examples:
+  overmind inbox                              what waits now; what is alike stands in one row
+  overmind inbox --watch                      and what comes, as it comes
+  overmind inbox --all --kind approval        what was answered, by whom
+  overmind inbox show mend                    one item with everything that it would do
+  overmind inbox proposals >> policy.toml     rules for what is approved again and again")]
+pub struct InboxArgs {
+    #[command(subcommand)]
+    pub command: Option<InboxCommand>,
+    /// Also what was answered, has expired or was withdrawn
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only this kind
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub kind: Option<Kind>,
+    /// Only items of this group, or of one that begins so
+    #[arg(short, long, value_name = "KEY")]
+    pub group: Option<String>,
+    /// Give each item a row of its own
+    #[arg(long)]
+    pub flat: bool,
+    /// Go on as items come and go
+    #[arg(short, long, conflicts_with_all = ["all", "flat"])]
+    pub watch: bool,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Approval,
+    Question,
+    Raise,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum InboxCommand {
+    /// Show one item with everything that is known about it
+    #[command(after_help = "\
+Examples:
+  overmind inbox show build
+  overmind inbox show build -o json | jq .action")]
+    Show {
+        /// The item or its run: an id, a unique part of one, or the run's name
+        id: String,
+    },
+    /// Print rules for what was approved often enough, ready to stand in a policy file
+    #[command(after_help = "\
+Examples:
+  overmind inbox proposals
+  overmind inbox proposals >> policy.toml")]
+    Proposals,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  overmind approve mend --reason \"looked at the command\"
+  overmind approve mend 4f1c                  several at once
+  overmind approve --group 4f1c02d3           all that are alike, after a look at them
+
+What is approved begins at once: there is nothing to take back, but `overmind stop RUN` stops it.")]
+pub struct ApproveArgs {
+    /// Items or their runs: ids, unique parts of them, or names of runs
+    #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
+    pub ids: Vec<String>,
+    /// All open items of this group, or of the one that begins so
+    #[arg(short, long, value_name = "KEY")]
+    pub group: Option<String>,
+    /// Do not ask before a whole group is answered
+    #[arg(short, long, requires = "group")]
+    pub yes: bool,
+    /// Why; the agent and the audit log see it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    #[command(flatten)]
+    pub raise: crate::args_budget::RaiseArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  overmind deny mend --reason \"use the staging host\"
+  overmind deny --group 4f1c02d3 --yes --reason \"not on a Friday\"")]
+pub struct DenyArgs {
+    /// Items or their runs: ids, unique parts of them, or names of runs
+    #[arg(value_name = "ID", required_unless_present = "group", conflicts_with = "group")]
+    pub ids: Vec<String>,
+    /// All open items of this group, or of the one that begins so
+    #[arg(short, long, value_name = "KEY")]
+    pub group: Option<String>,
+    /// Do not ask before a whole group is answered
+    #[arg(short, long, requires = "group")]
+    pub yes: bool,
+    /// Why; the agent and the audit log see it
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Example:
+  overmind answer mend the port is 8080")]
+pub struct AnswerArgs {
+    /// The question or its run: an id, a unique part of one, or the run's name
+    pub id: String,
+    /// The answer; several words are put together
+    #[arg(required = true, value_name = "TEXT")]
+    pub text: Vec<String>,
+}

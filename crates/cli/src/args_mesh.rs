@@ -1,0 +1,289 @@
+//! The arguments of the mesh: `mesh`, `publish`, `subscribe-topic`, `mail`, `can`, `acl`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use crate::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum MeshCommand {
+    /// Show the value of a key
+    #[command(after_help = "\
+Examples:
+  overmind mesh get tasks/42
+  overmind mesh get tasks/42 -o json | jq .value")]
+    Get {
+        /// The key: tasks/42
+        key: String,
+    },
+    /// Write a value
+    #[command(after_help = "\
+Examples:
+  overmind mesh put tasks/42 '{\"state\":\"open\"}'
+  overmind mesh put notes/today \"a text\"            what is not JSON is a text
+  overmind mesh put locks/build me --new --ttl 60     only if nobody has it
+  overmind mesh put tasks/42 - --if-version 3 < task.json")]
+    Put(MeshPutArgs),
+    /// List keys that begin with a prefix
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind mesh list
+  overmind mesh list tasks/")]
+    List {
+        /// What the keys begin with, exactly; nothing in it is a wildcard
+        #[arg(default_value = "")]
+        prefix: String,
+        /// Most entries to show
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Print changes of keys as they come, one line of JSON for each
+    #[command(after_help = "\
+Example:
+  overmind mesh watch tasks/ | jq .key")]
+    Watch {
+        /// What the keys begin with, exactly
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Delete a key
+    #[command(after_help = "\
+Examples:
+  overmind mesh rm tasks/42
+  overmind mesh rm tasks/42 --if-version 3")]
+    Rm {
+        /// The key
+        key: String,
+        /// Only if it stands at this version
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
+    /// Publish an event to a topic
+    #[command(after_help = "\
+Example:
+  overmind mesh publish build.done '{\"commit\":\"1f2e\"}'")]
+    Publish(PublishArgs),
+    /// Subscribe an agent to topics, or list subscriptions
+    #[command(after_help = "\
+Examples:
+  overmind mesh subscribe 'build.*' --agent writer
+  overmind mesh subscribe 'build.*' --agent writer --remove
+  overmind mesh subscribe                     list all")]
+    Subscribe(SubscribeTopicArgs),
+    /// List agents with what they can do and how many letters wait for them
+    #[command(after_help = "\
+Example:
+  overmind mesh agents")]
+    Agents,
+}
+
+#[derive(Debug, Args)]
+pub struct MeshPutArgs {
+    /// The key: tasks/42
+    pub key: String,
+    /// JSON, or a text; `-` reads standard input
+    pub value: String,
+    /// How long until it is gone: 90s, 10m, 2d; a bare number is seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
+    pub ttl: Option<u64>,
+    /// Only if the key stands at this version
+    #[arg(long, value_name = "N", conflicts_with = "new")]
+    pub if_version: Option<u64>,
+    /// Only if the key is not there
+    #[arg(long)]
+    pub new: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PublishArgs {
+    /// Words separated by dots or slashes: build.done
+    pub topic: String,
+    /// What to tell: JSON, or a text
+    #[arg(default_value = "{}")]
+    pub payload: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SubscribeTopicArgs {
+    /// A topic; `*` is one word of it, `**` at its end all that follow. Without it, list
+    pub topic: Option<String>,
+    /// Whose subscription; in a run: its own agent's
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// Take the subscription back
+    #[arg(long, requires = "topic")]
+    pub remove: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MailCommand {
+    /// Send a message to an agent
+    #[command(after_help = "\
+Examples:
+  overmind mail send writer \"the build is done\"
+  overmind mail send capability:search '{\"query\":\"rust\"}' --type task_request")]
+    Send {
+        /// An agent's name or id, or `capability:` and what one can do
+        to: String,
+        /// JSON, or a text; `-` reads standard input
+        message: String,
+        /// What kind of message it is
+        #[arg(long = "type", value_name = "WORD", default_value = "query")]
+        kind: String,
+        /// The id of the message that it answers
+        #[arg(long, value_name = "ID")]
+        reply_to: Option<String>,
+        /// How long until it is dead if nobody has acknowledged it: 90s, 10m; a bare number is
+        /// seconds
+        #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(0, u64::MAX))]
+        ttl: Option<u64>,
+    },
+    /// List messages that wait, without taking them
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind mail list --agent writer
+  overmind mail list --dead                   what nobody took")]
+    List {
+        /// Whose; in a run: its own agent's
+        #[arg(long, value_name = "AGENT")]
+        agent: Option<String>,
+        /// Those that died instead
+        #[arg(long)]
+        dead: bool,
+        /// Most messages to show
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Take messages: they come again unless they are acknowledged
+    #[command(after_help = "\
+Examples:
+  overmind mail read --agent writer
+  overmind mail read --agent writer --wait 30s --ack")]
+    Read {
+        /// Whose; in a run: its own agent's
+        #[arg(long, value_name = "AGENT")]
+        agent: Option<String>,
+        /// Most messages to take
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+        limit: u32,
+        /// How long to wait for the first one, up to 30s; a bare number is seconds
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration::whole::<u64>(0, 30))]
+        wait: u64,
+        /// Acknowledge them at once
+        #[arg(long)]
+        ack: bool,
+    },
+    /// Acknowledge messages, dead ones too: they are gone
+    #[command(after_help = "\
+Example:
+  overmind mail ack 019a --agent writer")]
+    Ack(MailIds),
+    /// Give messages back, dead ones too: they can be read at once
+    #[command(after_help = "\
+Example:
+  overmind mail requeue 019a")]
+    Requeue(MailIds),
+}
+
+#[derive(Debug, Args)]
+pub struct MailIds {
+    /// The messages' ids
+    #[arg(required = true, num_args = 1..=100)]
+    pub ids: Vec<String>,
+    /// Whose; in a run: its own agent's
+    #[arg(long, value_name = "AGENT")]
+    pub agent: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verb {
+    Message,
+    Publish,
+    Subscribe,
+    Read,
+    Write,
+    Api,
+    Model,
+    Spawn,
+}
+
+#[derive(Debug, Args)]
+pub struct CanArgs {
+    /// An agent's name or id, or a run's id; `me` in a run
+    pub agent: String,
+    /// What it would do
+    #[arg(value_enum)]
+    pub verb: Verb,
+    /// To what: an agent, a topic, a key, a service, a model
+    pub object: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AclCommand {
+    /// Tell whether an agent may do something, and by which rule
+    #[command(after_help = "\
+Examples:
+  overmind acl can writer message editor
+  overmind acl can writer write drafts/1      6 is the exit code of a denial")]
+    Can(CanArgs),
+    /// List the entries of the permission matrix
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Example:
+  overmind acl list")]
+    List,
+    /// Show what an agent may, and who has a say in it
+    #[command(after_help = "\
+Examples:
+  overmind acl show writer
+  overmind acl show writer -o json > writer.json")]
+    Show {
+        /// An agent's name or id, or a run's id; `me` in a run
+        agent: String,
+    },
+    /// Write an agent's whole entry, in place of the file's
+    #[command(after_help = "\
+Examples:
+  overmind acl set writer writer.json
+  echo '{\"can_message\":[\"*\"]}' | overmind acl set default -")]
+    Set {
+        /// The agent's name, or `default`
+        agent: String,
+        /// Its lists as JSON; `-` reads standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Add a pattern to an agent's list
+    #[command(after_help = "\
+Examples:
+  overmind acl allow writer message editor
+  overmind acl allow writer write 'drafts/**'      `*` stops at a slash, `**` does not")]
+    Allow(AclPattern),
+    /// Take a pattern out of an agent's list
+    #[command(after_help = "\
+Example:
+  overmind acl revoke writer message editor")]
+    Revoke(AclPattern),
+    /// Take an agent's entry away: what the file says counts again
+    #[command(after_help = "\
+Example:
+  overmind acl rm writer                      the default holds for it again")]
+    Rm {
+        /// The agent's name
+        agent: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct AclPattern {
+    /// The agent's name, or `default`
+    pub agent: String,
+    /// What it may do
+    #[arg(value_enum)]
+    pub verb: Verb,
+    /// To what
+    pub pattern: String,
+}

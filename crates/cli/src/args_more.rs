@@ -1,0 +1,497 @@
+//! The commands that have commands of their own, and the two long jobs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+use crate::duration;
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Create an agent
+    #[command(after_help = "\
+Examples:
+  overmind agent create --name coder --role \"You mend failing tests.\" --model gpt-5 \\
+      --tools run_shell,read_file,edit_file,list_files
+  overmind agent create --name careful --model claude-sonnet-4-5 --tools run_shell --approvals run_shell
+  overmind agent create -f coder.toml
+
+A file holds the same keys as the API: name, role, model, tools_allowed, sandbox, limits, …
+Flags win over the file.")]
+    Create(Box<AgentFlags>),
+    /// List agents, newest first
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind agent list
+  overmind agent list -o wide")]
+    List {
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Show one agent
+    #[command(after_help = "\
+Examples:
+  overmind agent get coder
+  overmind agent get coder -o yaml > coder.yaml")]
+    Get {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+    /// Change an agent; each change makes a new version, running sessions keep theirs
+    #[command(after_help = "\
+Examples:
+  overmind agent edit coder --model gpt-5-mini
+  overmind agent edit coder --enable
+  overmind agent edit coder --if-version 3 --role \"…\"")]
+    Edit {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+        #[command(flatten)]
+        flags: Box<AgentFlags>,
+        /// Let a disabled agent work again
+        #[arg(long)]
+        enable: bool,
+        /// Refuse when the agent is not at this version
+        #[arg(long, value_name = "N")]
+        if_version: Option<u32>,
+    },
+    /// Keep an agent from being run
+    #[command(after_help = "\
+Example:
+  overmind agent disable coder                no new runs; `agent edit coder --enable` takes it back")]
+    Disable {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+    /// Remove agents; their runs stay, and their names are free
+    #[command(after_help = "\
+Example:
+  overmind agent rm coder")]
+    Rm {
+        /// Names, ids, or unique parts of them
+        #[arg(required = true)]
+        agents: Vec<String>,
+    },
+    /// Show an agent's history, newest first
+    #[command(after_help = "\
+Examples:
+  overmind agent versions coder
+  overmind agent versions coder -o json | jq '.[].role'")]
+    Versions {
+        /// Its name, its id, or a unique part of it
+        agent: String,
+    },
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct AgentFlags {
+    /// Read the agent from a TOML or JSON file; `-` is JSON on standard input
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+    /// Its name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// What it is for: the heart of its system prompt
+    #[arg(long, value_name = "TEXT")]
+    pub role: Option<String>,
+    /// Who thinks: gpt-5.5, claude-sonnet-5-5, openai-chat:NAME, scripted:FILE, deterministic, …
+    /// [default for a new agent: one that a key is set for]
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Tools it may use, `none` for none; `overmind tool list` shows all [default for a new agent:
+    /// run_shell and those that read and write files]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub tools: Option<Vec<String>>,
+    /// Who decides: auto, deterministic or model
+    #[arg(long, value_enum)]
+    pub policy: Option<PolicyArg>,
+    /// How its commands are kept apart from this machine
+    #[arg(long, value_enum)]
+    pub sandbox: Option<SandboxArg>,
+    /// Tools whose every call waits for a human; `*` is all
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    pub approvals: Option<Vec<String>>,
+    /// What to do about an action whose outcome a crash has hidden
+    #[arg(long, value_enum)]
+    pub on_unknown: Option<OnUnknownArg>,
+    /// low, medium, high, or what the provider knows
+    #[arg(long, value_name = "EFFORT")]
+    pub reasoning_effort: Option<String>,
+    /// Most tokens of one reply
+    #[arg(long, value_name = "N")]
+    pub max_output_tokens: Option<u32>,
+    /// Most steps of a run; 0 is no limit
+    #[arg(long, value_name = "N")]
+    pub max_steps: Option<u32>,
+    /// Longest time of a run: 90s, 10m, 2h; waiting for a human is not counted, 0 is no limit
+    #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u32>(0, u32::MAX.into()))]
+    pub max_seconds: Option<u32>,
+    /// Runs at once; 0 takes the server's default
+    #[arg(long, value_name = "N")]
+    pub max_concurrent: Option<u32>,
+    /// Failed actions in a row that end a run
+    #[arg(long, value_name = "N")]
+    pub failure_budget: Option<u32>,
+    /// Attempts of one action when its failures are transient
+    #[arg(long, value_name = "N")]
+    pub max_attempts: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyArg {
+    Auto,
+    Deterministic,
+    Model,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SandboxArg {
+    /// No isolation at all
+    None,
+    /// Linux namespaces, seccomp, limits
+    Namespace,
+    /// A hardened container
+    Docker,
+    /// A virtual machine with a kernel of its own
+    Microvm,
+}
+
+impl From<SandboxArg> for overmind_api::SandboxLevel {
+    fn from(level: SandboxArg) -> Self {
+        match level {
+            SandboxArg::None => Self::None,
+            SandboxArg::Namespace => Self::Namespace,
+            SandboxArg::Docker => Self::Docker,
+            SandboxArg::Microvm => Self::Microvm,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUnknownArg {
+    /// A human decides
+    Ask,
+    /// Do it again
+    Retry,
+    /// Tell the agent
+    Report,
+}
+
+/// The text of a value as the command line and the API both spell it.
+pub fn spelled<T: ValueEnum>(value: T) -> String {
+    let value = value.to_possible_value().expect("no value of ours is hidden");
+    value.get_name().to_owned()
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ToolCommand {
+    /// List all tools of the server
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind tool list
+  overmind tool list -o json | jq -r '.[].name'")]
+    List,
+    /// Call a tool in a run's name; recorded like the run's own calls
+    #[command(after_help = "\
+Example:
+  overmind tool call build read_file '{\"path\":\"README.md\"}'")]
+    Call {
+        /// The run: an id, or a unique beginning or end of one
+        run: String,
+        /// The tool
+        tool: String,
+        /// Its arguments, a JSON object
+        #[arg(default_value = "{}")]
+        args: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// Store a text
+    #[command(after_help = "\
+Example:
+  overmind memory add \"the staging port is 8080\" --collection notes --metadata '{\"by\":\"me\"}'")]
+    Add {
+        /// The text; `-` reads it from standard input
+        text: String,
+        #[arg(long, default_value = "default")]
+        collection: String,
+        /// A JSON object to keep with it
+        #[arg(long, value_name = "JSON")]
+        metadata: Option<String>,
+        /// How long until it is forgotten: 90s, 10m, 2d; a bare number is seconds
+        #[arg(long, value_name = "DURATION", value_parser = duration::whole::<u64>(1, u64::MAX))]
+        ttl: Option<u64>,
+        /// The text whose place this one takes; the old one is kept as history
+        #[arg(long, value_name = "ID")]
+        supersedes: Option<String>,
+        /// Store once under this name; later tries answer with the first text
+        #[arg(long, value_name = "NAME")]
+        key: Option<String>,
+    },
+    /// Find texts by words, and by meaning when an embedding model is configured
+    #[command(after_help = "\
+Examples:
+  overmind memory search \"which port does staging have\"
+  overmind memory search deploy --collection notes --top 3")]
+    Search {
+        /// Any text; never syntax
+        query: String,
+        #[arg(long, default_value = "default")]
+        collection: String,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
+        top: u32,
+        /// Only texts whose metadata fit: field=value,… or JSON such as {"year": {"gte": 2024}}
+        #[arg(long, value_name = "FILTER")]
+        filter: Option<String>,
+        /// Also texts that others have replaced
+        #[arg(long)]
+        history: bool,
+    },
+    /// Show one text with all that is known of it
+    #[command(after_help = "\
+Example:
+  overmind memory get 019a")]
+    Get {
+        /// Its id, or a unique beginning or end of it
+        id: String,
+    },
+    /// Give texts of another embedding model vectors of the configured one
+    #[command(long_about = "\
+Give texts of another embedding model, or of none, vectors of the configured one. Batch by batch;
+when it is stopped, the next call goes on where it was.")]
+    #[command(after_help = "\
+Example:
+  overmind memory reembed                     after another embedding model was configured")]
+    Reembed,
+    /// List texts, newest first
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Examples:
+  overmind memory list
+  overmind memory list --collection notes --limit 10")]
+    List {
+        /// Only this collection
+        #[arg(long)]
+        collection: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
+    /// Remove texts
+    #[command(after_help = "\
+Example:
+  overmind memory rm 019a 019b")]
+    Rm {
+        /// Ids, or unique beginnings or ends of them
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key; it is shown once and never again
+    #[command(after_help = "\
+Example:
+  OVERMIND_TOKEN=$(overmind key create ci --role operator -o name)
+  OPENAI_API_KEY=$(overmind key create my-script --scope model -o name)
+
+A key for a program that does one thing has a scope instead of a role: `model` calls models by the
+gateway, `mcp` calls tools by MCP, `runs` starts runs, reads their logs and answers the inbox.
+docs/roles.md lists what each may.")]
+    Create {
+        /// What it is for
+        name: String,
+        /// What it may do
+        #[arg(long, value_enum, default_value = "operator")]
+        role: RoleArg,
+        /// The one thing that it may do, instead of a role
+        #[arg(long, value_enum, conflicts_with = "role")]
+        scope: Option<ScopeArg>,
+    },
+    /// List keys
+    #[command(visible_alias = "ls")]
+    #[command(after_help = "\
+Example:
+  overmind key list")]
+    List,
+    /// Make a key useless
+    #[command(after_help = "\
+Example:
+  overmind key revoke ci")]
+    Revoke {
+        /// Its name, its id, or a unique part of it
+        key: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScopeArg {
+    /// Calls models by the gateway (/llm)
+    Model,
+    /// Calls tools by MCP (/mcp)
+    Mcp,
+    /// Starts and ends runs, reads their logs, answers the inbox
+    Runs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RoleArg {
+    /// Reads everything but settings and keys
+    Viewer,
+    /// Also creates and changes agents and runs
+    Operator,
+    /// Everything
+    Admin,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    /// What to list
+    #[arg(value_enum)]
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    #[value(alias = "run", alias = "sessions", alias = "session", alias = "pods")]
+    Runs,
+    #[value(alias = "agent")]
+    Agents,
+    #[value(alias = "hive", alias = "nodes", alias = "node")]
+    Hives,
+    #[value(alias = "key")]
+    Keys,
+    #[value(alias = "tool")]
+    Tools,
+    #[value(alias = "memories")]
+    Memory,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Read the whole log and check every hash, number and signature
+    #[command(after_help = "\
+Example:
+  overmind audit verify && echo unchanged
+
+Works with the server up (it checks) or down (this command opens the database itself).
+Exit code 0 when all is well, 1 with a list of what is not.")]
+    Verify,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show every setting, its value and where it came from
+    #[command(after_help = "\
+Examples:
+  overmind config show
+  overmind config show -o wide                 with where each value comes from")]
+    Show,
+    /// Print the path of the configuration file
+    #[command(after_help = "\
+Example:
+  $EDITOR $(overmind config path)")]
+    Path,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SandboxCommand {
+    /// Show which levels this machine gives, and why not more
+    #[command(after_help = "\
+Example:
+  overmind sandbox levels")]
+    Levels,
+    /// Measure a level from inside, and show what was found
+    #[command(after_help = "\
+Example:
+  overmind sandbox attest namespace -o json
+
+Exit code 1 when the level is not given, with the reason and what to do.")]
+    Attest {
+        /// The level: namespace, docker, microvm or none
+        #[arg(default_value = "namespace")]
+        level: String,
+    },
+    /// Show what was measured of the sandbox that a run's commands ran in, and verify who signed it
+    #[command(after_help = "\
+Examples:
+  overmind sandbox verify ses_0190b2c4
+  overmind sandbox verify mend \"service db\"
+
+Exit code 1 when the record is not the one that was signed. `overmind audit verify` looks at the
+records of all runs, with or without a server.")]
+    Verify {
+        /// The run, by its id or a unique part of it
+        run: String,
+        /// A service, hook or check of its room, as `info RUN` names it [default: its commands]
+        of: Option<String>,
+    },
+    /// Make and list what sandboxes run in
+    #[command(subcommand)]
+    #[command(after_help = "\
+Example:
+  overmind sandbox image ls")]
+    Image(crate::sandbox_image::ImageCommand),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// A tenth of the work: a first impression in a fraction of the time
+    #[arg(long)]
+    pub quick: bool,
+    /// Only figures whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Directory to measure in, for its disk [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Directory with a static embedding model, for the figures of memory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub embedding_model: Option<PathBuf>,
+    /// Directory of manual pages, which the figures of memory are measured on
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        default_value = "/usr/share/man"
+    )]
+    pub manual: PathBuf,
+    /// Directory with LiteLLM's Python packages, to measure its proxy beside the gateway
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub litellm: Option<PathBuf>,
+    /// Be the provider that the figures of the relay are measured with
+    #[arg(long, hide = true)]
+    pub serve_provider: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// A real model in place of the script
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Server that speaks OpenAI's chat format (Ollama, vLLM, …); needs --model
+    #[arg(long, value_name = "URL", requires = "model", value_hint = ValueHint::Url)]
+    pub base_url: Option<String>,
+    /// How the agent's commands are kept apart from this machine
+    #[arg(long, value_enum, default_value = "namespace")]
+    pub sandbox: SandboxArg,
+    /// Do not pause between the scenes
+    #[arg(long)]
+    pub fast: bool,
+    /// Do not kill the server in the middle
+    #[arg(long)]
+    pub no_crash: bool,
+    /// Keep the directory and the server, to look around
+    #[arg(long)]
+    pub keep: bool,
+    /// Use the script even when a key for a real model is set
+    #[arg(long, conflicts_with_all = ["model", "base_url"])]
+    pub scripted: bool,
+}

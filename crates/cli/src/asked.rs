@@ -1,0 +1,202 @@
+//! What a person is asked at the terminal: what a run waits for, while it is followed; and secrets, which are
+//! not shown, and leave the terminal as it was.
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use overmind_api::{InboxAnswer, InboxDecision, InboxKind, Run, SecretText};
+use overmind_core::vault::{MAX_SECRET, SecretError};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
+
+use crate::args_vault::ValueArgs;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::remote::Remote;
+use crate::watch;
+
+/// Open items that are looked through for the one that a run waits for.
+const MAX_WAITING: u32 = 1000;
+
+/// Whether a person is there who can be asked.
+pub fn possible(cx: &Context) -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal() && cx.out.for_people()
+}
+
+/// Shows what a run waits for and sends the answer that the person types. `false` when nobody is
+/// there to be asked, or nothing waits any more.
+///
+/// # Errors
+///
+/// What kept it from being asked or answered.
+pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
+    // A run does not answer what a person is asked.
+    if !possible(cx) || remote.own().is_some() {
+        return Ok(false);
+    }
+    let items = remote.inbox(false, None, None, MAX_WAITING).await?;
+    let Some(item) = items.into_iter().find(|item| item.run_id == Some(run.id)) else {
+        // It was answered elsewhere meanwhile: the run goes on.
+        return Ok(!watch::waits(remote.run(&run.id.to_string()).await?.status));
+    };
+    crate::inbox::tell(cx, &item);
+    let answer = loop {
+        let question = match item.kind {
+            InboxKind::Question => "answer: ",
+            InboxKind::Approval | InboxKind::Raise => "allow it, this once? [y]es, [n]o: ",
+        };
+        let Some(typed) = typed(question).await? else { return Ok(false) };
+        let (decision, message) = match (item.kind, typed.as_str()) {
+            (_, "") => continue,
+            (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
+            (InboxKind::Approval | InboxKind::Raise, "y" | "yes") => (InboxDecision::Approve, None),
+            (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
+            (InboxKind::Approval | InboxKind::Raise, _) => continue,
+        };
+        break InboxAnswer { decision, message, reason: None, raise: None };
+    };
+    match remote.inbox_answer(&item.id.to_string(), &answer).await {
+        Ok(_) => Ok(true),
+        // Somebody was quicker, on another surface.
+        Err(failure) if failure.exit == Exit::Conflict => {
+            cx.out.note(&failure.message);
+            Ok(true)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A line that the person types; `None` at the end of input. Read beside everything else, so that
+/// `^C` is heard.
+async fn typed(question: &str) -> Result<Option<String>, Failure> {
+    let _ = io::stderr().lock().write_all(question.as_bytes());
+    let (said, heard) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = io::stdin().read_line(&mut line);
+        // Nobody listens any more when the person has left.
+        let _ = said.send(read.map(|read| (read > 0).then(|| line.trim().to_owned())));
+    });
+    let read = heard.await.unwrap_or(Ok(None));
+    read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))
+}
+
+/// The terminal without echo; dropped, it is as before.
+struct Silent(Termios);
+
+impl Silent {
+    fn enter() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin().as_fd())?;
+        let mut silent = before.clone();
+        // Signals too: `^C` is read here, so that the terminal is given back before the end.
+        silent.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        silent.special_codes[SpecialCodeIndex::VMIN] = 1;
+        silent.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &silent)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // Nothing can be done about a terminal that is gone.
+        let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Flush, &self.0);
+    }
+}
+
+/// Asks for a secret at the terminal. Twice, where a slip would lock somebody out.
+///
+/// # Errors
+///
+/// [`Exit::Usage`] when there is no terminal, or the two differ.
+pub fn ask(what: &str, twice: bool) -> Result<SecretText, Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("there is no terminal to ask for {what}"))
+            .hint("give it on standard input with --from-stdin"));
+    }
+    let first = line(&format!("{what}: "))?;
+    if twice && line(&format!("{what} once more: "))? != first {
+        return Err(Failure::usage("the two are not the same: nothing was changed"));
+    }
+    Ok(first)
+}
+
+fn line(prompt: &str) -> Result<SecretText, Failure> {
+    let failed = |err: io::Error| Failure::failed(format!("reading from the terminal: {err}"));
+    // Silent before it asks: who types at once is not shown either.
+    let silent = Silent::enter().map_err(failed)?;
+    let mut said = io::stderr().lock();
+    let _ = said.write_all(prompt.as_bytes()).and_then(|()| said.flush());
+    let mut typed = Vec::with_capacity(512);
+    let mut byte = [0];
+    let done = loop {
+        match io::stdin().read(&mut byte) {
+            Ok(0) => break Ok(()),
+            Ok(_) => match byte[0] {
+                b'\r' | b'\n' | 4 => break Ok(()),
+                3 => break Err(Failure::new(Exit::Failed, "given up: nothing was changed")),
+                8 | 127 => {
+                    // The whole of a character that has several bytes.
+                    while typed.pop().is_some_and(|last: u8| last & 0xc0 == 0x80) {}
+                }
+                // The line is wiped.
+                21 => typed.clear(),
+                _ if typed.len() > MAX_SECRET => {}
+                byte => typed.push(byte),
+            },
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => break Err(failed(err)),
+        }
+    };
+    drop(silent);
+    let _ = said.write_all(b"\n");
+    done?;
+    text(typed)
+}
+
+/// The value that the flags name, or that a person types.
+///
+/// # Errors
+///
+/// What kept it from being read; never the value.
+pub fn value(args: &ValueArgs, name: &str) -> Result<SecretText, Failure> {
+    match (&args.from_file, args.from_stdin) {
+        (Some(file), _) => of_file(file),
+        (None, true) => of_stdin(),
+        (None, false) => ask(&format!("Value of {name}"), false),
+    }
+}
+
+/// # Errors
+///
+/// When it cannot be read, or can be no secret.
+pub fn of_stdin() -> Result<SecretText, Failure> {
+    let failed = |err: io::Error| Failure::failed(format!("reading standard input: {err}"));
+    text(bounded(&mut io::stdin().lock()).map_err(failed)?)
+}
+
+fn of_file(file: &Path) -> Result<SecretText, Failure> {
+    let failed = |err: io::Error| Failure::failed(format!("reading {}: {err}", file.display()));
+    let mut file = std::fs::File::open(file).map_err(failed)?;
+    text(bounded(&mut file).map_err(failed)?)
+}
+
+fn bounded(from: &mut dyn io::Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_SECRET as u64 + 1024).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn text(bytes: Vec<u8>) -> Result<SecretText, Failure> {
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::usage("the value is no UTF-8 text"))?;
+    // Said here without a way to the server; it checks again.
+    match overmind_core::vault::Secret::new(&text) {
+        Ok(secret) => Ok(SecretText::new(secret.expose())),
+        Err(
+            err @ (SecretError::Empty | SecretError::Short | SecretError::Long | SecretError::Nul),
+        ) => Err(Failure::usage(format!("the value cannot be a secret: {err}"))),
+    }
+}

@@ -1,0 +1,368 @@
+//! `overmind budget`, `costs`, `halt`, `resume` and `prices`.
+
+use overmind_api::{
+    Budget, BudgetPut, Cost, CostBy, CostsQuery, HaltMode, HaltRequest, HaltState, InboxRaise,
+    LimitId, Period, UnknownPrice,
+};
+use overmind_core::budget::{PriceRow, Prices as _};
+use serde_json::{Value, json};
+
+use crate::args_budget::{
+    BudgetCommand, BudgetSetArgs, ByArg, CostsArgs, HaltArgs, PeriodArg, PricesArgs, RaiseArgs,
+};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::ids;
+use crate::output::table::{Table, Tone};
+use crate::output::when;
+use crate::remote::Remote;
+use crate::show::{self, cell, dim, or_dash};
+
+/// # Errors
+///
+/// What kept the command from being done.
+pub async fn run(cx: &Context, command: BudgetCommand) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match command {
+        BudgetCommand::Set(args) => {
+            let budget = set(&remote, args).await?;
+            shown(cx, &remote, &[budget]).await?;
+        }
+        BudgetCommand::List => {
+            shown(cx, &remote, &remote.client().budget_list().await?).await?;
+        }
+        BudgetCommand::Rm { id } => {
+            let all = remote.client().budget_list().await?;
+            let id = found(&remote, &all, &id).await?.to_string();
+            let gone = remote.client().budget_remove(&id).await?;
+            if cx.out.for_people() {
+                let scope = named(&remote, &gone.scope).await;
+                cx.out.note(&format!("{} of {scope} is gone", ids::short(&id)));
+            } else {
+                shown(cx, &remote, &[gone]).await?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// What a limit is for. Names and parts of ids are a convenience of the command line.
+async fn scope_of(remote: &Remote, given: &str) -> Result<String, Failure> {
+    Ok(match given.split_once(':') {
+        Some(("session" | "run", run)) => format!("session:{}", remote.find_run(run).await?),
+        Some(("agent", agent)) => format!("agent:{}", remote.find_agent(agent).await?.id),
+        Some(_) | None => given.to_owned(),
+    })
+}
+
+async fn set(remote: &Remote, args: BudgetSetArgs) -> Result<Budget, Failure> {
+    let BudgetSetArgs { scope, usd, tokens, per, soft, allow_unknown_price } = args;
+    let scope = scope_of(remote, &scope).await?;
+    let put = BudgetPut {
+        scope,
+        per: match per {
+            PeriodArg::Day => Period::Day,
+            PeriodArg::Week => Period::Week,
+            PeriodArg::Month => Period::Month,
+            PeriodArg::Total => Period::Total,
+        },
+        usd,
+        tokens,
+        soft,
+        unknown_price: allow_unknown_price.then_some(UnknownPrice::Allow),
+    };
+    Ok(remote.client().budget_put(&put).await?)
+}
+
+/// The limit that is meant: by its id, by a part of it, or by what it limits as [`set`] takes it.
+async fn found(remote: &Remote, all: &[Budget], given: &str) -> Result<LimitId, Failure> {
+    let scope = scope_of(remote, given).await.ok();
+    let fits = |budget: &&Budget| {
+        ids::matches(given, &budget.id.to_string()) || scope.as_ref() == Some(&budget.scope)
+    };
+    let fitting: Vec<&Budget> = all.iter().filter(fits).collect();
+    match fitting.as_slice() {
+        [one] => Ok(one.id),
+        [] => Err(ids::none("budget", given, "overmind budget list")),
+        several => {
+            let ids: Vec<String> = several
+                .iter()
+                .map(|budget| {
+                    format!("{} (per {})", ids::short(&budget.id.to_string()), budget.per.as_str())
+                })
+                .collect();
+            Err(Failure::usage(format!("`{given}` has {} budgets", several.len()))
+                .hint(format!("give the id of one: {}", ids.join(", "))))
+        }
+    }
+}
+
+/// What a limit is for, as people say it.
+async fn named(remote: &Remote, scope: &str) -> String {
+    let name = match scope.split_once(':') {
+        Some(("agent", id)) => remote.find_agent(id).await.map(|agent| agent.name),
+        Some(("session", id)) => remote.run(id).await.map(|run| run.name),
+        Some(_) | None => return scope.to_owned(),
+    };
+    match (scope.split_once(':'), name) {
+        (Some((kind, _)), Ok(name)) => format!("{kind}:{name}"),
+        (_, Ok(_) | Err(_)) => scope.to_owned(),
+    }
+}
+
+async fn shown(cx: &Context, remote: &Remote, budgets: &[Budget]) -> Result<(), Failure> {
+    let mut scopes = Vec::new();
+    for budget in budgets {
+        scopes.push(match cx.out.for_people() {
+            true => named(remote, &budget.scope).await,
+            false => budget.scope.clone(),
+        });
+    }
+    let table = |wide: bool| {
+        let mut columns = vec!["ID", "SCOPE", "PER", "KIND", "LIMIT", "USED", "RESERVED", "LEFT"];
+        if wide {
+            columns.extend(["RESETS", "BY", "UNKNOWN PRICE"]);
+        }
+        let mut table = Table::new(&columns);
+        for (budget, scope) in budgets.iter().zip(&scopes) {
+            let id = budget.id.to_string();
+            let id = if wide { id } else { ids::short(&id).to_owned() };
+            let empty = budget.left.microusd == Some(0) || budget.left.tokens == Some(0);
+            let left = amounts(budget.left.microusd, budget.left.tokens);
+            let mut row = vec![
+                cell(id),
+                cell(if wide { &budget.scope } else { scope }),
+                cell(budget.per.as_str()),
+                dim(if budget.soft { "soft" } else { "hard" }),
+                cell(amounts(budget.microusd, budget.tokens)),
+                cell(bounded(budget, budget.used.microusd, budget.used.tokens)),
+                dim(bounded(budget, budget.reserved.microusd, budget.reserved.tokens)),
+                (left, if empty { Tone::Bad } else { Tone::Plain }),
+            ];
+            if wide {
+                row.push(or_dash(budget.resets_at.map(|at| at.to_string())));
+                row.push(cell(budget.by.clone()));
+                row.push(dim(budget.unknown_price.as_str()));
+            }
+            table.row(row);
+        }
+        table
+    };
+    let empty = "nothing is limited: overmind budget set swarm --usd 50 --per month";
+    show::list(&cx.out, budgets, |budget| budget.id.to_string(), table, empty)
+}
+
+/// Of what the limit bounds.
+fn bounded(budget: &Budget, microusd: u64, tokens: u64) -> String {
+    amounts(budget.microusd.map(|_| microusd), budget.tokens.map(|_| tokens))
+}
+
+fn amounts(microusd: Option<u64>, tokens: Option<u64>) -> String {
+    let dollars = microusd.map(when::dollars);
+    let tokens = tokens.map(|tokens| format!("{} tok", when::thousands(tokens)));
+    dollars.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
+}
+
+/// # Errors
+///
+/// What kept the costs from being read.
+pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let by = match args.by {
+        ByArg::Agent => CostBy::Agent,
+        ByArg::Model => CostBy::Model,
+        ByArg::Session => CostBy::Session,
+        ByArg::Day => CostBy::Day,
+    };
+    let query = CostsQuery {
+        by: Some(by),
+        since: args.since.clone(),
+        until: args.until.clone(),
+        limit: Some(args.limit),
+    };
+    let costs = remote.client().costs(&query).await?;
+    let names = if by == CostBy::Agent && cx.out.for_people() {
+        remote.agents(1000).await?.into_iter().map(|a| (a.id.to_string(), a.name)).collect()
+    } else {
+        std::collections::HashMap::new()
+    };
+    let table = |wide: bool| {
+        let head = match by {
+            CostBy::Agent => "AGENT",
+            CostBy::Model => "MODEL",
+            CostBy::Session => "RUN",
+            CostBy::Day => "DAY",
+        };
+        let mut columns = vec![head, "COST", "CALLS", "INPUT", "OUTPUT"];
+        if wide {
+            columns.extend(["CACHED", "WRITTEN", "REASONING", "UNPRICED"]);
+        }
+        let mut table = Table::new(&columns);
+        for column in &columns[1..] {
+            table = table.right(column);
+        }
+        for cost in &costs {
+            let Cost { key, calls, microusd, unpriced_calls, .. } = cost;
+            let name = names.get(key).unwrap_or(key);
+            let name = if name.is_empty() { dim("-") } else { cell(name.clone()) };
+            // Not all of it is known.
+            let more = if *unpriced_calls > 0 { "+?" } else { "" };
+            let number = |number: u64| cell(when::thousands(number));
+            let mut row = vec![
+                name,
+                cell(format!("{}{more}", when::dollars(*microusd))),
+                number(*calls),
+                number(cost.input_tokens),
+                number(cost.output_tokens),
+            ];
+            if wide {
+                row.push(number(cost.cached_input_tokens));
+                row.push(number(cost.cache_write_tokens));
+                row.push(number(cost.reasoning_tokens));
+                row.push(number(*unpriced_calls));
+            }
+            table.row(row);
+        }
+        table
+    };
+    show::list(&cx.out, &costs, |cost| cost.key.clone(), table, "nothing was spent")?;
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept it from being halted.
+pub async fn halt(cx: &Context, args: HaltArgs) -> Outcome {
+    let HaltArgs { reason, pause: _, kill } = args;
+    let remote = Remote::connect(cx)?;
+    let mode = if kill { HaltMode::Kill } else { HaltMode::Pause };
+    let state = remote.client().halt(&HaltRequest { reason, mode }).await?;
+    told(cx, &state)?;
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept it from going on.
+pub async fn resume(cx: &Context) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    told(cx, &remote.client().resume().await?)?;
+    Ok(Exit::Done)
+}
+
+fn told(cx: &Context, state: &HaltState) -> Result<(), Failure> {
+    if !cx.out.for_people() {
+        return show::one(
+            &cx.out,
+            state,
+            if state.halted { "halted" } else { "running" },
+            Vec::new,
+        );
+    }
+    if state.halted {
+        let by = state.by.clone().unwrap_or_default();
+        cx.out.note(&format!("halted by {by}; `overmind resume` ends it"));
+        if state.canceled_runs > 0 {
+            cx.out.note(&format!("{} runs were cancelled", state.canceled_runs));
+        }
+    } else {
+        cx.out.note("resumed");
+    }
+    Ok(())
+}
+
+/// Shows what models cost, as a server here would count it.
+///
+/// # Errors
+///
+/// A configuration that cannot be read; a model without a price is [`Exit::NotFound`].
+pub fn prices(cx: &Context, args: &PricesArgs) -> Outcome {
+    let config = cx.config(None)?;
+    let models = overmind_node::app::models(&config, None)?;
+    let Some(model) = &args.model else {
+        rows(cx, &models.table())?;
+        return Ok(Exit::Done);
+    };
+    let quote = models.quote(model);
+    let Some(price) = quote.price else {
+        // Without a key nobody would answer for it here, and it has its price all the same.
+        let named: Vec<PriceRow> =
+            models.table().into_iter().filter(|row| row.model == *model).collect();
+        if !named.is_empty() {
+            rows(cx, &named)?;
+            return Ok(Exit::Done);
+        }
+        let message = format!("the price of `{model}` is not known");
+        return Err(Failure::new(Exit::NotFound, message)
+            .hint("add it to the file of `models.prices`: docs/budgets.md"));
+    };
+    let same = |row: &&PriceRow| {
+        (row.provider == "*" || row.provider == quote.provider) && row.price == price
+    };
+    // Dated names share the line of their model.
+    let table = models.table();
+    let origin = table.iter().filter(same).find(|row| quote.model.starts_with(&row.model));
+    let row = PriceRow {
+        provider: quote.provider.clone(),
+        model: quote.model.clone(),
+        price,
+        as_of: origin.map(|row| row.as_of.clone()).unwrap_or_default(),
+        source: origin.map(|row| row.source.clone()).unwrap_or_default(),
+    };
+    rows(cx, &[row])?;
+    Ok(Exit::Done)
+}
+
+fn rows(cx: &Context, rows: &[PriceRow]) -> Result<(), Failure> {
+    let values: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "provider": row.provider, "model": row.model, "price": row.price,
+                "as_of": row.as_of, "source": row.source,
+            })
+        })
+        .collect();
+    let table = |wide: bool| {
+        let mut columns =
+            vec!["PROVIDER", "MODEL", "INPUT", "CACHED", "WRITTEN", "OUTPUT", "AS OF", "SOURCE"];
+        if wide {
+            columns.push("LONG");
+        }
+        let mut table = Table::new(&columns);
+        for row in rows {
+            // Prices are for a million tokens, in dollars.
+            let per_million = |micros: u64| cell(when::dollars(micros));
+            let mut cells = vec![
+                cell(row.provider.clone()),
+                cell(row.model.clone()),
+                per_million(row.price.input),
+                per_million(row.price.cached_input),
+                per_million(row.price.cache_write),
+                per_million(row.price.output),
+                or_dash(Some(row.as_of.clone()).filter(|text| !text.is_empty())),
+                dim(row.source.clone()),
+            ];
+            if wide {
+                cells.push(or_dash(row.price.long_above.map(|above| {
+                    format!(
+                        "above {}: {} %, {} %",
+                        when::thousands(above),
+                        row.price.long_input_percent,
+                        row.price.long_output_percent
+                    )
+                })));
+            }
+            table.row(cells);
+        }
+        table
+    };
+    let name = |value: &Value| value["model"].as_str().unwrap_or_default().to_owned();
+    show::list(&cx.out, &values, name, table, "no price is known")
+}
+
+/// What `approve` gives on top, if anything.
+pub fn raise(args: &RaiseArgs) -> Option<InboxRaise> {
+    let RaiseArgs { usd, tokens, for_good } = args.clone();
+    (usd.is_some() || tokens.is_some() || for_good).then_some(InboxRaise { usd, tokens, for_good })
+}

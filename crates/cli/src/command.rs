@@ -1,0 +1,526 @@
+//! Runs whose agent is a command: `stop`, `kill`, `send`, `wait`, and their part of `run` and `logs`.
+
+use std::io::Write as _;
+
+use futures_util::StreamExt as _;
+use overmind_api::{
+    AgentCreate, Command, CommandKind, CommandLimits, CommandNetwork, MAX_KILL_BATCH, Provider,
+    Restart, Run, RunKilled, RunSend, RunStop, RunsKill, SandboxLevel, SessionId,
+};
+use overmind_client::{ClientError, LogOptions};
+use overmind_core::time::Clock as _;
+use overmind_node::app::clock::SystemClock;
+use serde_json::Value;
+
+use crate::args::LogsArgs;
+use crate::args_command::{
+    CommandFlags, KillArgs, NetworkArg, ProviderArg, SendArgs, StopArgs, TypeArg, WaitArgs,
+};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::Remote;
+use crate::spoken::Spoken;
+use crate::{duration, session, watch};
+
+/// Runs that are ended at the same time.
+const AT_ONCE: usize = 64;
+
+/// The agent of commands that are given in words.
+pub const AGENT: &str = "command";
+
+/// [`AGENT`], as it is made where there is none.
+pub fn agent() -> AgentCreate {
+    AgentCreate {
+        name: AGENT.into(),
+        role: "Commands that were given in words.".into(),
+        model: AGENT.into(),
+        sandbox: Some(SandboxLevel::None),
+        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
+        command: Some(Command {
+            argv: ["sh", "-c", "{task}"].map(str::to_owned).into(),
+            terminal: true,
+            ..Command::default()
+        }),
+        ..AgentCreate::default()
+    }
+}
+
+/// The agents that are there without being made: programs whose output is read.
+const BUILT_IN: [(&str, Provider); 2] = [("claude", Provider::Claude), ("codex", Provider::Codex)];
+
+/// The built-in agent of this name, as it is made where there is none.
+pub fn built_in(name: &str) -> Option<AgentCreate> {
+    let (name, provider) = BUILT_IN.into_iter().find(|(known, _)| *known == name)?;
+    Some(AgentCreate {
+        name: name.into(),
+        role: format!("The program `{name}`."),
+        model: AGENT.into(),
+        sandbox: Some(SandboxLevel::None),
+        limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
+        command: Some(Command { provider, ..Command::default() }),
+        ..AgentCreate::default()
+    })
+}
+
+impl ProviderArg {
+    /// The agent that all words are the task of, where none is named.
+    pub fn agent(self) -> Option<&'static str> {
+        let of = Provider::from(self);
+        BUILT_IN.into_iter().find(|(_, provider)| *provider == of).map(|(name, _)| name)
+    }
+}
+
+impl From<ProviderArg> for Provider {
+    fn from(arg: ProviderArg) -> Self {
+        match arg {
+            ProviderArg::Raw => Self::Raw,
+            ProviderArg::Claude => Self::Claude,
+            ProviderArg::Codex => Self::Codex,
+            ProviderArg::Lines => Self::Lines,
+        }
+    }
+}
+
+impl CommandFlags {
+    /// What of an agent's command these change; `None` when nothing is asked for.
+    pub fn over(&self, agent: Command) -> Option<Command> {
+        let Self {
+            agent: _,
+            // Asked for beside the command.
+            sandbox: _,
+            provider,
+            model,
+            kind,
+            pipes,
+            restart,
+            max_restarts,
+            max_seconds,
+            backoff,
+            activity_timeout,
+            network,
+            memory,
+            processes,
+            cpus,
+            env,
+            env_from,
+        } = self;
+        let limits =
+            CommandLimits { memory_mb: *memory, processes: *processes, cpu_percent: *cpus };
+        let asked = provider.is_some()
+            || model.is_some()
+            || kind.is_some()
+            || *pipes
+            || restart.is_some()
+            || max_restarts.is_some()
+            || max_seconds.is_some()
+            || backoff.is_some()
+            || activity_timeout.is_some()
+            || network.is_some()
+            || !limits.is_none()
+            || !env.is_empty()
+            || !env_from.is_empty();
+        asked.then(|| Command {
+            argv: Vec::new(),
+            exact: false,
+            provider: provider.map_or(agent.provider, Provider::from),
+            model: model.clone().or(agent.model),
+            kind: match kind {
+                Some(TypeArg::Task) => CommandKind::Task,
+                Some(TypeArg::Session) => CommandKind::Session,
+                None => agent.kind,
+            },
+            // What is read is no screen.
+            terminal: agent.terminal && !pipes && matches!(provider, None | Some(ProviderArg::Raw)),
+            env: [agent.env, env.clone()].concat(),
+            env_from: agent.env_from.into_iter().chain(env_from.iter().cloned()).collect(),
+            restart: restart.map_or(agent.restart, |restart| match restart {
+                crate::args_command::RestartArg::Never => Restart::Never,
+                crate::args_command::RestartArg::OnFailure => Restart::OnFailure,
+                crate::args_command::RestartArg::Always => Restart::Always,
+            }),
+            max_restarts: max_restarts.unwrap_or(agent.max_restarts),
+            max_seconds: max_seconds.unwrap_or(agent.max_seconds),
+            backoff_ms: backoff.unwrap_or(agent.backoff_ms),
+            activity_timeout: activity_timeout.unwrap_or(agent.activity_timeout),
+            read: agent.read,
+            write: agent.write,
+            network: match network {
+                Some(NetworkArg::Host) => Some(CommandNetwork::Host),
+                Some(NetworkArg::Mesh) => Some(CommandNetwork::Mesh),
+                Some(NetworkArg::None) => Some(CommandNetwork::None),
+                None => agent.network,
+            },
+            models: agent.models,
+            gateway: agent.gateway,
+            // Those of the agent that are not named here go on to hold.
+            limits,
+        })
+    }
+}
+
+/// Ends each, many at once; goes on after one that cannot be.
+///
+/// # Errors
+///
+/// What kept the last of those that failed from being stopped.
+pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let stop = RunStop { kill: false, grace: args.grace };
+    let end = async |given: &String| {
+        let id = remote.find_run(given).await?;
+        match args.cascade {
+            true => remote.run_cancel(&id, true).await,
+            false => remote.run_stop(&id, stop).await,
+        }
+    };
+    let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);
+    let mut worst = Worst::default();
+    while let Some(ended) = ending.next().await {
+        worst.of(cx, ended.and_then(|run| session::show_run(cx, &run)));
+    }
+    worst.told()
+}
+
+/// Asks for as many kills at once as one request takes; goes on after one that cannot be killed.
+///
+/// # Errors
+///
+/// What kept the last of those that failed from being killed.
+pub async fn kill(cx: &Context, args: &KillArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut worst = Worst::default();
+    if args.all {
+        let all = RunsKill { all: true, cascade: args.cascade, ..RunsKill::default() };
+        let (mut ask, mut any) = (all.clone(), false);
+        loop {
+            let killed = remote.run_kill_all(&ask).await?;
+            any |= !killed.results.is_empty();
+            show_killed(cx, killed.results, &mut worst);
+            if killed.next.is_none() {
+                break;
+            }
+            ask = RunsKill { after: killed.next, ..all.clone() };
+        }
+        if !any {
+            cx.out.note("no commands are running");
+        }
+        return worst.told();
+    }
+    let find = async |given: &String| -> Result<SessionId, Failure> {
+        let id = remote.find_run(given).await?;
+        id.parse().map_err(|_| Failure::failed(format!("{id} is not the id of a run")))
+    };
+    let mut finding = futures_util::stream::iter(args.ids.iter().map(find)).buffered(AT_ONCE);
+    let mut ids: Vec<SessionId> = Vec::new();
+    while let Some(found) = finding.next().await {
+        match found {
+            Ok(id) if ids.contains(&id) => {}
+            Ok(id) => ids.push(id),
+            Err(failure) => worst.of(cx, Err(failure)),
+        }
+    }
+    for ids in ids.chunks(MAX_KILL_BATCH) {
+        let ask = RunsKill { ids: ids.to_vec(), cascade: args.cascade, ..RunsKill::default() };
+        show_killed(cx, remote.run_kill_all(&ask).await?.results, &mut worst);
+    }
+    worst.told()
+}
+
+/// One as a single thing is shown; of several a line each for people, and each for itself for programs.
+fn show_killed(cx: &Context, results: Vec<RunKilled>, worst: &mut Worst) {
+    let (mut killed, mut failures) = (Vec::new(), Vec::new());
+    for RunKilled { id, ok: _, run, problem } in results {
+        match (run, problem) {
+            (Some(run), _) => killed.push(run),
+            (None, Some(problem)) => {
+                failures.push(ClientError::Refused(Box::new(problem)).into());
+            }
+            (None, None) => failures.push(Failure::failed(format!("{id} was not killed"))),
+        }
+    }
+    if cx.out.for_people() && killed.len() > 1 {
+        worst.of(cx, session::list_ended(cx, &killed));
+    } else {
+        killed.iter().for_each(|run| worst.of(cx, session::show_run(cx, run)));
+    }
+    failures.into_iter().for_each(|failure| worst.of(cx, Err(failure)));
+}
+
+/// The last failure of many attempts; those before it are shown as they come.
+#[derive(Default)]
+struct Worst(Option<Failure>);
+
+impl Worst {
+    fn of(&mut self, cx: &Context, done: Result<(), Failure>) {
+        if let Err(failure) = done
+            && let Some(before) = self.0.replace(failure)
+        {
+            cx.out.error(&before.message, before.hint.as_deref());
+        }
+    }
+
+    fn told(self) -> Outcome {
+        match self.0 {
+            Some(failure) => Err(failure),
+            None => Ok(Exit::Done),
+        }
+    }
+}
+
+/// # Errors
+///
+/// What kept the words from being sent.
+pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let mut text = args.words.join(" ");
+    if args.secret {
+        std::io::stdin()
+            .read_line(&mut text)
+            .map_err(|err| Failure::failed(format!("reading the secret: {err}")))?;
+        text.truncate(text.trim_end_matches(['\n', '\r']).len());
+    }
+    let send = RunSend { text, raw: args.raw, secret: args.secret };
+    if args.wait {
+        return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
+    }
+    let run = remote.run_send(&id, &send).await?;
+    session::show_run(cx, &run)?;
+    Ok(Exit::Done)
+}
+
+/// Waits until a run has ended. Exits with the exit code of its command, as a shell shows it.
+///
+/// # Errors
+///
+/// When it does not end in time, or the server stays away.
+pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let ended = watch::ended(cx, &remote, &id);
+    let run = match args.timeout {
+        None => ended.await?,
+        Some(seconds) => {
+            let limit = std::time::Duration::from_secs_f64(seconds);
+            match tokio::time::timeout(limit, ended).await {
+                Ok(run) => run?,
+                Err(_) => {
+                    let message = format!("{} has not ended within {seconds} s", args.id);
+                    return Err(Failure::failed(message));
+                }
+            }
+        }
+    };
+    session::show_run(cx, &run)?;
+    Ok(exit_of(&run))
+}
+
+/// The exit code of a run's command, where it has one.
+pub fn exit_of(run: &Run) -> Exit {
+    match &run.process {
+        Some(process) => match (process.exit_code, process.signal) {
+            (Some(code), _) => Exit::of_command(code),
+            (None, Some(signal)) => Exit::of_command(128 + signal),
+            (None, None) => Exit::of_command(137),
+        },
+        None => watch::exit_of(run.status),
+    }
+}
+
+/// Which part of a log is meant.
+///
+/// # Errors
+///
+/// When a time cannot be read.
+pub fn options(cx: &Context, args: &LogsArgs) -> Result<LogOptions, Failure> {
+    Ok(LogOptions {
+        tail: args.tail,
+        since: match &args.since {
+            Some(since) => Some(since_of(since)?),
+            None => None,
+        },
+        grep: args.grep.clone(),
+        strip: !cx.out.colour,
+        ..LogOptions::default()
+    })
+}
+
+/// Shows what a run's command has written.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> Outcome {
+    let id = run.id.to_string();
+    let mut options = options(cx, args)?;
+    let objects = !cx.out.for_people();
+    let mut spoken = match objects || args.raw {
+        true => None,
+        false => Spoken::of(cx, remote, run).await?,
+    };
+    let mut away = watch::Away::default();
+    if !args.follow && spoken.is_some() {
+        options.objects = true;
+        follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
+        return Ok(Exit::Done);
+    }
+    if !args.follow {
+        options.objects = objects;
+        let mut log = remote.run_log(&id, &options).await?;
+        let mut out = std::io::stdout().lock();
+        while let Some(bytes) = log.next().await? {
+            if out.write_all(&bytes).is_err() {
+                return Ok(Exit::Done);
+            }
+        }
+        return Ok(Exit::Done);
+    }
+    // Followed by objects, which say where to go on when the server was away.
+    options.follow = true;
+    options.objects = true;
+    loop {
+        let more = follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await;
+        let failure = match more {
+            Ok(()) => match remote.run(&id).await {
+                Ok(run) if session::ended(run.status) => {
+                    // What was written between the end of its command and its own.
+                    follow(cx, remote, &id, &mut options, objects, &mut away, &mut spoken).await?;
+                    return Ok(Exit::Done);
+                }
+                // Its room is made or given back, or its command is started again soon.
+                Ok(_) => {
+                    away.is_back();
+                    watch::pause().await;
+                    continue;
+                }
+                Err(failure) => Some(failure),
+            },
+            Err(failure) => Some(failure),
+        };
+        away.wait(cx, failure).await?;
+    }
+}
+
+/// Shows a log to the end of its stream, and keeps in `options` where to go on.
+async fn follow(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    objects: bool,
+    away: &mut watch::Away,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
+    each_line(remote, id, options, away, &mut |object| {
+        match (objects, object["text"].as_str()) {
+            (false, Some(text)) => cx.out.text(&said(object, text, spoken))?,
+            (false, None) => cx.out.note("some lines are gone"),
+            (true, _) => cx.out.streamed(object)?,
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// What a line of a log is to people, with its line breaks.
+pub fn said(object: &Value, text: &str, spoken: &mut Option<Spoken>) -> String {
+    match spoken {
+        Some(spoken) if object["kind"] == "output" => spoken.tell(text).text,
+        Some(_) | None => format!("{text}\n"),
+    }
+}
+
+/// Writes what a run's program writes, as it comes, from the place in `options` on: its output to
+/// standard output, its errors and what else is said to standard error. Ends when the run has ended.
+///
+/// # Errors
+///
+/// When the log cannot be read, or the server stays away.
+pub async fn output(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
+    (options.follow, options.objects) = (true, true);
+    let mut away = watch::Away::default();
+    loop {
+        let failure = match pass_on(cx, remote, id, options, &mut away, spoken).await {
+            Ok(()) if session::ended(remote.run(id).await?.status) => {
+                return pass_on(cx, remote, id, options, &mut away, spoken).await;
+            }
+            Ok(()) => {
+                // Between two lives, or its room is being given back.
+                watch::pause().await;
+                continue;
+            }
+            Err(failure) => failure,
+        };
+        away.wait(cx, Some(failure)).await?;
+    }
+}
+
+async fn pass_on(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    away: &mut watch::Away,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
+    let plain = cx.out.for_people();
+    each_line(remote, id, options, away, &mut |object| {
+        let text = object["text"].as_str().unwrap_or("some lines are gone");
+        match object["kind"].as_str() {
+            _ if !plain => cx.out.streamed(object)?,
+            Some("output") => cx.out.text(&said(object, text, spoken))?,
+            // The exit code says it, and what the run works in has been said.
+            Some("ended") => {}
+            Some("note") if text.starts_with("--- the room: ") => cx.out.detail(text),
+            Some(_) | None => cx.out.note(text),
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Reads a log to the end of its stream, and keeps in `options` where to go on.
+async fn each_line(
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    away: &mut watch::Away,
+    show: &mut dyn FnMut(&Value) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut log = remote.run_log(id, options).await?;
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(bytes) = log.next().await? {
+        away.is_back();
+        rest.extend_from_slice(&bytes);
+        while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = rest.drain(..=at).collect();
+            let Ok(object) = serde_json::from_slice::<Value>(&line) else { continue };
+            if let Some(next) = object["next"].as_u64() {
+                (options.offset, options.tail, options.since) = (Some(next), None, None);
+            }
+            show(&object)?;
+        }
+    }
+    Ok(())
+}
+
+/// A time, or how long ago: `500ms`, `90s`, `10m`, `2h`, `1d`.
+fn since_of(text: &str) -> Result<String, Failure> {
+    if let Ok(ago) = duration::parse(text) {
+        let at = SystemClock.now().as_micros();
+        let at = at.saturating_sub(i64::try_from(ago.as_micros()).unwrap_or(i64::MAX));
+        return Ok(overmind_core::time::Timestamp::from_micros(at).to_string());
+    }
+    match text.parse::<overmind_core::time::Timestamp>() {
+        Ok(at) => Ok(at.to_string()),
+        Err(_) => Err(Failure::usage(format!(
+            "--since takes a time such as 2026-01-31T08:00:00Z, or 90s, 10m, 2h or 1d ago, not `{text}`"
+        ))),
+    }
+}

@@ -1,0 +1,95 @@
+//! The demo's server: a real process of its own, that can be killed for real.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use overmind_node::app::lock::ServerFile;
+
+use crate::exit::Failure;
+use crate::up::first_line;
+
+/// How long the server may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server in the background that ends with this value.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    child: Child,
+    pub(crate) server: ServerFile,
+}
+
+/// What a server is told beside where its data is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Setup {
+    /// More arguments of `up`.
+    pub(crate) args: Vec<String>,
+    /// Variables; those of the person at the machine that would change the scene are taken out.
+    pub(crate) env: Vec<(&'static str, String)>,
+}
+
+impl Daemon {
+    /// Starts this program's own `up` on `data` and waits until it is ready.
+    pub(crate) fn start(data: &Path, setup: &Setup) -> Result<Self, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
+        let log = data.join("overmind.log");
+        let opened = overmind_node::app::logs::open_file(&log)
+            .map_err(|err| Failure::failed(format!("opening the log {}: {err}", log.display())))?;
+        let mut command = Command::new(program);
+        command.arg("up").arg("--data").arg(data).args(["-o", "json", "--log-format", "json"]);
+        for name in overmind_node::config::env::NAMES {
+            if name.starts_with("OVERMIND_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .args(&setup.args)
+            .envs(setup.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(opened)
+            .spawn()
+            .map_err(|err| Failure::failed(format!("starting the server: {err}")))?;
+        let pipe = child.stdout.take().expect("the pipe was asked for");
+        let server = read_ready(pipe);
+        match server {
+            Some(server) => Ok(Self { child, server }),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+                Err(Failure::failed(format!("the server did not start: {last}")))
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it as the kernel would: no warning, no cleaning up.
+    pub(crate) fn kill(mut self) -> std::io::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Leaves it running when this program ends.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the pretty-printed JSON that `up -o json` answers with.
+fn read_ready(pipe: impl std::io::Read + Send + 'static) -> Option<ServerFile> {
+    first_line(pipe, PATIENCE).and_then(|line| serde_json::from_str(&line).ok())
+}

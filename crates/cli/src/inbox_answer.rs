@@ -1,0 +1,299 @@
+//! Answering what waits for a human: `approve`, `deny`, `answer`.
+//!
+//! What is meant is found by the id of an item or of its run. A group is answered as it was shown:
+//! the ids that were looked at are named, and nothing that was asked since.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use overmind_api::{
+    InboxAnswer, InboxBatch, InboxDecision, InboxId, InboxItem, InboxKind, InboxRaise, InboxState,
+    MAX_INBOX_BATCH,
+};
+
+use crate::args_inbox::{AnswerArgs, ApproveArgs, DenyArgs};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::inbox::{flat_table, show_item};
+use crate::output::clean;
+use crate::remote::Remote;
+use crate::{ids, session};
+
+/// Open items that are looked through for a part of an id.
+const MAX_OPEN: u32 = 10_000;
+/// Closed ones.
+const MAX_CLOSED: u32 = 1_000;
+
+/// # Errors
+///
+/// What kept one of them from being approved.
+pub async fn approve(cx: &Context, args: ApproveArgs) -> Outcome {
+    let ApproveArgs { ids, group, yes, reason, raise } = args;
+    let words = (reason, crate::budget::raise(&raise));
+    decide(cx, InboxDecision::Approve, &ids, group, yes, words).await
+}
+
+/// # Errors
+///
+/// What kept one of them from being denied.
+pub async fn deny(cx: &Context, args: DenyArgs) -> Outcome {
+    let DenyArgs { ids, group, yes, reason } = args;
+    decide(cx, InboxDecision::Deny, &ids, group, yes, (reason, None)).await
+}
+
+/// # Errors
+///
+/// What kept the answer from being given.
+pub async fn answer(cx: &Context, args: AnswerArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let item = find_open(&remote, &args.id, InboxDecision::Answer).await?;
+    let message = Some(args.text.join(" "));
+    let answer =
+        InboxAnswer { decision: InboxDecision::Answer, message, reason: None, raise: None };
+    let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
+    show_answered(cx, &remote, &item).await?;
+    Ok(Exit::Done)
+}
+
+/// Why, and how much more of a limit.
+type Words = (Option<String>, Option<InboxRaise>);
+
+async fn decide(
+    cx: &Context,
+    decision: InboxDecision,
+    given: &[String],
+    group: Option<String>,
+    yes: bool,
+    (reason, raise): Words,
+) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    if let Some(group) = group {
+        return together(cx, &remote, decision, &group, yes, (reason, raise)).await;
+    }
+    // Goes on after one that cannot be answered, and tells the worst of it at the end.
+    let mut failed: Option<Failure> = None;
+    for id in given {
+        let done = async {
+            let item = find_open(&remote, id, decision).await?;
+            let answer = InboxAnswer {
+                decision,
+                message: None,
+                reason: reason.clone(),
+                raise: raise.clone(),
+            };
+            let item = remote.inbox_answer(&item.id.to_string(), &answer).await?;
+            show_answered(cx, &remote, &item).await
+        };
+        if let Err(failure) = done.await
+            && let Some(before) = failed.replace(failure)
+        {
+            cx.out.error(&before.message, before.hint.as_deref());
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// Answers all of a group that are open now and shown here; what comes after is not answered.
+async fn together(
+    cx: &Context,
+    remote: &Remote,
+    decision: InboxDecision,
+    given: &str,
+    yes: bool,
+    (reason, raise): Words,
+) -> Outcome {
+    let group = find_group(remote, given, false).await?;
+    let items = remote.inbox(false, None, Some(&group), MAX_OPEN).await?;
+    if !yes {
+        let word = if decision == InboxDecision::Approve { "approve" } else { "deny" };
+        if !std::io::stdin().is_terminal() {
+            let message = format!("{} items of group {group} are open", items.len());
+            let hint =
+                format!("look at them with `overmind inbox --group {group}`, then add --yes");
+            return Err(Failure::usage(message).hint(hint));
+        }
+        cx.out.note(flat_table(&items, false, cx.now()).render(cx.out.err_colour).trim_end());
+        cx.out.note(&format!("{word} these {}? [y/N]", items.len()));
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))?;
+        if !matches!(line.trim(), "y" | "Y" | "yes") {
+            cx.out.note("nothing was answered");
+            return Ok(Exit::Done);
+        }
+    }
+    let ids: Vec<InboxId> = items.iter().map(|item| item.id).collect();
+    let mut failed: Option<Failure> = None;
+    for ids in ids.chunks(MAX_INBOX_BATCH) {
+        let (ids, group) = (ids.to_vec(), Some(group.clone()));
+        let (reason, raise) = (reason.clone(), raise.clone());
+        let batch = InboxBatch { ids, group, decision, message: None, reason, raise };
+        for result in remote.inbox_answer_all(&batch).await?.results {
+            if let Some(item) = result.item {
+                show_answered(cx, remote, &item).await?;
+                continue;
+            }
+            let why = result.problem.map_or_else(|| "it failed".to_owned(), |it| it.error);
+            let failure = Failure::new(Exit::Conflict, format!("{}: {why}", result.id));
+            if let Some(before) = failed.replace(failure) {
+                cx.out.error(&before.message, None);
+            }
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// Shows the run that goes on, and says so when it does not.
+async fn show_answered(cx: &Context, remote: &Remote, item: &InboxItem) -> Result<(), Failure> {
+    match item.run_id {
+        Some(run) => session::show_run(cx, &remote.run(&run.to_string()).await?)?,
+        None => show_item(cx, item)?,
+    }
+    if item.state == InboxState::Expired {
+        cx.out.warn("that came too late: the same is asked anew, see `overmind inbox`");
+    }
+    Ok(())
+}
+
+/// A group by its key or a beginning of it.
+///
+/// # Errors
+///
+/// [`Exit::NotFound`] for none, [`Exit::Usage`] for several.
+pub(super) async fn find_group(remote: &Remote, given: &str, all: bool) -> Result<String, Failure> {
+    let given = given.trim_end_matches('…');
+    if given.is_empty() {
+        return Err(Failure::usage("the group's key is blank"));
+    }
+    let items = remote.inbox(all, None, None, MAX_OPEN).await?;
+    let mut keys: Vec<String> = items.into_iter().filter_map(|item| item.group).collect();
+    keys.retain(|key| key.starts_with(given));
+    keys.sort();
+    keys.dedup();
+    ids::only("group of open items", given, keys, "overmind inbox --flat -o wide")
+}
+
+fn fits(given: &str, item: &InboxItem) -> bool {
+    ids::matches(given, &item.id.to_string())
+        || item.run_id.is_some_and(|run| ids::matches(given, &run.to_string()))
+}
+
+/// The id of the run of this name, and which of the items are its.
+async fn of_run(
+    remote: &Remote,
+    given: &str,
+    items: Vec<InboxItem>,
+) -> Result<(String, Vec<InboxItem>), Failure> {
+    let id = remote.find_run(given).await.map_err(|failure| match failure.exit {
+        Exit::NotFound => {
+            let none = ids::none("item or run", given, "overmind inbox --all");
+            let near = failure.hint.filter(|hint| hint.starts_with("did you mean"));
+            Failure { hint: near.or(none.hint.clone()), ..none }
+        }
+        _ => failure,
+    })?;
+    let its = |item: &InboxItem| item.run_id.is_some_and(|run| run.to_string() == id);
+    let its = items.into_iter().filter(its).collect();
+    Ok((id, its))
+}
+
+/// An item, open or not, by its id, its run's, a part of either, or its run's name.
+///
+/// # Errors
+///
+/// [`Exit::NotFound`] for none, [`Exit::Usage`] for several.
+pub(super) async fn find(remote: &Remote, given: &str) -> Result<InboxItem, Failure> {
+    if given.parse::<InboxId>().is_ok() {
+        return remote.inbox_fetch(given).await;
+    }
+    let mut all = Vec::new();
+    for closed in [false, true] {
+        let limit = if closed { MAX_CLOSED } else { MAX_OPEN };
+        let found = remote.inbox(closed, None, None, limit).await?;
+        let fit: Vec<_> = found.iter().filter(|item| fits(given, item)).cloned().collect();
+        if !fit.is_empty() {
+            return one_of(given, fit);
+        }
+        // All of them have the open ones among them.
+        all = found;
+    }
+    match of_run(remote, given, all).await? {
+        (_, its) if its.is_empty() => Err(ids::none("item", given, "overmind inbox --all")),
+        (_, its) => one_of(given, its),
+    }
+}
+
+fn one_of(given: &str, mut found: Vec<InboxItem>) -> Result<InboxItem, Failure> {
+    let names = found.iter().map(|item| item.id.to_string()).collect();
+    let id = ids::only("item", given, names, "overmind inbox --all")?;
+    let at = found.iter().position(|item| item.id.to_string() == id);
+    Ok(found.swap_remove(at.expect("it is one of them")))
+}
+
+/// The open item that is meant, and that can be answered so.
+async fn find_open(
+    remote: &Remote,
+    given: &str,
+    decision: InboxDecision,
+) -> Result<InboxItem, Failure> {
+    if given.parse::<InboxId>().is_ok() {
+        return fitting(remote.inbox_fetch(given).await?, decision);
+    }
+    let open = remote.inbox(false, None, None, MAX_OPEN).await?;
+    let found: Vec<_> = open.iter().filter(|item| fits(given, item)).cloned().collect();
+    if !found.is_empty() {
+        return fitting(one_of(given, found)?, decision);
+    }
+    // Nothing of this id is open: say what became of it.
+    if ids::plausible(given, InboxId::PREFIX) {
+        let mut closed = remote.inbox(true, None, None, MAX_CLOSED).await?;
+        closed.retain(|item| ids::matches(given, &item.id.to_string()));
+        if !closed.is_empty() {
+            return one_of(given, closed);
+        }
+    }
+    let (id, found) = of_run(remote, given, open).await?;
+    if !found.is_empty() {
+        return fitting(one_of(given, found)?, decision);
+    }
+    let run = remote.run(&id).await?;
+    let for_what = match decision {
+        InboxDecision::Answer => "an answer",
+        InboxDecision::Approve | InboxDecision::Deny => "approval",
+    };
+    Err(Failure::new(
+        Exit::Conflict,
+        format!("run {id} does not wait for {for_what}: it is {}", run.status),
+    )
+    .hint("`overmind inbox` lists what waits"))
+}
+
+/// Refuses an answer that is not of the item's kind, with the command that is.
+fn fitting(item: InboxItem, decision: InboxDecision) -> Result<InboxItem, Failure> {
+    if item.state != InboxState::Open {
+        // The server says who was first.
+        return Ok(item);
+    }
+    let id = item.id.to_string();
+    let short = ids::short(&id);
+    match (item.kind, decision) {
+        (InboxKind::Approval, InboxDecision::Answer) => Err(Failure::new(
+            Exit::Conflict,
+            format!("{} waits for approval, not for an answer", clean::line(&item.title)),
+        )
+        .hint(format!("decide: overmind approve {short}, or overmind deny {short}"))),
+        (InboxKind::Question, InboxDecision::Approve | InboxDecision::Deny) => Err(Failure::new(
+            Exit::Conflict,
+            format!("this does not wait for approval, it asks: {}", clean::line(&item.title)),
+        )
+        .hint(format!("answer it: overmind answer {short} \"…\""))),
+        (InboxKind::Approval, InboxDecision::Approve | InboxDecision::Deny)
+        | (InboxKind::Question, InboxDecision::Answer)
+        | (InboxKind::Raise, _) => Ok(item),
+    }
+}

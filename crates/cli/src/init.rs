@@ -1,0 +1,84 @@
+//! `overmind init`: a first `.overmind.yml` from what a project already has, and an agent for it.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use overmind_workspace::config::{FILE, Sources};
+use overmind_workspace::rooms::project_top;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::init_agent::Found;
+
+#[derive(Clone, Debug, Args)]
+pub struct InitArgs {
+    /// Any directory of the project [default: the current directory]
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+    /// Replace the file that is there
+    #[arg(long)]
+    pub force: bool,
+    /// Write nothing
+    #[arg(long, conflicts_with = "force")]
+    pub print: bool,
+}
+
+/// Prints the proposal, and writes it where there is none.
+///
+/// # Errors
+///
+/// [`Exit::Conflict`] when there is a file already: it was printed all the same.
+pub fn run(cx: &Context, args: &InitArgs) -> Outcome {
+    let dir = cx.cwd.join(args.dir.as_deref().unwrap_or_else(|| ".".as_ref()));
+    let dir = dir.canonicalize().map_err(|err| {
+        Failure::new(Exit::NotFound, format!("looking at {}: {err}", dir.display()))
+    })?;
+    let top = project_top(&dir).unwrap_or(dir);
+    let file = top.join(FILE);
+    let proposal = Sources::read(&top).propose();
+    // A configuration with a mistake keeps nobody from a first file.
+    let agent = cx.config(None).map(|config| Found::of(&config)).unwrap_or_default().propose();
+    let there = file.symlink_metadata().is_ok();
+    let write = !args.print && (args.force || !there);
+    if write {
+        // In one step, and never through a link that somebody put there.
+        let half = top.join(format!("{FILE}.{}", std::process::id()));
+        let written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&half)
+            .and_then(|mut half| half.write_all(proposal.text.as_bytes()))
+            .and_then(|()| std::fs::rename(&half, &file));
+        written.map_err(|err| {
+            // Half of it helps nobody.
+            let _ = std::fs::remove_file(&half);
+            Failure::failed(format!("writing {}: {err}", file.display()))
+        })?;
+    }
+    if cx.out.for_people() {
+        cx.out.text(&proposal.text)?;
+    } else {
+        cx.out.value(&json!({
+            "file": file.display().to_string(),
+            "written": write,
+            "text": proposal.text,
+            "notes": proposal.notes,
+            "agent": agent,
+        }))?;
+    }
+    if write {
+        cx.out.note(&format!("wrote {}", file.display()));
+    }
+    if cx.out.for_people() {
+        cx.out.note(&format!("\n{}:", agent.why));
+        agent.commands.iter().for_each(|command| cx.out.note(&format!("  {command}")));
+    }
+    if !write && !args.print {
+        let text = format!("{} is there already and stays as it is", file.display());
+        return Err(Failure::new(Exit::Conflict, text).hint("`--force` replaces it"));
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,185 @@
+//! Where everything that a person or a script reads is written.
+//!
+//! Results go to standard output and nothing else does; remarks, progress and errors go to
+//! standard error. A reader that went away (`overmind ps | head -1`) ends the program quietly.
+
+pub mod clean;
+pub mod table;
+pub mod when;
+pub mod yaml;
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use overmind_node::config::env::{self, Env};
+use serde_json::Value;
+
+use crate::args::{Format, Global, When};
+use table::{Table, Tone};
+
+/// How and where to show things; made once from the flags.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub format: Format,
+    pub colour: bool,
+    /// Colour on standard error.
+    pub err_colour: bool,
+    pub quiet: bool,
+    pub verbose: bool,
+    /// A person watches standard error: progress may be drawn there.
+    pub watched: bool,
+}
+
+impl Output {
+    pub fn new(global: &Global, env: &Env) -> Self {
+        let plain = env.text(env::NO_COLOR).is_some() || env.text(env::TERM) == Some("dumb");
+        let forced = env.text(env::CLICOLOR_FORCE).is_some_and(|value| value != "0");
+        let colour = |terminal: bool| match global.color {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => (terminal || forced) && !plain,
+        };
+        Self {
+            format: global.output,
+            colour: colour(io::stdout().is_terminal()),
+            err_colour: colour(io::stderr().is_terminal()),
+            quiet: global.quiet,
+            verbose: global.verbose,
+            watched: io::stderr().is_terminal() && !global.quiet,
+        }
+    }
+
+    /// Columns are wanted, short or long.
+    pub fn for_people(&self) -> bool {
+        match self.format {
+            Format::Table | Format::Wide => true,
+            Format::Json | Format::Yaml | Format::Name => false,
+        }
+    }
+
+    pub fn wide(&self) -> bool {
+        self.format == Format::Wide
+    }
+
+    /// Writes text as it is to standard output.
+    ///
+    /// # Errors
+    ///
+    /// What writing gives; a closed pipe among it.
+    pub fn text(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    /// Writes bytes as they are to standard output.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()
+    }
+
+    /// Writes one line to standard output.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn line(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")?;
+        out.flush()
+    }
+
+    /// Writes a value as JSON or YAML.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn value(&self, value: &Value) -> io::Result<()> {
+        match self.format {
+            Format::Yaml => self.text(&yaml::to_string(value)),
+            Format::Json | Format::Table | Format::Wide | Format::Name => {
+                self.line(&format!("{value:#}"))
+            }
+        }
+    }
+
+    /// Writes one value of an endless row of them: a line of JSON, or a YAML document.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn streamed(&self, value: &Value) -> io::Result<()> {
+        match self.format {
+            Format::Yaml => self.text(&format!("---\n{}", yaml::to_string(value))),
+            Format::Json | Format::Table | Format::Wide | Format::Name => {
+                self.line(&value.to_string())
+            }
+        }
+    }
+
+    /// Writes a table to standard output.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::text`].
+    pub fn table(&self, table: &Table) -> io::Result<()> {
+        self.text(&table.render(self.colour))
+    }
+
+    /// Says something to the person at the terminal, unless they asked for quiet.
+    pub fn note(&self, text: &str) {
+        if !self.quiet {
+            self.err(text);
+        }
+    }
+
+    /// Says something that only `-v` asks for.
+    pub fn detail(&self, text: &str) {
+        if self.verbose {
+            self.err(&paint(text, Tone::Dim, self.err_colour));
+        }
+    }
+
+    /// Prints an error and its remedy.
+    pub fn error(&self, message: &str, hint: Option<&str>) {
+        let head = paint("error:", Tone::Bad, self.err_colour);
+        self.err(&format!("{head} {}", clean::block(message)));
+        if let Some(hint) = hint {
+            let head = paint("hint:", Tone::Busy, self.err_colour);
+            self.err(&format!("{head} {}", clean::block(hint)));
+        }
+    }
+
+    /// A remark that something is not as it should be, though it works.
+    pub fn warn(&self, text: &str) {
+        let head = paint("warning:", Tone::Waits, self.err_colour);
+        self.note(&format!("{head} {}", clean::block(text)));
+    }
+
+    fn err(&self, text: &str) {
+        // Nobody is left to tell when standard error is gone.
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    }
+}
+
+/// The text in a colour, if colours are wanted.
+pub fn paint(text: &str, tone: Tone, colour: bool) -> String {
+    let code = match tone {
+        Tone::Plain => return text.to_owned(),
+        Tone::Good => "32",
+        Tone::Bad => "31",
+        Tone::Waits => "33",
+        Tone::Busy => "36",
+        Tone::Dim => "90",
+    };
+    if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+/// The text in bold, if colours are wanted.
+pub fn bold(text: &str, colour: bool) -> String {
+    if colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}

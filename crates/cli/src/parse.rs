@@ -1,0 +1,173 @@
+//! Reading the arguments, without building what they do not name.
+//!
+//! clap gives every command a copy of every global option before it looks at a word: some four
+//! hundred of them, which is more work than most commands are. So the first word that is the name of
+//! a command is taken for it, and all is read with a grammar of that command alone. That grammar is
+//! a part of the whole one: what it accepts means the same there. What it does not accept is read
+//! with the whole one, which then says what is wrong, or shows the help.
+//!
+//! Even the bare list of all commands is half a megabyte of builders. Those that scripts and people
+//! say all day are known here by their words, without the list.
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, Args as _, CommandFactory as _, FromArgMatches as _};
+
+use crate::args::{Cli, Command, Format, Global, LogsArgs, PsArgs, RunArgs};
+use crate::args_command::{KillArgs, OneRunArgs, SendArgs, StopArgs, WaitArgs};
+use crate::whole;
+
+/// What the process's arguments say. Prints help and usage errors itself, and ends with 0 or 2.
+pub fn parse() -> Cli {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let mut cli = quickly(&args).unwrap_or_else(|| {
+        let found = whole::command().try_get_matches_from(&args);
+        let cli = found.and_then(|mut found| Cli::from_arg_matches_mut(&mut found));
+        cli.unwrap_or_else(|err| whole::with_nearest(err, &args).exit())
+    });
+    if cli.global.json {
+        cli.global.output = Format::Json;
+    }
+    cli
+}
+
+/// What the process's arguments say when options of `run` are taken wherever they stand.
+///
+/// # Errors
+///
+/// What is wrong with them then.
+pub fn interspersed() -> Result<(Global, RunArgs), clap::Error> {
+    let words = |words: clap::Arg| words.trailing_var_arg(false).allow_hyphen_values(false);
+    let run = RunArgs::augment_args(clap::Command::new("run")).mut_arg("words", words);
+    let mut found = globals().subcommand(run).try_get_matches_from(std::env::args_os())?;
+    let (_, mut inner) = found.remove_subcommand().expect("a command is required");
+    let args = RunArgs::from_arg_matches_mut(&mut inner)?;
+    let mut global = Global::from_arg_matches_mut(&mut found)?;
+    if global.json {
+        global.output = Format::Json;
+    }
+    Ok((global, args))
+}
+
+/// The grammar of one command, and what makes a command of what it found.
+struct Often {
+    word: &'static str,
+    augment: fn(clap::Command) -> clap::Command,
+    read: fn(&mut ArgMatches) -> Result<Command, clap::Error>,
+}
+
+/// The words of commands that have nothing but arguments, and are said often.
+macro_rules! often {
+    ($($word:literal => $variant:ident($args:ty)),+ $(,)?) => {
+        fn often(word: &str) -> Option<Often> {
+            match word {
+                $($word => Some(Often {
+                    word: $word,
+                    augment: <$args>::augment_args,
+                    read: |found| <$args>::from_arg_matches_mut(found).map(Command::$variant),
+                }),)+
+                _ => None,
+            }
+        }
+    };
+}
+
+often! {
+    "info" => Info(OneRunArgs),
+    "kill" => Kill(KillArgs),
+    "logs" => Logs(LogsArgs),
+    "ps" => Ps(PsArgs),
+    "result" => Result(OneRunArgs),
+    "run" => Run(RunArgs),
+    "send" => Send(SendArgs),
+    "stop" => Stop(StopArgs),
+    "wait" => Wait(WaitArgs),
+}
+
+/// What `args` say, when they are right and name a command.
+pub fn quickly(args: &[OsString]) -> Option<Cli> {
+    at_once(args).or_else(|| by_name(args))
+}
+
+/// With the grammar of a command that is known by its word.
+fn at_once(args: &[OsString]) -> Option<Cli> {
+    let mut words = args.iter().skip(1).filter_map(|word| word.to_str());
+    let Often { word, augment, read } = words.find_map(often)?;
+    let part = globals().subcommand(augment(clap::Command::new(word)));
+    let mut found = part.try_get_matches_from(args).ok()?;
+    let (_, mut inner) = found.remove_subcommand()?;
+    let command = read(&mut inner).ok()?;
+    Some(Cli { global: Global::from_arg_matches_mut(&mut found).ok()?, command })
+}
+
+/// With the grammar of a command that is found in the list of all.
+fn by_name(args: &[OsString]) -> Option<Cli> {
+    let mut words = args.iter().skip(1).filter_map(|word| word.to_str());
+    let whole = Cli::command();
+    let command = words.find_map(|word| whole.find_subcommand(word))?.clone();
+    let mut matches = globals().subcommand(command).try_get_matches_from(args).ok()?;
+    Cli::from_arg_matches_mut(&mut matches).ok()
+}
+
+/// The program with its global options, and no command yet.
+fn globals() -> clap::Command {
+    Global::augment_args(clap::Command::new("overmind"))
+        .propagate_version(true)
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_help_subcommand(true)
+        .subcommand_required(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn what_is_read_quickly_means_what_the_whole_grammar_says() {
+        for line in [
+            "overmind ps",
+            "overmind ps --all --agent coder -o json",
+            "overmind --data ps ps -q",
+            "overmind -o wide --color=never agents list",
+            "overmind run coder do ps --data /tmp/x",
+            "overmind run --name a -- sh -c true",
+            "overmind kill --all",
+            "overmind -q send build yes, go on",
+            "overmind mesh get tasks/1 --server unix:/tmp/s",
+            "overmind logs build -f -n 5 --data /tmp/x",
+            "overmind info build -o json",
+            "overmind result build",
+            "overmind stop build --grace 30",
+            "overmind wait build --timeout 3 -v",
+            "overmind run --sandbox namespace --restart always make ps",
+            "overmind memory search ps",
+        ] {
+            let args = words(line);
+            let whole = Cli::try_parse_from(&args);
+            let whole = whole.unwrap_or_else(|err| panic!("{line}: {err}"));
+            let quick = quickly(&args).unwrap_or_else(|| panic!("{line}: not read quickly"));
+            assert_eq!(format!("{quick:?}"), format!("{whole:?}"), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_or_asks_for_help_is_left_to_the_whole_grammar() {
+        for line in [
+            "overmind",
+            "overmind --version",
+            "overmind ps --help",
+            "overmind ps --limit 0",
+            "overmind stauts",
+            "overmind --data ps",
+            "overmind -q -v ps",
+        ] {
+            assert!(quickly(&words(line)).is_none(), "{line}");
+        }
+    }
+}

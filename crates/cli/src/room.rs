@@ -1,0 +1,287 @@
+//! Rooms of runs: `work`, `done`, `url`, and their part of `run` and `ps`.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use overmind_api::{FileChange, Room, RoomAction, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run};
+
+use crate::args::Format;
+use crate::args_room::{DoneArgs, UndoArgs, UrlArgs, WorkArgs};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::ids;
+use crate::output::table::Tone;
+use crate::output::{clean, paint, when};
+use crate::remote::Remote;
+use crate::show::{self, cell, dim, or_dash};
+
+/// Says what a run that has begun works in.
+pub fn announce(cx: &Context, run: &Run) {
+    let Some(room) = &run.room else { return };
+    match room.phase {
+        RoomPhase::Preparing => cx.out.note("its room is still being made; the log tells how far"),
+        RoomPhase::Failed => {}
+        RoomPhase::Ready
+        | RoomPhase::Closing
+        | RoomPhase::Closed
+        | RoomPhase::Kept
+        | RoomPhase::Left => cx.out.note(&line(room)),
+    }
+    for warning in &room.warnings {
+        cx.out.note(&clean::line(warning));
+    }
+}
+
+/// What a run works in, in one line.
+fn line(room: &Room) -> String {
+    let directory = room.directory.as_deref().unwrap_or("-");
+    let mut line = match (&room.worktree, &room.branch) {
+        (Some(_), Some(branch)) => format!("works on branch {branch} in {directory}"),
+        (Some(_), None) => format!("works in a copy, {directory}"),
+        (None, _) => format!("works in {directory} itself"),
+    };
+    let urls: Vec<_> = addresses(room).into_iter().map(|(_, url)| url).collect();
+    if !urls.is_empty() {
+        line.push_str(&format!("; {}", urls.join(" ")));
+    }
+    clean::line(&line).into_owned()
+}
+
+/// Where its services answer; without any that is declared, what stands for `PORT`.
+fn addresses(room: &Room) -> Vec<(String, String)> {
+    if room.urls.is_empty()
+        && let Some(port) = room.ports.get("PORT")
+    {
+        return vec![("PORT".to_owned(), format!("http://127.0.0.1:{port}"))];
+    }
+    room.urls.iter().map(|(name, url)| (name.clone(), url.clone())).collect()
+}
+
+/// The branch of a run, and how far it is with its room, for columns.
+pub fn branch_cell(run: &Run) -> (String, Tone) {
+    or_dash(run.room.as_ref().and_then(|room| room.branch.clone()))
+}
+
+pub fn phase_cell(run: &Run) -> (String, Tone) {
+    let Some(room) = &run.room else { return dim("-") };
+    match (room.phase, room.leaks.len()) {
+        (phase, 0) => {
+            let tone = match phase {
+                RoomPhase::Failed | RoomPhase::Left => Tone::Bad,
+                RoomPhase::Preparing | RoomPhase::Closing => Tone::Busy,
+                RoomPhase::Ready | RoomPhase::Closed | RoomPhase::Kept => Tone::Plain,
+            };
+            (phase.as_str().to_owned(), tone)
+        }
+        (phase, leaks) => (format!("{}, {leaks} leaks", phase.as_str()), Tone::Bad),
+    }
+}
+
+/// # Errors
+///
+/// What kept the work from being shown.
+pub async fn work(cx: &Context, args: &WorkArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let work = remote.run_work(&id).await?;
+    match cx.out.format {
+        Format::Json | Format::Yaml => cx.out.value(&show::to_value(&work))?,
+        Format::Name => cx.out.line(work.branch.as_deref().unwrap_or_default())?,
+        Format::Table | Format::Wide => {
+            cx.out.line(&stat(&work))?;
+            if !args.stat {
+                print_diff(cx, &work)?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// How much it is, in one line.
+fn stat(work: &RoomWork) -> String {
+    let of = |count: u64, one: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{} {one}s", when::thousands(count)),
+    };
+    let mut line = format!(
+        "{}, {} added, {} removed; {}",
+        of(work.files.into(), "file"),
+        of(work.insertions, "line"),
+        of(work.deletions, "line"),
+        of(work.commits.into(), "commit"),
+    );
+    if let Some(branch) = &work.branch {
+        line.push_str(&format!(" on {branch}"));
+    }
+    if let Some(base) = &work.base {
+        line.push_str(&format!(", from {}", clean::cut(base, 12)));
+    }
+    clean::line(&line).into_owned()
+}
+
+fn print_diff(cx: &Context, work: &RoomWork) -> Result<(), Failure> {
+    for line in work.diff.lines() {
+        let tone = match line.as_bytes().first() {
+            Some(b'+') => Tone::Good,
+            Some(b'-') => Tone::Bad,
+            Some(b'@') => Tone::Busy,
+            Some(_) | None => Tone::Plain,
+        };
+        cx.out.line(&paint(&clean::line(line), tone, cx.out.colour))?;
+    }
+    if work.truncated {
+        cx.out.note("the diff is longer; this is its beginning");
+    }
+    Ok(())
+}
+
+/// # Errors
+///
+/// What kept the decision from being carried out; [`Exit::Usage`] when work is to be thrown away
+/// and nobody can be asked.
+pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let done = args.done();
+    // What it is about is shown first. That there is nothing to be shown may be just why
+    // somebody discards it.
+    let shown = match remote.run_work(&id).await {
+        Ok(work) => Some(work),
+        Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+        Err(failure) => {
+            cx.out.note(&format!("its work cannot be shown: {}", failure.message));
+            None
+        }
+    };
+    if let Some(work) = &shown {
+        cx.out.note(&stat(work));
+    }
+    if done.action == RoomAction::Discard && !args.yes && !agreed(cx, &id)? {
+        cx.out.note("nothing was done");
+        return Ok(Exit::Done);
+    }
+    let result = remote.run_done(&id, &done).await?;
+    for warning in &result.decision.warnings {
+        cx.out.note(&format!("remark: {}", clean::line(warning)));
+    }
+    show::one(&cx.out, &result, &id, || {
+        let decision = &result.decision;
+        vec![
+            ("run", cell(&id)),
+            ("done", (decision.said.clone(), Tone::Good)),
+            ("branch", or_dash(decision.branch.clone())),
+            ("commit", or_dash(decision.commit.clone())),
+            ("kept", or_dash(decision.kept.clone())),
+        ]
+    })?;
+    Ok(Exit::Done)
+}
+
+/// Asks the person at the terminal whether work may be thrown away.
+fn agreed(cx: &Context, id: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        let hint = format!("look at it with `overmind work {}`, then add --yes", ids::short(id));
+        return Err(Failure::usage("--discard throws work away").hint(hint));
+    }
+    cx.out.note("throw this away? [y/N]");
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line);
+    read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// # Errors
+///
+/// What kept the files from being brought back; [`Exit::Failed`] when some of them could not be.
+pub async fn undo(cx: &Context, args: UndoArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let undone = remote.run_undo(&id, &RoomUndo { to: args.to }).await?;
+    match cx.out.format {
+        Format::Json | Format::Yaml => cx.out.value(&show::to_value(&undone))?,
+        Format::Name => cx.out.line(&undone.to)?,
+        Format::Table | Format::Wide => tell_undone(cx, &args.id, &undone)?,
+    }
+    if undone.failed.is_empty() {
+        return Ok(Exit::Done);
+    }
+    let failed = undone.failed.join("\n  ");
+    let hint = format!("`overmind undo {} --to {}` brings back what was", args.id, undone.saved);
+    Err(Failure::failed(format!("not brought back:\n  {failed}")).hint(hint))
+}
+
+fn tell_undone(cx: &Context, name: &str, undone: &RoomUndone) -> Result<(), Failure> {
+    let RoomUndone { to, saved, files, more, failed: _, left_out } = undone;
+    for file in files {
+        let (word, tone) = match file.change {
+            FileChange::Added => ("back", Tone::Good),
+            FileChange::Modified => ("changed back", Tone::Plain),
+            FileChange::Deleted => ("removed again", Tone::Bad),
+        };
+        let word = paint(&format!("{word:<14}"), tone, cx.out.colour);
+        cx.out.line(&format!("{word}{}", clean::line(&file.path)))?;
+    }
+    if *more > 0 {
+        cx.out.line(&format!("and {more} more files"))?;
+    }
+    for path in left_out {
+        cx.out.note(&format!("{} is too large to be saved: it is as it was", clean::line(path)));
+    }
+    if files.is_empty() {
+        cx.out.note(&format!("nothing to do: the files are those of snapshot {to} already"));
+        return Ok(());
+    }
+    cx.out.note(&format!("the files are as they were at snapshot {to}"));
+    cx.out.note(&format!("to undo this: overmind undo {} --to {saved}", clean::line(name)));
+    Ok(())
+}
+
+/// # Errors
+///
+/// [`Exit::NotFound`] when the run has no room, or no such service.
+pub async fn url(cx: &Context, args: &UrlArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let run = remote.run(&id).await?;
+    let none = |why: String| Failure::new(Exit::NotFound, why);
+    let Some(room) = &run.room else {
+        return Err(none(format!("{} has no room, and so no address of its own", args.id)));
+    };
+    let mut addresses = addresses(room);
+    if let Some(service) = &args.service {
+        let known: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
+        addresses.retain(|(name, _)| name == service);
+        if addresses.is_empty() {
+            let mut failure = none(format!("{} has no service `{service}`", args.id));
+            if !known.is_empty() {
+                failure = failure.hint(format!("it has {}", known.join(", ")));
+            }
+            return Err(failure);
+        }
+    }
+    if addresses.is_empty() {
+        return Err(none(match room.phase {
+            RoomPhase::Preparing => format!("the room of {} is still being made", args.id),
+            RoomPhase::Ready
+            | RoomPhase::Closing
+            | RoomPhase::Closed
+            | RoomPhase::Kept
+            | RoomPhase::Failed
+            | RoomPhase::Left => format!("{} has no ports", args.id),
+        }));
+    }
+    if room.phase != RoomPhase::Ready {
+        cx.out.note(&format!("its room is {}: nothing need answer there", room.phase.as_str()));
+    }
+    if !cx.out.for_people() && cx.out.format != Format::Name {
+        let map: serde_json::Map<_, _> =
+            addresses.into_iter().map(|(name, url)| (name, url.into())).collect();
+        cx.out.value(&map.into())?;
+        return Ok(Exit::Done);
+    }
+    let bare = args.service.is_some() || addresses.len() == 1;
+    for (name, url) in &addresses {
+        let name = clean::line(name);
+        cx.out.line(&if bare { url.clone() } else { format!("{name}  {url}") })?;
+    }
+    Ok(Exit::Done)
+}

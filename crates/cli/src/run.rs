@@ -1,0 +1,428 @@
+//! `overmind run`: what its words mean, and what the person at the terminal sees until the program
+//! runs or has ended.
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+
+use overmind_api::{Agent, Command, Run, RunCreate};
+use overmind_client::LogOptions;
+use overmind_core::nearest::nearest;
+use overmind_node::config::env;
+
+use crate::args::{Format, RunArgs};
+use crate::args_command::ProviderArg;
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::clean;
+use crate::remote::Remote;
+use crate::show::{self, cell};
+use crate::spoken::Spoken;
+use crate::watch::{self, Place, Until};
+use crate::{asked, command, ids, parse, room, session, story};
+
+/// Exit code of who leaves with `^C`, as a shell shows it.
+const INTERRUPTED: i32 = 130;
+/// Agents that are looked through for one that somebody may have meant.
+const AGENTS: u32 = 1000;
+
+/// Whether the person stands in a home or at the top of everything, which is nobody's project.
+fn is_home(cx: &Context) -> bool {
+    let home = cx.env.text(overmind_node::config::env::HOME).map(Path::new);
+    cx.cwd.parent().is_none() || home.is_some_and(|home| home == cx.cwd)
+}
+
+/// # Errors
+///
+/// What kept the run from being made, started or watched.
+pub async fn run(cx: &Context, args: RunArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let workspace = workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?;
+    // Where a program that is named by a path from there is looked for.
+    let dir = workspace.as_deref().map_or(cx.cwd.as_path(), Path::new);
+    let own = args.command.provider.and_then(ProviderArg::agent).map(str::to_owned);
+    let named = args.command.agent.clone().or(own);
+    let (agent, words) = match named {
+        Some(name) => match agent_named(cx, &remote, &name, dir).await? {
+            Some(agent) => (Some(agent), args.words.clone()),
+            None => (None, [&[name], args.words.as_slice()].concat()),
+        },
+        None => match args.words.split_first() {
+            None => return Err(Failure::usage("say what to run")),
+            Some((first, rest)) => match agent_of_word(cx, &remote, first, dir).await? {
+                Some(agent) => (Some(agent), rest.to_vec()),
+                None => (None, args.words.clone()),
+            },
+        },
+    };
+    match agent {
+        // A task is text: what looks like options of ours in it is taken for them.
+        Some(agent) if agent.command.is_none() && words.iter().any(|word| is_option(word)) => {
+            let (cx, args) = again(cx)?;
+            let skip = usize::from(args.command.agent.is_none());
+            let words = args.words.iter().skip(skip).cloned().collect();
+            Box::pin(begin(&cx, &remote, args, Some(agent), words)).await
+        }
+        agent => Box::pin(begin(cx, &remote, args, agent, words)).await,
+    }
+}
+
+fn is_option(word: &str) -> bool {
+    word.len() > 1 && word.starts_with('-')
+}
+
+/// The arguments of this process, with options of ours taken wherever they stand.
+fn again(cx: &Context) -> Result<(Context, RunArgs), Failure> {
+    let (global, args) = parse::interspersed().map_err(|err| {
+        let text = err.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        Failure::usage(first).hint("put the task in quotes: overmind run AGENT \"what to do\"")
+    })?;
+    let out = crate::output::Output::new(&global, &cx.env);
+    Ok((Context { global, env: cx.env.clone(), cwd: cx.cwd.clone(), out }, args))
+}
+
+/// The agent that `--agent` or `--provider` names; `claude` and `codex` are made where they are not
+/// there. `None` when it is a command.
+///
+/// # Errors
+///
+/// As [`agent_of_word`].
+async fn agent_named(
+    cx: &Context,
+    remote: &Remote,
+    name: &str,
+    dir: &Path,
+) -> Result<Option<Agent>, Failure> {
+    match remote.find_agent(name).await {
+        Err(failure) if failure.exit == Exit::NotFound => match remote.built_in(name).await? {
+            Some(agent) => Ok(Some(agent)),
+            None => agent_of_word(cx, remote, name, dir).await,
+        },
+        found => found.map(Some),
+    }
+}
+
+/// The agent that the first word names; `None` when it begins a command.
+///
+/// # Errors
+///
+/// [`Exit::NotFound`] when it is neither an agent nor a program.
+async fn agent_of_word(
+    cx: &Context,
+    remote: &Remote,
+    word: &str,
+    dir: &Path,
+) -> Result<Option<Agent>, Failure> {
+    let missing = match remote.find_agent(word).await {
+        Ok(agent) => return Ok(Some(agent)),
+        Err(failure) if failure.exit == Exit::NotFound => failure,
+        Err(failure) => return Err(failure),
+    };
+    if word.starts_with("agt_") {
+        return Err(missing);
+    }
+    // Which programs another machine has is not known here.
+    if is_line(word) || !remote.is_here() || is_program(cx, word, dir) {
+        return Ok(None);
+    }
+    let message = format!("no agent and no program is called `{word}`; nothing was started");
+    let failure = Failure::new(Exit::NotFound, message).hint(
+        "`overmind agent list` lists agents; a program is found in PATH, or named by its path",
+    );
+    Err(near(remote, failure, word).await)
+}
+
+/// The failure, with the agent that may have been meant.
+async fn near(remote: &Remote, failure: Failure, word: &str) -> Failure {
+    let Ok(agents) = remote.agents(AGENTS).await else { return failure };
+    match nearest(word, agents.iter().map(|agent| agent.name.as_str())) {
+        Some(agent) => failure.hint(format!("did you mean the agent `{agent}`?")),
+        None => failure,
+    }
+}
+
+/// Whether one word is a line for a shell: a program's name has neither spaces nor what a shell
+/// takes apart.
+fn is_line(word: &str) -> bool {
+    word.contains(|c: char| c.is_whitespace() || "|&;<>()$`\"'*?[]{}".contains(c))
+}
+
+/// Whether a word is a program, seen from the directory that the run begins in.
+fn is_program(cx: &Context, word: &str, dir: &Path) -> bool {
+    if word.contains('/') {
+        return dir.join(word).is_file();
+    }
+    let path = cx.env.path(env::PATH).unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(word).is_file())
+}
+
+/// Makes the run and shows as much of it as was asked for. Without an agent the words are a command.
+async fn begin(
+    cx: &Context,
+    remote: &Remote,
+    args: RunArgs,
+    agent: Option<Agent>,
+    mut words: Vec<String>,
+) -> Outcome {
+    let mut draft = RunCreate {
+        agent_id: String::new(),
+        task: String::new(),
+        step_limit: args.step_limit,
+        workspace: workspace(cx, args.workspace.as_deref(), args.cwd.as_deref())?,
+        name: args.name,
+        parent: match &args.parent {
+            Some(parent) => Some(remote.find_run(parent).await?),
+            None => None,
+        },
+        command: None,
+        sandbox: args.command.sandbox.map(Into::into),
+        room: args.room.wish(),
+    };
+    let in_words = agent.is_none();
+    let agent = match agent {
+        Some(agent) => agent,
+        None => remote.agent_of_commands().await?,
+    };
+    // A home is no project: whoever stands in one says which. A child has its parent's, and what is
+    // seen from inside of a run are its own directories.
+    let implied = draft.workspace.is_none() && remote.own().is_none();
+    if implied && is_home(cx) {
+        cx.out.note(
+            "this directory is no project: the run works in an empty one of its own; --project DIR \
+             names another",
+        );
+    } else if implied && (agent.command.is_some() || draft.parent.is_none()) {
+        // Where the person stands, as a shell would.
+        let here = cx.cwd.to_str().map(str::to_owned);
+        let odd = || Failure::usage(format!("{} is not UTF-8", cx.cwd.display()));
+        draft.workspace = Some(here.ok_or_else(odd)?);
+    }
+    if let Some(own) = &agent.command {
+        draft.command = args.command.over(own.clone());
+        match (in_words, words.as_slice()) {
+            (true, [line]) if is_line(line) => {
+                cx.out.note(&format!("runs the shell line: sh -c {}", quoted(line)));
+                draft.task.clone_from(line);
+            }
+            (true, _) => {
+                draft.task = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+                let over = draft.command.take().unwrap_or_else(|| own.clone());
+                draft.command = Some(Command { argv: words, exact: true, ..over });
+            }
+            (false, _) => {
+                // What the program is told anyway: `claude -p TASK` is said by who knows it.
+                let print = |word: &String| word == "-p" || word == "--print";
+                if own.provider == overmind_api::Provider::Claude
+                    && words.first().is_some_and(print)
+                {
+                    words.remove(0);
+                }
+                draft.task = words.join(" ");
+            }
+        }
+    } else {
+        if words.is_empty() {
+            return Err(Failure::usage(format!("say what `{}` is to do", agent.name)));
+        }
+        if args.command.over(Command::default()).is_some() {
+            let message = format!("{} is no command: its options do not apply", agent.name);
+            return Err(Failure::usage(message));
+        }
+        draft.task = words.join(" ");
+    }
+    draft.agent_id = agent.id.to_string();
+    let key = args.idempotency_key.as_deref();
+    let made = match remote.run_create(&draft, key).await {
+        // Who may not choose a directory of the host works in none of it.
+        Err(failure) if failure.exit == Exit::Denied && implied && draft.workspace.is_some() => {
+            draft.workspace = None;
+            let made = remote.run_create(&draft, key).await?;
+            cx.out.note(&format!(
+                "{}; the run works in an empty directory of its own",
+                failure.message.trim_start_matches("error: ")
+            ));
+            made
+        }
+        made => made?,
+    };
+    let id = made.id.to_string();
+    let is_command = agent.command.is_some();
+    if args.wait || (args.follow && cx.out.format == Format::Name) {
+        let run = watch::until(cx, remote, &id, Until::Settled, &mut Place::None).await?;
+        show::one(&cx.out, &run, &id, || watch::summary(&run))?;
+        return Ok(exit_of(&run));
+    }
+    let at_terminal = std::io::stdout().is_terminal() && cx.out.for_people();
+    if args.follow || (at_terminal && !args.detach && !cx.global.quiet) {
+        if cx.out.for_people() {
+            cx.out.note(&format!("run {} ({})", made.name, ids::short(&id)));
+        }
+        return Box::pin(follow(cx, remote, &made, is_command)).await;
+    }
+    if cx.global.quiet && cx.out.for_people() {
+        cx.out.line(&id)?;
+    } else {
+        show::one(&cx.out, &made, &id, || vec![("run", cell(&id))])?;
+    }
+    if is_command && !args.detach {
+        let run = watch::until(cx, remote, &id, Until::Begun, &mut Place::None).await?;
+        started(&run)?;
+        if cx.out.for_people() && !args.room.here {
+            room::announce(cx, &run);
+        }
+    }
+    if cx.out.for_people() {
+        cx.out.note(&format!("watch it: overmind logs -f {}", made.name));
+    }
+    Ok(Exit::Done)
+}
+
+/// Refuses a run whose program never ran.
+fn started(run: &Run) -> Result<(), Failure> {
+    let ran = run.process.as_ref().is_some_and(|process| {
+        process.pid.is_some() || process.exit_code.is_some() || process.signal.is_some()
+    });
+    match &run.error {
+        Some(error) if session::ended(run.status) && !ran => {
+            let message = format!("{} was not started: {}", run.name, story::error_text(error));
+            Err(Failure::new(Exit::RunFailed, message))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// As the run's program ended, or how the run stands.
+fn exit_of(run: &Run) -> Exit {
+    let ran = run.process.as_ref().is_some_and(|process| process.exit_code.is_some());
+    if session::ended(run.status) && ran {
+        return command::exit_of(run);
+    }
+    watch::exit_of(run.status)
+}
+
+/// Shows a run until it ends, and has questions answered at the terminal. `^C` leaves it running.
+///
+/// # Errors
+///
+/// What kept it from being shown or answered.
+pub async fn follow(cx: &Context, remote: &Remote, made: &Run, is_command: bool) -> Outcome {
+    let watched = async {
+        match is_command {
+            true => follow_command(cx, remote, made).await,
+            false => follow_agent(cx, remote, made).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = watched => outcome,
+        _ = tokio::signal::ctrl_c() => {
+            let name = &made.name;
+            cx.out.note(&format!(
+                "\n{name} goes on; watch it: overmind logs -f {name}; end it: overmind stop {name}"
+            ));
+            Ok(Exit::of_command(INTERRUPTED))
+        }
+    }
+}
+
+async fn follow_agent(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
+    let (id, mut place) = (made.id.to_string(), Place::None);
+    loop {
+        let run = watch::tell(cx, remote, &id, Until::Settled, &mut place).await?;
+        if watch::waits(run.status) && asked::in_place(cx, remote, &run).await? {
+            continue;
+        }
+        if cx.out.for_people() {
+            watch::epilogue(cx, &run);
+        }
+        return Ok(watch::exit_of(run.status));
+    }
+}
+
+async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
+    let id = made.id.to_string();
+    let mut place = Place::None;
+    let begun = watch::until(cx, remote, &id, Until::Begun, &mut place).await?;
+    started(&begun)?;
+    if cx.out.for_people() {
+        room::announce(cx, &begun);
+    }
+    let mut options = LogOptions { strip: !cx.out.colour, ..LogOptions::default() };
+    let mut spoken = match cx.out.for_people() {
+        true => Spoken::of(cx, remote, &begun).await?,
+        false => None,
+    };
+    loop {
+        let settled = watch::until(cx, remote, &id, Until::Settled, &mut place);
+        let run = tokio::select! {
+            biased;
+            said = command::output(cx, remote, &id, &mut options, &mut spoken) => {
+                said?;
+                remote.run(&id).await?
+            }
+            run = settled => run?,
+        };
+        if session::ended(run.status) {
+            // What was written last may have come after the news of the end.
+            command::output(cx, remote, &id, &mut options, &mut spoken).await?;
+            return Ok(exit_of(&run));
+        }
+        if asked::in_place(cx, remote, &run).await? {
+            continue;
+        }
+        if watch::waits(run.status) {
+            watch::epilogue(cx, &run);
+            return Ok(Exit::RunWaits);
+        }
+    }
+}
+
+/// The directory that a run is to begin in; `None` where nobody has said.
+fn workspace(
+    cx: &Context,
+    project: Option<&Path>,
+    cwd: Option<&Path>,
+) -> Result<Option<String>, Failure> {
+    // The server knows nothing of this shell's current directory.
+    let (option, path) = match (project, cwd) {
+        (None, None) => return Ok(None),
+        (Some(project), None) => ("--workspace", cx.cwd.join(project)),
+        (project, Some(cwd)) => ("--cwd", cx.cwd.join(project.unwrap_or(&cx.cwd)).join(cwd)),
+    };
+    let found = path
+        .canonicalize()
+        .map_err(|err| Failure::failed(format!("{option} {}: {err}", path.display())))?;
+    let text = found.to_str().map(str::to_owned);
+    text.map(Some)
+        .ok_or_else(|| Failure::usage(format!("{option} {} is not UTF-8", found.display())))
+}
+
+/// A word as a shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", clean::line(word).replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_a_shell_takes_apart_is_a_line() {
+        for line in ["echo hi", "a;b", "ls *.rs", "echo $HOME", "sleep 1&"] {
+            assert!(is_line(line), "{line}");
+        }
+        for word in ["make", "./try.sh", "-x", "a-b_c.d", "C:x", "x=y"] {
+            assert!(!is_line(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn words_are_shown_as_a_shell_reads_them_back() {
+        let shown = ["rm", "my dir", "it's", ""].map(quoted).join(" ");
+        assert_eq!(shown, "rm 'my dir' 'it'\\''s' ''");
+    }
+}

@@ -1,0 +1,521 @@
+//! Runs: `ps`, `input`, `cancel`, `fork`, `diff`, `replay --verify`.
+
+use std::collections::{HashMap, HashSet};
+
+use overmind_api::{
+    AgentId, Diff, ForkRequest, Run, RunBasic, RunStatus, SandboxLevel, SessionId, Step, Timestamp,
+    VerifyReport,
+};
+use overmind_client::RunShape;
+use serde::Serialize;
+
+use crate::args::{ForkArgs, Format, PsArgs};
+use crate::args_more::spelled;
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::table::{Table, Tone};
+use crate::output::{clean, when};
+use crate::progress::spin;
+use crate::remote::Remote;
+use crate::show::{self, cell, dim, or_dash};
+use crate::{ids, room, story};
+
+/// # Errors
+///
+/// What kept the runs from being listed.
+pub async fn ps(cx: &Context, args: &PsArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let agent = match &args.agent {
+        Some(given) => Some(remote.find_agent(given).await?.id.to_string()),
+        None => None,
+    };
+    let mut statuses: Vec<_> = args
+        .status
+        .iter()
+        .map(|status| {
+            RunStatus::parse(&spelled(*status)).expect("the words of the flag are those of the API")
+        })
+        .collect();
+    let open_only = !args.all && statuses.is_empty();
+    if open_only {
+        statuses.extend(RunStatus::ALL.iter().filter(|status| !ended(**status)));
+    }
+    let wish = Wish { args, statuses, agent };
+    let empty = if open_only {
+        "no runs under way; `overmind ps --all` also lists those that have ended"
+    } else {
+        "no such runs; start one: overmind run AGENT \"what to do\""
+    };
+    let now = cx.now();
+    match cx.out.format {
+        Format::Table | Format::Name => {
+            let (runs, branches) = wish.fetch::<RunBasic>(&remote).await?;
+            let table = |_: bool| short_table(&runs, &branches, now);
+            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+        }
+        Format::Wide | Format::Json | Format::Yaml => {
+            let (runs, branches) = wish.fetch::<Run>(&remote).await?;
+            let table = |_: bool| wide_table(&runs, &branches);
+            show::list(&cx.out, &runs, |run| run.id.to_string(), table, empty)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Which runs `ps` was asked for.
+struct Wish<'a> {
+    args: &'a PsArgs,
+    statuses: Vec<RunStatus>,
+    agent: Option<String>,
+}
+
+impl Wish<'_> {
+    /// The runs, and what to draw before the name of each.
+    async fn fetch<R: Listed>(&self, remote: &Remote) -> Result<(Vec<R>, Vec<String>), Failure> {
+        let args = self.args;
+        let mut runs: Vec<R> = match &args.children {
+            Some(parent) => {
+                let parent = remote.find_run(parent).await?;
+                let mut below: Vec<R> = remote.runs_below(&parent, args.limit).await?;
+                below.retain(|run| args.all || !ended(run.basics().status));
+                below
+            }
+            None => remote.runs(&self.statuses, self.agent.as_deref(), args.limit).await?,
+        };
+        let branches = if args.tree { tree(&mut runs) } else { vec![String::new(); runs.len()] };
+        Ok((runs, branches))
+    }
+}
+
+/// What lines about a run are made of, however much of it was fetched.
+pub trait Listed: RunShape + Serialize {
+    fn basics(&self) -> Basics<'_>;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Basics<'a> {
+    pub id: SessionId,
+    pub parent: Option<SessionId>,
+    pub name: &'a str,
+    pub status: RunStatus,
+    pub standing: Standing,
+}
+
+macro_rules! listed {
+    ($($run:ty),+) => {$(
+        impl Listed for $run {
+            fn basics(&self) -> Basics<'_> {
+                Basics {
+                    id: self.id,
+                    parent: self.parent_id,
+                    name: &self.name,
+                    status: self.status,
+                    standing: self.into(),
+                }
+            }
+        }
+    )+};
+}
+
+listed!(Run, RunBasic);
+
+/// Puts each run below the one that it was started for, where that is listed too; siblings stay in
+/// their order. What to draw before each name.
+fn tree<R: Listed>(runs: &mut Vec<R>) -> Vec<String> {
+    let listed: HashSet<_> = runs.iter().map(|run| run.basics().id).collect();
+    let mut below: HashMap<_, Vec<R>> = HashMap::new();
+    for run in runs.drain(..) {
+        let parent = run.basics().parent.filter(|parent| listed.contains(parent));
+        below.entry(parent).or_default().push(run);
+    }
+    // Last in, first out: the branches of what comes next, and what is drawn before them.
+    let mut next: Vec<(R, String, String)> = Vec::new();
+    let push = |next: &mut Vec<_>, runs: Vec<R>, indent: Option<&str>| {
+        let last = runs.len().saturating_sub(1);
+        let runs = runs.into_iter().enumerate().map(|(at, run)| match (indent, at == last) {
+            (None, _) => (run, String::new(), String::new()),
+            (Some(indent), false) => (run, format!("{indent}├─ "), format!("{indent}│  ")),
+            (Some(indent), true) => (run, format!("{indent}└─ "), format!("{indent}   ")),
+        });
+        let mut runs: Vec<_> = runs.collect();
+        runs.reverse();
+        next.append(&mut runs);
+    };
+    push(&mut next, below.remove(&None).unwrap_or_default(), None);
+    let mut branches = Vec::new();
+    while let Some((run, branch, indent)) = next.pop() {
+        let children = below.remove(&Some(run.basics().id)).unwrap_or_default();
+        push(&mut next, children, Some(&indent));
+        runs.push(run);
+        branches.push(branch);
+    }
+    branches
+}
+
+/// Whether a run in this state stays in it for ever.
+pub fn ended(status: RunStatus) -> bool {
+    match status {
+        RunStatus::Succeeded | RunStatus::Failed | RunStatus::Canceled => true,
+        RunStatus::Queued
+        | RunStatus::Running
+        | RunStatus::AwaitingInput
+        | RunStatus::AwaitingApproval => false,
+    }
+}
+
+/// What its agent is called; its id where that is not known.
+fn agent_cell(name: Option<&String>, id: AgentId) -> (String, Tone) {
+    name.map_or_else(|| dim(ids::short(&id.to_string())), cell)
+}
+
+/// How a run stands: what its command does or ended with, and whether it has raised alarms.
+fn status_cell(status: RunStatus, command: Standing, alarms: u32) -> (String, Tone) {
+    let (mut text, mut tone) = (status.to_string(), story::tone(status));
+    match (ended(status), command) {
+        (false, Standing { stopping: true, .. }) => (text, tone) = ("stopping".into(), Tone::Waits),
+        (false, Standing { restarting: true, .. }) => {
+            (text, tone) = ("restarting".into(), Tone::Waits);
+        }
+        (true, Standing { exit_code: Some(code), .. }) if code != 0 => {
+            text = format!("{status}, exit {code}");
+        }
+        (true, Standing { signal: Some(signal), .. }) => {
+            text = format!("{status}, signal {signal}")
+        }
+        (_, Standing { .. }) => {}
+    }
+    match alarms {
+        0 => (text, tone),
+        1 => (format!("{text}, 1 alarm"), Tone::Bad),
+        n => (format!("{text}, {n} alarms"), Tone::Bad),
+    }
+}
+
+/// How the command of a run stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    stopping: bool,
+    restarting: bool,
+}
+
+impl From<&RunBasic> for Standing {
+    fn from(run: &RunBasic) -> Self {
+        let RunBasic { exit_code, signal, stopping, restarting, .. } = run;
+        Self {
+            exit_code: *exit_code,
+            signal: *signal,
+            stopping: *stopping,
+            restarting: *restarting,
+        }
+    }
+}
+
+impl From<&Run> for Standing {
+    fn from(run: &Run) -> Self {
+        run.process.as_ref().map_or_else(Self::default, |process| Self {
+            exit_code: process.exit_code,
+            signal: process.signal,
+            stopping: process.stopping,
+            restarting: process.restart_at.is_some(),
+        })
+    }
+}
+
+fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
+    let mut table =
+        Table::new(&["ID", "NAME", "AGENT", "STATUS", "RESTARTS", "STEPS", "TIME", "AGE", "TASK"])
+            .right("RESTARTS")
+            .right("STEPS");
+    for (run, branch) in runs.iter().zip(branches) {
+        let until = run.finished_at.unwrap_or(now);
+        let took = run.started_at.map(|start| when::precise(until.since(start)));
+        table.row(vec![
+            cell(ids::short(&run.id.to_string())),
+            cell(format!("{branch}{}", run.name)),
+            agent_cell(run.agent_name.as_ref(), run.agent_id),
+            status_cell(run.status, run.into(), run.alarms),
+            cell(run.restarts.to_string()),
+            cell(run.step_count.to_string()),
+            or_dash(took),
+            cell(when::ago(run.created_at, now)),
+            cell(clean::cut(&run.task, 60)),
+        ]);
+    }
+    table
+}
+
+fn wide_table(runs: &[Run], branches: &[String]) -> Table {
+    let mut table = Table::new(&[
+        "ID",
+        "NAME",
+        "AGENT",
+        "STATUS",
+        "RESTARTS",
+        "STEPS",
+        "START",
+        "TOKENS IN",
+        "OUT",
+        "COST",
+        "SANDBOX",
+        "ATTESTED",
+        "CREATED",
+        "FINISHED",
+        "BY",
+        "PARENT",
+        "BRANCH",
+        "ROOM",
+        "WORKSPACE",
+        "TASK",
+    ])
+    .right("RESTARTS")
+    .right("STEPS")
+    .right("START")
+    .right("TOKENS IN")
+    .right("OUT");
+    for (run, branch) in runs.iter().zip(branches) {
+        table.row(vec![
+            cell(run.id.to_string()),
+            cell(format!("{branch}{}", run.name)),
+            agent_cell(run.agent_name.as_ref(), run.agent_id),
+            status_cell(run.status, run.into(), run.alarms),
+            or_dash(run.process.as_ref().map(|process| process.restarts.to_string())),
+            cell(run.step_count.to_string()),
+            cell(run.epoch.to_string()),
+            cell(when::thousands(run.usage.input_tokens)),
+            cell(when::thousands(run.usage.output_tokens)),
+            or_dash(cost(run)),
+            cell(run.sandbox.as_str()),
+            attested(run),
+            cell(run.created_at.to_string()),
+            or_dash(run.finished_at.map(|at| at.to_string())),
+            cell(&run.created_by),
+            or_dash(run.parent_id.map(|id| ids::short(&id.to_string()).to_owned())),
+            room::branch_cell(run),
+            room::phase_cell(run),
+            cell(&run.workspace),
+            cell(&run.task),
+        ]);
+    }
+    table
+}
+
+/// What was proved about the sandbox of a run's commands, and when; a dash until one ran.
+fn attested(run: &Run) -> (String, Tone) {
+    let Some(found) = &run.attestation else { return dim("-") };
+    if found.achieved == SandboxLevel::None {
+        return ("none: NOT ISOLATED".to_owned(), Tone::Bad);
+    }
+    let mark = if found.signer.is_some() { '✓' } else { '?' };
+    let at = found.at.to_string();
+    // To the minute: the rest is in the record.
+    let minute = at.get(..16).unwrap_or(&at);
+    let tone = if found.signer.is_some() { Tone::Good } else { Tone::Waits };
+    (format!("{} {mark} {minute}", found.achieved), tone)
+}
+
+/// What a run has cost; `None` when a price is not known.
+pub fn cost(run: &Run) -> Option<String> {
+    run.cost_usd.map(|dollars| {
+        let text = format!("{dollars:.6}");
+        format!("${}", text.trim_end_matches('0').trim_end_matches('.'))
+    })
+}
+
+/// A single run after a change of it.
+///
+/// # Errors
+///
+/// When the result cannot be written.
+pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
+    let basics = run.basics();
+    show::one(&cx.out, run, &basics.id.to_string(), || {
+        vec![
+            ("run", cell(basics.id.to_string())),
+            ("name", cell(basics.name)),
+            ("status", status_cell(basics.status, basics.standing, 0)),
+        ]
+    })
+}
+
+/// Many runs that something was just done to, a line each.
+///
+/// # Errors
+///
+/// When the result cannot be written.
+pub fn list_ended(cx: &Context, runs: &[RunBasic]) -> Result<(), Failure> {
+    let mut table = Table::new(&["ID", "NAME", "STATUS", "TASK"]);
+    for run in runs {
+        table.row(vec![
+            cell(ids::short(&run.id.to_string())),
+            cell(&run.name),
+            status_cell(run.status, run.into(), run.alarms),
+            cell(clean::cut(&run.task, 60)),
+        ]);
+    }
+    Ok(cx.out.table(&table)?)
+}
+
+/// # Errors
+///
+/// What kept the answer from being given.
+pub async fn input(cx: &Context, id: &str, message: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(id).await?;
+    let run = remote.run_input(&id, message).await?;
+    show_run(cx, &run)?;
+    Ok(Exit::Done)
+}
+
+/// Cancels each run; goes on after one that cannot be, and tells the worst of it at the end.
+///
+/// # Errors
+///
+/// What kept the last of those that failed from being canceled.
+pub async fn cancel(cx: &Context, given: &[String], cascade: bool) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let mut failed: Option<Failure> = None;
+    for id in given {
+        let done = async {
+            let id = remote.find_run(id).await?;
+            let run = remote.run_cancel(&id, cascade).await?;
+            show_run(cx, &run)
+        };
+        if let Err(failure) = done.await
+            && let Some(before) = failed.replace(failure)
+        {
+            cx.out.error(&before.message, before.hint.as_deref());
+        }
+    }
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// # Errors
+///
+/// What kept the fork from being made, or followed.
+pub async fn fork(cx: &Context, args: ForkArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let request = ForkRequest { at: args.at, model: args.model, prompt: args.prompt };
+    let run = remote.run_fork(&id, &request).await?;
+    if args.follow {
+        return Box::pin(crate::run::follow(cx, &remote, &run, false)).await;
+    }
+    show_run(cx, &run)?;
+    if cx.out.for_people() {
+        // The second event of a fork of a run with a room.
+        let begun = remote.run_events(&run.id.to_string(), 2).await?;
+        if let Some(files) = begun.iter().find(|event| event.kind == "room.forked") {
+            cx.out.note(&clean::line(&story::forked_files(&files.payload_json.value())));
+        }
+        cx.out.note(&format!("watch it: overmind logs -f {}", ids::short(&run.id.to_string())));
+    }
+    Ok(Exit::Done)
+}
+
+/// # Errors
+///
+/// What kept the runs from being compared.
+pub async fn diff(cx: &Context, a: &str, b: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let (a, b) = (remote.find_run(a).await?, remote.find_run(b).await?);
+    let diff = remote.diff(&a, &b).await?;
+    if !cx.out.for_people() {
+        show::one(&cx.out, &diff, &format!("{a} {b}"), Vec::new)?;
+        return Ok(Exit::Done);
+    }
+    diff_table(cx, &diff)?;
+    Ok(Exit::Done)
+}
+
+/// Where two texts are shown from, in characters, so that what differs is within `width`: a little before
+/// their first difference, or from their beginning where that is early.
+fn differs_from(a: &str, b: &str, width: usize) -> usize {
+    let same = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
+    if same < width / 2 { 0 } else { same - width / 4 }
+}
+
+fn diff_table(cx: &Context, diff: &Diff) -> Result<(), Failure> {
+    let mut table = Table::new(&["STEP", "", "A", "B"]).right("STEP");
+    let width = if cx.out.wide() { usize::MAX } else { 48 };
+    let text = |step: &Step| {
+        let output = step.output_json.as_ref().map(ToString::to_string).unwrap_or_default();
+        let error = step.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        format!("{} {} → {output}{error}", step.kind, step.input_json)
+    };
+    let cut = |step: Option<&Step>, from: usize| match step {
+        Some(step) if from == 0 => cell(clean::cut(&text(step), width)),
+        Some(step) => {
+            let rest: String = text(step).chars().skip(from).collect();
+            cell(clean::cut(&format!("{} …{rest}", step.kind), width))
+        }
+        None => dim("-"),
+    };
+    for row in &diff.rows {
+        let mark =
+            if row.same { ("=".to_owned(), Tone::Dim) } else { ("≠".to_owned(), Tone::Bad) };
+        let from = match (&row.a, &row.b) {
+            (Some(a), Some(b)) if !row.same => differs_from(&text(a), &text(b), width),
+            _ => 0,
+        };
+        table.row(vec![
+            cell(row.idx.to_string()),
+            mark,
+            cut(row.a.as_ref(), from),
+            cut(row.b.as_ref(), from),
+        ]);
+    }
+    if !table.is_empty() {
+        cx.out.table(&table)?;
+    }
+    let same = diff.rows.iter().all(|row| row.same);
+    if same {
+        cx.out.note("the runs took the same steps");
+    } else {
+        cx.out.note(&format!("{} steps are equal, then they differ", diff.common));
+    }
+    let outcome = |run: &Run| match (&run.final_answer, &run.error) {
+        (Some(answer), _) => format!("{}: {}", run.status, clean::line(answer)),
+        (None, Some(error)) => format!("{}: {}", run.status, story::error_text(error)),
+        (None, None) => run.status.to_string(),
+    };
+    cx.out.note(&format!("A {}", outcome(&diff.a)));
+    cx.out.note(&format!("B {}", outcome(&diff.b)));
+    Ok(())
+}
+
+/// # Errors
+///
+/// [`Exit::Failed`] with the place of the first difference.
+pub async fn verify(cx: &Context, id: &str) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(id).await?;
+    let report = spin(&cx.out, "deciding the run again", remote.verify(&id)).await?;
+    show::one(&cx.out, &report, &id, || vec![("verified", verdict(&report))])?;
+    match &report.divergence {
+        None => Ok(Exit::Done),
+        Some(divergence) => Err(Failure::failed(format!(
+            "run {id} decides differently now, first at event {}: recorded `{}`, decided `{}`",
+            divergence.seq,
+            clean::cut(&divergence.recorded, 400),
+            clean::cut(&divergence.decided, 400)
+        ))
+        .hint(
+            "the log was changed, or this version decides differently from the one that wrote it",
+        )),
+    }
+}
+
+fn verdict(report: &VerifyReport) -> (String, Tone) {
+    let text = format!(
+        "{} events read, {} decided again, {}",
+        when::thousands(report.events),
+        when::thousands(report.decided),
+        if report.ok { "no difference" } else { "they differ" }
+    );
+    (text, if report.ok { Tone::Good } else { Tone::Bad })
+}

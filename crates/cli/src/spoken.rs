@@ -1,0 +1,235 @@
+//! What agents' programs say in a protocol of their own, in words: `logs`, `run` and `send --wait`
+//! of Claude Code, Codex and whatever prints lines of `{"overmind": {…}}`.
+
+use overmind_api::Run;
+use overmind_core::process::prompt::Provider;
+use overmind_core::process::provider::{self, Fact, Spent};
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::exit::Failure;
+use crate::look;
+use crate::output::table::Tone;
+use crate::output::{clean, paint, when};
+use crate::remote::Remote;
+use crate::story::{self, Story};
+
+/// Tells a program's lines one by one, in their order.
+#[derive(Debug)]
+pub struct Spoken {
+    provider: Provider,
+    story: Story,
+    colour: bool,
+    conversation: String,
+    /// What it said last, which many programs repeat as their answer.
+    said: String,
+    /// It tells when a turn is over: behind a terminal it shows a screen in place of lines.
+    pub tells_turns: bool,
+}
+
+/// A line in words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// With line breaks; empty when it says nothing to people.
+    pub text: String,
+    /// A turn is over, or it asks: what was said is its answer.
+    pub over: bool,
+}
+
+impl Spoken {
+    pub fn new(provider: Provider, colour: bool, verbose: bool) -> Self {
+        let story = Story::new(colour, verbose);
+        let (conversation, said) = (String::new(), String::new());
+        Self { provider, story, colour, conversation, said, tells_turns: true }
+    }
+
+    /// For a run whose program speaks such a protocol; `None` for all others.
+    ///
+    /// # Errors
+    ///
+    /// When the run's first event cannot be read.
+    pub async fn of(cx: &Context, remote: &Remote, run: &Run) -> Result<Option<Self>, Failure> {
+        let Some(mut command) = look::command_of(remote, run).await? else { return Ok(None) };
+        let provider = serde_json::from_value(command["provider"].take()).unwrap_or_default();
+        if provider == Provider::Raw {
+            return Ok(None);
+        }
+        let colour = cx.out.colour && cx.out.for_people();
+        let mut spoken = Self::new(provider, colour, cx.out.verbose || cx.out.wide());
+        spoken.tells_turns = command["terminal"] != true;
+        Ok(Some(spoken))
+    }
+
+    /// One line of its output. What is no line of its protocol is said as it is.
+    pub fn tell(&mut self, line: &str) -> Words {
+        let mut facts = Vec::new();
+        provider::line(self.provider, line.as_bytes(), 0, &mut facts);
+        if facts.is_empty() {
+            let text = if self.is_ours(line) { String::new() } else { format!("{line}\n") };
+            return Words { text, over: false };
+        }
+        let mut words = Words::default();
+        let mut spent = Vec::new();
+        for fact in &facts {
+            if let Fact::Spent(one) = fact {
+                spent.extend(costs(one));
+                continue;
+            }
+            words.over |= matches!(fact, Fact::Result { .. } | Fact::Asks(_));
+            self.fact(fact, &mut words.text);
+        }
+        if !spent.is_empty() {
+            words.text.push_str(&format!("{}\n", self.dim(&spent.join(", "))));
+        }
+        words
+    }
+
+    /// Whether a line has only come in part so far.
+    pub fn is_half(line: &str) -> bool {
+        line.trim_start().starts_with('{') && serde_json::from_str::<Value>(line).is_err()
+    }
+
+    /// Whether a line is of the protocol, though it says nothing.
+    fn is_ours(&self, line: &str) -> bool {
+        let Ok(Value::Object(event)) = serde_json::from_str(line.trim()) else { return false };
+        match self.provider {
+            Provider::Raw => false,
+            Provider::Claude | Provider::Codex => event.get("type").is_some_and(Value::is_string),
+            Provider::Lines => event.get("overmind").is_some_and(Value::is_object),
+        }
+    }
+
+    fn fact(&mut self, fact: &Fact, into: &mut String) {
+        let line = match fact {
+            Fact::Conversation { id, model } => {
+                if *id == self.conversation {
+                    return;
+                }
+                self.conversation.clone_from(id);
+                let model = model.as_ref().map(|model| format!(", {}", clean::line(model)));
+                self.dim(&format!("conversation {id}{}", model.unwrap_or_default()))
+            }
+            Fact::Said { text, within } => {
+                let text = clean::block(text).into_owned();
+                match within {
+                    Some(_) => text.lines().map(|line| format!("  {line}\n")).collect(),
+                    None => {
+                        self.said.clone_from(&text);
+                        text
+                    }
+                }
+            }
+            Fact::ToolUse { name, args, id: _ } => {
+                format!("▸ {} {}", clean::line(name), story::action(name, args))
+            }
+            Fact::ToolResult { ok, output, .. } => {
+                let shown = self.story.excerpt(output);
+                match ok {
+                    true => shown,
+                    false => format!("{}\n{shown}", paint("✗ failed", Tone::Bad, self.colour)),
+                }
+            }
+            Fact::Asks(ask) => {
+                let mut text = format!("asks: {}", clean::line(&ask.question.text));
+                if !ask.question.options.is_empty() {
+                    let options = ask.question.options.join(", ");
+                    text.push_str(&format!(" ({})", clean::line(&options)));
+                }
+                paint(&text, Tone::Waits, self.colour)
+            }
+            Fact::Trouble { message } => {
+                paint(&format!("error: {}", clean::line(message)), Tone::Bad, self.colour)
+            }
+            Fact::Result { text, is_error: true } => {
+                paint(&format!("failed: {}", clean::block(text)), Tone::Bad, self.colour)
+            }
+            Fact::Result { text, is_error: false } => {
+                let text = clean::block(text);
+                if text.trim() == self.said.trim() { String::new() } else { text.into_owned() }
+            }
+            Fact::AskGone { .. } | Fact::Answer { .. } | Fact::Spent(_) => String::new(),
+        };
+        let line = line.trim_end();
+        if !line.is_empty() {
+            into.push_str(line);
+            into.push('\n');
+        }
+    }
+
+    fn dim(&self, text: &str) -> String {
+        paint(text, Tone::Dim, self.colour)
+    }
+}
+
+/// What was spent, in words.
+fn costs(spent: &Spent) -> Vec<String> {
+    let mut told = Vec::new();
+    if let Some(usage) = &spent.usage {
+        let cached = match usage.cached_input_tokens {
+            0 => String::new(),
+            cached => format!(" ({} cached)", when::thousands(cached)),
+        };
+        told.push(format!(
+            "{} tokens in{cached}, {} out",
+            when::thousands(usage.input_tokens),
+            when::thousands(usage.output_tokens)
+        ));
+    }
+    told.extend(spent.cost_microusd.map(|cost| format!("{} so far", when::dollars(cost))));
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(spoken: &mut Spoken, lines: &[&str]) -> String {
+        lines.iter().map(|line| spoken.tell(line).text).collect()
+    }
+
+    #[test]
+    fn the_lines_of_claude_code_are_told_in_words_with_tools_and_costs() {
+        let mut spoken = Spoken::new(Provider::Claude, false, false);
+        let lines = [
+            r#"{"type":"system","subtype":"init","session_id":"c-1","model":"sonnet"}"#,
+            "a warning of the program itself",
+            r#"{"type":"assistant","message":{"content":[{"type":"text","text":"I look first."},
+               {"type":"tool_use","id":"t1","name":"Bash","input":{"command":"make test"}}]}}"#,
+            r#"{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1",
+               "is_error":true,"content":"1 failed"}]}}"#,
+            r#"{"type":"rate_limit_event"}"#,
+            r#"{"type":"assistant","message":{"content":[{"type":"text","text":"Mended."}]}}"#,
+        ];
+        assert_eq!(
+            told(&mut spoken, &lines),
+            "conversation c-1, sonnet\na warning of the program itself\nI look first.\n\
+             ▸ Bash make test\n✗ failed\n│ 1 failed\nMended.\n"
+        );
+        let end = r#"{"type":"result","result":"Mended.","total_cost_usd":0.0123,"num_turns":2,
+            "usage":{"input_tokens":1000,"cache_read_input_tokens":500,"output_tokens":20}}"#;
+        let end = spoken.tell(end);
+        assert_eq!(end.text, "1,500 tokens in (500 cached), 20 out, $0.0123 so far\n");
+        assert!(end.over, "the answer is there");
+        // The next turn begins as the first did: that is no news.
+        assert_eq!(told(&mut spoken, &lines[..1]), "");
+        let failed = r#"{"type":"result","is_error":true,"result":"no credit"}"#;
+        assert_eq!(spoken.tell(failed), Words { text: "failed: no credit\n".into(), over: true });
+    }
+
+    #[test]
+    fn lines_of_any_program_are_told_and_what_is_none_of_them_is_shown_as_it_is() {
+        let mut spoken = Spoken::new(Provider::Lines, false, false);
+        let lines = [
+            r#"{"overmind":{"said":"half way"}}"#,
+            r#"{"overmind":{"asks":{"text":"go on?","options":["yes","no"]}}}"#,
+            r#"{"overmind":{"error":"lost it"}}"#,
+            r#"{"other":"object"}"#,
+            r#"{"overmind":{"unknown":1}}"#,
+            r#"{"overmind":{"result":"42"}}"#,
+        ];
+        assert_eq!(
+            told(&mut spoken, &lines),
+            "half way\nasks: go on? (yes, no)\nerror: lost it\n{\"other\":\"object\"}\n42\n"
+        );
+    }
+}

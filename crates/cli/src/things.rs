@@ -1,0 +1,351 @@
+//! Tools, memory, keys, and `get`: the smaller nouns.
+
+use std::io::Read as _;
+
+use overmind_api::{KeyCreate, MemoryItem, MemorySearch, MemoryStore, Role, ToolCallRequest};
+use overmind_core::memory::MemoryFilter;
+use serde_json::{Value, json};
+
+use crate::args::{Format, PsArgs};
+use crate::args_more::{GetArgs, KeyCommand, Kind, MemoryCommand, ToolCommand, spelled};
+use crate::context::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::table::{Table, Tone};
+use crate::output::{clean, when};
+use crate::remote::Remote;
+use crate::show::{self, cell, dim, or_dash};
+use crate::{agent, ids, session};
+
+/// # Errors
+///
+/// What kept the command from being done; a tool that answered with an error is [`Exit::Failed`].
+pub async fn tool(cx: &Context, command: ToolCommand) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match command {
+        ToolCommand::List => tools(cx, &remote).await?,
+        ToolCommand::Call { run, tool, args } => {
+            let args: Value = serde_json::from_str(&args).map_err(|err| {
+                Failure::usage(format!("the arguments are not JSON: {err}"))
+                    .hint("quote them for the shell: '{\"path\":\"README.md\"}'")
+            })?;
+            let run = remote.find_run(&run).await?;
+            let request = ToolCallRequest { tool_name: tool, args };
+            let result = remote.tool_call(&run, &request).await?;
+            cx.out.value(&result)?;
+            if result.get("ok").and_then(Value::as_bool) != Some(true) {
+                return Ok(Exit::Failed);
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn tools(cx: &Context, remote: &Remote) -> Result<(), Failure> {
+    let tools = remote.tools().await?;
+    show::list(
+        &cx.out,
+        &tools,
+        |tool| tool.name.clone(),
+        |wide| {
+            let mut table = Table::new(&["NAME", "CLASS", "DESCRIPTION"]);
+            for tool in &tools {
+                let text = if wide {
+                    tool.description.as_str().into()
+                } else {
+                    clean::cut(&tool.description, 80)
+                };
+                let class = if tool.internal {
+                    dim(format!("{} (always)", tool.class))
+                } else {
+                    cell(tool.class.as_str())
+                };
+                table.row(vec![cell(&tool.name), class, cell(text)]);
+            }
+            table
+        },
+        "this server has no tools",
+    )
+}
+
+/// # Errors
+///
+/// What kept the command from being done.
+pub async fn memory(cx: &Context, command: MemoryCommand) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match command {
+        MemoryCommand::Add { text, collection, metadata, ttl, supersedes, key } => {
+            let text = if text == "-" { read_stdin()? } else { text };
+            let metadata = match metadata {
+                Some(text) => serde_json::from_str(&text).map_err(|err| {
+                    Failure::usage(format!("--metadata is not JSON: {err}"))
+                        .hint("quote it for the shell: '{\"by\":\"me\"}'")
+                })?,
+                None => json!({}),
+            };
+            let supersedes = match supersedes {
+                Some(given) => Some(remote.find_memory(&given).await?),
+                None => None,
+            };
+            let item = MemoryStore {
+                metadata,
+                ttl_seconds: ttl,
+                supersedes,
+                key,
+                ..MemoryStore::new(collection, text)
+            };
+            let item = remote.memory_store(&item).await?;
+            show::one(&cx.out, &item, &item.id.to_string(), || {
+                vec![("memory", cell(item.id.to_string()))]
+            })?;
+        }
+        MemoryCommand::Get { id } => {
+            let item = remote.memory_fetch(&remote.find_memory(&id).await?).await?;
+            show::one(&cx.out, &item, &item.id.to_string(), || item_fields(&item))?;
+        }
+        MemoryCommand::Reembed => {
+            let mut all = 0;
+            loop {
+                let batch = remote.memory_reembed().await?;
+                all += batch.done;
+                if !batch.more {
+                    break;
+                }
+                cx.out.detail(&format!("{all} texts have new vectors"));
+            }
+            let done = json!({"ok": true, "done": all});
+            show::one(&cx.out, &done, &all.to_string(), || {
+                vec![("new vectors", cell(all.to_string()))]
+            })?;
+        }
+        MemoryCommand::Search { query, collection, top, filter, history } => {
+            let filter = match filter {
+                Some(text) => MemoryFilter::value_of(&text).map_err(|err| {
+                    Failure::usage(format!("--{err}"))
+                        .hint("for example: --filter lang=rust,year=2024")
+                })?,
+                None => json!({}),
+            };
+            let search =
+                MemorySearch { filter, history, ..MemorySearch::new(collection, query, top) };
+            let found = remote.memory_search(&search).await?;
+            show::list(
+                &cx.out,
+                &found,
+                |found| found.item.id.to_string(),
+                |wide| {
+                    let mut table = Table::new(&["ID", "SCORE", "AGE", "TEXT"]).right("SCORE");
+                    for found in &found {
+                        let mut row = item_row(cx, &found.item, wide);
+                        row.remove(1);
+                        row.insert(1, cell(format!("{:.3}", found.score)));
+                        table.row(row);
+                    }
+                    table
+                },
+                "nothing remembered in this collection; `overmind memory list` shows all",
+            )?;
+        }
+        MemoryCommand::List { collection, limit } => {
+            memories(cx, &remote, collection.as_deref(), limit).await?;
+        }
+        MemoryCommand::Rm { ids } => {
+            for given in ids {
+                let id = remote.find_memory(&given).await?;
+                remote.memory_delete(&id).await?;
+                if cx.out.for_people() {
+                    cx.out.note(&format!("removed {id}"));
+                } else {
+                    show::one(&cx.out, &json!({"ok": true, "id": id}), &id, Vec::new)?;
+                }
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn memories(
+    cx: &Context,
+    remote: &Remote,
+    collection: Option<&str>,
+    limit: u32,
+) -> Result<(), Failure> {
+    let items = remote.memories(collection, limit).await?;
+    show::list(
+        &cx.out,
+        &items,
+        |item| item.id.to_string(),
+        |wide| {
+            let mut table = Table::new(&["ID", "COLLECTION", "AGE", "TEXT"]);
+            for item in &items {
+                table.row(item_row(cx, item, wide));
+            }
+            table
+        },
+        "nothing remembered yet; store a text: overmind memory add \"…\"",
+    )
+}
+
+fn item_fields(item: &MemoryItem) -> Vec<(&'static str, (String, Tone))> {
+    let mut fields = vec![
+        ("memory", cell(item.id.to_string())),
+        ("collection", cell(&item.collection)),
+        ("stored", cell(item.created_at.to_string())),
+        ("by", cell(format!("{} ({})", item.author, item.trust))),
+        ("model", cell(format!("{}, {} dimensions", item.embedding_model, item.dims))),
+        ("metadata", cell(item.metadata_json.to_string())),
+    ];
+    let further = [
+        ("expires", item.expires_at.map(|at| at.to_string())),
+        ("supersedes", item.supersedes.map(|id| id.to_string())),
+        ("superseded by", item.superseded_by.map(|id| id.to_string())),
+        ("run", item.source_run_id.map(|id| id.to_string())),
+        ("event", item.source_event.clone()),
+    ];
+    fields.extend(further.into_iter().filter_map(|(name, text)| Some((name, cell(text?)))));
+    fields.push(("text", cell(&item.text)));
+    fields
+}
+
+fn item_row(cx: &Context, item: &MemoryItem, wide: bool) -> Vec<(String, Tone)> {
+    let id = item.id.to_string();
+    if wide {
+        let text = cell(&item.text);
+        vec![cell(&id), cell(&item.collection), cell(item.created_at.to_string()), text]
+    } else {
+        vec![
+            cell(ids::short(&id)),
+            cell(&item.collection),
+            cell(when::ago(item.created_at, cx.now())),
+            cell(clean::cut(&item.text, 80)),
+        ]
+    }
+}
+
+fn read_stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin()
+        .lock()
+        .read_to_string(&mut text)
+        .map_err(|err| Failure::failed(format!("reading the text from standard input: {err}")))?;
+    Ok(text)
+}
+
+/// # Errors
+///
+/// What kept the command from being done.
+pub async fn key(cx: &Context, command: KeyCommand) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match command {
+        KeyCommand::Create { name, role, scope } => {
+            let word = scope.map_or_else(|| spelled(role), spelled);
+            let role = Role::parse(&word).expect("the words of the flag are the API's");
+            let made = remote.key_create(&KeyCreate { name, role }).await?;
+            match cx.out.format {
+                Format::Json | Format::Yaml => cx.out.value(&show::to_value(&made))?,
+                // The secret is what scripts want: the id can be listed, this can not.
+                Format::Name => cx.out.line(&made.secret)?,
+                Format::Table | Format::Wide => {
+                    cx.out.line(&made.secret)?;
+                    cx.out.note(&format!(
+                        "key `{}` may act as {}; it is shown only this once",
+                        clean::line(&made.key.name),
+                        made.key.role
+                    ));
+                }
+            }
+        }
+        KeyCommand::List => keys(cx, &remote).await?,
+        KeyCommand::Revoke { key } => {
+            let id = remote.find_key(&key).await?;
+            let key = remote.key_revoke(&id).await?;
+            show::one(&cx.out, &key, &id, || vec![("key", cell(format!("{} revoked", key.name)))])?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
+    let keys = remote.keys(1000).await?;
+    show::list(
+        &cx.out,
+        &keys,
+        |key| key.id.to_string(),
+        |wide| {
+            let mut table = Table::new(&["ID", "NAME", "ROLE", "STATE", "CREATED"]);
+            for key in &keys {
+                let id = key.id.to_string();
+                let state = match key.revoked_at {
+                    None => ("active".to_owned(), Tone::Good),
+                    Some(at) if wide => (format!("revoked {at}"), Tone::Dim),
+                    Some(at) => (format!("revoked {} ago", when::ago(at, cx.now())), Tone::Dim),
+                };
+                table.row(vec![
+                    cell(if wide { &id } else { ids::short(&id) }),
+                    cell(&key.name),
+                    cell(key.role.as_str()),
+                    state,
+                    cell(if wide {
+                        key.created_at.to_string()
+                    } else {
+                        when::ago(key.created_at, cx.now())
+                    }),
+                ]);
+            }
+            table
+        },
+        "no keys; make one: overmind key create NAME --role operator",
+    )
+}
+
+/// # Errors
+///
+/// What kept the things from being listed.
+pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    match args.kind {
+        Kind::Runs => {
+            let all = PsArgs { all: true, limit: 100, ..PsArgs::default() };
+            return session::ps(cx, &all).await;
+        }
+        Kind::Agents => agent::list(cx, &remote, 1000).await?,
+        Kind::Keys => keys(cx, &remote).await?,
+        Kind::Tools => tools(cx, &remote).await?,
+        Kind::Memory => memories(cx, &remote, None, 100).await?,
+        Kind::Hives => hives(cx, &remote).await?,
+    }
+    Ok(Exit::Done)
+}
+
+/// One machine has one hive, inside its server.
+async fn hives(cx: &Context, remote: &Remote) -> Result<(), Failure> {
+    let status = remote.status().await?;
+    let hives = [json!({
+        "id": overmind_core::ids::HiveId::LOCAL.to_string(),
+        "name": "local",
+        "state": status.ready.state,
+        "running": status.running,
+        "capacity": status.capacity,
+        "version": status.version,
+        "started_at": status.started_at,
+    })];
+    show::list(
+        &cx.out,
+        &hives,
+        |hive| hive["id"].as_str().unwrap_or_default().to_owned(),
+        |_| {
+            let mut table = Table::new(&["NAME", "STATE", "RUNNING", "CAPACITY", "VERSION", "AGE"])
+                .right("RUNNING")
+                .right("CAPACITY");
+            table.row(vec![
+                cell("local"),
+                or_dash(Some(status.ready.state.clone())),
+                cell(status.running.to_string()),
+                cell(status.capacity.to_string()),
+                cell(&status.version),
+                cell(when::ago(status.started_at, cx.now())),
+            ]);
+            table
+        },
+        "",
+    )
+}

@@ -1,0 +1,3 @@
+//! The whole server in one process.
+
+mod api;
