@@ -260,6 +260,19 @@ mod tests {
     }
 
     #[test]
+    fn host_names_of_other_scripts_are_read_as_dns_has_them() {
+        for (given, wanted) in [
+            ("http://bücher.example/v1", "http://xn--bcher-kva.example/v1"),
+            ("http://BÜCHER.example/v1", "http://xn--bcher-kva.example/v1"),
+            ("http://straße.example/v1", "http://xn--strae-oqa.example/v1"),
+            ("http://例え.example/v1", "http://xn--r8jz45g.example/v1"),
+            ("http://مثال.example/v1", "http://xn--mgbh0fb.example/v1"),
+        ] {
+            assert_eq!(endpoint(given).map(String::from), Ok(wanted.to_owned()));
+        }
+    }
+
+    #[test]
     fn a_setting_that_cannot_be_used_names_itself() {
         let key = ("OPENAI_API_KEY", "k");
         for (vars, wanted) in [
