@@ -154,6 +154,7 @@ pub fn parse_all(bytes: &[u8], piece: usize) -> Result<Vec<Event>, TooLarge> {
 
 #[cfg(test)]
 mod tests {
+    use overmind_testkit::soak;
     use proptest::prelude::*;
 
     use super::*;
@@ -248,7 +249,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: 2000,
+            cases: soak::count(400, 10_000),
             failure_persistence: None,
             ..ProptestConfig::default()
         })]

@@ -466,6 +466,7 @@ fn plausible(kind: &str, secret: &str, before: &str, after: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use overmind_testkit::soak;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -754,7 +755,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
+        #![proptest_config(ProptestConfig::with_cases(soak::count(100, 5000)))]
 
         #[test]
         fn masking_twice_is_masking_once(text in pieces()) {

@@ -8,5 +8,6 @@ pub mod ports;
 pub mod processes;
 pub mod real;
 pub mod rooms;
+pub mod soak;
 pub mod store_conformance;
 pub mod upstream;

@@ -16,8 +16,8 @@ use overmind_core::time::Timestamp;
 
 use crate::properties::rng::Rng as Dice;
 
-/// Schedules of the model test.
-const SCHEDULES: u64 = 12_000;
+/// Schedules in every run, and in `cargo xtask soak`.
+const SCHEDULES: (u64, u64) = (1_500, 24_000);
 /// What happens in each.
 const MOVES: u64 = 40;
 
@@ -282,12 +282,13 @@ fn no_interleaving_passes_a_limit_and_every_sum_is_the_obvious_one() {
     let one = std::env::var("OVERMIND_SEED").ok();
     let one: Option<u64> = one.map(|seed| seed.parse().expect("OVERMIND_SEED is a number"));
     let fresh = RandomState::new().build_hasher().finish();
-    eprintln!("budgets: {SCHEDULES} schedules, seeds 0.. and {fresh}..");
+    let schedules = crate::count(SCHEDULES.0, SCHEDULES.1);
+    eprintln!("budgets: {schedules} schedules, seeds 0.. and {fresh}..");
     match one {
         Some(seed) => run(seed),
         // Half of them are the same in every run.
         None => {
-            (0..SCHEDULES).map(|n| if n % 2 == 0 { n } else { fresh.wrapping_add(n) }).for_each(run)
+            (0..schedules).map(|n| if n % 2 == 0 { n } else { fresh.wrapping_add(n) }).for_each(run)
         }
     }
 }

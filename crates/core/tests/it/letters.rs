@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use crate::properties::rng::Rng;
 
-const SCHEDULES: u64 = 20_000;
+/// Schedules in every run, and in `cargo xtask soak`.
+const SCHEDULES: (u64, u64) = (20_000, 200_000);
 const STEPS: u64 = 60;
 const SEED: u64 = 4711;
 
@@ -102,7 +103,7 @@ fn step(rng: &mut Rng, sent: &mut Sent, now: Timestamp) {
 #[test]
 fn twenty_thousand_schedules_end_every_letter_and_hand_none_out_too_often() {
     let (mut acknowledged, mut unacknowledged, mut expired) = (0_u32, 0_u32, 0_u32);
-    for schedule in 0..SCHEDULES {
+    for schedule in 0..crate::count(SCHEDULES.0, SCHEDULES.1) {
         let mut rng = Rng::new(SEED + schedule);
         let mut now = Timestamp::from_micros(0);
         let mut sent =

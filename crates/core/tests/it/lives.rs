@@ -650,7 +650,7 @@ fn cancel_and_the_time_limit_stop_what_lives() {
 fn of_commands_no_schedule_leaves_one_without_an_end_or_two_lives() {
     let mut seen = std::collections::BTreeSet::new();
     let mut ends = std::collections::BTreeSet::new();
-    for seed in 0..4_000_u64 {
+    for seed in 0..crate::count(1_000, 20_000) {
         let mut rng = Rng::new(seed);
         let world = play(&mut rng);
         world.replays();

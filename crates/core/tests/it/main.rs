@@ -20,3 +20,10 @@ mod retries;
 mod rules;
 mod telemetry;
 mod world;
+
+/// `few`, or `many` for `cargo xtask soak`: testkit's `soak::count`, for core's tests do without testkit.
+#[expect(clippy::disallowed_methods, reason = "the size of a test is chosen by the environment")]
+fn count(few: u64, many: u64) -> u64 {
+    let soaking = std::env::var_os("OVERMIND_TEST_SOAK").is_some_and(|value| !value.is_empty());
+    if soaking { many } else { few }
+}

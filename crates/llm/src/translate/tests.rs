@@ -1,3 +1,4 @@
+use overmind_testkit::soak;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -516,7 +517,7 @@ fn json_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: soak::count(100, 2500), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_json_panics(value in json_value(), more in json_value()) {

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use overmind_core::gate::Decision;
 use overmind_policy::Policy;
+use overmind_testkit::soak;
 use proptest::prelude::*;
 
 use super::corpus::{bypasses, harmless, shell};
@@ -232,7 +233,7 @@ fn texts() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: soak::count(400, 10000), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_text_gets_a_verdict_and_always_the_same(text in texts()) {

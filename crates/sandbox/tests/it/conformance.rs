@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overmind_core::sandbox::{Exit, OutputSink, OutputStream, SandboxLevel};
+use overmind_testkit::soak;
 
 use crate::support::{
     Holdings, Place, Subject, host_listener, marker, pause, peak_memory, processes_with, until,
@@ -573,7 +574,7 @@ pub(crate) async fn many_runs_leave_nothing_behind(subject: &Subject) {
     one().await;
     let before = Holdings::now();
     // A container takes a hundred times as long to make.
-    let rounds = if subject.gives.signals { 50 } else { 5 };
+    let rounds = if subject.gives.signals { soak::count(8, 50) } else { soak::count(1, 5) };
     for _ in 0..rounds {
         tokio::join!(one(), one(), one(), one());
     }
@@ -606,7 +607,8 @@ pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subj
     let before = Holdings::now();
     // A container or a guest takes a hundred times as long to make.
     let quick = matches!(subject.sandbox.level(), SandboxLevel::None | SandboxLevel::Namespace);
-    let (calls, latest) = if quick { (1000, 40) } else { (24, 1500) };
+    let (calls, latest) =
+        if quick { (soak::count(100, 1000), 40) } else { (soak::count(4, 24), 1500) };
     let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
     eprintln!("random numbers from {random:#x}");
     let mut dropped = 0;

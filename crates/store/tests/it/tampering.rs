@@ -14,6 +14,7 @@ use overmind_core::store::{
 };
 use overmind_core::time::Timestamp;
 use overmind_store::{Options, Sqlite};
+use overmind_testkit::soak;
 use overmind_testkit::store_conformance::{World, at, attestation, event, one_event};
 use proptest::prelude::*;
 use rusqlite::{Connection, params};
@@ -500,7 +501,7 @@ fn dump(path: &Path) -> Result<Vec<Vec<rusqlite::types::Value>>, rusqlite::Error
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(soak::count(30, 1500)))]
 
     /// Any byte of the log's pages: if what they say has changed, the audit says so.
     #[test]

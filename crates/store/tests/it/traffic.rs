@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use overmind_core::ids::ColonyId;
 use overmind_core::store::{Change, Commit, MemoryScope, Store, StoreError, StreamId};
 use overmind_store::{Options, Sqlite};
+use overmind_testkit::soak;
 use overmind_testkit::store_conformance::{World, at, one_change, one_event};
 use proptest::prelude::*;
 use serde_json::json;
@@ -224,7 +225,7 @@ fn terms() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(soak::count(100, 2000)))]
 
     #[test]
     fn no_term_is_ever_syntax(terms in terms()) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use overmind_testkit::soak;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -212,7 +213,7 @@ async fn a_symlink_that_is_swapped_during_calls_never_leads_out() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: soak::count(40, 2560), ..ProptestConfig::default() })]
 
     #[test]
     fn no_path_made_of_the_dangerous_parts_gets_out(

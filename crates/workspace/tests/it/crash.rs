@@ -1,12 +1,14 @@
 //! The daemon is killed at every point of building and ending a lease; the next one leaves
 //! nothing.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use overmind_testkit::real::counterpart;
+use overmind_testkit::soak;
 use overmind_workspace::lease::{LeasePhase, TreeEnd};
 
 use crate::support::{Bench, git, processes_of, variable};
@@ -78,9 +80,12 @@ fn daemon(root: &Path, part: &str, text: &str, point: u32) -> bool {
 async fn every_point(part: &str, text: &str) -> u32 {
     let bench = Bench::new();
     git(&bench.path("project"), &["init", "-q"]);
-    let mut point = 0;
+    // Every sixth point from a random one on; every one for `cargo xtask soak`.
+    let stride = soak::count(6, 1);
+    let first = u32::try_from(RandomState::new().hash_one(part) % u64::from(stride)).unwrap();
+    eprintln!("{part}: each {stride} points, from {first} on");
+    let mut point = first.max(1);
     loop {
-        point += 1;
         let lived = daemon(&bench.root, part, text, point);
         let workspace = bench.workspace();
         let phase = workspace.sessions().first().map(|(_, phase)| *phase);
@@ -104,6 +109,7 @@ async fn every_point(part: &str, text: &str) -> u32 {
             workspace.stop_database_server().await.unwrap();
             return point;
         }
+        point += stride;
     }
 }
 

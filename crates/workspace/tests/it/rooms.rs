@@ -15,7 +15,7 @@ use overmind_core::room::{
 use overmind_testkit::ports::WallClock;
 use overmind_workspace::rooms::{LocalRooms, Options};
 
-use crate::support::{range, runs, variable};
+use crate::support::{marked, range, runs, variable};
 use crate::tree_repo::{commit, git, read, try_git, write};
 
 /// A project and the rooms of a data directory.
@@ -64,7 +64,7 @@ impl Yard {
     pub(crate) fn file_with_pool(&self, size: u32, text: &str) {
         let range = range(&self.root);
         let head = format!("version: 1\npool: {{size: {size}}}\nports:\n  range: {range}\n");
-        write(&self.repo, ".overmind.yml", &format!("{head}{text}"));
+        write(&self.repo, ".overmind.yml", &format!("{head}{}", marked(text)));
         if self.repo.join(".git").exists() {
             commit(&self.repo, "the file");
         }

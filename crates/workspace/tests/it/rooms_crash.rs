@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use overmind_core::ids::SessionId;
 use overmind_core::room::{RoomClosed, RoomEnd, RoomMade, RoomOrder, Rooms as _};
+use overmind_testkit::soak;
 use overmind_workspace::git::Git;
 use overmind_workspace::rooms::LocalRooms;
 use serde::{Deserialize, Serialize};
@@ -273,14 +274,9 @@ fn seed() -> u64 {
     })
 }
 
-/// How many times as many kills as in everyday's tests.
-fn times() -> usize {
-    variable("OVERMIND_TEST_KILLS").map_or(1, |times| times.parse().unwrap())
-}
-
 /// Kills servers at any moment of a life; every few lives one is left alone.
 async fn at_any_moment(kills: usize, files: usize, pool: u32, shell: bool) {
-    let kills = kills * times();
+    let kills = soak::count(kills, kills * 40);
     let seed = seed();
     let mut rng = Rng(seed);
     let case = Case::new(files, pool, shell);
@@ -312,26 +308,26 @@ async fn at_any_moment(kills: usize, files: usize, pool: u32, shell: bool) {
 
 #[tokio::test]
 async fn a_server_killed_at_any_moment_leaves_rooms_of_one_file_whole_or_gone() {
-    at_any_moment(15, 1, 0, false).await;
-    at_any_moment(15, 1, 2, true).await;
+    at_any_moment(3, 1, 0, false).await;
+    at_any_moment(3, 1, 2, true).await;
 }
 
 #[tokio::test]
 async fn a_server_killed_at_any_moment_leaves_rooms_of_300_files_whole_or_gone() {
-    at_any_moment(10, 300, 0, true).await;
-    at_any_moment(10, 300, 1, false).await;
+    at_any_moment(2, 300, 0, true).await;
+    at_any_moment(2, 300, 1, false).await;
 }
 
 #[tokio::test]
 async fn a_server_killed_at_any_moment_leaves_rooms_of_3000_files_whole_or_gone() {
-    at_any_moment(3, 3000, 1, true).await;
+    at_any_moment(1, 3000, 1, true).await;
 }
 
-/// Kills it at the points that have a name: the first one here, then at every other one, or at each one
-/// with `OVERMIND_TEST_KILLS`.
-async fn at_points(first: u32, pool: u32) {
+/// Kills it at the points that have a name: every tenth from a random one on, or at each one for `cargo xtask soak`.
+async fn at_points(pool: u32) {
     let case = Case::new(1, pool, false);
-    let (first, step) = if times() > 1 { (1, 1) } else { (first, 2) };
+    let step = soak::count(10_usize, 1);
+    let first = 1 + usize::try_from(seed()).unwrap() % step;
     let mut killed = 0;
     for point in (first..).step_by(step) {
         let server = case.server(&[("OVERMIND_TEST_POINT", &point.to_string())]);
@@ -343,7 +339,7 @@ async fn at_points(first: u32, pool: u32) {
         case.whole(&format!("after point {point}"));
     }
     case.assert_nothing_left().await;
-    assert!(killed > 15, "only {killed} points were seen");
+    assert!(killed * step > 20, "only {killed} points were seen, each {step}");
     #[expect(clippy::print_stdout, reason = "what a run did is worth knowing when all is well")]
     {
         println!("{}: {killed} servers killed, each at another point", case.name());
@@ -352,10 +348,10 @@ async fn at_points(first: u32, pool: u32) {
 
 #[tokio::test]
 async fn a_server_killed_at_points_leaves_rooms_whole_or_gone() {
-    at_points(1, 0).await;
+    at_points(0).await;
 }
 
 #[tokio::test]
 async fn a_server_killed_at_points_leaves_waiting_trees_whole_or_gone() {
-    at_points(2, 1).await;
+    at_points(1).await;
 }

@@ -26,6 +26,7 @@ use overmind_core::session::{Input, Step};
 
 use self::random::{outcome, reply, same_call, setup};
 use self::rng::Rng;
+use crate::count;
 use crate::world::{Entry, Reply, World, ok, replayed, says, verdict};
 
 /// Turns of a schedule before everybody gets helpful.
@@ -85,42 +86,43 @@ impl Drop for Seed {
     }
 }
 
+/// Schedules that are added to `n` when those have not come across everything.
+const LONGER: u64 = 3_000;
+
 /// Plays `n` schedules and says how many, how long, and from which seeds.
 fn schedules(name: &str, n: u64, play: fn(&mut Player)) {
     #[expect(clippy::disallowed_methods, reason = "one seed from the person at the keyboard")]
     let one = std::env::var("OVERMIND_SEED").ok();
     let one: Option<u64> = one.map(|seed| seed.parse().expect("OVERMIND_SEED is a number"));
     let fresh = RandomState::new().build_hasher().finish();
-    let seeds: Vec<u64> = match one {
-        Some(seed) => vec![seed],
-        None => (0..n).map(|i| if i % 2 == 0 { i } else { fresh.wrapping_add(i) }).collect(),
-    };
+    let (n, longest) = if one.is_some() { (1, 1) } else { (n, n + LONGER) };
     let (begun, mut inputs) = (Instant::now(), 0);
     let mut ends: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
-    eprintln!("{name}: {} schedules, seeds 0.. and {fresh}..", seeds.len());
-    for seed in &seeds {
-        let guard = Seed(*seed);
-        let mut player = Player::new(*seed);
+    let mut missing: BTreeSet<&str> = MUST_SEE.into_iter().collect();
+    eprintln!("{name}: {n} schedules, seeds 0.. and {fresh}..");
+    let mut played = 0;
+    while played < n || (played < longest && !missing.is_empty()) {
+        let i = played;
+        played += 1;
+        let seed = one.unwrap_or(if i % 2 == 0 { i } else { fresh.wrapping_add(i) });
+        let guard = Seed(seed);
+        let mut player = Player::new(seed);
         play(&mut player);
         inputs += player.inputs;
         *ends.entry(player.w.status().as_str()).or_default() += 1;
-        let kinds: BTreeSet<_> = player.w.log.iter().map(|entry| entry.kind.clone()).collect();
-        let (asked, why) = (player.w.asked.clone(), player.w.why_it_failed());
-        for what in kinds.into_iter().chain([asked]).chain(why) {
-            *seen.entry(what).or_default() += 1;
+        for entry in &player.w.log {
+            missing.remove(entry.kind.as_str());
+        }
+        missing.remove(player.w.asked.as_str());
+        if let Some(why) = player.w.why_it_failed() {
+            missing.remove(why.as_str());
         }
         drop(guard);
     }
     if one.is_none() {
-        let missing: Vec<_> = MUST_SEE.iter().filter(|what| !seen.contains_key(**what)).collect();
         assert!(missing.is_empty(), "no schedule has seen {missing:?}: they prove too little");
     }
-    eprintln!(
-        "{name}: {} schedules, {inputs} inputs, {ends:?}, {:?}",
-        seeds.len(),
-        begun.elapsed()
-    );
+    eprintln!("{name}: {played} schedules, {inputs} inputs, {ends:?}, {:?}", begun.elapsed());
 }
 
 /// Plays one schedule.
@@ -311,7 +313,7 @@ fn of_epoch(input: Input, new: u32) -> Input {
 
 #[test]
 fn from_every_state_help_ends_a_session_and_cancel_ends_it_at_once() {
-    schedules("endings", 3000, |player| {
+    schedules("endings", count(400, 6000), |player| {
         player.play(|player| {
             if player.w.status().is_terminal() {
                 return;
@@ -328,7 +330,7 @@ fn from_every_state_help_ends_a_session_and_cancel_ends_it_at_once() {
 
 #[test]
 fn any_prefix_and_a_crash_and_a_recovery_converge() {
-    schedules("crashes", 1000, |player| {
+    schedules("crashes", count(200, 2000), |player| {
         player.play(|player| {
             if player.rng.one_in(8) {
                 let mut other = player.w.clone();
@@ -346,7 +348,7 @@ fn any_prefix_and_a_crash_and_a_recovery_converge() {
 
 #[test]
 fn what_is_stale_or_late_never_changes_anything() {
-    schedules("noise", 2000, |player| {
+    schedules("noise", count(300, 4000), |player| {
         player.play(|player| {
             let noise = player.noise();
             player.w.refused(&noise);
@@ -361,7 +363,7 @@ fn what_is_stale_or_late_never_changes_anything() {
 
 #[test]
 fn every_log_verifies_and_no_log_does_after_a_decision_was_touched() {
-    schedules("logs", 3000, |player| {
+    schedules("logs", count(300, 6000), |player| {
         player.play(|_| {});
         player.w.rebuild();
         let log = &player.w.log;
@@ -394,7 +396,7 @@ fn flip(rng: &mut Rng, entry: &mut Entry) {
 
 #[test]
 fn forks_at_random_steps_live_and_end_like_every_session() {
-    schedules("forks", 1000, |player| {
+    schedules("forks", count(200, 2000), |player| {
         player.play(|_| {});
         let at = player.rng.small(player.w.session.row().steps + 1);
         let models = [None, Some("other:model"), Some("deterministic")];
