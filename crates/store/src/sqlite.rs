@@ -253,7 +253,12 @@ impl Sqlite {
         if self.shared.is_closed() {
             return Err(closed());
         }
-        self.readers.run(attempt, read).await
+        let done = self.readers.run(attempt, read).await;
+        done.map_err(|err| match trouble(&self.shared.path, self.shared.log) {
+            // A connection that is opened only now finds another log than the writer has.
+            Some(detail) => StoreError::Closed { detail },
+            None => err,
+        })
     }
 
     /// Queues a job for the writer and waits for its answer.
