@@ -19,13 +19,14 @@ use overmind_api::{
 use overmind_client::{Client, ClientError};
 use overmind_core::ids::LetterId;
 use overmind_core::mesh::ATTEMPTS;
+use overmind_testkit::soak;
 use serde_json::{Value, json};
 
 use crate::crash::daemon::{Daemon, Places, Setup, Start, pause};
 use crate::crash::{rng::Rng, setting};
 
-/// Deaths by SIGKILL.
-const KILLS: u32 = 24;
+/// Deaths by SIGKILL in every run of the tests, and in one of `cargo xtask soak`.
+const KILLS: (u32, u32) = (3, 48);
 const AGENTS: [&str; 3] = ["ann", "bob", "eve"];
 /// Those who send, one letter after the other.
 const SENDERS: usize = 3;
@@ -334,7 +335,7 @@ async fn two_dozen_kills_lose_no_letter_and_bring_none_back() {
     prepare(&client).await;
     let subscribed = subscriptions(&client).await;
     assert_eq!(subscribed.len(), AGENTS.len());
-    for _ in 0..KILLS {
+    for _ in 0..soak::count(KILLS.0, KILLS.1) {
         let mut own = || Rng::new(rng.next());
         let (senders, readers) = ([(); SENDERS].map(|()| own()), AGENTS.map(|_| own()));
         let life = rng.millis(20, 500);

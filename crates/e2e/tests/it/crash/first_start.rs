@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use overmind_testkit::soak;
+
 use super::daemon::{Daemon, Places, Setup, Start, pause};
 use super::evidence::data_directory;
 use super::rng::Rng;
@@ -27,24 +29,27 @@ const MADE: &[&str] = &[
 /// then leaves a database that only a writer can read.
 const DELICATE: &str = "overmind.db-journal";
 
-/// Wanted kills at that moment, and how many first starts may be killed to get them.
-const HOT: u32 = 2;
+/// Wanted kills at that moment in every run of the tests and in one of `cargo xtask soak`, and how many
+/// first starts may be killed to get them.
+const HOT: (u32, u32) = (1, 4);
 const TRIES: usize = 80;
 
 /// Kills first starts at each of these moments, then starts each data directory again.
 pub(crate) async fn kill_first_starts(rng: &mut Rng) {
-    for made in MADE.iter().chain(MADE) {
+    let (every, wanted) = soak::count((3, HOT.0), (1, HOT.1));
+    let first = usize::try_from(rng.below(every as u64)).expect("less than 3");
+    for made in MADE.iter().skip(first).step_by(every) {
         let after = rng.millis(0, 3);
         kill_when(made, after, |data| data.join(made).exists()).await;
     }
     let mut hot = 0;
     for _ in 0..TRIES {
         hot += u32::from(kill_when(DELICATE, Duration::ZERO, is_hot).await);
-        if hot == HOT {
+        if hot == wanted {
             return;
         }
     }
-    panic!("of {TRIES} kills, {hot} came while the database was made, and {HOT} are wanted");
+    panic!("of {TRIES} kills, {hot} came while the database was made, and {wanted} are wanted");
 }
 
 /// The database has its first page, and a journal that says how to take it back.
