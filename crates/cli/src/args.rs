@@ -496,7 +496,7 @@ Examples:
   overmind sandbox levels
   overmind sandbox attest namespace")]
     Sandbox(SandboxCommand),
-    /// Measure this machine: every figure beside its floor, in one run
+    /// Measure this machine: five figures, each beside what the machine can do at best
     #[command(after_help = "\
 Examples:
   overmind bench --quick

@@ -446,29 +446,9 @@ pub struct BenchArgs {
     /// A tenth of the work: a first impression in a fraction of the time
     #[arg(long)]
     pub quick: bool,
-    /// Only figures whose name contains this text
-    #[arg(long, value_name = "TEXT")]
-    pub only: Option<String>,
     /// Directory to measure in, for its disk [default: the system's temporary directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
-    /// Directory with a static embedding model, for the figures of memory
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub embedding_model: Option<PathBuf>,
-    /// Directory of manual pages, which the figures of memory are measured on
-    #[arg(
-        long,
-        value_name = "DIR",
-        value_hint = ValueHint::DirPath,
-        default_value = "/usr/share/man"
-    )]
-    pub manual: PathBuf,
-    /// Directory with LiteLLM's Python packages, to measure its proxy beside the gateway
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub litellm: Option<PathBuf>,
-    /// Be the provider that the figures of the relay are measured with
-    #[arg(long, hide = true)]
-    pub serve_provider: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -22,12 +22,12 @@ pub mod args_vault;
 pub mod artifact;
 pub mod asked;
 pub mod attach;
-mod bench;
+pub mod bench;
 pub mod budget;
 pub mod command;
 pub mod config_cmd;
 pub mod context;
-mod demo;
+pub mod demo;
 mod doctor;
 pub mod duration;
 #[cfg(test)]
@@ -74,7 +74,7 @@ use std::process::ExitCode;
 
 use overmind_node::config::Env;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Global};
 use args_command::{MonitorArgs, SubscribeArgs, TopArgs};
 use args_more::AuditCommand;
 use context::Context;
@@ -83,9 +83,14 @@ use exit::{Exit, Failure, Outcome};
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     let Cli { global, command } = parse::parse();
+    run(global, |cx| dispatch(cx, command))
+}
+
+/// Does a program's work with what the flags and the environment say, and tells of its failure.
+pub fn run(global: Global, work: impl FnOnce(&Context) -> Outcome) -> ExitCode {
     let env = Env::of_process();
     let out = crate::output::Output::new(&global, &env);
-    let outcome = Context::new(global, env).and_then(|cx| dispatch(&cx, command));
+    let outcome = Context::new(global, env).and_then(|cx| work(&cx));
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -113,7 +118,7 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
             cx.out.line(&overmind_server::openapi())?;
             Ok(Exit::Done)
         }
-        Command::Bench(args) => crate::bench::run(cx, &args),
+        Command::Bench(args) => bench::run(cx, &args),
         other => {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

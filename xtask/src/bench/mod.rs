@@ -4,9 +4,9 @@
 //! work without our product, measured in the same run, and the ratio of the two; and the report
 //! opens with the machine and how busy it was.
 //!
-//! Figures come from two places. What happens inside the product is measured by the release
-//! binary's own `overmind bench -o json`, which prints `{"figures": [ … ], "left_out": [ … ]}`
-//! with [`Figure`]s and reasons. What concerns whole processes is measured here, around that
+//! Figures come from two places. What happens inside the product is measured by the program
+//! `overmind-bench -o json` (`crates/bench`), which prints `{"figures": [ … ], "left_out": [ … ]}`
+//! with [`Figure`]s and reasons. What concerns whole processes is measured here, around the release
 //! binary. Floors that need nothing of ours are in [`floors`]; the engine and the images that
 //! sandboxes are measured with come from [`sandboxes`].
 
@@ -39,8 +39,8 @@ use crate::steps::{output, succeed};
 ///
 /// When something could not be measured or written.
 pub fn command(host: &Host) -> Result<()> {
-    say::note("==> building the release binary");
-    let binary = release_binary(host)?;
+    say::note("==> building the release binary, and what measures it");
+    let [binary, bench] = release_binaries(host)?;
     // Taken before we make the machine busy ourselves.
     let machine = Machine::look(host)?;
     say::note("==> measuring");
@@ -49,7 +49,7 @@ pub fn command(host: &Host) -> Result<()> {
     let fsync = floors::fsync(&scratch, 500)?;
     let spawn = floors::spawn("/bin/true", 300)?;
     let mut figures = vec![process::version(&binary, spawn)?];
-    let Printed { figures: more, left_out } = from_product(host, &binary, &scratch)?;
+    let Printed { figures: more, left_out } = from_product(host, &binary, &bench, &scratch)?;
     figures.extend(more);
     let report = Report { machine, fsync, spawn, figures, left_out };
 
@@ -60,9 +60,14 @@ pub fn command(host: &Host) -> Result<()> {
     Ok(())
 }
 
-fn release_binary(host: &Host) -> Result<PathBuf> {
-    succeed(host.cargo().args(["build", "--release", "--locked", "--package", "overmind"]))?;
-    Ok(host.target.join("release/overmind"))
+/// The product and the program that measures it. One after the other: built together, the product would
+/// have what only the other asks of their libraries.
+fn release_binaries(host: &Host) -> Result<[PathBuf; 2]> {
+    let build = |package| -> Result<PathBuf> {
+        succeed(host.cargo().args(["build", "--release", "--locked", "--package", package]))?;
+        Ok(host.target.join("release").join(package))
+    };
+    Ok([build("overmind")?, build("overmind-bench")?])
 }
 
 #[derive(Deserialize)]
@@ -73,13 +78,14 @@ struct Printed {
 }
 
 /// What the product measures inside itself.
-fn from_product(host: &Host, binary: &Path, scratch: &Path) -> Result<Printed> {
+fn from_product(host: &Host, binary: &Path, bench: &Path, scratch: &Path) -> Result<Printed> {
     let (model, manual) = counterparts::of_memory(host)?;
     let sandboxes = sandboxes::prepare(host, binary, scratch)?;
-    let mut command = sandboxes::product(binary, &sandboxes.config);
+    let mut command = sandboxes::product(bench, &sandboxes.config);
     command
         .current_dir(&host.root)
-        .args(["bench", "-o", "json", "--embedding-model", &model, "--manual", &manual])
+        .args(["-o", "json", "--embedding-model", &model, "--manual", &manual, "--program"])
+        .arg(binary)
         // It says what it left out, and why.
         .stderr(Stdio::inherit());
     let beside = counterparts::of_litellm(host);
@@ -90,7 +96,7 @@ fn from_product(host: &Host, binary: &Path, scratch: &Path) -> Result<Printed> {
     // Its engine must not end before.
     drop(sandboxes);
     let mut printed: Printed =
-        serde_json::from_slice(&json).context("reading what `overmind bench -o json` printed")?;
+        serde_json::from_slice(&json).context("reading what `overmind-bench -o json` printed")?;
     if let Err(err) = beside {
         printed.left_out.push(format!("LiteLLM: {err:#}"));
     }

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::say;
 use crate::steps::output;
 
-/// A configuration for `overmind bench`; the engine that it names ends with it.
+/// A configuration for `overmind-bench`; the engine that it names ends with it.
 #[derive(Debug)]
 pub struct Prepared {
     pub config: PathBuf,
@@ -59,7 +59,7 @@ pub fn prepare(host: &Host, binary: &Path, scratch: &Path) -> Result<Prepared> {
     Ok(Prepared { config, _counterparts: counterparts })
 }
 
-/// The product, with this configuration and nothing else that would say the same.
+/// The product or what measures it, with this configuration and nothing else that would say the same.
 pub fn product(binary: &Path, config: &Path) -> Command {
     let mut command = Command::new(binary);
     command

@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::steps::output;
 
 /// What is on most servers, and the system calls and the C library. The questions that are asked
-/// stand beside `overmind bench`'s code.
+/// stand beside `overmind-bench`'s code.
 const PACKAGES: &str = "acl apt at bash bind9-dnsutils binutils-common bsdextrautils bsdutils \
     bzip2 coreutils cpio cron curl diffutils dpkg e2fsprogs fdisk file findutils gdb git-man gpg \
     grep gzip iproute2 iptables iputils-ping jq kmod less libcap2-bin login logrotate lsof make \

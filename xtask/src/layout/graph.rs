@@ -15,6 +15,22 @@ pub const EDGES: &[(&str, &[&str])] = &[
     ("overmind", &["overmind-cli", "overmind-node", "overmind-sandbox", "overmind-supervise"]),
     ("overmind-api", &["overmind-core"]),
     (
+        "overmind-bench",
+        &[
+            "overmind-api",
+            "overmind-cli",
+            "overmind-client",
+            "overmind-core",
+            "overmind-engine",
+            "overmind-memory",
+            "overmind-node",
+            "overmind-policy",
+            "overmind-sandbox",
+            "overmind-store",
+            "overmind-supervise",
+        ],
+    ),
+    (
         "overmind-cli",
         &[
             "overmind-api",
@@ -22,7 +38,6 @@ pub const EDGES: &[(&str, &[&str])] = &[
             "overmind-core",
             "overmind-engine",
             "overmind-llm",
-            "overmind-memory",
             "overmind-node",
             "overmind-policy",
             "overmind-sandbox",

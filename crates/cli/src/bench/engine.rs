@@ -1,8 +1,7 @@
-//! The engine with everything behind it, in this process: steps a second, one step alone, and
-//! how fast a recorded session is decided again.
+//! The engine with everything behind it, in this process: one step alone.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use overmind_core::agent::AgentLimits;
@@ -14,29 +13,45 @@ use overmind_node::app::App;
 use overmind_node::config::settings;
 use overmind_node::config::{Config, Env, Flags};
 
-use super::approval;
 use super::floors::Floors;
-use super::{Figure, Goal, Setting, ms, rate};
+use super::{Figure, Goal, Setting, ms};
 use crate::exit::Failure;
 
-const SESSIONS: u32 = 64;
 /// A second of another's work on the machine moves one round by a third.
-const ROUNDS: usize = 3;
+pub const ROUNDS: usize = 3;
 
 /// An app on a directory of its own that only its socket leads to.
-pub(super) async fn start_app(dir: &Path) -> Result<App, Failure> {
+///
+/// # Errors
+///
+/// When it does not start.
+pub async fn start_app(dir: &Path) -> Result<App, Failure> {
     start_app_with(dir, Vec::new()).await
 }
 
 /// The same with settings: their key, who says so, and what.
-pub(super) async fn start_app_with(
+///
+/// # Errors
+///
+/// When it does not start.
+pub async fn start_app_with(
     dir: &Path,
     mut values: Vec<(&'static str, &'static str, String)>,
 ) -> Result<App, Failure> {
     values.push((settings::LISTEN, "--listen", "none".to_owned()));
+    // One for all sessions: left to itself, the server gives each an empty one.
+    let work = work(dir);
+    std::fs::create_dir_all(&work)
+        .map_err(|err| Failure::failed(format!("making {}: {err}", work.display())))?;
+    values.push((settings::WORKSPACE, "--workspace", work.to_string_lossy().into_owned()));
     let flags = Flags { data: Some(dir.join("data")), values, ..Flags::default() };
     let config = Config::load(&flags, &Env::default(), dir)?;
     Ok(Box::pin(App::start(config)).await?)
+}
+
+/// Where sessions work: not around the data, which no session may see.
+fn work(dir: &Path) -> PathBuf {
+    dir.join("work")
 }
 
 impl From<EngineError> for Failure {
@@ -45,59 +60,55 @@ impl From<EngineError> for Failure {
     }
 }
 
-pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
+/// One session alone, step after step.
+///
+/// # Errors
+///
+/// What kept it from measuring.
+pub async fn measure(setting: &Setting, floors: &Floors) -> Result<Figure, Failure> {
     let dir = setting.place("engine")?;
-    let (short, long) = (setting.count(60).max(10), setting.count(400));
+    let long = setting.count(400);
     let app = start_app(&dir).await?;
-    prepared(&dir, long, &[("short", short), ("long", long)])?;
-    let engine = app.engine();
-    for name in ["short", "long"] {
-        agent(engine, name).await?;
-    }
+    prepared(&dir, long, &[("long", long)])?;
+    agent(app.engine(), "long").await?;
     // Warm: the first session pays for caches and threads.
-    many(engine, "short", 2).await?;
+    many(app.engine(), "long", 1).await?;
+    let (figure, _) = alone(app.engine(), "long", floors).await?;
+    let _ = app.stop(std::future::pending()).await;
+    Ok(figure)
+}
 
-    let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
-        let (steps, elapsed) = many(engine, "short", SESSIONS).await?;
-        rounds.push(rate(steps, elapsed));
-    }
-    rounds.sort_by(f64::total_cmp);
+/// The same with an app that runs; and the session that was in the middle.
+///
+/// # Errors
+///
+/// As [`measure`].
+pub async fn alone(
+    engine: &Engine,
+    name: &str,
+    floors: &Floors,
+) -> Result<(Figure, SessionRow), Failure> {
     let mut alone = Vec::new();
     for _ in 0..ROUNDS {
         let before = commits(engine);
         let start = Instant::now();
-        let row = one(engine, "long").await?;
+        let row = one(engine, name).await?;
         let took = start.elapsed();
         let dependent = f64::from((row.steps + row.model_calls).max(1));
         alone.push((ms(took) / dependent, (commits(engine) - before).max(1.0) / dependent, row));
     }
     alone.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (step, commits, alone) = alone.swap_remove(ROUNDS / 2);
-    let verify = verify(engine, alone.id, setting.time(Duration::from_secs(3))).await?;
-    let approval = approval::measure(setting, floors, &dir, engine).await?;
-    let _ = app.stop(std::future::pending()).await;
-    Ok(vec![
-        Figure::new("agent steps", rounds[ROUNDS / 2], "steps/s").goal(Goal::Least(2_000.0)).note(
-            format!(
-                "{SESSIONS} sessions at once, scripted model, one read_file a step, each step \
-                 durable before the next; the middle of {ROUNDS} rounds, from {:.0} to {:.0}",
-                rounds[0],
-                rounds[ROUNDS - 1]
-            ),
-        ),
-        Figure::new("single step", step, "ms")
-            .floor("fsync", ms(floors.fsync))
-            .goal(Goal::OverFloor(1.0))
-            .note(format!(
-                "one session alone; {} model calls and {} other steps, each of which waits until \
-                 the one before it is durable; {commits:.2} commits a step, some of them grouped; \
-                 the middle of {ROUNDS} rounds",
-                alone.model_calls, alone.steps,
-            )),
-        verify,
-        approval,
-    ])
+    let figure = Figure::new("single step", step, "ms")
+        .floor("fsync", ms(floors.fsync))
+        .goal(Goal::OverFloor(1.0))
+        .note(format!(
+            "one session alone; {} model calls and {} other steps, each of which waits until \
+             the one before it is durable; {commits:.2} commits a step, some of them grouped; \
+             the middle of {ROUNDS} rounds",
+            alone.model_calls, alone.steps,
+        ));
+    Ok((figure, alone))
 }
 
 /// Commits that sessions have made so far.
@@ -108,10 +119,14 @@ fn commits(engine: &Engine) -> f64 {
 }
 
 /// Writes the files that agents read, and cassettes of so many turns.
-pub(super) fn prepared(dir: &Path, files: u32, cassettes: &[(&str, u32)]) -> Result<(), Failure> {
+///
+/// # Errors
+///
+/// When they cannot be written.
+pub fn prepared(dir: &Path, files: u32, cassettes: &[(&str, u32)]) -> Result<(), Failure> {
     let failed = |err| Failure::failed(format!("writing in {}: {err}", dir.display()));
     for n in 0..files {
-        std::fs::write(dir.join(format!("f{n}.txt")), "some text\n").map_err(failed)?;
+        std::fs::write(work(dir).join(format!("f{n}.txt")), "some text\n").map_err(failed)?;
     }
     let place = dir.join("data/cassettes");
     std::fs::create_dir_all(&place).map_err(failed)?;
@@ -134,7 +149,12 @@ fn cassette(name: &str, turns: u32) -> String {
     text + "{\"calls\":[{\"name\":\"final_answer\",\"args\":{\"message\":\"done\"}}]}]}"
 }
 
-pub(super) async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
+/// Creates an agent that speaks the cassette of its name.
+///
+/// # Errors
+///
+/// What the engine says.
+pub async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError> {
     let draft = AgentDraft {
         name: name.into(),
         role: "measure".into(),
@@ -148,11 +168,11 @@ pub(super) async fn agent(engine: &Engine, name: &str) -> Result<(), EngineError
 }
 
 /// Runs sessions side by side; their steps in all, and how long it took.
-pub(super) async fn many(
-    engine: &Engine,
-    agent: &str,
-    count: u32,
-) -> Result<(u32, Duration), Failure> {
+///
+/// # Errors
+///
+/// When one does not succeed.
+pub async fn many(engine: &Engine, agent: &str, count: u32) -> Result<(u32, Duration), Failure> {
     let start = Instant::now();
     let mut ids = Vec::new();
     for _ in 0..count {
@@ -212,24 +232,4 @@ async fn end(engine: &Engine, id: SessionId) -> Result<SessionRow, Failure> {
             continue;
         }
     }
-}
-
-async fn verify(engine: &Engine, id: SessionId, time: Duration) -> Result<Figure, Failure> {
-    let (mut events, mut rounds) = (0_u64, 0_u32);
-    let start = Instant::now();
-    while rounds == 0 || start.elapsed() < time {
-        let report = engine.session_verify(&Caller::admin(), id).await?;
-        if let Some(divergence) = report.divergence {
-            return Err(Failure::failed(format!("the replay differs at event {}", divergence.seq)));
-        }
-        events += report.events;
-        rounds += 1;
-    }
-    let each = events / u64::from(rounds);
-    let total = f64::from(u32::try_from(events).unwrap_or(u32::MAX));
-    Ok(Figure::new("replay verify", rate(total, start.elapsed()), "events/s")
-        .goal(Goal::Least(200_000.0))
-        .note(format!(
-            "one session of {each} events, read from the store and decided again, {rounds} times"
-        )))
 }

@@ -8,20 +8,23 @@ use crate::exit::Failure;
 
 /// Measured once, used by every figure of the run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Floors {
+pub struct Floors {
     /// A small append made durable, in the middle.
-    pub(super) fsync: Duration,
+    pub fsync: Duration,
     /// One row committed durably by SQLite alone, in the middle.
-    pub(super) commit: Duration,
+    pub commit: Duration,
     /// Rows a second when SQLite alone commits 256 of them at a time.
-    pub(super) rows: f64,
+    pub rows: f64,
 }
 
 /// Rows of one commit of the grouped floor: what 64 sessions with four events each give.
 const GROUP: u32 = 256;
 
 impl Floors {
-    pub(super) fn measure(setting: &Setting) -> Result<Self, Failure> {
+    /// # Errors
+    ///
+    /// What kept it from measuring.
+    pub fn measure(setting: &Setting) -> Result<Self, Failure> {
         let syncs = setting.count(500) as usize;
         let fsync = sync_times(&setting.dir, syncs)
             .map_err(|err| Failure::failed(format!("measuring fsync: {err}")))?;
@@ -30,7 +33,8 @@ impl Floors {
         Ok(Self { fsync: percentile(&fsync, 0.5), commit, rows })
     }
 
-    pub(super) fn figures(&self) -> Vec<Figure> {
+    /// As figures of their own.
+    pub fn figures(&self) -> Vec<Figure> {
         vec![
             Figure::new("floor fsync", ms(self.fsync), "ms")
                 .note("512 bytes appended and synced, in the middle"),

@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 use super::{Figure, Goal, Setting, percentile};
 use crate::exit::Failure;
 
-pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
+/// # Errors
+///
+/// What kept it from measuring.
+pub async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("gateway")?;
     std::fs::write(dir.join("f.txt"), "x".repeat(4096))
         .map_err(|err| Failure::failed(format!("writing {}: {err}", dir.display())))?;

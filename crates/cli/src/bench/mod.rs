@@ -1,32 +1,20 @@
-//! `overmind bench`: this machine's own figures, each beside a floor measured in the same run.
+//! `overmind bench`: what one should expect of this machine, in five figures, each beside a floor
+//! measured in the same run. Those of a developer, many more, are in `crates/bench`, by the same means.
 //!
-//! A floor is what the machine can do at best without Overmind: a bare fsync, a bare commit, a
-//! bare server of the same stack, the start of a process. The ratio to it says more than the
-//! figure, for it moves less from machine to machine. Nothing outside a temporary directory is
-//! touched, and all traffic stays on loopback or a unix socket.
+//! A floor is what the machine can do at best without Overmind: a bare fsync, a bare commit, the
+//! start of a process. The ratio to it says more than the figure, for it moves less from machine to
+//! machine. Nothing outside a temporary directory is touched, and all traffic stays on loopback or a
+//! unix socket.
 //!
 //! What it does not say: how it would be under other load, or with agents that think.
 
-mod approval;
-mod attestation;
-mod budgets;
-mod engine;
-mod floors;
-mod gateway;
-mod http;
-mod litellm;
-mod lives;
-mod memory;
-mod mesh;
-mod policy;
-mod process;
-mod relay;
-mod rooms;
-mod sandbox;
-mod store;
-mod telemetry;
+pub mod engine;
+pub mod floors;
+pub mod gateway;
+pub mod process;
+pub mod sandbox;
+pub mod store;
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,37 +24,47 @@ use serde_json::json;
 use crate::args::Format;
 use crate::args_more::BenchArgs;
 use crate::context::Context;
+use crate::demo::daemon::Setup;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
 use crate::progress;
 use crate::show::{cell, or_dash};
 use floors::Floors;
 
+/// What a user is told: each is measured together with some that only a developer asks for.
+const FIVE: [&str; 5] = [
+    "start to ready",
+    "single step",
+    "durable events",
+    "namespace call p50",
+    "gateway overhead p50",
+];
+
 /// One measured figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Figure {
-    name: &'static str,
-    unit: &'static str,
-    value: f64,
+pub struct Figure {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub value: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    floor: Option<Floor>,
+    pub floor: Option<Floor>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    goal: Option<Goal>,
+    pub goal: Option<Goal>,
     /// How it was measured and how to read it.
     #[serde(skip_serializing_if = "String::is_empty")]
-    note: String,
+    pub note: String,
 }
 
 /// What the machine can do at best, in the figure's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Floor {
-    name: &'static str,
-    value: f64,
+pub struct Floor {
+    pub name: &'static str,
+    pub value: f64,
 }
 
 /// What a figure should be, in its own unit or by its floor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-enum Goal {
+pub enum Goal {
     #[serde(rename = "at_least")]
     Least(f64),
     #[serde(rename = "at_most")]
@@ -83,21 +81,28 @@ enum Goal {
 }
 
 impl Figure {
-    fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
+    /// Without floor, goal and note.
+    pub fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
         Self { name, unit, value, floor: None, goal: None, note: String::new() }
     }
 
-    fn floor(mut self, name: &'static str, value: f64) -> Self {
+    /// Beside what the machine can do at best.
+    #[must_use]
+    pub fn floor(mut self, name: &'static str, value: f64) -> Self {
         self.floor = Some(Floor { name, value });
         self
     }
 
-    fn goal(mut self, goal: Goal) -> Self {
+    /// Beside what it should be.
+    #[must_use]
+    pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
     }
 
-    fn note(mut self, note: impl Into<String>) -> Self {
+    /// How it was measured and how to read it.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
@@ -135,28 +140,41 @@ impl Goal {
 
 /// What a measurement needs to know.
 #[derive(Clone, Debug)]
-struct Setting {
+pub struct Setting {
     /// A directory that is empty and goes away afterwards.
-    dir: PathBuf,
-    quick: bool,
+    pub dir: PathBuf,
+    pub quick: bool,
+    /// The program that servers are started of.
+    pub program: PathBuf,
 }
 
 impl Setting {
     /// The number for a thorough run, or about a tenth of it.
-    fn count(&self, thorough: u32) -> u32 {
+    pub fn count(&self, thorough: u32) -> u32 {
         if self.quick { (thorough / 10).max(1) } else { thorough }
     }
 
-    fn time(&self, thorough: Duration) -> Duration {
+    /// The time for a thorough run, or a fifth of it.
+    pub fn time(&self, thorough: Duration) -> Duration {
         if self.quick { thorough / 5 } else { thorough }
     }
 
     /// A fresh directory within.
-    fn place(&self, name: &str) -> Result<PathBuf, Failure> {
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub fn place(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.dir.join(name);
         std::fs::create_dir(&path)
             .map_err(|err| Failure::failed(format!("making {}: {err}", path.display())))?;
         Ok(path)
+    }
+
+    /// A server of the program, told these words after `up`.
+    pub fn setup(&self, args: &[&str]) -> Setup {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        Setup { program: Some(self.program.clone()), args, env: Vec::new() }
     }
 }
 
@@ -164,230 +182,72 @@ impl Setting {
 ///
 /// What kept it from measuring. A goal that is not met is no error.
 pub(crate) fn run(cx: &Context, args: &BenchArgs) -> Outcome {
-    if args.serve_provider {
-        return provide(cx);
+    let program = std::env::current_exe()
+        .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
+    let setting = |dir: &Path| Setting { dir: dir.to_owned(), quick: args.quick, program };
+    measured(cx, args.dir.as_deref(), setting, async |setting| five(cx, &setting).await)
+}
+
+async fn five(cx: &Context, setting: &Setting) -> Result<Measured, Failure> {
+    let bar = cx.out.watched.then(|| progress::bar("measuring", Some(FIVE.len() as u64)));
+    let step = || bar.iter().for_each(|bar| bar.inc(1));
+    let floors = Floors::measure(setting)?;
+    let place = process::Place::new(setting)?;
+    let mut figures = vec![process::start_to_ready(setting, &place, process::bare(setting)?)?];
+    step();
+    figures.push(Box::pin(engine::measure(setting, &floors)).await?);
+    step();
+    figures.extend(Box::pin(store::measure(setting, &floors)).await?);
+    step();
+    let options = overmind_node::app::sandbox_options(&cx.config(None)?);
+    let left_out = std::cell::RefCell::default();
+    let note = |text: &str| leave_out(cx, &left_out, text);
+    let place = setting.place("sandbox")?;
+    figures.extend(Box::pin(sandbox::namespace(setting, &options, &place, &note)).await?);
+    step();
+    figures.extend(Box::pin(gateway::measure(setting)).await?);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
     }
+    figures.retain(|figure| FIVE.contains(&figure.name));
+    Ok((figures, left_out.into_inner()))
+}
+
+/// Figures, and what was left out of them and why.
+pub type Measured = (Vec<Figure>, Vec<String>);
+
+/// Tells what is missing, now and in the report: whoever reads that must see it, too.
+pub fn leave_out(cx: &Context, left_out: &std::cell::RefCell<Vec<String>>, text: &str) {
+    cx.out.note(text);
+    left_out.borrow_mut().push(text.to_owned());
+}
+
+/// Measures in a directory that goes away afterwards, made in `base`, and shows what was measured.
+///
+/// # Errors
+///
+/// What kept it from measuring.
+pub fn measured(
+    cx: &Context,
+    base: Option<&Path>,
+    setting: impl FnOnce(&Path) -> Setting,
+    measure: impl AsyncFnOnce(Setting) -> Result<Measured, Failure>,
+) -> Outcome {
     if cfg!(debug_assertions) {
         cx.out.warn("this is a debug build: its figures say nothing about the product");
     }
-    let base = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let base = base.map_or_else(std::env::temp_dir, Path::to_owned);
     let home =
         tempfile::Builder::new().prefix("overmind-bench-").tempdir_in(&base).map_err(|err| {
             Failure::failed(format!("making a directory in {}: {err}", base.display()))
         })?;
-    let setting = Setting { dir: home.path().to_owned(), quick: args.quick };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
-    let left_out = RefCell::default();
-    let figures = runtime.block_on(Box::pin(measure(
-        cx,
-        &setting,
-        &left_out,
-        args.only.as_deref(),
-        args.embedding_model
-            .as_deref()
-            .map(|model| memory::Sources { model, manual: &args.manual })
-            .as_ref(),
-        args.litellm.as_deref(),
-    )))?;
+    let (figures, left_out) = runtime.block_on(Box::pin(measure(setting(home.path()))))?;
     runtime.shutdown_timeout(Duration::from_secs(1));
-    show(cx, &figures, &left_out.into_inner(), home.path())
-}
-
-/// Is the provider that the figures of the relay are measured with, until it is killed.
-fn provide(cx: &Context) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|err| Failure::failed(format!("starting threads: {err}")))?;
-    let served = runtime.block_on(relay::serve(|port| {
-        // Whoever started this reads it, or is gone.
-        let _ = cx.out.line(&port.to_string());
-    }));
-    served.map_err(|err| Failure::failed(format!("serving: {err}")))?;
-    Ok(Exit::Done)
-}
-
-/// A group of figures that are measured together.
-type Group = (&'static str, &'static [&'static str]);
-
-const MEMORY_QUALITY: &[&str] =
-    &["memory-quality words", "memory-quality vectors", "memory-quality hybrid"];
-const MEMORY_SPEED: &[&str] = &[
-    "memory-speed words p50",
-    "memory-speed words p99",
-    "memory-speed hybrid p50",
-    "memory-speed hybrid p99",
-    "memory-speed first search",
-    "memory-speed rss",
-];
-
-const GATEWAY: &[&str] =
-    &["gateway overhead p50", "gateway overhead, 100 kB", "read_file call p50"];
-const RELAY: &[&str] = &[
-    "relay latency p50",
-    "relay latency p99",
-    "relay paced p50",
-    "relay paced p99",
-    "relay processor time",
-    "relay rss, requests",
-    "relay requests",
-    "relay first byte p50",
-    "relay streams failed",
-    "relay rss",
-];
-const SANDBOX: &[&str] = &[
-    "namespace call p50",
-    "namespace call p50, by floor",
-    "namespace call p99",
-    "namespace call without waiting",
-    "docker call p50",
-    "docker call without waiting",
-    "microvm call p50",
-    "microvm call that boots",
-    "microvm emulated call p50",
-    "microvm emulated call that boots",
-];
-
-const LITELLM: &[&str] = &[
-    "litellm latency p50",
-    "litellm latency p99",
-    "litellm requests",
-    "litellm streams failed",
-    "litellm rss",
-];
-const MESH: &[&str] =
-    &["mesh puts", "mesh gets", "mesh delivery p50", "mesh delivery p99", "mesh watch p50"];
-
-const LIVES: &[&str] = &[
-    "command to running",
-    "crash to next life",
-    "log lines",
-    "log growth",
-    "log tail",
-    "log fetch",
-    "rss of 500 lives",
-    "rss of 2000 lives",
-    "ps of 500 lives",
-    "ps of 2000 lives",
-    "idle cpu of 2000 lives",
-    "kill of 2000 lives",
-    "survivors of 2000 lives",
-];
-
-const GROUPS: &[Group] = &[
-    ("store", &["durable events", "commit p50", "commit p99"]),
-    ("memory", &["memory of listing", "listing events"]),
-    ("memory-quality", MEMORY_QUALITY),
-    ("memory-speed", MEMORY_SPEED),
-    ("engine", &["agent steps", "single step", "replay verify", "approval to resumed session"]),
-    ("attestation", &["first command", "first command p90"]),
-    ("http", &["health requests", "instant runs", "instant runs lost"]),
-    ("policy", &["policy decision p50", "policy decision p99"]),
-    ("gateway", GATEWAY),
-    ("relay", RELAY),
-    ("litellm", LITELLM),
-    ("sandbox", SANDBOX),
-    ("lives", LIVES),
-    ("rooms", &["warm room", "room given back"]),
-    ("mesh", MESH),
-    ("budgets", &["budget decision", "budget reservation p50", "budgeted calls"]),
-    ("telemetry", &["telemetry steps", "telemetry cost", "telemetry processor time"]),
-    ("process", &["start to ready", "cli ps", "idle rss", "binary size"]),
-];
-
-async fn measure(
-    cx: &Context,
-    setting: &Setting,
-    left_out: &RefCell<Vec<String>>,
-    only: Option<&str>,
-    memory_from: Option<&memory::Sources<'_>>,
-    litellm_from: Option<&Path>,
-) -> Result<Vec<Figure>, Failure> {
-    let wanted = |name: &&str| only.is_none_or(|only| name.contains(only));
-    let groups: Vec<Group> =
-        GROUPS.iter().copied().filter(|(_, names)| names.iter().any(wanted)).collect();
-    if groups.is_empty() {
-        let names: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        return Err(Failure::usage(format!("no figure's name contains `{}`", only.unwrap_or("")))
-            .hint(format!("there are: {}", names.join(", "))));
-    }
-    let bar = cx.out.watched.then(|| progress::bar("measuring floors", Some(groups.len() as u64)));
-    // Not only said: whoever reads a report must see that figures are missing, and why.
-    let leave_out = |text: &str| {
-        cx.out.note(text);
-        left_out.borrow_mut().push(text.to_owned());
-    };
-    let floors = Floors::measure(setting)?;
-    let mut figures = floors.figures();
-    for (group, _) in groups {
-        if let Some(bar) = &bar {
-            bar.set_message(format!("measuring: {group}"));
-        }
-        cx.out.detail(&format!("measuring: {group}"));
-        let more = match group {
-            "store" => Box::pin(store::measure(setting, &floors)).await?,
-            "memory" => Box::pin(store::listing(setting)).await?,
-            "memory-quality" | "memory-speed" => {
-                let Some(from) = memory_from else {
-                    leave_out(&format!("{group} left out: it needs --embedding-model DIR"));
-                    continue;
-                };
-                if group == "memory-quality" {
-                    Box::pin(memory::quality(setting, from)).await?
-                } else {
-                    Box::pin(memory::speed(setting, from)).await?
-                }
-            }
-            "engine" => Box::pin(engine::measure(setting, &floors)).await?,
-            "attestation" => Box::pin(attestation::measure(setting)).await?,
-            "http" => Box::pin(http::measure(setting)).await?,
-            "policy" => policy::measure(setting)?,
-            "gateway" => Box::pin(gateway::measure(setting)).await?,
-            "relay" => Box::pin(relay::measure(setting)).await?,
-            "litellm" => {
-                let Some(packages) = litellm_from else {
-                    leave_out("litellm left out: it needs --litellm DIR");
-                    continue;
-                };
-                // Another program, which may not run here: no reason to have no figures at all.
-                match Box::pin(litellm::measure(setting, packages)).await {
-                    Ok(figures) => figures,
-                    Err(why) => {
-                        leave_out(&format!("litellm left out: {}", why.message));
-                        continue;
-                    }
-                }
-            }
-            "sandbox" => {
-                let config = cx.config(None)?;
-                let drivers = sandbox::Drivers {
-                    namespace: overmind_node::app::sandbox_options(&config),
-                    docker: overmind_node::app::docker_options(&config, "bench"),
-                    microvm: overmind_node::app::microvm_options(&config),
-                };
-                let wanted = |name: &str| wanted(&name);
-                Box::pin(sandbox::measure(setting, drivers, wanted, leave_out)).await?
-            }
-            "rooms" => Box::pin(rooms::measure(setting, leave_out)).await?,
-            "lives" => Box::pin(lives::measure(setting, &floors)).await?,
-            "mesh" => Box::pin(mesh::measure(setting, &floors)).await?,
-            "telemetry" => Box::pin(telemetry::measure(setting)).await?,
-            "budgets" => Box::pin(budgets::measure(setting, &floors)).await?,
-            _ => Box::pin(process::measure(setting)).await?,
-        };
-        figures.extend(more);
-        if let Some(bar) = &bar {
-            bar.inc(1);
-        }
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    figures.retain(|figure| only.is_none_or(|only| figure.name.contains(only)));
-    Ok(figures)
+    show(cx, &figures, &left_out, home.path())
 }
 
 fn show(cx: &Context, figures: &[Figure], left_out: &[String], at: &Path) -> Outcome {
@@ -457,17 +317,17 @@ fn number(value: f64) -> String {
 }
 
 /// Milliseconds.
-fn ms(time: Duration) -> f64 {
+pub fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
 /// How many a second.
-fn rate(count: impl Into<f64>, time: Duration) -> f64 {
+pub fn rate(count: impl Into<f64>, time: Duration) -> f64 {
     count.into() / time.as_secs_f64()
 }
 
 /// The value below which `part` of the sorted times lie.
-fn percentile(sorted: &[Duration], part: f64) -> Duration {
+pub fn percentile(sorted: &[Duration], part: f64) -> Duration {
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! The store by itself: how fast it makes things durable, and what listing a long log costs.
+//! The store by itself: how fast it makes things durable.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,29 +8,25 @@ use overmind_core::model::Usage;
 use overmind_core::name;
 use overmind_core::row::{SessionRow, SessionStatus};
 use overmind_core::sandbox::SandboxLevel;
-use overmind_core::store::{
-    Change, Commit, EventQuery, Guard, NewEvent, Store, StoreError, StreamId,
-};
-use overmind_core::time::{Clock as _, Timestamp};
+use overmind_core::store::{Change, Commit, Guard, NewEvent, Store, StoreError, StreamId};
+use overmind_core::time::Clock as _;
 use overmind_node::app::clock::{SystemClock, SystemIds};
 use overmind_store::{Options, Sqlite};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::floors::Floors;
-use super::process::rss;
 use super::{Figure, Goal, Setting, ms, percentile, rate};
 use crate::exit::Failure;
 
 const WRITERS: u32 = 64;
 /// Events of one commit: a step that ends and one that begins.
 const EVENTS: u32 = 4;
-/// Events of one commit while a long log is made.
-const BULK: u32 = 1000;
-/// What "flat" means, in MiB: a page of the list and the readers' caches.
-const FLAT: f64 = 32.0;
 
-pub(super) async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
+/// # Errors
+///
+/// What kept it from measuring.
+pub async fn measure(setting: &Setting, floors: &Floors) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("store")?;
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(Options::new(dir.join("bench.db")))?);
     let each = setting.count(400);
@@ -83,7 +79,8 @@ async fn write(store: Arc<dyn Store>, commits: u32) -> Result<Vec<Duration>, Sto
     Ok(took)
 }
 
-fn event(session: SessionId, n: u32) -> NewEvent {
+/// An event as a step writes it.
+pub fn event(session: SessionId, n: u32) -> NewEvent {
     NewEvent {
         stream: StreamId::Session(session),
         kind: "step.finished",
@@ -128,67 +125,4 @@ fn session() -> SessionRow {
         forked_from: None,
         created_by: "bench".into(),
     }
-}
-
-/// What it costs to read a long log from end to end, page by page.
-pub(super) async fn listing(setting: &Setting) -> Result<Vec<Figure>, Failure> {
-    let dir = setting.place("long")?;
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(Options::new(dir.join("bench.db")))?);
-    let events = setting.count(1_000_000);
-    let ids: Vec<SessionId> = (0..16).map(|_| SessionId::mint(&SystemIds)).collect();
-    for bulk in 0..events / BULK {
-        let id = ids[bulk as usize % ids.len()];
-        let events = (0..BULK).map(|n| NewEvent {
-            ts: Timestamp::from_micros(i64::from(bulk)),
-            payload: json!({"n": n, "text": "a line of what some tool has said"}),
-            ..event(id, n)
-        });
-        store.commit(Commit { events: events.collect(), ..Commit::default() }).await?;
-    }
-    // The first pages fill the readers' caches, which are bounded and there to be filled.
-    overmind_node::sys::give_back_memory();
-    read_all(&*store, Some(50_000)).await?;
-    let before = rss(std::process::id());
-    let start = Instant::now();
-    let (read, peak) = read_all(&*store, None).await?;
-    let elapsed = start.elapsed();
-    store.close().await?;
-    if read != u64::from(events) {
-        return Err(Failure::failed(format!("{events} events were written and {read} read back")));
-    }
-    let growth = mib(peak.saturating_sub(before));
-    Ok(vec![
-        Figure::new("memory of listing", growth, "MiB")
-            .goal(Goal::Most(FLAT))
-            .note(format!("growth of resident memory over {events} events, in pages of 1,000")),
-        Figure::new("listing events", rate(events, elapsed), "events/s"),
-    ])
-}
-
-/// Reads the log in pages; how many events there were, and the most memory seen on the way.
-async fn read_all(store: &dyn Store, most: Option<u64>) -> Result<(u64, u64), StoreError> {
-    let (mut after, mut read, mut peak) = (0, 0, 0);
-    loop {
-        let query = EventQuery { stream: None, after, kinds: &[], limit: 1000 };
-        let page = store.events(query).await?;
-        let Some(last) = page.last() else { return Ok((read, peak)) };
-        after = last.global;
-        read += page.len() as u64;
-        if read.is_multiple_of(20_000) {
-            peak = peak.max(rss(std::process::id()));
-        }
-        if most.is_some_and(|most| read >= most) {
-            return Ok((read, peak));
-        }
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53")]
-pub(super) fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "files are far smaller than 2^53")]
-pub(super) fn megabytes(bytes: u64) -> f64 {
-    bytes as f64 / 1e6
 }

@@ -1,6 +1,6 @@
 //! The demo's server: a real process of its own, that can be killed for real.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,25 +14,35 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server in the background that ends with this value.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub struct Daemon {
     child: Child,
-    pub(crate) server: ServerFile,
+    pub server: ServerFile,
 }
 
 /// What a server is told beside where its data is.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Setup {
+pub struct Setup {
+    /// The program; this one when none is named.
+    pub program: Option<PathBuf>,
     /// More arguments of `up`.
-    pub(crate) args: Vec<String>,
+    pub args: Vec<String>,
     /// Variables; those of the person at the machine that would change the scene are taken out.
-    pub(crate) env: Vec<(&'static str, String)>,
+    pub env: Vec<(&'static str, String)>,
 }
 
 impl Daemon {
-    /// Starts this program's own `up` on `data` and waits until it is ready.
-    pub(crate) fn start(data: &Path, setup: &Setup) -> Result<Self, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
+    /// Starts `up` of the program on `data` and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// When it does not become ready.
+    pub fn start(data: &Path, setup: &Setup) -> Result<Self, Failure> {
+        let program = match &setup.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(|err| {
+                Failure::failed(format!("finding this program's own file: {err}"))
+            })?,
+        };
         let log = data.join("overmind.log");
         let opened = overmind_node::app::logs::open_file(&log)
             .map_err(|err| Failure::failed(format!("opening the log {}: {err}", log.display())))?;
@@ -65,19 +75,24 @@ impl Daemon {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// The process.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Kills it as the kernel would: no warning, no cleaning up.
-    pub(crate) fn kill(mut self) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be killed or waited for.
+    pub fn kill(mut self) -> std::io::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
     /// Leaves it running when this program ends.
-    pub(crate) fn leave(self) {
+    pub fn leave(self) {
         std::mem::forget(self);
     }
 }

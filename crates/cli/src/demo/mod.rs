@@ -5,7 +5,7 @@
 //! its test, the server, the sandbox, the kill, the log and the proofs are real. It leaves
 //! nothing behind unless asked to.
 
-pub(crate) mod daemon;
+pub mod daemon;
 mod project;
 mod stage;
 
@@ -323,7 +323,8 @@ fn prepare(data: &Path, mind: &Mind, project: &Path, fast: bool) -> Result<Setup
     std::fs::write(data.join("policy.toml"), POLICY).map_err(failed)?;
     let workspace = project.to_string_lossy().into_owned();
     let args = ["--listen", "none", "--workspace", &workspace];
-    Ok(Setup { args: args.map(str::to_owned).to_vec(), env: mind.env.clone() })
+    let args = args.map(str::to_owned).to_vec();
+    Ok(Setup { program: None, args, env: mind.env.clone() })
 }
 
 /// The script; without pauses where it should go fast.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use overmind_cli::demo::daemon::{Daemon, Setup};
+use overmind_cli::exit::Failure;
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
 use overmind_node::config::{DataDir, Env};
@@ -17,8 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{Figure, Goal, Setting, percentile, process, rate};
-use crate::demo::daemon::{Daemon, Setup};
-use crate::exit::Failure;
 
 /// Connections of the figures of latency.
 pub(super) const FEW: u32 = 10;
@@ -80,7 +80,7 @@ impl Provider {
         };
         let program = std::env::current_exe().map_err(|err| fail("finding", &err))?;
         let mut child = Command::new(program)
-            .args(["bench", "--serve-provider"])
+            .arg("--serve-provider")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -177,10 +177,15 @@ pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     DataDir::locate(Some(&data), &Env::default(), &dir)?.prepare()?;
     let provider = Provider::start()?;
     let setup = Setup {
-        args: ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy(), "--log", "warn"]
-            .map(str::to_owned)
-            .to_vec(),
         env: vec![("OVERMIND_MODEL_BASE_URL", format!("http://127.0.0.1:{}/v1", provider.port))],
+        ..setting.setup(&[
+            "--listen",
+            "127.0.0.1:0",
+            "--workspace",
+            &work.to_string_lossy(),
+            "--log",
+            "warn",
+        ])
     };
     let daemon = Daemon::start(&data, &setup)?;
     let url = daemon.server.url.clone().unwrap_or_default();

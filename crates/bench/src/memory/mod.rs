@@ -11,6 +11,7 @@ mod speed;
 use std::path::Path;
 use std::sync::Arc;
 
+use overmind_cli::exit::Failure;
 use overmind_core::memory::MemoryError;
 use overmind_core::store::Store;
 use overmind_memory::FileEmbedder;
@@ -19,10 +20,9 @@ use overmind_store::{Options, Sqlite};
 
 use self::corpus::Corpus;
 use self::quality::{Parts, Quality, Scores};
+use super::process::mib;
 use super::process::rss;
-use super::store::mib;
 use super::{Figure, Goal, Setting, ms, percentile};
-use crate::exit::Failure;
 
 /// Items of the speed figures.
 const ITEMS: u32 = 100_000;
@@ -144,7 +144,8 @@ mod tests {
             return;
         };
         let dir = tempfile::tempdir().unwrap();
-        let setting = Setting { dir: dir.path().to_owned(), quick: true };
+        let setting =
+            Setting { dir: dir.path().to_owned(), quick: true, program: "overmind".into() };
         let mut corpus = Corpus::read(Path::new(&manual), true).unwrap();
         let by_hand = corpus.questions.iter().filter(|question| !question.known_item).count();
         assert!(by_hand >= 200, "{by_hand} questions by hand find their pages");

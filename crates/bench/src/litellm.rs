@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use overmind_cli::exit::Failure;
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
 
 use super::relay::{FEW, MANY, Provider, Target, crowd_of, load, per_second};
 use super::{Figure, Setting, ms, percentile, process};
-use crate::exit::Failure;
 
 /// The token of its callers. It guards nothing: the proxy is there for this run alone.
 const TOKEN: &str = "sk-overmind-bench";

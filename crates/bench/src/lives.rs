@@ -9,6 +9,8 @@ use overmind_api::{
     AgentCreate, AgentLimits, Command, CommandKind, Restart, RoomWhen, RoomWish, Run, RunCreate,
     RunListQuery, RunStatus, SandboxLevel,
 };
+use overmind_cli::demo::daemon::Daemon;
+use overmind_cli::exit::Failure;
 use overmind_client::{Client, LogOptions, Target};
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
@@ -16,10 +18,8 @@ use overmind_node::config::{DataDir, Env};
 
 use super::floors::Floors;
 use super::process::{command, rss, times};
-use super::store::{megabytes, mib};
+use super::process::{megabytes, mib};
 use super::{Figure, Goal, Setting, ms, percentile, rate};
-use crate::demo::daemon::{Daemon, Setup};
-use crate::exit::Failure;
 
 /// Lines of the long log, of 64 bytes each.
 const LINES: u32 = 1_000_000;
@@ -37,6 +37,7 @@ pub(super) struct Place {
     pub(super) dir: PathBuf,
     pub(super) data: PathBuf,
     pub(super) client: Client,
+    program: PathBuf,
     daemon: Daemon,
 }
 
@@ -62,7 +63,7 @@ impl Place {
         std::fs::write(data.join("overmind.toml"), config)
             .map_err(|err| Failure::failed(format!("writing the settings: {err}")))?;
         let args = ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy()];
-        let setup = Setup { args: args.map(str::to_owned).to_vec(), env: Vec::new() };
+        let setup = setting.setup(&args);
         let daemon = Daemon::start(&data, &setup)?;
         let target: Target = format!("unix:{}", data.join("overmind.sock").display())
             .parse()
@@ -83,7 +84,7 @@ impl Place {
             ..AgentCreate::default()
         };
         client.agent_create(&agent, None).await?;
-        Ok(Self { dir: work, data, client, daemon })
+        Ok(Self { dir: work, data, client, program: setting.program.clone(), daemon })
     }
 
     async fn run(&self, command: Command) -> Result<Run, Failure> {
@@ -214,10 +215,9 @@ impl Place {
 
     /// Memory, `ps` and the end of many that live at once.
     async fn crowd(&self, few: u32, many: u32) -> Result<Vec<Figure>, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|err| Failure::failed(format!("finding this program's own file: {err}")))?;
+        let program = &self.program;
         let data = self.data.to_string_lossy().into_owned();
-        let ps = || times(20, || command(&program, &["--data", &data, "ps", "-q"]));
+        let ps = || times(20, || command(program, &["--data", &data, "ps", "-q"]));
 
         self.grow(0, few).await?;
         settled().await;
@@ -234,9 +234,9 @@ impl Place {
         }
         let bare = tokio::task::spawn_blocking(move || bare_kill(2 * many)).await;
         let bare = bare.map_err(|err| Failure::failed(format!("killing programs: {err}")))??;
-        let start = percentile(&times(20, || command(&program, &["--version"]))?, 0.5);
+        let start = percentile(&times(20, || command(program, &["--version"]))?, 0.5);
         let began = Instant::now();
-        let status = command(&program, &["--data", &data, "-q", "kill", "--all"]).status();
+        let status = command(program, &["--data", &data, "-q", "kill", "--all"]).status();
         let killed_in = began.elapsed();
         if !status.is_ok_and(|status| status.success()) {
             return Err(Failure::failed("`overmind kill --all` failed".to_owned()));

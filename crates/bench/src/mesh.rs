@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use overmind_cli::exit::Failure;
 use overmind_core::time::Clock as _;
 use overmind_engine::Caller;
 use overmind_engine::request::AgentDraft;
@@ -22,7 +23,6 @@ use super::engine::start_app;
 use super::floors::Floors;
 use super::relay::message_length;
 use super::{Figure, Goal, Setting, ms, percentile, rate};
-use crate::exit::Failure;
 
 /// Connections that write; as many agents at work.
 const WRITERS: u32 = 128;

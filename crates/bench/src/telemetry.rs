@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use overmind_cli::exit::Failure;
 use overmind_node::app::App;
 use overmind_node::config::settings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -17,7 +18,6 @@ use tokio::task::JoinSet;
 
 use super::engine::{agent, many, prepared, start_app_with};
 use super::{Figure, Setting, ms, process, rate};
-use crate::exit::Failure;
 
 const SESSIONS: u32 = 64;
 /// Each of them once without a collector and once with one.

@@ -4,14 +4,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use overmind_cli::exit::Failure;
 use overmind_core::gate::GateRequest;
 use overmind_policy::{Policy, request};
 use serde_json::{Value, json};
 
 use super::{Figure, Goal, Setting, percentile};
-use crate::exit::Failure;
 
-const HARMLESS: &str = include_str!("../../../policy/corpus/harmless.txt");
+const HARMLESS: &str = include_str!("../../policy/corpus/harmless.txt");
 
 pub(super) fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let policy = Policy::default();

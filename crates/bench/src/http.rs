@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use overmind_api::{AgentCreate, RunCreate, RunStatus};
+use overmind_cli::demo::daemon::Daemon;
+use overmind_cli::exit::Failure;
 use overmind_client::{Client, ClientError, Target};
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
@@ -16,8 +18,6 @@ use tokio::task::JoinSet;
 
 use super::engine::start_app;
 use super::{Figure, Goal, Setting, rate};
-use crate::demo::daemon::{Daemon, Setup};
-use crate::exit::Failure;
 
 const CONNECTIONS: u32 = 32;
 const REQUEST: &[u8] = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -122,12 +122,14 @@ async fn runs(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let (dir, work) = (setting.place("runs")?, setting.place("runs-work")?);
     let data = dir.join("data");
     DataDir::locate(Some(&data), &Env::default(), &dir)?.prepare()?;
-    let setup = Setup {
-        args: ["--listen", "127.0.0.1:0", "--workspace", &work.to_string_lossy(), "--log", "warn"]
-            .map(str::to_owned)
-            .to_vec(),
-        env: Vec::new(),
-    };
+    let setup = setting.setup(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--workspace",
+        &work.to_string_lossy(),
+        "--log",
+        "warn",
+    ]);
     let daemon = Daemon::start(&data, &setup)?;
     let url = daemon.server.url.clone().unwrap_or_default();
     let target: Target = url.parse().map_err(|err| Failure::failed(format!("{url}: {err}")))?;

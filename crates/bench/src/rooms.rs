@@ -5,10 +5,10 @@ use std::process::{Command as Program, Stdio};
 use std::time::{Duration, Instant};
 
 use overmind_api::{Command, Run, RunCreate, RunStatus, RunStop};
+use overmind_cli::exit::Failure;
 
 use super::lives::{AGENT, Place, pause};
 use super::{Figure, Goal, Setting, ms, percentile};
-use crate::exit::Failure;
 
 /// Files of the repository.
 const FILES: u32 = 2200;

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use overmind_cli::exit::Failure;
 use overmind_core::sandbox::{Exit, Sandbox as _, SandboxLimits, SandboxRequest};
 use overmind_sandbox::{Namespace, Options};
 
 use super::{Figure, Goal, Setting, ms, percentile};
-use crate::exit::Failure;
 
 pub(super) async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
     let dir = setting.place("attestation")?;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overmind_cli::exit::Failure;
 use overmind_core::budget::{
     Ask, BudgetChange, CallRecord, Ended, Ledger, Limit, Period, Scope, Snapshot, Source, Spend,
     UnknownPrice, Windowed,
@@ -20,7 +21,6 @@ use tokio::task::JoinSet;
 use super::engine::start_app;
 use super::floors::Floors;
 use super::{Figure, Goal, Setting, ms, percentile, rate};
-use crate::exit::Failure;
 
 /// Calls of the history, in a thorough run.
 const HISTORY: u32 = 1_000_000;

@@ -8,7 +8,7 @@ use overmind_memory::terms;
 
 use super::corpus::Corpus;
 use super::speed::texts;
-use crate::bench::percentile;
+use crate::percentile;
 
 /// Questions that are asked of the bare index, which takes long for each.
 const QUESTIONS: usize = 40;

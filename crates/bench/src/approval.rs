@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use overmind_api::{InboxAnswer, InboxDecision, TimelineData};
+use overmind_cli::exit::Failure;
 use overmind_client::{Client, ReplayItem, ReplayOptions, Target};
 use overmind_core::inbox::InboxState;
 use overmind_core::row::SessionStatus;
@@ -14,7 +15,6 @@ use overmind_node::config::{DataDir, Env};
 
 use super::floors::Floors;
 use super::{Figure, Goal, Setting, ms};
-use crate::exit::Failure;
 
 /// Approvals, one after the other; half of them warm up.
 const APPROVALS: u32 = 40;
