@@ -3,8 +3,8 @@
 //! A [`Target`] is a function that must not panic on any bytes; most also check a property, so
 //! that a wrong answer counts as a find and not only a crash. Two runners share the targets:
 //!
-//! * `cargo xtask fuzz` runs the binary `smoke`: stable toolchain, bounded time, random mutation
-//!   of the seeds. It is what CI runs, and it finds what is near the surface.
+//! * `cargo xtask soak fuzz` runs the binary `smoke`: stable toolchain, bounded time, random mutation
+//!   of the seeds. It finds what is near the surface; CI runs a few hundred inputs as a test.
 //! * `cargo fuzz run --features libfuzzer --sanitizer none NAME` looks deeper, guided by coverage
 //!   (`cargo install cargo-fuzz`; no nightly toolchain is needed without a sanitizer).
 //!

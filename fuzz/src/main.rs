@@ -4,6 +4,8 @@
 //! that runs out) is found too and does not hide the other targets. The input at work is kept in
 //! a file, which is the evidence when that process dies.
 
+#![expect(clippy::print_stdout, reason = "a program that says what it did")]
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::catch_unwind;
@@ -95,7 +97,7 @@ fn all(options: &Options) -> Result<(), String> {
         [] => Ok(()),
         failed => Err(format!(
             "fuzz: FAILED: {}. The input is fuzz/artifacts/TARGET.input; run it alone with\n  \
-             cargo run --manifest-path fuzz/Cargo.toml -- TARGET fuzz/artifacts/TARGET.input\n\
+             cargo run --package overmind-fuzz -- TARGET fuzz/artifacts/TARGET.input\n\
              and keep it in fuzz/regressions/TARGET/ once it is mended",
             failed.join(", ")
         )),

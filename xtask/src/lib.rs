@@ -11,7 +11,9 @@ pub mod counterparts;
 pub mod host;
 pub mod layout;
 pub mod openapi;
+pub mod report;
 pub mod say;
+pub mod soak;
 pub mod steps;
 pub mod suite;
 
@@ -24,10 +26,12 @@ cargo xtask COMMAND
 
   test [--strict] [-- ARGS]  install and start what the tests need, then run all tests;
                              ARGS go to cargo-nextest (for example a filter)
-  ci                         everything CI runs: fmt, check, clippy, tests, docs, openapi, fuzz
+  ci                         everything CI runs: fmt, check, clippy, tests, openapi, docs
   check                      the map's checks: crate graph, file lengths, unsafe, stray words
   up                         start the tests' counterparts, print their addresses, wait for Enter
-  fuzz [--seconds N]         the fuzz targets on the stable toolchain, bounded (default 20)
+  soak [--minutes N] [NAME…] the long tests with large counts, and the fuzz targets: one round, or
+                             rounds for N minutes; NAME is kills, storm, hostile, schedules,
+                             machines, sandbox or fuzz (default: all)
   openapi [--check]          write docs/openapi.json from the code, or compare and fail
   bench                      build the release binary, measure, write docs/benchmarks.md
   help                       this text
@@ -64,11 +68,7 @@ pub fn run(host: &Host, args: &[&str]) -> Result<()> {
         ["ci"] => ci::command(host),
         ["check"] => layout::command(host),
         ["up"] => counterparts::up(host),
-        ["fuzz"] => ci::fuzz_smoke(host, 20),
-        ["fuzz", "--seconds", seconds] => match seconds.parse() {
-            Ok(seconds) => ci::fuzz_smoke(host, seconds),
-            Err(_) => bail!("`{seconds}` is not a number of seconds"),
-        },
+        ["soak", args @ ..] => soak::command(host, args),
         ["openapi"] => openapi::write(host),
         ["openapi", "--check"] => openapi::check(host),
         ["bench"] => bench::command(host),

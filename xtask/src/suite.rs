@@ -1,13 +1,13 @@
 //! `cargo xtask test`: the counterparts, then every test of the workspace.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow};
 
 use crate::counterparts::{self, Counterparts, Ready};
 use crate::host::Host;
+use crate::report::Report;
 use crate::say;
 use crate::steps::succeed;
 
@@ -80,27 +80,17 @@ fn with_nextest(
     strict: bool,
     args: &[&str],
 ) -> Result<(Counts, Result<()>)> {
-    let report = host.root.join("target/nextest/ci/junit.xml");
+    let directory = host.root.join("target/nextest/ci");
+    let file = directory.join("junit.xml");
     // A report of an earlier run must not be counted for this one.
-    if report.exists() {
-        std::fs::remove_file(&report).with_context(|| format!("removing {}", report.display()))?;
+    if file.exists() {
+        std::fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
     }
     let outcome =
         succeed(cargo_for(host, ready, strict).args(["nextest", "run"]).args(NEXTEST).args(args));
-    Ok((counts_in_report(&report), outcome))
-}
-
-/// Reads the totals of nextest's JUnit report; none when it was not written.
-fn counts_in_report(report: &Path) -> Counts {
-    let text = std::fs::read_to_string(report).unwrap_or_default();
-    let totals =
-        text.lines().find(|line| line.trim_start().starts_with("<testsuites")).unwrap_or("");
-    let number = |name: &str| -> usize {
-        let after = totals.split_once(&format!(" {name}=\"")).map_or("", |(_, after)| after);
-        after.split('"').next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
-    };
-    let failed = number("failures") + number("errors");
-    Counts { passed: number("tests").saturating_sub(failed), failed }
+    let report = Report::read(&file)?;
+    report.tell(&directory.join("flaky"))?;
+    Ok((Counts { passed: report.passed, failed: report.failed }, outcome))
 }
 
 /// Without nextest: the same tests, in one process per crate. Its result lines are counted.
@@ -158,15 +148,5 @@ mod tests {
         ];
         let counts = lines.iter().fold(Counts::default(), |counts, line| add(counts, line));
         assert_eq!(counts, Counts { passed: 13, failed: 2 });
-    }
-
-    #[test]
-    fn the_totals_of_a_report_are_read_and_a_missing_report_counts_nothing() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let report = dir.path().join("junit.xml");
-        assert_eq!(counts_in_report(&report), Counts::default());
-        let xml = "<?xml version=\"1.0\"?>\n<testsuites name=\"nextest-run\" tests=\"12\" failures=\"2\" errors=\"1\" time=\"1\">\n    <testsuite name=\"a\" tests=\"5\" failures=\"0\"/>\n";
-        std::fs::write(&report, xml).expect("writing the report");
-        assert_eq!(counts_in_report(&report), Counts { passed: 9, failed: 3 });
     }
 }

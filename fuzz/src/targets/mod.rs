@@ -498,6 +498,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_target_holds_on_what_once_broke_it_and_on_some_new_inputs() {
+        let seed = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        for target in TARGETS {
+            let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(target.name);
+            for file in std::fs::read_dir(old).into_iter().flatten() {
+                let file = file.expect("an entry").path();
+                eprintln!("{}", file.display());
+                (target.run)(&std::fs::read(file).expect("a regression"));
+            }
+            let mut mutator = crate::Mutator::new(target, seed);
+            for _ in 0..200 {
+                let input = mutator.next_input();
+                eprintln!("{}, seed {seed}: {:?}", target.name, String::from_utf8_lossy(&input));
+                (target.run)(&input);
+            }
+        }
+    }
+
     // What follows proves that the seeds get through the front door: a target whose seeds are all
     // refused at once would test nothing.
 

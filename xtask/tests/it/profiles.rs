@@ -6,7 +6,7 @@ use crate::fixture;
 
 /// A profile, flags that rustc must get for our crate, and flags that it must not get.
 const PROFILES: &[(&str, &[&str], &[&str])] = &[
-    ("dev", &[], &["opt-level", "lto=", "panic=abort"]),
+    ("dev", &[], &["debuginfo=", "opt-level", "lto=", "panic=abort"]),
     ("debugging", &["debuginfo=2"], &["opt-level", "panic=abort"]),
     (
         "release",
