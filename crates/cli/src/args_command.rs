@@ -142,6 +142,9 @@ pub struct StopArgs {
     /// Also the runs that were started for them
     #[arg(long, conflicts_with = "grace")]
     pub cascade: bool,
+    /// Return at once, while they end; without it `stop` returns when they have, so that `done` can follow
+    #[arg(long)]
+    pub no_wait: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -168,9 +168,13 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
     let stop = RunStop { kill: false, grace: args.grace };
     let end = async |given: &String| {
         let id = remote.find_run(given).await?;
-        match args.cascade {
+        let ending = match args.cascade {
             true => remote.run_cancel(&id, true).await,
             false => remote.run_stop(&id, stop).await,
+        }?;
+        match args.no_wait || ending.status.is_terminal() {
+            true => Ok(ending),
+            false => watch::ended(cx, &remote, &id).await,
         }
     };
     let mut ending = futures_util::stream::iter(args.ids.iter().map(end)).buffered(AT_ONCE);

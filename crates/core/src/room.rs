@@ -164,6 +164,9 @@ pub struct RoomClosed {
     /// Whether the last commit is ours, of what was not committed.
     #[serde(default)]
     pub parked: bool,
+    /// Whether a person asked for the branch by name, or to push it: then it is theirs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub published: bool,
     #[serde(default)]
     pub warnings: Vec<String>,
     /// What the leak check found afterwards. Empty is the promise.

@@ -235,7 +235,7 @@ impl Storm {
         };
         let (what, done): (_, Option<crate::home::Done>) = match choice {
             0 => ("written to", Some(self.home.run(&["send", &name, "hello"]))),
-            1 => ("stopped", Some(self.home.run(&["stop", &name, "--grace", "1"]))),
+            1 => ("stopped", Some(self.home.run(&["stop", &name, "--grace", "1", "--no-wait"]))),
             2 => ("killed", Some(self.home.run(&["kill", &name]))),
             3 => ("killed with children", Some(self.home.run(&["kill", &name, "--cascade"]))),
             4 => ("canceled", Some(self.home.run(&["cancel", &name]))),

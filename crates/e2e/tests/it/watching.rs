@@ -101,7 +101,7 @@ fn the_list_tells_restarts_exit_codes_and_what_is_about_to_end() {
     home.run(&["run", "--name", "deaf", "trap '' TERM HUP; echo up; while :; do sleep 0.1; done"])
         .ok();
     home.says("deaf", "up");
-    home.run(&["stop", "deaf", "--grace", "10m"]).ok().shows("stopping");
+    home.run(&["stop", "deaf", "--grace", "10m", "--no-wait"]).ok().shows("stopping");
     assert!(row("deaf").contains("stopping"), "{}", row("deaf"));
     home.run(&["kill", "deaf"]).ok();
     home.run(&["wait", "deaf"]).fails(137);

@@ -182,7 +182,7 @@ fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
     until("it wrote its port", || directory.join("ports.txt").exists().then_some(()));
 
     // Killed while it is given back.
-    house.run(&["stop", "long"]).ok();
+    house.run(&["stop", "long", "--no-wait"]).ok();
     house.home.0.kill();
     house.home.0.start(&["--listen", "none"], &[]);
     let long = house.home.status("long", "canceled");
@@ -191,6 +191,50 @@ fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
     house.git(&["show", "overmind/long:ports.txt"]);
     house.run(&["done", "long", "--discard", "--yes"]).ok();
     house.run(&["done", "early", "--discard", "--yes"]).ok();
+    house.check();
+}
+
+#[test]
+fn runs_that_are_merged_at_the_same_time_are_all_merged() {
+    let house = House::new(None);
+    let names: Vec<String> = (1..=8).map(|n| format!("part-{n}")).collect();
+    for name in &names {
+        house.run(&["run", "--name", name, &format!("echo work > {name}.txt")]).ok();
+    }
+    names.iter().for_each(|name| assert_eq!(house.ended(name)["status"], "succeeded"));
+    std::thread::scope(|scope| {
+        let house = &house;
+        for name in &names {
+            scope.spawn(move || house.run(&["done", name, "--merge"]).ok());
+        }
+    });
+    assert_eq!(house.git(&["status", "--porcelain"]), "");
+    for name in &names {
+        assert_eq!(house.git(&["show", &format!("main:{name}.txt")]), "work\n");
+    }
+    house.check();
+}
+
+#[test]
+fn a_run_that_was_stopped_can_be_decided_at_once_and_a_branch_that_was_asked_for_stays() {
+    let house = House::new(None);
+    let write = "echo half > half.txt; echo ready; sleep 600";
+    for (name, how) in [("merged", "--merge"), ("gone", "--discard")] {
+        house.start(name, &[], write);
+        house.home.says(name, "ready");
+        house.run(&["stop", name]).ok().shows("canceled");
+        house.run(&["done", name, how, "--yes"]).ok();
+    }
+    assert_eq!(house.git(&["show", "main:half.txt"]), "half\n");
+
+    house.start("fix", &[], "echo fixed > fix.txt");
+    house.ended("fix");
+    house.run(&["done", "fix", "--pr-branch", "fix-add"]).ok().shows("fix-add");
+    house.run(&["done", "fix", "--discard", "--yes"]).fails(5).says("git branch -D fix-add");
+    assert_eq!(house.git(&["show", "fix-add:fix.txt"]), "fixed\n");
+    house.run(&["done", "fix", "--merge"]).ok();
+    assert_eq!(house.git(&["show", "main:fix.txt"]), "fixed\n");
+    assert_eq!(house.git(&["branch", "--list", "fix-add"]).trim(), "fix-add");
     house.check();
 }
 

@@ -23,7 +23,7 @@ pub(super) enum Where {
     /// In its tree; whether its room is open.
     Tree { intent: Box<TreeIntent>, open: bool },
     /// On a branch of the project's repository.
-    Branch { branch: String, commit: String },
+    Branch { branch: String, commit: String, published: bool },
     /// It changed nothing that could be saved.
     Nowhere { why: Option<String> },
 }
@@ -42,7 +42,8 @@ pub(super) struct About {
 
 impl About {
     fn left<'a>(&'a self, branch: &'a str, commit: &'a str) -> Left<'a> {
-        Left { project: &self.project, branch, commit, base: self.base.as_deref() }
+        let (project, base) = (self.project.as_path(), self.base.as_deref());
+        Left { project, branch, commit, base, keep_branch: false }
     }
 }
 
@@ -88,7 +89,8 @@ impl LocalRooms {
         };
         Ok(match (&closed.branch, &closed.commit) {
             (Some(branch), Some(commit)) => {
-                Where::Branch { branch: branch.clone(), commit: commit.clone() }
+                let (branch, commit) = (branch.clone(), commit.clone());
+                Where::Branch { branch, commit, published: closed.published }
             }
             (_, commit) => {
                 let why = commit.as_ref().map(|commit| match closed.warnings.as_slice() {
@@ -114,7 +116,7 @@ impl LocalRooms {
             Where::Tree { intent, .. } => {
                 (branch, blocking(move || maker.trees().work(&intent, PATCH_BYTES)).await?)
             }
-            Where::Branch { branch, commit } => {
+            Where::Branch { branch, commit, published: _ } => {
                 let name = branch.clone();
                 let work = blocking(move || {
                     maker.trees().left_work(&at.left(&name, &commit), PATCH_BYTES)
@@ -152,7 +154,15 @@ impl LocalRooms {
             (RoomDone::Discard, Where::Tree { intent, open }) => {
                 self.give_up(&core, &about, *intent, open).await
             }
-            (RoomDone::Discard, Where::Branch { branch, commit }) => {
+            // Whoever named it may have pushed it, or work on it.
+            (RoomDone::Discard, Where::Branch { branch, published: true, .. }) => {
+                Err(say::conflict(format!(
+                    "the work of {} is on {branch}, which was asked for with --pr-branch and is yours: \
+                     `git branch -D {branch}` removes it",
+                    about.name
+                )))
+            }
+            (RoomDone::Discard, Where::Branch { branch, commit, published: false }) => {
                 let (maker, at) = (core.maker.clone(), about.clone());
                 let name = branch.clone();
                 let (kept, last) = blocking(move || {
@@ -178,19 +188,20 @@ impl LocalRooms {
             (RoomDone::Merge { into }, Where::Tree { intent, open }) => {
                 merge_tree(&core, &about, *intent, open, into).await
             }
-            (RoomDone::Merge { into }, Where::Branch { branch, commit }) => {
+            (RoomDone::Merge { into }, Where::Branch { branch, commit, published }) => {
                 let (maker, at) = (core.maker.clone(), about.clone());
                 let merged = blocking(move || {
                     let message = message(&at);
                     let into = how(&at, into.as_deref(), &message, maker.now());
-                    maker.trees().left_merge(&at.left(&branch, &commit), &into)
+                    let left = Left { keep_branch: published, ..at.left(&branch, &commit) };
+                    maker.trees().left_merge(&left, &into)
                 });
                 merged_told(&about, merged.await?)
             }
             (RoomDone::PrBranch { name }, Where::Tree { intent, open }) => {
                 publish_tree(&core, &about, *intent, open, name).await
             }
-            (RoomDone::PrBranch { name }, Where::Branch { branch, commit }) => {
+            (RoomDone::PrBranch { name }, Where::Branch { branch, commit, .. }) => {
                 let (maker, at) = (core.maker.clone(), about.clone());
                 let (branch, commit) = blocking(move || {
                     let left = at.left(&branch, &commit);
@@ -199,6 +210,7 @@ impl LocalRooms {
                     if let Some(mut known) = maker.ended(&at.session) {
                         known.closed.branch = Some(branch.clone());
                         known.closed.commit = Some(commit.clone());
+                        known.closed.published = true;
                         maker.note(&at.session, &known.closed);
                     }
                     Ok((branch, commit))
@@ -416,6 +428,7 @@ async fn publish_tree(
             let closed = RoomClosed {
                 branch: outcome.branch.clone(),
                 commit: outcome.commit.clone(),
+                published: true,
                 ..RoomClosed::default()
             };
             maker.note(&at.session, &closed);

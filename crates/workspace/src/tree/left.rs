@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use super::error::{At, TreeError};
 use super::finish::DISCARDED;
@@ -28,6 +29,8 @@ pub struct Left<'a> {
     pub commit: &'a str,
     /// The commit that it began at; `None`: there was none yet.
     pub base: Option<&'a str>,
+    /// Its branch stays when it is merged: somebody has asked for it.
+    pub keep_branch: bool,
 }
 
 /// Left work, as it is found.
@@ -75,6 +78,8 @@ impl Trees {
     /// As [`Trees::merge`] and [`Trees::left_work`].
     pub fn left_merge(&self, left: &Left<'_>, into: &MergeInto<'_>) -> Result<Merged, TreeError> {
         let found = self.find_left(left)?;
+        let turn = self.turn(&found.source);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.target(&found.source, into)?;
         let scratch = self.scratch(&found)?;
         let merged = self.computed(&scratch.0, &target, &found.tip, into)?;
@@ -86,7 +91,8 @@ impl Trees {
                 self.set_branch(&found.source, &target, commit, into.home)?;
             }
         }
-        if found.on_branch && found.name != target.name && self.checked_out_at(&found)?.is_none() {
+        let goes = found.on_branch && !left.keep_branch && found.name != target.name;
+        if goes && self.checked_out_at(&found)?.is_none() {
             let gone = Update::Delete { name: found.name.clone(), from: found.tip.clone() };
             self.update(&found.source, "let go of a merged session", &[gone])?;
         }

@@ -5,6 +5,8 @@
 //! first checks that nothing uncommitted is in the way, and then changes all or nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use super::Trees;
 use super::adopt::Operation;
@@ -15,6 +17,9 @@ use super::snapshot::{Stamp, commit, shoot};
 use super::source::{self, Head, References, Source};
 use crate::copy::Dir;
 use crate::git::{GitError, path_of};
+
+/// How long the index of a checkout may be another git's before a merge is refused.
+const OTHERS: Duration = Duration::from_secs(2);
 
 /// How to merge.
 #[derive(Clone, Debug)]
@@ -77,6 +82,8 @@ impl Trees {
         if main.dirty && !into.commit_rest {
             return Err(TreeError::Uncommitted { session: intent.session.clone() });
         }
+        let turn = self.turn(&source);
+        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.target(&source, into)?;
         let ours = held.place.join("ours");
         let Some(tip) = main.tip.clone() else {
@@ -208,7 +215,25 @@ impl Trees {
         Ok(())
     }
 
+    /// Waits for a while for the user's own git, or their editor's, which has the index for a moment.
     fn in_checkout(
+        &self,
+        there: &Checkout<'_>,
+        args: &[&str],
+        accept: &[i32],
+    ) -> Result<(), GitError> {
+        let until = Instant::now() + OTHERS;
+        loop {
+            match self.in_checkout_now(there, args, accept) {
+                Err(GitError::Locked { .. }) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn in_checkout_now(
         &self,
         there: &Checkout<'_>,
         args: &[&str],

@@ -53,6 +53,7 @@ pub(crate) use self::error::At;
 pub(crate) use self::source::{References, Source, find};
 pub(crate) use self::upkeep::note_project_of;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +91,8 @@ pub struct Trees {
     wanted: Mutex<Vec<String>>,
     /// Directories of projects in which trees are being made: they look empty.
     making: Mutex<Vec<PathBuf>>,
+    /// One turn for each primary that was merged into, by its common git directory.
+    merges: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
     /// Held as long as this lives: two daemons would remove each other's half-made trees.
     _lock: Lock,
 }
@@ -129,6 +132,7 @@ impl Trees {
             settings: SettingsCache::default(),
             wanted: Mutex::default(),
             making: Mutex::default(),
+            merges: Mutex::default(),
             _lock: lock,
         };
         trees.clear_half_made()?;
@@ -161,6 +165,13 @@ impl Trees {
             self.keep_base(source, base)?;
         }
         Ok(wanted)
+    }
+
+    /// The turn of merges into a primary: held from reading a branch to moving it, so that the next one
+    /// begins with what this one has made.
+    pub(crate) fn turn(&self, source: &Source) -> Arc<Mutex<()>> {
+        let mut merges = self.merges.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(merges.entry(source.common.clone()).or_default())
     }
 
     /// Keeps a project's directory from being taken for empty as long as the guard lives.

@@ -1,6 +1,7 @@
 //! Merging into the primary.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use overmind_workspace::git::GitError;
 use overmind_workspace::tree::{MergeInto, Merged, TreeError};
@@ -49,6 +50,40 @@ fn both_sides_are_joined_by_a_commit_when_the_branch_moved_on() {
     assert_eq!(read(&world.repo.join("a.txt")), "two\n");
     assert_eq!(read(&world.repo.join("src/lib.rs")), "fn user() {}\n");
     assert_eq!(git(&world.repo, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn eight_sessions_that_are_merged_at_once_are_all_merged_and_leave_nothing_in_the_checkout() {
+    let world = World::new();
+    let made: Vec<_> = (1..=8).map(|n| world.prepare(&format!("s{n}"))).collect();
+    for (n, made) in made.iter().enumerate() {
+        write(&made.path, &format!("of-{n}.txt"), "work\n");
+        commit(&made.path, "work");
+    }
+    // A user whose editor asks for the status all the while.
+    let stop = AtomicBool::new(false);
+    let merged = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                git(&world.repo, &["status", "--porcelain"]);
+            }
+        });
+        let merges: Vec<_> = made
+            .iter()
+            .map(|made| scope.spawn(|| world.trees.merge(&made.intent, &into(None))))
+            .collect();
+        let merged: Vec<_> = merges.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        stop.store(true, Ordering::Relaxed);
+        merged
+    });
+    for done in merged {
+        let done = done.unwrap();
+        assert!(matches!(done, Ok(Merged::Forward { .. } | Merged::Joined { .. })), "{done:?}");
+    }
+    assert_eq!(git(&world.repo, &["status", "--porcelain"]), "");
+    for n in 0..8 {
+        assert_eq!(read(&world.repo.join(format!("of-{n}.txt"))), "work\n");
+    }
 }
 
 #[test]
