@@ -31,7 +31,7 @@ cargo xtask COMMAND
   up                         start the tests' counterparts, print their addresses, wait for Enter
   soak [--minutes N] [NAME…] the long tests with large counts, and the fuzz targets: one round, or
                              rounds for N minutes; NAME is kills, storm, hostile, schedules,
-                             machines, sandbox or fuzz (default: all)
+                             machines, rankings, sandbox or fuzz (default: all)
   openapi [--check]          write docs/openapi.json from the code, or compare and fail
   bench                      build the release binary, measure, write docs/benchmarks.md
   help                       this text

@@ -16,9 +16,10 @@ const HELP: &str = "`cargo xtask soak [--minutes N] [NAME…]`";
 const TESTS: &[(&str, &str)] = &[
     ("kills", "test(/crash::/) | test(/kills::/) | test(/letters::/)"),
     ("storm", "test(/storm::/)"),
-    ("hostile", "test(/hostile::/) | test(/corpus::/) | test(/traced::/)"),
+    ("hostile", "test(/hostile/) | test(/corpus::/) | test(/traced::/)"),
     ("schedules", "test(/properties::/)"),
     ("machines", "test(/needs_qemu_/)"),
+    ("rankings", "test(/needs_embedding_model_/)"),
     ("sandbox", "package(overmind-sandbox)"),
 ];
 

@@ -211,3 +211,120 @@ fn what_a_command_did_is_brought_back_in_a_worktree_that_was_kept() {
     house.ended("works");
     house.check();
 }
+
+/// An agent with a model that makes these calls of `run_shell`, each of which may write, and a policy that
+/// asks nobody.
+fn shells(house: &House, name: &str, commands: &[&str]) {
+    let call = |command: &&str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
+    let last = json!({"calls": [{"name": "final_answer", "args": {"message": "done"}}]});
+    let turns: Vec<Value> = commands.iter().map(call).chain([last]).collect();
+    house.home.0.scripted(name, &json!(turns), &["--approval", "auto"]);
+}
+
+/// What its calls wrote, in their order. All have ended well.
+fn said(house: &House, run: &str) -> Vec<String> {
+    let ended = house.home.named(run);
+    assert_eq!(ended["status"], "succeeded", "{ended} {}", house.run(&["events", run]).out);
+    let calls = events(house, run, "tool.called");
+    let calls = calls.iter().filter(|call| call["tool_name"] == "run_shell");
+    let text = |call: &Value| {
+        assert_eq!(call["result"]["ok"], json!(true), "{call}");
+        call["result"]["stdout"].as_str().unwrap().to_owned()
+    };
+    calls.map(text).collect()
+}
+
+/// The person's name, as their own git knows it.
+fn ann(house: &House) {
+    let text = "[user]\n\tname = Ann of the house\n\temail = ann@house\n";
+    std::fs::write(house.home.0.path().join(".gitconfig"), text).unwrap();
+}
+
+const GIT: &str = "git status --porcelain && git log --oneline && git diff HEAD && mktemp && \
+                   echo x > x && git add x && git commit -qm x && \
+                   git log -1 --format='%an %ae %cn %ce %s' && git fsck --connectivity-only";
+
+/// What it says after the history.
+const BY_ANN: &str = "Ann of the house ann@house Ann of the house ann@house x\n";
+
+#[test]
+fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_are_by_the_person() {
+    let house = House::new(None);
+    ann(&house);
+    shells(&house, "git", &[GIT, "pwd -P; test \"$(pwd -P)\" = \"$OVERMIND_WORKTREE\""]);
+    house.run(&["run", "--name", "git", "--wait", "git", "go"]);
+    let said = said(&house, "git");
+    let (_, log) = said[0].split_once(" first\n").unwrap_or_else(|| panic!("{said:?}"));
+    assert!(log.starts_with("/tmp/tmp.") && log.ends_with(BY_ANN), "{log}");
+    assert_eq!(
+        house.git(&["log", "-1", "--format=%an %s", "overmind/git"]),
+        "Ann of the house x\n"
+    );
+    house.run(&["replay", "git", "--verify"]).ok();
+    house.run(&["done", "git", "--merge"]).ok();
+    // The same in commands, in every kind of sandbox.
+    for level in ["none", "namespace"] {
+        let line = format!("sh -c 'mkdir d && cd d && {}'", GIT.replace('\'', "\""));
+        house.run(&["run", "--name", level, "--sandbox", level, "--wait", &line]);
+        let log = house.log(level);
+        assert!(log.contains(BY_ANN.trim_end()), "{level}: {log}");
+        house.run(&["done", level, "--discard", "--yes"]).ok();
+    }
+    house.check();
+}
+
+#[test]
+fn a_project_that_borrows_its_objects_itself_has_its_history_in_every_sandbox() {
+    let mut house = House::new(None);
+    ann(&house);
+    // The person's checkout borrows of a mirror, which borrows of another.
+    let first = house.project.clone();
+    let work = first.parent().unwrap().to_owned();
+    let clone = |from: &std::path::Path, to: &str| {
+        let (from, to) = (format!("file://{}", from.display()), work.join(to));
+        let reference = from.strip_prefix("file://").unwrap();
+        house.git(&["clone", "-q", "--reference", reference, &from, to.to_str().unwrap()]);
+        to
+    };
+    let second = clone(&first, "second");
+    let third = clone(&second, "third");
+    std::fs::write(
+        third.join(".git/objects/info/alternates"),
+        format!("{}\n", second.join(".git/objects").display()),
+    )
+    .unwrap();
+    house.project = third;
+    let line = "git log --oneline && git fsck --connectivity-only && ls $OTHER 2>&1";
+    shells(&house, "git", &[GIT, &line.replace("$OTHER", "/etc/hosts")]);
+    house.run(&["run", "--name", "built-in", "--wait", "git", "go"]);
+    assert!(said(&house, "built-in")[0].contains(" first\n"));
+    let line = format!("sh -c '{}'", GIT.replace('\'', "\""));
+    house.run(&["run", "--name", "command", "--sandbox", "namespace", "--wait", &line]);
+    let log = house.log("command");
+    assert!(log.contains(" first") && log.contains(BY_ANN.trim_end()), "{log}");
+    for name in ["built-in", "command"] {
+        house.run(&["done", name, "--discard", "--yes"]).ok();
+    }
+    house.check();
+}
+
+#[test]
+fn a_built_in_agent_reaches_the_services_of_its_environment_and_no_others() {
+    let config = "version: 1\nservices:\n  api:\n    strategy: process\n    ports: [http]\n    \
+                  command: exec python3 -m http.server --bind 127.0.0.1 $PORT\n    \
+                  ready: {http: /}\nenv:\n  API: '${api.url}'\n";
+    let house = House::new(Some(config));
+    let mark = "python3 -c 'import os, urllib.request as u; print(u.urlopen(os.environ[\"API\"] + \"/story.txt\").read().decode())'";
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let refused = format!(
+        "python3 -c 'import socket; print(socket.socket().connect_ex((\"127.0.0.1\", {port})))'; cat /proc/net/route | wc -l"
+    );
+    shells(&house, "asks", &[mark, &refused]);
+    house.run(&["run", "--name", "asks", "--wait", "asks", "go"]);
+    let said = said(&house, "asks");
+    assert_eq!(said, ["once\n\n", "111\n1\n"]);
+    house.run(&["sandbox", "verify", "asks"]).ok().shows("network of its room");
+    house.run(&["replay", "asks", "--verify"]).ok();
+    house.check();
+}

@@ -37,7 +37,7 @@ use harness::Harness;
 use overmind_testkit::soak;
 
 /// Deaths by SIGKILL in every run of the tests, and in one of `cargo xtask soak`.
-const KILLS: (u32, u32) = (10, 200);
+const KILLS: (u32, u32) = (6, 200);
 /// Events that a run of this test must come across to have tested something.
 const MUST_SEE: &[&str] = &[
     "approval.answered",
@@ -154,10 +154,10 @@ async fn the_checker_objects_to_every_doctored_copy() {
     harness.prepare().await;
     // Not those that only a large log passes: the copies are to be small.
     harness.tally.fired.retain(|name, _| !name.starts_with("store.wal"));
-    for _ in 0..8 {
+    for _ in 0..soak::count(2, 8) {
         harness.round().await;
     }
-    harness.plan_some_of_each(3);
+    harness.plan_some_of_each(soak::count(1, 3));
     let evidence = harness.settle().await;
     assert_clean("before doctoring", &evidence, &harness);
     doctor::every_rule_has_teeth(&evidence, &harness).await;

@@ -326,7 +326,7 @@ async fn check(client: &Client, model: &Model) {
 }
 
 #[tokio::test]
-async fn two_dozen_kills_lose_no_letter_and_bring_none_back() {
+async fn kills_lose_no_letter_and_bring_none_back() {
     let seed = setting("OVERMIND_SEED").unwrap_or_else(|| RandomState::new().hash_one("letters"));
     eprintln!("letters: OVERMIND_SEED={seed}");
     let mut rng = Rng::new(seed);
@@ -370,6 +370,8 @@ async fn two_dozen_kills_lose_no_letter_and_bring_none_back() {
         model.again,
     );
     // A test that crashed nothing of interest would pass, too.
-    assert!(model.sent.len() > 100 && !model.maybe.is_empty() && model.again > 0, "too little");
+    assert!(!model.sent.is_empty() && model.deliveries > 0, "nothing was sent");
+    let cut_off = !model.maybe.is_empty() && model.again > 0;
+    assert!(cut_off || soak::count(true, false), "no kill came in the middle of anything");
     daemon.kill_if_alive().await;
 }

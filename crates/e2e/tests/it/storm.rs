@@ -24,7 +24,7 @@ use crate::crash::setting;
 use crate::home::{Home, until};
 
 /// In every run of the tests, and in one of `cargo xtask soak`.
-const CYCLES: (u64, u64) = (40, 640);
+const CYCLES: (u64, u64) = (24, 640);
 const AT_ONCE: usize = 20;
 /// Of the disk that the storm's data is on, in MiB.
 const DISK: u32 = 96;

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use overmind_testkit::soak;
 use serde_json::json;
 
 use crate::home::Home;
@@ -199,8 +201,14 @@ fn spellings(name: &str) -> Vec<String> {
     ]
 }
 
-/// A script, and how many hostile commands it has.
-fn script(outside: &Path, app: &Path, port: u16) -> (String, usize) {
+/// A script of every fifth hostile command from a random one on, or of all of them for `cargo xtask soak`;
+/// how many hostile commands there are in all; and of how many of the script a twin shows what is no secret.
+fn script(outside: &Path, app: &Path, port: u16) -> (String, usize, usize) {
+    let stride = soak::count(5, 1);
+    let first = usize::try_from(RandomState::new().hash_one("first")).unwrap() % stride;
+    eprintln!("each {stride} hostile commands, from {first} on");
+    let is_tried = |n: usize| n % stride == first;
+    let (mut tried, mut twins) = (0_usize, 0);
     let mut text = "export LC_ALL=C HOME=/tmp; ln -s . here\n".to_owned();
     let (mut count, mut number) = (0, 0);
     let put = |text: &mut String, mark: &str, command: &str, wrapper: &str| {
@@ -213,9 +221,13 @@ fn script(outside: &Path, app: &Path, port: u16) -> (String, usize) {
             let read = |path: &str, of: char| {
                 reader.replace('@', path).replace('#', &format!("{of}{number}"))
             };
-            put(&mut text, &format!("s{number}"), &read(spelled, 's'), wrapper);
-            if number % TWIN == 0 {
-                put(&mut text, &format!("p{number}"), &read(&twin, 'p'), wrapper);
+            if is_tried(number) {
+                put(&mut text, &format!("s{number}"), &read(spelled, 's'), wrapper);
+                if tried % TWIN == 0 {
+                    put(&mut text, &format!("p{number}"), &read(&twin, 'p'), wrapper);
+                    twins += 1;
+                }
+                tried += 1;
             }
             (number, count) = (number + 1, count + 1);
         }
@@ -224,11 +236,11 @@ fn script(outside: &Path, app: &Path, port: u16) -> (String, usize) {
     // Else those that follow links never end.
     text.push_str("rm here\n");
     let in_time = |command: &str| format!("timeout -k 1 2 bash -c {}", quoted(command));
-    for (n, command) in BULK.iter().enumerate() {
+    for (n, command) in BULK.iter().enumerate().filter(|(n, _)| is_tried(*n)) {
         let wrapper = WRAPPERS[n % WRAPPERS.len()];
         put(&mut text, &format!("b{n}"), &in_time(command), wrapper);
     }
-    for (n, command) in OUTWARD.iter().enumerate() {
+    for (n, command) in OUTWARD.iter().enumerate().filter(|(n, _)| is_tried(*n)) {
         let command = command.replace("../OUT", &format!("..{outside}"));
         let command = command.replace("/OUT", "OUT").replace("OUT", outside).replace("APP", app);
         let command = command.replace("PORT", &port.to_string()).replace("PARENT", "$PPID");
@@ -240,7 +252,7 @@ fn script(outside: &Path, app: &Path, port: u16) -> (String, usize) {
     }
     count += BULK.len() + OUTWARD.len();
     text.push_str("echo; echo '==end'\n");
-    (text, count)
+    (text, count, twins)
 }
 
 /// A project with secrets that git ignores.
@@ -291,7 +303,7 @@ fn hostile_commands_in_a_room_show_no_secret_and_have_no_effect_outside() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (text, count) = script(&outside, &house.project, port);
+    let (text, count, twins) = script(&outside, &house.project, port);
     assert!(count >= 500, "{count} hostile commands");
     std::fs::write(house.project.join("try.sh"), text).unwrap();
     house.git(&["add", "try.sh"]);
@@ -313,10 +325,9 @@ fn hostile_commands_in_a_room_show_no_secret_and_have_no_effect_outside() {
     // The same said of a file that is no secret shows it: the commands are what they seem.
     let sections: Vec<&str> = log.split("\n==").collect();
     let shown = sections.iter().filter(|one| one.starts_with('p') && one.contains(PLAIN)).count();
-    let tried = (READERS.len() * spellings(".env").len()).div_ceil(TWIN);
     let mute = sections.iter().filter(|one| one.starts_with('p') && !one.contains(PLAIN));
     let mute: Vec<_> = mute.map(|one| one.chars().take(120).collect::<String>()).collect();
-    assert!(shown * 100 >= tried * 90, "{shown} of {tried} work: {mute:#?}");
+    assert!(shown * 100 >= twins * 90, "{shown} of {twins} work: {mute:#?}");
 
     assert_eq!((files(&outside), files(&house.project.join("web"))), before);
     assert_eq!(std::fs::read(house.project.join(".git/config")).unwrap(), config);
