@@ -23,6 +23,7 @@ pub mod failpoint;
 pub mod gate;
 pub mod ids;
 pub mod inbox;
+pub mod json;
 pub mod live;
 pub mod memory;
 pub mod mesh;

@@ -1,5 +1,7 @@
-//! Bounds on what a server writes, before anything is made of it.
+//! Bounds on what a server writes, before anything is made of it, and messages that strict readers of
+//! JSON would refuse.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
@@ -7,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
+use overmind_core::json;
 use tokio::io::{AsyncRead, ReadBuf};
 
 /// Longest message: a result with a picture fits, a flood does not.
@@ -18,14 +21,17 @@ pub(crate) const MAX_GARBAGE_BYTES: usize = 256 << 10;
 /// Why a connection was ended by us, for whoever asks afterwards.
 pub(crate) type Reason = Arc<Mutex<Option<String>>>;
 
-/// Passes a server's output through and fails once it breaks a bound: a server that does is
-/// disconnected, not read for ever.
+/// Passes a server's output through, line by line, and fails once it breaks a bound: a server that
+/// does is disconnected, not read for ever. So is one whose message cannot be read: whoever waits for
+/// it would wait in vain.
 #[derive(Debug)]
 pub(crate) struct Guarded<R> {
     inner: R,
-    line: usize,
-    /// Whether the line at hand is no message.
-    garbage_line: bool,
+    /// The line whose end has not come.
+    line: Vec<u8>,
+    /// Whole lines that were not asked for yet, and how much of them was.
+    ready: Vec<u8>,
+    given: usize,
     garbage: usize,
     reason: Reason,
     /// Counted up as soon as the server announces another list of tools. The library tells of it in a
@@ -37,9 +43,13 @@ pub(crate) struct Guarded<R> {
 /// In a result's text it is no announcement, and makes for one look too many.
 const ANNOUNCEMENT: &[u8] = b"notifications/tools/list_changed";
 
+/// What every message names.
+const VERSION: &[u8] = b"\"jsonrpc\"";
+
 impl<R> Guarded<R> {
     pub(crate) fn new(inner: R, reason: Reason, announced: Arc<AtomicU64>) -> Self {
-        Self { inner, line: 0, garbage_line: false, garbage: 0, reason, announced, matched: 0 }
+        let (line, ready) = (Vec::new(), Vec::new());
+        Self { inner, line, ready, given: 0, garbage: 0, reason, announced, matched: 0 }
     }
 
     fn look(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -53,25 +63,42 @@ impl<R> Guarded<R> {
                 self.announced.fetch_add(1, Ordering::SeqCst);
                 self.matched = 0;
             }
-            if byte == b'\n' {
-                self.line = 0;
-                self.garbage_line = false;
-                continue;
-            }
-            if self.line == 0 {
-                self.garbage_line = byte != b'{' && byte != b'[';
-            }
-            self.line += 1;
-            self.garbage += usize::from(self.garbage_line);
         }
-        if self.line > MAX_MESSAGE_BYTES {
-            return Err(format!("it sent a message of more than {MAX_MESSAGE_BYTES} bytes"));
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if self.line.len() > MAX_MESSAGE_BYTES {
+                return Err(format!("it sent a message of more than {MAX_MESSAGE_BYTES} bytes"));
+            }
+            if self.line.first().is_some_and(|first| !matches!(first, b'{' | b'[' | b'\n')) {
+                self.garbage += piece.len();
+            }
+            if piece.ends_with(b"\n") {
+                self.whole()?;
+            }
         }
         if self.garbage > MAX_GARBAGE_BYTES {
             return Err(format!(
                 "it sent more than {MAX_GARBAGE_BYTES} bytes that are no messages"
             ));
         }
+        Ok(())
+    }
+
+    /// A line is over.
+    fn whole(&mut self) -> Result<(), String> {
+        // What has no version is no message of the protocol, and passed over by its reader.
+        let is_message = self.line.first() == Some(&b'{')
+            && self.line.windows(VERSION.len()).any(|at| at == VERSION);
+        match json::mended(&self.line) {
+            Cow::Owned(mended) if is_message => self.ready.extend_from_slice(&mended),
+            Cow::Owned(_) | Cow::Borrowed(_) => self.ready.extend_from_slice(&self.line),
+        }
+        if is_message && let Err(err) = json::read::<serde_json::Value>(&self.line) {
+            return Err(format!("it sent a message that cannot be read: {err}"));
+        }
+        self.line.clear();
+        // One picture is no reason to hold megabytes for good.
+        self.line.shrink_to(64 << 10);
         Ok(())
     }
 }
@@ -82,18 +109,28 @@ impl<R: AsyncRead + Unpin> AsyncRead for Guarded<R> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
         let this = &mut *self;
-        match this.look(&buf.filled()[before..]) {
-            Ok(()) => Poll::Ready(Ok(())),
-            Err(why) => {
-                // Who fails has read nothing.
-                buf.set_filled(before);
+        while this.given == this.ready.len() {
+            this.ready.clear();
+            this.ready.shrink_to(64 << 10);
+            this.given = 0;
+            let mut bytes = [0; 8 << 10];
+            let mut read = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut this.inner).poll_read(cx, &mut read))?;
+            if read.filled().is_empty() {
+                // What has no end is no message.
+                return Poll::Ready(Ok(()));
+            }
+            if let Err(why) = this.look(read.filled()) {
                 *this.reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
-                Poll::Ready(Err(io::Error::other(why)))
+                return Poll::Ready(Err(io::Error::other(why)));
             }
         }
+        let left = &this.ready[this.given..];
+        let left = &left[..left.len().min(buf.remaining())];
+        buf.put_slice(left);
+        this.given += left.len();
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -160,6 +197,21 @@ mod tests {
         let mut byte = [0];
         while guarded.read(&mut byte).await.unwrap() == 1 && byte != *b"\n" {}
         assert_eq!(announced.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn half_a_character_is_mended_and_what_cannot_be_read_ends_the_connection() {
+        let text = b"chat {\n{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":\"left \\ud83d right\"}\n";
+        let mut guarded = Guarded::new(&text[..], Reason::default(), Arc::default());
+        let mut all = String::new();
+        guarded.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all.len(), text.len());
+        assert!(all.contains(r"left \ufffd right"), "{all}");
+        for line in [r#"{"jsonrpc":"2.0","id":1,"result":}"#, r#"{"jsonrpc":"2.0""#] {
+            let why = read(format!("{line}\n").as_bytes()).await.unwrap_err();
+            assert!(why.contains("cannot be read"), "{why}");
+        }
+        assert_eq!(read(b"{ not a message\n").await, Ok(16));
     }
 
     #[tokio::test]

@@ -3,11 +3,15 @@
 //! Every server finds it in `_meta.traceparent`, as the protocol has it. What watches a server over
 //! HTTP (its framework, a proxy before it) looks for the header `traceparent`, so there the same
 //! stands in both.
+//!
+//! Events in which half a character stands, which strict readers of JSON refuse, are mended here.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::stream::BoxStream;
+use futures_util::stream::{BoxStream, StreamExt as _};
+use overmind_core::json;
 use overmind_core::trace::TRACEPARENT;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{ClientJsonRpcMessage, ClientRequest, GetMeta, JsonRpcMessage};
@@ -37,6 +41,27 @@ fn with_span(mut headers: Headers, message: &ClientJsonRpcMessage) -> Headers {
     headers
 }
 
+fn mended(events: Events) -> Events {
+    let mend = |mut event: Sse| {
+        if let Some(data) = &mut event.data
+            && let Cow::Owned(mended) = json::mended(data.as_bytes())
+        {
+            *data = String::from_utf8_lossy(&mended).into_owned();
+        }
+        event
+    };
+    events.map(move |event| event.map(mend)).boxed()
+}
+
+fn mended_post(answer: StreamableHttpPostResponse) -> StreamableHttpPostResponse {
+    match answer {
+        StreamableHttpPostResponse::Sse(events, session) => {
+            StreamableHttpPostResponse::Sse(mended(events), session)
+        }
+        other => other,
+    }
+}
+
 impl StreamableHttpClient for Traced {
     type Error = reqwest::Error;
 
@@ -49,7 +74,7 @@ impl StreamableHttpClient for Traced {
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Failed> {
         let headers = with_span(headers, &message);
-        self.0.post_message(uri, message, session, auth, headers).await
+        self.0.post_message(uri, message, session, auth, headers).await.map(mended_post)
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -64,7 +89,7 @@ impl StreamableHttpClient for Traced {
         let headers = with_span(headers, &message);
         let post =
             self.0.post_message_with_max_sse_event_size(uri, message, session, auth, headers, most);
-        post.await
+        post.await.map(mended_post)
     }
 
     async fn delete_session(
@@ -85,7 +110,7 @@ impl StreamableHttpClient for Traced {
         auth: Option<String>,
         headers: Headers,
     ) -> Result<Events, Failed> {
-        self.0.get_stream(uri, session, last, auth, headers).await
+        self.0.get_stream(uri, session, last, auth, headers).await.map(mended)
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -99,6 +124,6 @@ impl StreamableHttpClient for Traced {
     ) -> Result<Events, Failed> {
         let get =
             self.0.get_stream_with_max_sse_event_size(uri, session, last, auth, headers, most);
-        get.await
+        get.await.map(mended)
     }
 }

@@ -36,6 +36,20 @@ async fn a_tool_is_called_and_its_result_is_labelled() {
 }
 
 #[tokio::test]
+async fn half_a_character_in_a_result_is_replaced_and_half_a_message_ends_the_call() {
+    let bench = Bench::new().await;
+    bench.servers.put(bad("odd", "odd")).await.unwrap();
+    assert_eq!(bench.text("mcp.odd.half", json!({})).await, "left \u{fffd} right");
+    let began = tokio::time::Instant::now();
+    let torn = bench.call("mcp.odd.torn", json!({})).await;
+    assert_eq!(torn["error"]["code"], "mcp_transport_error", "{torn}");
+    let message = torn["error"]["message"].as_str().unwrap();
+    assert!(message.contains("cannot be read"), "{message}");
+    assert!(began.elapsed().as_secs() < 20, "the call's time limit is longer");
+    bench.servers.shutdown().await;
+}
+
+#[tokio::test]
 async fn the_protocol_without_handshake_is_spoken_and_its_changes_are_heard() {
     let bench = Bench::new().await;
     let view = bench.servers.put(bad("new", "modern")).await.unwrap();

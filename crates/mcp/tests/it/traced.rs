@@ -73,8 +73,12 @@ fn serve(listener: TcpListener) -> Arc<Mutex<Vec<Came>>> {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 while let Some((headers, message)) = request(&mut reader) {
                     let (status, body) = answer(&headers, &message, &seen);
+                    let kind = match body.starts_with("data:") {
+                        true => "text/event-stream",
+                        false => "application/json",
+                    };
                     let text = format!(
-                        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\n\
+                        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n\
                          Content-Length: {}\r\n\r\n{body}",
                         body.len()
                     );
@@ -99,7 +103,14 @@ fn answer(
             "capabilities": {"tools": {}}, "serverInfo": {"name": "web", "version": "1"},
         }),
         Some("tools/list") => json!({"tools": [
-            {"name": "look", "description": "Looks.", "inputSchema": {"type": "object"}}]}),
+            {"name": "look", "description": "Looks.", "inputSchema": {"type": "object"}},
+            {"name": "half", "description": "Cuts.", "inputSchema": {"type": "object"}}]}),
+        Some("tools/call") if message["params"]["name"] == "half" => {
+            let result = json!({"content": [{"type": "text", "text": "left ? right"}]});
+            let body = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+            let body = body.to_string().replace('?', r"\ud83d");
+            return ("200 OK", format!("data: {body}\n\n"));
+        }
         Some("tools/call") => {
             let header = headers.get("traceparent").cloned();
             seen.lock().unwrap().push((header, message["params"]["_meta"]["traceparent"].clone()));
@@ -136,5 +147,7 @@ async fn a_server_over_http_finds_it_in_the_header_as_well() {
     let wanted = [Some(PARENT), Some(other.as_str()), None]
         .map(|parent| (parent.map(str::to_owned), json!(parent)));
     assert_eq!(*came.lock().unwrap(), wanted);
+    let half = call(&bench, "mcp.web.half", None).await;
+    assert_eq!(half["mcp"]["result"]["content"][0]["text"], "left \u{fffd} right", "{half}");
     bench.servers.shutdown().await;
 }

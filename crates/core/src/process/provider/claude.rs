@@ -144,7 +144,7 @@ pub(super) fn input(text: &str) -> String {
 
 /// The line that answers the one which asked; `None` if that is none.
 pub(super) fn answer(asking: &[u8], answer: &str) -> Option<String> {
-    let event: Map<String, Value> = serde_json::from_slice(asking.trim_ascii()).ok()?;
+    let event: Map<String, Value> = crate::json::read(asking.trim_ascii()).ok()?;
     let request = object(&event, "request")?;
     let id = id(&event, "request_id")?;
     let word = answer.trim().to_lowercase();

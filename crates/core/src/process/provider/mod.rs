@@ -5,13 +5,15 @@
 //! `{"overmind": {…}}`. Each line is read by itself, so a reader has no memory beside the line
 //! that has not ended yet: whoever goes on at [`Reader::upto`] finds neither less nor more than one
 //! that never stopped. Lines that are no JSON, and events that nobody knows, stay in the log and
-//! mean nothing. How these programs are started, and what is typed to them, is in [`launch`].
+//! mean nothing; one that was meant for us and cannot be read is told as trouble, and where it was
+//! the result, as a failure. How these programs are started, and what is typed to them, is in [`launch`].
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::prompt::{Provider, Question};
 use super::{LogKind, LogPiece};
+use crate::json as outside;
 use crate::model::Usage;
 
 mod claude;
@@ -19,8 +21,10 @@ mod codex;
 pub mod launch;
 mod lines;
 
-/// Longest line that is read; a longer one is output like any other, and means nothing.
+/// Longest line that is read; of a longer one only its beginning is looked at.
 pub const MAX_LINE: usize = 4 << 20;
+/// Where in a line that cannot be read it is looked for what it would have been.
+const HEAD: usize = 256;
 /// Longest text of a fact, in bytes; a result's may be four times as long.
 pub const MAX_TEXT: usize = 16 << 10;
 /// Longest text within the arguments of a tool.
@@ -274,7 +278,8 @@ impl Reader {
         }
         if self.line.len() + bytes.len() > MAX_LINE {
             self.too_long = true;
-            self.line = Vec::new();
+            self.line.truncate(HEAD);
+            self.line.shrink_to_fit();
         }
         if !self.too_long {
             self.line.extend_from_slice(bytes);
@@ -283,8 +288,12 @@ impl Reader {
 
     /// The line is over, or never will be more.
     pub fn end(&mut self, facts: &mut Vec<Fact>) {
-        if !self.too_long {
-            line(self.provider, &self.line, self.began, facts);
+        match self.too_long {
+            false => line(self.provider, &self.line, self.began, facts),
+            true => {
+                let why = format!("it has more than {MAX_LINE} bytes");
+                unreadable(self.provider, &self.line, &why, facts);
+            }
         }
         self.line.clear();
         self.too_long = false;
@@ -297,12 +306,37 @@ pub fn line(provider: Provider, line: &[u8], at: u64, facts: &mut Vec<Fact>) {
     if line.first() != Some(&b'{') {
         return;
     }
-    let Ok(Value::Object(event)) = serde_json::from_slice(line) else { return };
+    let event: Map<String, Value> = match outside::read(line) {
+        Ok(event) => event,
+        Err(err) => return unreadable(provider, line, &err.to_string(), facts),
+    };
     match provider {
         Provider::Raw => {}
         Provider::Claude => claude::facts(&event, at, facts),
         Provider::Codex => codex::facts(&event, facts),
         Provider::Lines => lines::facts(&event, at, facts),
+    }
+}
+
+/// What is told of a line that is no JSON but was meant to be: the rest is output like any other.
+fn unreadable(provider: Provider, line: &[u8], why: &str, facts: &mut Vec<Fact>) {
+    let has = |part: &[u8], word: &str| part.windows(word.len()).any(|at| at == word.as_bytes());
+    let head = &line[..line.len().min(HEAD)];
+    let (is_event, is_result) = match provider {
+        Provider::Raw => (false, false),
+        Provider::Claude => (head.starts_with(br#"{"type":""#), has(head, r#""type":"result""#)),
+        Provider::Codex => (
+            head.starts_with(br#"{"type":""#),
+            has(head, r#""turn."#) || has(head, r#""type":"agent_message""#),
+        ),
+        Provider::Lines => (has(head, r#""overmind""#), has(line, r#""result""#)),
+    };
+    if is_event {
+        let message = format!("a line of the agent's program cannot be read: {why}");
+        if is_result {
+            facts.push(Fact::Result { text: message.clone(), is_error: true });
+        }
+        facts.push(Fact::Trouble { message });
     }
 }
 
@@ -323,7 +357,7 @@ fn object<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Map<Stri
 }
 
 fn number(object: &Map<String, Value>, name: &str) -> u64 {
-    object.get(name).and_then(Value::as_u64).unwrap_or(0)
+    object.get(name).and_then(outside::count).unwrap_or(0)
 }
 
 /// Dollars as millionths, rounded; `None` for what is no price.

@@ -168,6 +168,53 @@ fn any_program_can_say_what_it_does() {
 }
 
 #[test]
+fn half_a_character_costs_no_fact() {
+    let result = r#"{"type":"result","subtype":"success","is_error":true,"result":"I could not \ud92c","num_turns":1,"total_cost_usd":0.25,"usage":{"input_tokens":10.0,"output_tokens":5}}"#;
+    let told = Told::new(0, &read(Provider::Claude, &format!("{result}\n")));
+    let answer = Answer { text: "I could not \u{fffd}".into(), is_error: true };
+    assert_eq!(told.answer, Some(answer));
+    assert_eq!(told.spent[0].usage.unwrap().input_tokens, 10);
+    assert_eq!(told.spent[1].cost_microusd, Some(250_000));
+    let asks =
+        r#"{"overmind":{"asks":{"text":"Delete \ud83d all?","options":["yes","no"],"id":"q"}}}"#;
+    let told = Told::new(0, &read(Provider::Lines, &format!("{asks}\n")));
+    assert_eq!(told.asks[0].question.text, "Delete \u{fffd} all?");
+    let said = r#"{"type":"item.completed","item":{"type":"agent_message","text":"\udc00 done"}}"#;
+    let told = Told::new(0, &read(Provider::Codex, &format!("{said}\n")));
+    assert_eq!(told.answer.unwrap().text, "\u{fffd} done");
+    let asking = ASKS.replace("touch", r"\ud83d touch");
+    assert!(launch::answer(Provider::Claude, asking.as_bytes(), "y").is_some());
+}
+
+#[test]
+fn a_line_that_cannot_be_read_is_told_and_is_no_success() {
+    for (provider, line, is_result) in [
+        (Provider::Claude, r#"{"type":"result","is_error":false,"result":"done"#, true),
+        (Provider::Claude, r#"{"type":"assistant","message":{"content":[}"#, false),
+        (Provider::Codex, r#"{"type":"turn.failed","error":{"message":"out of"#, true),
+        (
+            Provider::Codex,
+            r#"{"type":"item.completed","item":{"type":"agent_message","text":"a"#,
+            true,
+        ),
+        (Provider::Lines, r#"{"overmind":{"result":"3 places}}"#, true),
+        (Provider::Lines, r#"{"overmind":{"asks":{"text":"Delete?"}"#, false),
+    ] {
+        let facts = read(provider, &format!("{line}\n"));
+        assert!(facts.iter().any(|fact| matches!(fact, Fact::Trouble { .. })), "{line}");
+        let failed = Told::new(0, &facts).answer.is_some_and(|answer| answer.is_error);
+        assert_eq!(failed, is_result, "{line}");
+    }
+    for line in ["{ not ours", "{\"type\": 1", "{\"overmind"] {
+        assert_eq!(read(Provider::Lines, &format!("{line}\n")), [], "{line}");
+    }
+    // The last one counts: one that follows and can be read is the result.
+    let text = "{\"overmind\":{\"result\":\n{\"overmind\":{\"result\":\"yes\"}}\n";
+    let told = Told::new(0, &read(Provider::Lines, text));
+    assert_eq!(told.answer, Some(Answer { text: "yes".into(), is_error: false }));
+}
+
+#[test]
 fn a_reader_that_goes_on_finds_neither_more_nor_less() {
     for (provider, text) in
         [(Provider::Claude, CLAUDE), (Provider::Codex, CODEX), (Provider::Lines, LINES)]
@@ -244,7 +291,12 @@ fn nothing_is_kept_that_is_too_long_or_too_deep() {
     for (at, part) in text.as_bytes().chunks(64 << 10).enumerate() {
         reader.piece(&piece((at * (64 << 10)) as u64, part), &mut facts);
     }
-    assert_eq!(facts, [Fact::Said { text: "after".into(), within: None }]);
+    let trouble = Fact::Trouble {
+        message: format!(
+            "a line of the agent's program cannot be read: it has more than {MAX_LINE} bytes"
+        ),
+    };
+    assert_eq!(facts, [trouble, Fact::Said { text: "after".into(), within: None }]);
 
     let text = format!("{}é", "x".repeat(MAX_TEXT - 1));
     let facts = read(Provider::Lines, &said(&text));

@@ -1,0 +1,156 @@
+//! JSON from outside: what agents' programs, models and MCP servers write.
+//!
+//! Programs that count UTF-16 cut a text between the two halves of a character (`"face \ud83d"`).
+//! Strict readers refuse the whole document for it, and with it an answer, a price or a question.
+//! Here a half without its other one becomes U+FFFD, and so do bytes that are no UTF-8; all else
+//! that is no JSON stays an error, for its reader to report. Whatever is strict JSON is read once.
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Bytes of an escape such as `\ud83d`.
+pub const ESCAPE: usize = 6;
+
+/// Reads a document.
+///
+/// # Errors
+///
+/// It is no JSON, or none of a `T`.
+pub fn read<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(text).or_else(|err| match mended(text) {
+        Cow::Borrowed(_) => Err(err),
+        Cow::Owned(mended) => serde_json::from_slice(&mended),
+    })
+}
+
+/// The document with U+FFFD for what strict readers refuse in a text; as it was if there is nothing.
+pub fn mended(text: &[u8]) -> Cow<'_, [u8]> {
+    let mut text = match String::from_utf8_lossy(text) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+    };
+    for half in halves(&text) {
+        text.to_mut()[half.at..half.at + ESCAPE].copy_from_slice(br"\ufffd");
+    }
+    text
+}
+
+/// The escape of one half of a character, without the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// Where its backslash stands.
+    pub at: usize,
+    /// It is the first of the two.
+    pub is_first: bool,
+}
+
+/// All halves of a document that stand alone.
+pub fn halves(text: &[u8]) -> Vec<Half> {
+    let unit = |at: usize| -> Option<u16> {
+        let digits = text.get(at..at + ESCAPE)?.strip_prefix(br"\u")?;
+        // `from_str_radix` takes a sign.
+        let digits = digits.iter().all(u8::is_ascii_hexdigit).then_some(digits)?;
+        u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let is_second = |at| unit(at).is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
+    let mut halves = Vec::new();
+    let mut at = 0;
+    while let Some(next) = text.get(at..).and_then(|rest| rest.iter().position(|b| *b == b'\\')) {
+        at += next;
+        match unit(at) {
+            Some(0xd800..0xdc00) if is_second(at + ESCAPE) => at += 2 * ESCAPE,
+            Some(unit @ 0xd800..0xe000) => {
+                halves.push(Half { at, is_first: unit < 0xdc00 });
+                at += ESCAPE;
+            }
+            // Also of an escaped backslash, which begins nothing.
+            Some(_) | None => at += 2,
+        }
+    }
+    halves
+}
+
+/// A count, also as some write it: `1000.0`. `None` for what is none: `-5`, `12.5`, `"many"`.
+pub fn count(value: &Value) -> Option<u64> {
+    let whole = |n: &f64| n.fract() == 0.0 && (0.0..9e15).contains(n);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole, and bounded by the line above"
+    )]
+    value.as_u64().or_else(|| value.as_f64().filter(whole).map(|n| n as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn half_a_character_becomes_the_replacement_character() {
+        for (text, want) in [
+            (r#""left \ud83d right""#, "left \u{fffd} right"),
+            (r#""\ud83d\ude00""#, "\u{1f600}"),
+            (r#""\ud83d\ud83d\ude00\ude00""#, "\u{fffd}\u{1f600}\u{fffd}"),
+            (r#""\uD92C""#, "\u{fffd}"),
+            (r#""\ud83d\n\ude00""#, "\u{fffd}\n\u{fffd}"),
+            (r#""\\ud83d \\\ud83d""#, "\\ud83d \\\u{fffd}"),
+        ] {
+            assert_eq!(read::<String>(text.as_bytes()).unwrap(), want, "{text}");
+        }
+        let value: Value = read(br#"{"a\udc00":["x\ud83d","y"]}"#).unwrap();
+        assert_eq!(value, json!({"a\u{fffd}": ["x\u{fffd}", "y"]}));
+        assert_eq!(read::<String>(b"\"a\xffb\"").unwrap(), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn what_is_no_json_stays_an_error() {
+        for text in [
+            "",
+            "{",
+            r#"{"a":"\ud83d"#,
+            r#""\ud8""#,
+            r#""\ud83d" x"#,
+            r#"\ud83d"#,
+            "{\"a\":\u{fffd}}",
+        ] {
+            assert!(read::<Value>(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_count_may_be_written_as_a_float_and_is_whole() {
+        for (value, want) in [
+            (json!(7), Some(7)),
+            (json!(1000.0), Some(1000)),
+            (json!(1e9), Some(1_000_000_000)),
+            (json!(u64::MAX), Some(u64::MAX)),
+            (json!(0.0), Some(0)),
+            (json!(-5), None),
+            (json!(12.5), None),
+            (json!(1e300), None),
+            (json!("many"), None),
+            (Value::Null, None),
+        ] {
+            assert_eq!(count(&value), want, "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics_and_strict_json_is_read_the_same(text in r#"(\\u[d][89cdCD]0[0-9]|\\u|\\|"|[a-z{}:]|ü){0,30}"#) {
+            for document in [text.clone(), json!({"a": text}).to_string()] {
+                let tolerant = read::<Value>(document.as_bytes());
+                if let Ok(strict) = serde_json::from_str::<Value>(&document) {
+                    prop_assert_eq!(tolerant.unwrap(), strict);
+                }
+            }
+            let quoted = format!("\"{}\"", text.replace(['"', '\\'], ""));
+            prop_assert!(read::<String>(quoted.as_bytes()).is_ok());
+        }
+    }
+}
