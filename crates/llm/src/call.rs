@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use bytes::Bytes;
+use overmind_core::budget::estimate;
+use overmind_core::json;
 use overmind_core::model::{DeltaSink, Message, ModelCall, ModelDelta, ModelFailure, ModelReply};
 use overmind_core::trace::TRACEPARENT;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -14,7 +16,7 @@ use tokio::time::timeout;
 use crate::config::{Format, Secret};
 use crate::fail::{self, About, Fault, Said};
 use crate::gateway::Gateway;
-use crate::wire::{Broken, Call, Decoder, Draft, Omit, anthropic};
+use crate::wire::{Broken, Call, Decoder, Deltas, Draft, Heard, Omit, anthropic};
 use crate::{prices, retry, sse};
 
 /// Most bytes of one reply, streamed or whole.
@@ -247,13 +249,20 @@ async fn once(
         let body = error_body(response, idle).await;
         return Err(fail::of_nonsense(about, "it is a web page", Some(body)));
     }
-    let mut decoder = call.decoder();
+    let mut decoder = Decoder::new(call.format);
+    let mut deltas = Deltas::new(&call.names);
+    let mut sink = |heard| deltas.delta(heard).into_iter().for_each(sink);
     let result = if kind.starts_with("application/json") {
-        whole(response, idle, &mut decoder, sink).await
+        whole(response, idle, &mut decoder, &mut sink).await
     } else {
-        stream(response, idle, &mut decoder, sink).await
+        stream(response, idle, &mut decoder, &mut sink).await
     };
-    let draft = result.and_then(|()| decoder.finish().map_err(Stop::Broken));
+    let draft = result.and_then(|()| {
+        let mut rest = Vec::new();
+        let draft = decoder.finish(&mut rest).map_err(Stop::Broken)?;
+        rest.into_iter().for_each(&mut sink);
+        Ok(draft)
+    });
     draft.map_err(|stop| match stop {
         Stop::Silent => fail::of_silence(about, idle),
         Stop::Lost(err) => lost("lost the connection in the middle of the reply", err),
@@ -290,12 +299,12 @@ async fn chunk(response: &mut reqwest::Response, idle: Duration) -> Result<Optio
 async fn stream(
     mut response: reqwest::Response,
     idle: Duration,
-    decoder: &mut Decoder<'_>,
-    sink: DeltaSink<'_>,
+    decoder: &mut Decoder,
+    sink: &mut (dyn FnMut(Heard) + Send),
 ) -> Result<(), Stop> {
     let mut parser = sse::Parser::default();
     let mut events = Vec::new();
-    let mut deltas = Vec::new();
+    let mut heard = Vec::new();
     let mut read = 0;
     while let Some(bytes) = chunk(&mut response, idle).await? {
         read += bytes.len();
@@ -304,8 +313,8 @@ async fn stream(
         }
         parser.push(&bytes, &mut events).map_err(|sse::TooLarge| Stop::TooLarge)?;
         for event in events.drain(..) {
-            decoder.event(&event, &mut deltas).map_err(Stop::Broken)?;
-            deltas.drain(..).for_each(sink);
+            decoder.event(&event, &mut heard).map_err(Stop::Broken)?;
+            heard.drain(..).for_each(&mut *sink);
         }
         if decoder.is_finished() {
             // The end of the body is usually here already. Reading it gives the connection back
@@ -316,9 +325,9 @@ async fn stream(
     }
     // A torn event at the end is not nonsense but a cut, which the decoder finds by itself.
     if let Ok(Some(event)) = parser.finish()
-        && decoder.event(&event, &mut deltas).is_ok()
+        && decoder.event(&event, &mut heard).is_ok()
     {
-        deltas.drain(..).for_each(sink);
+        heard.drain(..).for_each(sink);
     }
     Ok(())
 }
@@ -326,8 +335,8 @@ async fn stream(
 async fn whole(
     mut response: reqwest::Response,
     idle: Duration,
-    decoder: &mut Decoder<'_>,
-    sink: DeltaSink<'_>,
+    decoder: &mut Decoder,
+    sink: &mut (dyn FnMut(Heard) + Send),
 ) -> Result<(), Stop> {
     let mut body = Vec::new();
     while let Some(bytes) = chunk(&mut response, idle).await? {
@@ -336,9 +345,9 @@ async fn whole(
         }
         body.extend_from_slice(&bytes);
     }
-    let mut deltas = Vec::new();
-    decoder.whole(&String::from_utf8_lossy(&body), &mut deltas).map_err(Stop::Broken)?;
-    deltas.into_iter().for_each(sink);
+    let mut heard = Vec::new();
+    decoder.whole(&body, &mut heard).map_err(Stop::Broken)?;
+    heard.into_iter().for_each(sink);
     Ok(())
 }
 
@@ -408,6 +417,10 @@ fn reply(gateway: &Gateway, call: &Call<'_>, draft: Draft) -> ModelReply {
         })
         .map(|made| made.id.clone())
         .collect();
+    let args_bytes = draft.calls.iter().map(|call| call.args.len()).sum::<usize>();
+    let said = draft.text.len() + draft.reasoning.len() + args_bytes;
+    let prompt = || estimate::of_request(call.request);
+    let usage = draft.usage.settled(prompt, said as u64);
     let calls = draft.calls.into_iter().map(|made| ModelCall {
         id: unique(made.id, call.request.messages.len(), &mut taken),
         name: call.names.real(&made.name).to_owned(),
@@ -423,11 +436,11 @@ fn reply(gateway: &Gateway, call: &Call<'_>, draft: Draft) -> ModelReply {
         text: draft.text,
         reasoning: draft.reasoning,
         calls,
-        usage: draft.usage,
+        usage,
         stop: draft.stop,
         model,
         provider: format!("{provider}/{}", call.format.as_str()),
-        cost_microusd: price.map(|price| price.cost(&draft.usage)),
+        cost_microusd: price.map(|price| price.cost(&usage)),
         provider_state: call.state(draft.pieces),
     }
 }
@@ -449,7 +462,7 @@ fn args(text: String) -> Value {
     if text.trim().is_empty() {
         return Value::Object(Map::new());
     }
-    match serde_json::from_str(&text) {
+    match json::read(text.as_bytes()) {
         Ok(object @ Value::Object(_)) => object,
         Ok(_) | Err(_) => Value::String(text),
     }

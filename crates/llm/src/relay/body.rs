@@ -58,7 +58,16 @@ impl Body {
             if let Some(bytes) = self.ready.pop_front() {
                 return Ok(Some(bytes));
             }
-            let Some(response) = &mut self.response else { return Ok(None) };
+            let Some(response) = &mut self.response else {
+                // What was put into words for the caller has gone out before.
+                return match &self.shape {
+                    Shape::Translated { stream, .. } => match stream.broken().map(str::to_owned) {
+                        Some(why) => Err(self.cut(&why)),
+                        None => Ok(None),
+                    },
+                    Shape::AsItIs | Shape::Swallow(_) => Ok(None),
+                };
+            };
             let left = self.until.saturating_duration_since(Instant::now());
             let came = tokio::time::timeout(self.idle.min(left), chunk(response)).await;
             match came {
@@ -76,8 +85,12 @@ impl Body {
                             if !out.is_empty() {
                                 self.ready.push_back(out.into());
                             }
-                            if let Err(why) = done {
-                                return Err(self.cut(&why));
+                            match done {
+                                Ok(()) => {}
+                                Err(why) if stream.broken().is_none() => {
+                                    return Err(self.cut(&why));
+                                }
+                                Err(_) => self.response = None,
                             }
                         }
                     }
@@ -94,14 +107,12 @@ impl Body {
                         Shape::Translated { parser, stream } => {
                             let mut out = Vec::new();
                             if let Ok(Some(event)) = std::mem::take(parser).finish() {
-                                stream.event(&event, &mut out).map_err(|why| Cut { why })?;
+                                // Why not, if not, it knows itself.
+                                let _ = stream.event(&event, &mut out);
                             }
-                            let whole = stream.end(&mut out);
+                            stream.end(&mut out);
                             if !out.is_empty() {
                                 self.ready.push_back(out.into());
-                            }
-                            if !whole {
-                                return Err(self.cut(EARLY));
                             }
                         }
                     }

@@ -2,6 +2,7 @@
 //! the few values that are wanted.
 
 use memchr::memchr2;
+use overmind_core::json;
 use overmind_core::relay::ending::{self, MAX_CHOICES};
 use overmind_core::relay::{CallError, Ending, Endpoint, Tally};
 use serde_json::Value;
@@ -167,7 +168,7 @@ impl Document {
     }
 
     fn kept(&mut self, wanted: Wanted) {
-        let value = serde_json::from_slice::<Value>(&self.value);
+        let value = json::read::<Value>(&self.value);
         self.value.clear();
         let Ok(value) = value else { return };
         let text = value.as_str();

@@ -21,6 +21,7 @@ use http::Response;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use memchr::memmem;
 use overmind_core::Fut;
+use overmind_core::json;
 use overmind_core::model::Usage;
 use overmind_core::relay::{
     Answer, Call, CallError, Dialect, Ending, Endpoint, Hop, Offered, Refusal, RefusalKind,
@@ -207,6 +208,15 @@ fn endpoint_of(format: Format) -> Endpoint {
         Format::OpenAiResponses => Endpoint::Responses,
         Format::OpenAiChat => Endpoint::Chat,
         Format::AnthropicMessages => Endpoint::Messages,
+    }
+}
+
+/// What a provider speaks that is asked this.
+pub(crate) fn format_of(endpoint: Endpoint) -> Format {
+    match endpoint {
+        Endpoint::Responses => Format::OpenAiResponses,
+        Endpoint::Chat | Endpoint::Embeddings => Format::OpenAiChat,
+        Endpoint::Messages | Endpoint::CountTokens => Format::AnthropicMessages,
     }
 }
 
@@ -474,8 +484,8 @@ impl Gateway {
         };
         let bytes = collect(response.into_body(), body.idle, MAX_TRANSLATED).await.map_err(no)?;
         body.meter.feed(&bytes);
-        let whole: Value = serde_json::from_slice(&bytes)
-            .map_err(|err| no(format!("its answer is no JSON: {err}")))?;
+        let whole: Value =
+            json::read(&bytes).map_err(|err| no(format!("its answer is no JSON: {err}")))?;
         let text = translate::reply(call.endpoint, hop.endpoint, &whole, &back).map_err(no)?;
         body.ready.push_back(text.into());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

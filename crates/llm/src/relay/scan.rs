@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use memchr::memchr2;
+use overmind_core::json;
 use overmind_core::model::Usage;
 use overmind_core::relay::ending::{self, MAX_CHOICES};
 use overmind_core::relay::{CallError, Ending, Endpoint, Tally};
@@ -14,6 +15,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::document::Document;
+use super::format_of;
+use crate::wire::usage;
 
 /// Longest line of a stream that is read; figures come on short ones, but for the last one of
 /// Responses, which holds the whole answer.
@@ -56,49 +59,16 @@ impl Meter {
 
     pub(crate) fn tally(&self) -> Tally {
         match self {
-            Self::Stream(lines) => lines.tally.clone(),
+            Self::Stream(lines) => lines.tally(),
             Self::Whole(document) => document.tally(),
             Self::Blind(ending) => Tally { ending: (**ending).clone(), ..Tally::default() },
         }
     }
 }
 
-/// The figures in a provider's `usage`; `None` when it is no object.
-pub(crate) fn usage_of(endpoint: Endpoint, usage: &Value) -> Option<Usage> {
-    usage.as_object()?;
-    let n = |keys: &[&str]| {
-        let found = keys.iter().try_fold(usage, |value, key| value.get(key));
-        found.and_then(Value::as_u64).unwrap_or(0)
-    };
-    Some(match endpoint {
-        Endpoint::Chat | Endpoint::Embeddings => Usage {
-            input_tokens: n(&["prompt_tokens"]),
-            output_tokens: n(&["completion_tokens"]),
-            cached_input_tokens: n(&["prompt_tokens_details", "cached_tokens"])
-                .max(n(&["prompt_cache_hit_tokens"])),
-            cache_write_tokens: n(&["prompt_tokens_details", "cache_write_tokens"]),
-            reasoning_tokens: n(&["completion_tokens_details", "reasoning_tokens"]),
-        },
-        Endpoint::Responses => Usage {
-            input_tokens: n(&["input_tokens"]),
-            output_tokens: n(&["output_tokens"]),
-            cached_input_tokens: n(&["input_tokens_details", "cached_tokens"]),
-            cache_write_tokens: n(&["input_tokens_details", "cache_write_tokens"]),
-            reasoning_tokens: n(&["output_tokens_details", "reasoning_tokens"]),
-        },
-        // Here the input is what was neither read from the cache nor written to it.
-        Endpoint::Messages | Endpoint::CountTokens => {
-            let (read, written) =
-                (n(&["cache_read_input_tokens"]), n(&["cache_creation_input_tokens"]));
-            Usage {
-                input_tokens: n(&["input_tokens"]).saturating_add(read).saturating_add(written),
-                output_tokens: n(&["output_tokens"]),
-                cached_input_tokens: read,
-                cache_write_tokens: written,
-                reasoning_tokens: 0,
-            }
-        }
-    })
+/// The figures in a provider's `usage`; `None` when they are none.
+pub(super) fn usage_of(endpoint: Endpoint, usage: &Value) -> Option<Usage> {
+    usage::usage_of(format_of(endpoint), usage)
 }
 
 /// What is wanted of an event, of whatever format.
@@ -210,6 +180,17 @@ impl Lines {
         Self { endpoint, partial: Vec::new(), skipping: false, is_over, choices: 0, tally }
     }
 
+    fn tally(&self) -> Tally {
+        let mut tally = self.tally.clone();
+        if tally.is_final
+            && let Some(usage) = tally.usage.as_mut().filter(|usage| usage.output_tokens == 0)
+        {
+            // What was said was not for nothing.
+            usage.output_tokens = tally.said_bytes.div_ceil(3);
+        }
+        tally
+    }
+
     fn feed(&mut self, mut bytes: &[u8]) {
         while let Some(end) = memchr2(b'\n', b'\r', bytes) {
             if std::mem::take(&mut self.skipping) {
@@ -242,7 +223,13 @@ impl Lines {
             self.is_over |= data == b"[DONE]";
             return;
         }
-        let Ok(seen) = serde_json::from_slice::<Seen<'_>>(data) else {
+        let mended;
+        let mut read = serde_json::from_slice::<Seen<'_>>(data);
+        if read.is_err() {
+            mended = json::mended(data);
+            read = serde_json::from_slice(&mended);
+        }
+        let Ok(seen) = read else {
             // Whatever it is, it was sent, and something may be billed for it.
             self.tally.said_bytes += u64::try_from(data.len()).unwrap_or(0);
             if data.len() <= MAX_ERROR && self.tally.ending.error.is_none() {
@@ -259,18 +246,9 @@ impl Lines {
         }
         self.tally.said_bytes += seen.said();
         let raw = seen.usage.or_else(|| inner.and_then(|inner| inner.usage));
-        let told = raw.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let told = raw.and_then(|raw| json::read::<Value>(raw.get().as_bytes()).ok());
         let Some(usage) = told.and_then(|told| usage_of(self.endpoint, &told)) else { return };
-        let before = self.tally.usage.unwrap_or_default();
-        // Anthropic tells the input at the beginning, and may or may not repeat it at the end.
-        let usage = Usage {
-            input_tokens: usage.input_tokens.max(before.input_tokens),
-            output_tokens: usage.output_tokens.max(before.output_tokens),
-            cached_input_tokens: usage.cached_input_tokens.max(before.cached_input_tokens),
-            cache_write_tokens: usage.cache_write_tokens.max(before.cache_write_tokens),
-            reasoning_tokens: usage.reasoning_tokens.max(before.reasoning_tokens),
-        };
-        self.tally.usage = Some(usage);
+        self.tally.usage = Some(usage::later(self.tally.usage, usage));
         self.tally.is_final |= match self.endpoint {
             Endpoint::Chat | Endpoint::Embeddings => seen
                 .choices
@@ -318,7 +296,7 @@ impl Lines {
             ending.id = id.and_then(|id| Some(ending::word(&id)?.to_owned()));
         }
         if let Some(error) = seen.error.or_else(|| inner.and_then(|inner| inner.error)) {
-            let error = serde_json::from_str(error.get()).ok();
+            let error = json::read(error.get().as_bytes()).ok();
             ending.error = error.and_then(|error| CallError::of(&error)).or(ending.error.take());
         }
         for choice in seen.choices.iter().flatten() {
@@ -345,7 +323,7 @@ impl Lines {
                 let items = serde_json::from_str::<Vec<Item<'_>>>(items).unwrap_or_default();
                 let calls = items.iter().any(|item| item.kind.as_deref().is_some_and(is_call));
                 let details = inner.incomplete_details.map(RawValue::get).unwrap_or_default();
-                let details = serde_json::from_str::<Value>(details).unwrap_or_default();
+                let details = json::read::<Value>(details.as_bytes()).unwrap_or_default();
                 ending::finish(response_end(how, details["reason"].as_str(), calls))
             }),
             _ => None,
@@ -365,7 +343,7 @@ impl Seen<'_> {
             if raw.starts_with('"') {
                 return raw.len().saturating_sub(2);
             }
-            let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(raw) else { return 0 };
+            let Ok(Value::Object(fields)) = json::read(raw.as_bytes()) else { return 0 };
             fields
                 .iter()
                 .filter(|(name, _)| !matches!(name.as_str(), "type" | "role" | "stop_reason"))

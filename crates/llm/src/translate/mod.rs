@@ -1,8 +1,9 @@
 //! One provider's format put into another's, for programs that speak the one while their model
 //! speaks the other. Pure: values in, values out.
 //!
-//! Chat is in the middle: Messages ↔ chat, and Responses → chat, so Responses → Messages goes over
-//! both. Text, system, tools and their choice, results, images, stop reasons, streams and figures
+//! Requests have chat in the middle: Messages ↔ chat, and Responses → chat, so Responses → Messages
+//! goes over both. Answers are read by the readers of our own calls ([`wire`](crate::wire)) and written
+//! in the format that was asked for. Text, system, tools and their choice, results, images, stop reasons, streams and figures
 //! are put over. A field that has no counterpart and would change what the call means is refused
 //! and named; wishes without an effect on the answer's meaning (caching, ids of users, service
 //! tiers, summaries of thoughts) are left out, and so are thoughts, which no other provider takes.
@@ -15,11 +16,14 @@ mod to_messages;
 mod tools;
 
 use bytes::Bytes;
+use overmind_core::json as outside;
 use overmind_core::relay::{Dialect, Endpoint};
 use serde_json::{Map, Value, json};
 
 pub use self::stream::Stream;
 pub use self::tools::Names;
+use crate::relay::format_of;
+use crate::wire::{Broken, Decoder};
 
 /// Why a request has no counterpart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,14 +118,18 @@ pub fn reply(
     if asked == answered {
         return Ok(body.to_string().into_bytes());
     }
-    let chat = match answered {
-        Endpoint::Messages => reply::chat_of_messages(body, back)?,
-        _ => body.clone(),
-    };
+    let mut decoder = Decoder::new(format_of(answered));
+    let mut heard = Vec::new();
+    let draft = decoder.whole_value(body, &mut heard).and_then(|()| decoder.finish(&mut heard));
+    let draft = draft.map_err(|broken| match broken {
+        Broken::Said { said, raw: _ } => format!("its answer is an error: {}", said.message),
+        Broken::Nonsense(why) => format!("its answer: {why}"),
+        Broken::Cut => "its answer does not say why it ended".to_owned(),
+    })?;
     let made = match asked {
-        Endpoint::Chat => chat,
-        Endpoint::Messages => reply::messages_of_chat(&chat, back)?,
-        Endpoint::Responses => reply::responses_of_chat(&chat, back)?,
+        Endpoint::Chat => reply::chat(&draft, back),
+        Endpoint::Messages => reply::messages(&draft, back),
+        Endpoint::Responses => reply::responses(&draft, back),
         Endpoint::Embeddings | Endpoint::CountTokens => {
             return Err("it is of another kind than what was asked for".to_owned());
         }
@@ -131,7 +139,7 @@ pub fn reply(
 
 /// An error's body in the other dialect, with the provider's own words.
 pub fn error(dialect: Dialect, status: u16, body: &[u8]) -> Vec<u8> {
-    let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let value: Value = outside::read(body).unwrap_or(Value::Null);
     let error = value.get("error").unwrap_or(&value);
     let message = match error.get("message").and_then(Value::as_str).or(error.as_str()) {
         Some(text) => text.to_owned(),
@@ -188,10 +196,6 @@ fn list<'a>(field: &str, value: &'a Value) -> Done<&'a [Value]> {
 
 fn object<'a>(field: &str, value: &'a Value) -> Done<&'a Map<String, Value>> {
     value.as_object().ok_or_else(|| Untranslatable::new(field, "it must be an object"))
-}
-
-fn number(value: &Value, keys: &[&str]) -> u64 {
-    keys.iter().try_fold(value, |value, key| value.get(key)).and_then(Value::as_u64).unwrap_or(0)
 }
 
 #[cfg(test)]

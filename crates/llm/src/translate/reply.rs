@@ -1,172 +1,153 @@
 //! Answers that did not stream, and what streams share with them.
 
+use overmind_core::json as outside;
+use overmind_core::model::StopReason;
 use serde_json::{Value, json};
 
-use super::{Back, number};
+use super::Back;
+use crate::wire::usage::Told;
+use crate::wire::{Draft, WireCall};
 
-/// Anthropic's reason for chat's.
-pub(super) fn stop_of_finish(finish: &str) -> &'static str {
-    match finish {
-        "length" => "max_tokens",
-        "tool_calls" | "function_call" => "tool_use",
-        "content_filter" => "refusal",
-        _ => "end_turn",
+/// Anthropic's reason to stop, and the text of the caller's that it stopped at.
+pub(super) fn stop_of<'a>(draft: &Draft, back: &'a Back) -> (&'static str, Option<&'a str>) {
+    let said = draft.stopped.as_deref();
+    let stopped = back.stops.iter().map(String::as_str).find(|stop| Some(*stop) == said);
+    match draft.stop {
+        StopReason::End if stopped.is_some() => ("stop_sequence", stopped),
+        StopReason::End => ("end_turn", None),
+        StopReason::ToolCalls => ("tool_use", None),
+        StopReason::MaxTokens => ("max_tokens", None),
+        StopReason::Refusal => ("refusal", None),
     }
 }
 
-/// The text of the caller's that an answer ended at. OpenAI's API does not tell it; servers of open
-/// models (vLLM, SGLang) do.
-pub(super) fn stopped_by<'a>(choice: &Value, back: &'a Back) -> Option<&'a str> {
-    if choice["finish_reason"] != "stop" {
-        return None;
-    }
-    let said =
-        ["stop_reason", "matched_stop"].into_iter().find_map(|name| choice[name].as_str())?;
-    back.stops.iter().map(String::as_str).find(|stop| *stop == said)
-}
-
-/// Chat's reason for Anthropic's.
-pub(super) fn finish_of_stop(stop: &str) -> &'static str {
+/// Chat's reason to stop.
+pub(super) fn finish_of(stop: StopReason) -> &'static str {
     match stop {
-        "max_tokens" | "model_context_window_exceeded" => "length",
-        "tool_use" => "tool_calls",
-        "refusal" => "content_filter",
-        _ => "stop",
+        StopReason::End => "stop",
+        StopReason::ToolCalls => "tool_calls",
+        StopReason::MaxTokens => "length",
+        StopReason::Refusal => "content_filter",
     }
 }
 
-/// Anthropic's figures for chat's.
-pub(super) fn usage_to_messages(usage: &Value) -> Value {
-    let cached = number(usage, &["prompt_tokens_details", "cached_tokens"]);
-    let all = number(usage, &["prompt_tokens"]);
+pub(super) fn usage_to_messages(told: Told) -> Value {
+    let usage = told.usage.unwrap_or_default();
+    let cached = usage.cached_input_tokens.saturating_add(usage.cache_write_tokens);
     json!({
-        "input_tokens": all.saturating_sub(cached),
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": number(usage, &["completion_tokens"]),
+        "input_tokens": usage.input_tokens.saturating_sub(cached),
+        "cache_read_input_tokens": usage.cached_input_tokens,
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
     })
 }
 
-/// Chat's figures for Anthropic's.
-pub(super) fn usage_to_chat(usage: &Value) -> Value {
-    let read = number(usage, &["cache_read_input_tokens"]);
-    let written = number(usage, &["cache_creation_input_tokens"]);
-    let input = number(usage, &["input_tokens"]).saturating_add(read).saturating_add(written);
-    let output = number(usage, &["output_tokens"]);
+pub(super) fn usage_to_chat(told: Told) -> Value {
+    let usage = told.usage.unwrap_or_default();
     json!({
-        "prompt_tokens": input,
-        "completion_tokens": output,
-        "total_tokens": input.saturating_add(output),
-        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     })
 }
 
-/// The figures of Responses for chat's.
-pub(super) fn usage_to_responses(usage: &Value) -> Value {
-    let input = number(usage, &["prompt_tokens"]);
-    let output = number(usage, &["completion_tokens"]);
-    let cached = number(usage, &["prompt_tokens_details", "cached_tokens"]);
-    let thought = number(usage, &["completion_tokens_details", "reasoning_tokens"]);
+pub(super) fn usage_to_responses(told: Told) -> Value {
+    let usage = told.usage.unwrap_or_default();
     json!({
-        "input_tokens": input,
-        "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": input.saturating_add(output),
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
     })
 }
 
-pub(super) fn chat_of_messages(body: &Value, back: &Back) -> Result<Value, String> {
-    let Some(blocks) = body["content"].as_array() else {
-        return Err("its answer has no `content`".to_owned());
-    };
-    let (mut said, mut calls) = (String::new(), Vec::new());
-    for block in blocks {
-        match block["type"].as_str() {
-            Some("text") => said.push_str(block["text"].as_str().unwrap_or_default()),
-            Some("tool_use") => calls.push(json!({
-                "id": block["id"], "type": "function",
-                "function": {"name": block["name"], "arguments": block["input"].to_string()},
-            })),
-            // Thoughts; what else there may be is not asked for by what we translate.
-            _ => {}
-        }
-    }
-    let mut message = json!({"role": "assistant", "content": said, "refusal": null});
-    if !calls.is_empty() {
-        if said.is_empty() {
+/// An id, or null where the provider gave none.
+pub(super) fn id_of(id: &str) -> Value {
+    if id.is_empty() { Value::Null } else { id.into() }
+}
+
+/// The id of a call; some servers give none.
+pub(super) fn call_id(n: usize, id: &str) -> String {
+    if id.is_empty() { format!("call_{n}") } else { id.to_owned() }
+}
+
+/// Arguments as OpenAI's APIs have them: those of a call without any are an empty object.
+pub(super) fn args_of(args: &str) -> &str {
+    if args.trim().is_empty() { "{}" } else { args }
+}
+
+pub(super) fn chat(draft: &Draft, back: &Back) -> Value {
+    let mut message = json!({"role": "assistant", "content": draft.text, "refusal": null});
+    if !draft.calls.is_empty() {
+        if draft.text.is_empty() {
             message["content"] = Value::Null;
         }
-        message["tool_calls"] = calls.into();
+        let calls = draft.calls.iter().enumerate().map(|(n, call)| {
+            json!({
+                "id": call_id(n, &call.id), "type": "function",
+                "function": {"name": call.name, "arguments": args_of(&call.args)},
+            })
+        });
+        message["tool_calls"] = calls.collect();
     }
-    let finish = finish_of_stop(body["stop_reason"].as_str().unwrap_or_default());
-    Ok(json!({
-        "id": body["id"], "object": "chat.completion", "created": back.created,
-        "model": body["model"],
-        "choices": [
-            {"index": 0, "message": message, "logprobs": null, "finish_reason": finish}
-        ],
-        "usage": usage_to_chat(&body["usage"]),
-    }))
+    json!({
+        "id": id_of(&draft.id), "object": "chat.completion", "created": back.created,
+        "model": draft.model,
+        "choices": [{
+            "index": 0, "message": message, "logprobs": null,
+            "finish_reason": finish_of(draft.stop),
+        }],
+        "usage": usage_to_chat(draft.usage),
+    })
 }
 
-fn first(chat: &Value) -> Result<&Value, String> {
-    let message = &chat["choices"][0]["message"];
-    if message.is_object() { Ok(message) } else { Err("its answer has no message".to_owned()) }
+/// What a call's arguments are to Anthropic. What the model wrote that is no object is handed on in
+/// one: the tool will say so.
+fn input_of(call: &WireCall) -> Value {
+    match outside::read(args_of(&call.args).as_bytes()) {
+        Ok(object @ Value::Object(_)) => object,
+        Ok(_) | Err(_) => json!({"arguments": call.args}),
+    }
 }
 
-pub(super) fn messages_of_chat(chat: &Value, back: &Back) -> Result<Value, String> {
-    let message = first(chat)?;
+pub(super) fn messages(draft: &Draft, back: &Back) -> Value {
     let mut content = Vec::new();
-    for key in ["content", "refusal"] {
-        if let Some(said) = message[key].as_str().filter(|said| !said.is_empty()) {
-            content.push(json!({"type": "text", "text": said}));
-        }
+    if !draft.text.is_empty() {
+        content.push(json!({"type": "text", "text": draft.text}));
     }
-    for (n, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
-        let function = &call["function"];
-        let args = function["arguments"].as_str().unwrap_or_default();
-        let input: Value = serde_json::from_str(args).unwrap_or(Value::Null);
-        // What the model wrote that is no object is handed on in one: the tool will say so.
-        let input = match input {
-            Value::Object(_) => input,
-            _ if args.trim().is_empty() => json!({}),
-            _ => json!({"arguments": args}),
-        };
-        let id = call["id"].as_str().filter(|id| !id.is_empty());
-        let id = id.map_or_else(|| format!("call_{n}"), str::to_owned);
-        content.push(json!({
-            "type": "tool_use", "id": id, "name": function["name"], "input": input,
-        }));
-    }
-    let finish = chat["choices"][0]["finish_reason"].as_str().unwrap_or_default();
-    let stopped = stopped_by(&chat["choices"][0], back);
-    let reason = if stopped.is_some() { "stop_sequence" } else { stop_of_finish(finish) };
-    Ok(json!({
-        "id": chat["id"], "type": "message", "role": "assistant", "model": chat["model"],
+    content.extend(draft.calls.iter().enumerate().map(|(n, call)| {
+        json!({
+            "type": "tool_use", "id": call_id(n, &call.id), "name": call.name,
+            "input": input_of(call),
+        })
+    }));
+    let (reason, stopped) = stop_of(draft, back);
+    json!({
+        "id": id_of(&draft.id), "type": "message", "role": "assistant", "model": draft.model,
         "content": content, "stop_reason": reason, "stop_sequence": stopped,
-        "usage": usage_to_messages(&chat["usage"]),
-    }))
+        "usage": usage_to_messages(draft.usage),
+    })
 }
 
-pub(super) fn responses_of_chat(chat: &Value, back: &Back) -> Result<Value, String> {
-    let message = first(chat)?;
+pub(super) fn responses(draft: &Draft, back: &Back) -> Value {
     let mut output = Vec::new();
-    if let Some(said) = message["content"].as_str().filter(|said| !said.is_empty()) {
-        output.push(message_item("msg_0", said));
+    if !draft.text.is_empty() {
+        output.push(message_item("msg_0", &draft.text));
     }
-    for (n, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
-        let function = &call["function"];
-        let args = function["arguments"].as_str().unwrap_or_default();
-        let name = function["name"].as_str().unwrap_or_default();
-        let id = call["id"].as_str().unwrap_or_default();
-        output.push(back.names.item(n, id, name, args, "completed"));
-    }
-    let finish = chat["choices"][0]["finish_reason"].as_str().unwrap_or_default();
-    let mut response = response(&chat["id"], &chat["model"], finish, back);
+    output.extend(draft.calls.iter().enumerate().map(|(n, call)| {
+        let (id, args) = (call_id(n, &call.id), args_of(&call.args));
+        back.names.item(n, &id, &call.name, args, "completed")
+    }));
+    let mut response = response(&draft.id, &draft.model, Some(draft.stop), back);
     response["output"] = output.into();
-    response["usage"] = usage_to_responses(&chat["usage"]);
-    Ok(response)
+    response["usage"] = usage_to_responses(draft.usage);
+    response
 }
 
 pub(super) fn message_item(id: &str, said: &str) -> Value {
@@ -176,16 +157,17 @@ pub(super) fn message_item(id: &str, said: &str) -> Value {
     })
 }
 
-/// A response without its output. `finish`: `""` while it is under way.
-pub(super) fn response(id: &Value, model: &Value, finish: &str, back: &Back) -> Value {
-    let (status, why) = match finish {
-        "" => ("in_progress", Value::Null),
-        "length" => ("incomplete", json!({"reason": "max_output_tokens"})),
-        "content_filter" => ("incomplete", json!({"reason": "content_filter"})),
-        _ => ("completed", Value::Null),
+/// A response without its output. `stop`: `None` while it is under way.
+pub(super) fn response(id: &str, model: &str, stop: Option<StopReason>, back: &Back) -> Value {
+    let (status, why) = match stop {
+        None => ("in_progress", Value::Null),
+        Some(StopReason::MaxTokens) => ("incomplete", json!({"reason": "max_output_tokens"})),
+        Some(StopReason::Refusal) => ("incomplete", json!({"reason": "content_filter"})),
+        Some(StopReason::End | StopReason::ToolCalls) => ("completed", Value::Null),
     };
+    let id = if id.is_empty() { "0" } else { id };
     json!({
-        "id": format!("resp_{}", id.as_str().unwrap_or("0")), "object": "response",
+        "id": format!("resp_{id}"), "object": "response",
         "created_at": back.created, "status": status, "incomplete_details": why, "error": null,
         "model": model, "output": [], "parallel_tool_calls": true, "tool_choice": "auto",
         "tools": [], "usage": null,

@@ -470,6 +470,149 @@ fn calls_come_back_under_the_names_that_their_caller_knows() {
     assert_eq!(of("response.function_call_arguments.done"), 2);
 }
 
+/// A stream of chat that brings these pieces of calls and then this reason to stop.
+fn of_calls(pieces: &[Value], finish: &str) -> Vec<Value> {
+    let chunk = |delta: Value, finish: Value| json!({"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+    let mut all: Vec<Value> =
+        pieces.iter().map(|piece| chunk(json!({"tool_calls": [piece]}), Value::Null)).collect();
+    all.extend([chunk(json!({}), finish.into()), json!("[DONE]")]);
+    all
+}
+
+#[test]
+fn calls_are_read_as_in_our_own_calls_whatever_the_dialect() {
+    let call = |id: &str, args: Value| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": args}});
+    let at_0 = |mut call: Value| {
+        call["index"] = 0.into();
+        call
+    };
+    let (one, two) = (call("a", json!("{\"x\":1}")), call("b", json!("{\"x\":2}")));
+    for (pieces, finish, want) in [
+        (vec![one.clone(), two.clone()], "tool_calls", vec![("a", 1), ("b", 2)]),
+        (vec![at_0(one.clone()), at_0(two)], "tool_calls", vec![("a", 1), ("b", 2)]),
+        (vec![at_0(call("a", json!({"x": 1})))], "tool_calls", vec![("a", 1)]),
+        (vec![at_0(one)], "stop", vec![("a", 1)]),
+    ] {
+        let chunks = of_calls(&pieces, finish);
+        let events = values(&stream(Endpoint::Messages, Endpoint::Chat, &chunks));
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for event in &events {
+            let (block, delta) = (&event["content_block"], &event["delta"]);
+            if block["type"] == "tool_use" {
+                calls.push((block["id"].as_str().unwrap().to_owned(), String::new()));
+            }
+            if let Some(more) = delta["partial_json"].as_str() {
+                calls.last_mut().unwrap().1.push_str(more);
+            }
+        }
+        let want: Vec<(String, String)> =
+            want.into_iter().map(|(id, x)| (id.to_owned(), json!({"x": x}).to_string())).collect();
+        assert_eq!(calls, want, "{pieces:?}");
+        assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "tool_use");
+        // The same answer in one piece, and for a caller of Responses.
+        let message = json!({"role": "assistant", "content": null, "tool_calls": pieces});
+        let chat = json!({"id": "i", "choices": [{"message": message, "finish_reason": finish}]});
+        let whole = reply(Endpoint::Messages, Endpoint::Chat, &chat, &Back::default()).unwrap();
+        let whole: Value = serde_json::from_slice(&whole).unwrap();
+        let inputs = whole["content"].as_array().unwrap();
+        let inputs = inputs.iter().map(|block| block["input"].to_string());
+        assert!(inputs.eq(want.iter().map(|(_, args)| args.clone())), "{whole}");
+        assert_eq!(whole["stop_reason"], "tool_use");
+        let events = values(&stream(Endpoint::Responses, Endpoint::Chat, &chunks));
+        let output = events.last().unwrap()["response"]["output"].as_array().unwrap().clone();
+        let args = output.iter().map(|item| item["arguments"].as_str().unwrap().to_owned());
+        assert!(args.eq(want.iter().map(|(_, args)| args.clone())), "{output:?}");
+    }
+}
+
+#[test]
+fn a_call_without_arguments_has_an_empty_object() {
+    let mut events = of_messages();
+    events.retain(|event| event["delta"].get("partial_json").is_none());
+    let chat = values(&stream(Endpoint::Chat, Endpoint::Messages, &events));
+    let function = |chunk: &Value| {
+        chunk["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"].clone()
+    };
+    let args: String =
+        chat.iter().filter_map(|chunk| function(chunk).as_str().map(str::to_owned)).collect();
+    assert_eq!(args, "{}");
+    let all = values(&stream(Endpoint::Responses, Endpoint::Messages, &events));
+    let of = |kind: &str, key: &str| {
+        all.iter().filter(|event| event["type"] == kind).map(|event| event[key].clone()).collect()
+    };
+    let done: Vec<Value> = of("response.function_call_arguments.done", "arguments");
+    let deltas: Vec<Value> = of("response.function_call_arguments.delta", "delta");
+    assert_eq!((done, deltas), (vec![json!("{}")], vec![json!("{}")]));
+    assert_eq!(all.last().unwrap()["response"]["output"][1]["arguments"], "{}");
+    // Chat servers write none at all.
+    let call = json!({"id": "a", "function": {"name": "f", "arguments": ""}});
+    let events = values(&stream(
+        Endpoint::Responses,
+        Endpoint::Chat,
+        &of_calls(std::slice::from_ref(&call), "stop"),
+    ));
+    assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{}");
+    let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let whole = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}]});
+    let whole = reply(Endpoint::Responses, Endpoint::Chat, &whole, &Back::default()).unwrap();
+    assert!(String::from_utf8(whole).unwrap().contains(r#""arguments":"{}""#));
+}
+
+#[test]
+fn all_input_that_comes_with_the_beginning_of_a_call_is_passed_on() {
+    let mut events = of_messages();
+    events.retain(|event| event["delta"].get("partial_json").is_none());
+    events[6]["content_block"]["input"] = json!({"a": 1});
+    let all = values(&stream(Endpoint::Responses, Endpoint::Messages, &events));
+    assert_eq!(all.last().unwrap()["response"]["output"][1]["arguments"], r#"{"a":1}"#);
+}
+
+#[test]
+fn no_answer_and_half_an_answer_are_no_success() {
+    let role = r#"{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+    for (events, why) in [
+        (&["[DONE]"][..], "no answer"),
+        (&[role, "[DONE]"], "too early"),
+        (&[role, "{\"choices\":["], "not JSON"),
+        (&[role], "too early"),
+    ] {
+        for asked in [Endpoint::Messages, Endpoint::Responses] {
+            let mut stream = Stream::new(asked, Endpoint::Chat, "m", true, Back::default());
+            let mut out = Vec::new();
+            for data in events {
+                let _ =
+                    stream.event(&Event { name: String::new(), data: (*data).into() }, &mut out);
+            }
+            assert!(!stream.end(&mut out));
+            assert!(stream.broken().unwrap().contains(why), "{:?}", stream.broken());
+            let last = parse_all(&out, usize::MAX).unwrap().pop().unwrap();
+            let kind = if asked == Endpoint::Messages { "error" } else { "response.failed" };
+            assert_eq!(last.name, kind, "{last:?}");
+        }
+    }
+    for chat in [json!({"choices": []}), json!({"error": {"message": "busy"}}), json!({})] {
+        assert!(reply(Endpoint::Messages, Endpoint::Chat, &chat, &Back::default()).is_err());
+    }
+}
+
+#[test]
+fn a_character_that_was_cut_in_two_is_whole_in_the_other_format() {
+    let chunk = |text: &str| {
+        format!(r#"{{"choices":[{{"delta":{{"content":"{text}"}},"finish_reason":null}}]}}"#)
+    };
+    let stop = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.to_owned();
+    let datas = [chunk(r"face \ud83d"), chunk(r"\ude00 end"), stop, "[DONE]".to_owned()];
+    let mut stream = Stream::new(Endpoint::Messages, Endpoint::Chat, "m", true, Back::default());
+    let mut out = Vec::new();
+    for data in datas {
+        stream.event(&Event { name: String::new(), data }, &mut out).unwrap();
+    }
+    assert!(stream.end(&mut out));
+    let events = values(&parse_all(&out, usize::MAX).unwrap());
+    let text: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(text, "face 😀 end");
+}
+
 #[test]
 fn a_stop_sequence_that_a_server_tells_is_told_on() {
     let body = json!({"model": "x", "max_tokens": 5, "stop_sequences": ["END"],

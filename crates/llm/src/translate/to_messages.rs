@@ -202,7 +202,7 @@ fn assistant(at: &str, message: &Value) -> Done<Vec<Value>> {
         let args = function["arguments"].as_str().unwrap_or_default();
         let input: Value = match args.trim() {
             "" => json!({}),
-            args => serde_json::from_str(args).unwrap_or(Value::Null),
+            args => overmind_core::json::read(args.as_bytes()).unwrap_or(Value::Null),
         };
         if !input.is_object() {
             let why = "arguments must be a JSON object there";

@@ -187,7 +187,7 @@ impl Names {
 
 /// The text that a function which stands for a custom tool was given.
 pub(super) fn input_of(args: &str) -> String {
-    let input = serde_json::from_str::<Value>(args).unwrap_or_default();
+    let input = overmind_core::json::read::<Value>(args.as_bytes()).unwrap_or_default();
     input["input"].as_str().unwrap_or(args).to_owned()
 }
 

@@ -6,16 +6,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use overmind_core::model::{ModelDelta, StopReason, Usage};
+use overmind_core::model::StopReason;
 use serde_json::{Map, Value, json};
 
-use super::decode::{WireCall, owned, str_of, tokens};
+use super::decode::{WireCall, owned, str_of};
 use super::pieces::{Block, plain};
-use super::{Broken, Call, Draft, Omit, Piece, Pieces, schema};
-use crate::alias::Aliases;
+use super::usage::Told;
+use super::{Broken, Call, Draft, Heard, Omit, Piece, Pieces, schema};
+use crate::config::Format;
 use crate::conversation::Part;
 
 pub(crate) const VERSION: &str = "2023-06-01";
+const FORMAT: Format = Format::AnthropicMessages;
 
 /// Output limit when the request names none; the API insists on one. Thinking counts towards it.
 const MAX_TOKENS: u32 = 8192;
@@ -214,6 +216,8 @@ enum Open {
     },
     Redacted(Value),
     Call {
+        /// The calls before it.
+        n: usize,
         id: String,
         name: String,
         input: Value,
@@ -224,35 +228,27 @@ enum Open {
 }
 
 /// A reply on its way in.
-#[derive(Debug)]
-pub(crate) struct Reply<'a> {
-    names: &'a Aliases,
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    id: String,
     /// By index, which is also their order.
     blocks: BTreeMap<u64, Open>,
-    usage: Usage,
+    calls: usize,
+    usage: Told,
     stop: Option<StopReason>,
+    stopped: Option<String>,
     model: String,
     finished: bool,
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(names: &'a Aliases) -> Self {
-        Self {
-            names,
-            blocks: BTreeMap::new(),
-            usage: Usage::default(),
-            stop: None,
-            model: String::new(),
-            finished: false,
-        }
-    }
-
-    pub(super) fn event(&mut self, event: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+impl Reply {
+    pub(super) fn event(&mut self, event: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         match str_of(event, "/type") {
             "" => return Err(Broken::Nonsense("an event has no `type`".to_owned())),
             "message_start" => {
-                self.model = owned(event, "/message/model");
-                self.count(event.pointer("/message/usage"));
+                let message = event.get("message").unwrap_or(&Value::Null);
+                (self.id, self.model) = (owned(message, "/id"), owned(message, "/model"));
+                self.usage.take(FORMAT, &message["usage"], false);
             }
             "content_block_start" => {
                 let index = index(event)?;
@@ -267,81 +263,78 @@ impl<'a> Reply<'a> {
                         "a delta for block {index}, which has not begun"
                     )));
                 };
-                grow(block, delta, self.names, out);
+                grow(block, delta, out);
             }
-            "message_delta" => {
-                self.count(event.get("usage"));
-                if let Some(reason) = event.pointer("/delta/stop_reason").and_then(Value::as_str) {
-                    self.stop = Some(stop_reason(reason));
+            // Some bring all of a call's input with its beginning.
+            "content_block_stop" => {
+                if let Some(Open::Call { n, input: input @ Value::Object(_), json, .. }) =
+                    self.blocks.get_mut(&index(event)?)
+                    && json.is_empty()
+                {
+                    *json = input.to_string();
+                    out.push(Heard::Args { n: *n, text: json.clone() });
                 }
             }
+            "message_delta" => {
+                self.usage.take(FORMAT, &event["usage"], true);
+                self.stopped(&event["delta"]);
+            }
             "message_stop" => self.finished = true,
-            // Pings, ends of blocks, and events that are not known yet.
+            // Pings, and events that are not known yet.
             _ => {}
         }
         Ok(())
     }
 
-    fn start(&mut self, index: u64, block: &Value, out: &mut Vec<ModelDelta>) {
+    fn start(&mut self, index: u64, block: &Value, out: &mut Vec<Heard>) {
         let open = match str_of(block, "/type") {
             "text" => {
                 let text = owned(block, "/text");
                 if !text.is_empty() {
-                    out.push(ModelDelta::Text(text.clone()));
+                    out.push(Heard::Text(text.clone()));
                 }
                 Open::Text(text)
             }
             "thinking" => {
                 let text = owned(block, "/thinking");
                 if !text.is_empty() {
-                    out.push(ModelDelta::Reasoning(text.clone()));
+                    out.push(Heard::Reasoning(text.clone()));
                 }
                 Open::Thinking { text, signature: owned(block, "/signature") }
             }
             "redacted_thinking" => Open::Redacted(block.clone()),
-            "tool_use" => Open::Call {
-                id: owned(block, "/id"),
-                name: owned(block, "/name"),
-                input: block.get("input").cloned().unwrap_or(Value::Null),
-                json: String::new(),
-            },
+            "tool_use" => {
+                let (n, id, name) = (self.calls, owned(block, "/id"), owned(block, "/name"));
+                self.calls += 1;
+                out.push(Heard::Call { n, id: id.clone(), name: name.clone() });
+                let input = block.get("input").cloned().unwrap_or(Value::Null);
+                Open::Call { n, id, name, input, json: String::new() }
+            }
             _ => Open::Other,
         };
         self.blocks.insert(index, open);
     }
 
-    /// Counts are cumulative: a later one replaces an earlier one, a missing one does not.
-    fn count(&mut self, usage: Option<&Value>) {
-        let Some(usage) = usage else { return };
-        if usage.get("input_tokens").is_some_and(Value::is_u64) {
-            self.usage.cached_input_tokens = tokens(usage, "/cache_read_input_tokens");
-            self.usage.cache_write_tokens = tokens(usage, "/cache_creation_input_tokens");
-            // Theirs leaves the cached ones out; ours counts them all.
-            self.usage.input_tokens = tokens(usage, "/input_tokens")
-                + self.usage.cached_input_tokens
-                + self.usage.cache_write_tokens;
+    fn stopped(&mut self, end: &Value) {
+        if let Some(reason) = end["stop_reason"].as_str() {
+            self.stop = Some(stop_reason(reason));
+            self.stopped = end["stop_sequence"].as_str().map(str::to_owned);
         }
-        if usage.get("output_tokens").is_some_and(Value::is_u64) {
-            self.usage.output_tokens = tokens(usage, "/output_tokens");
-        }
-        let reasoning = tokens(usage, "/output_tokens_details/thinking_tokens");
-        self.usage.reasoning_tokens = self.usage.reasoning_tokens.max(reasoning);
     }
 
-    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         let Some(content) = body.get("content").and_then(Value::as_array) else {
             return Err(Broken::Nonsense("a message without `content`".to_owned()));
         };
-        self.model = owned(body, "/model");
-        self.count(body.get("usage"));
+        (self.id, self.model) = (owned(body, "/id"), owned(body, "/model"));
+        self.usage.take(FORMAT, &body["usage"], true);
         for (index, block) in (0..).zip(content) {
             self.start(index, block, out);
-            if let Some(Open::Call { name, input, .. }) = self.blocks.get(&index) {
-                let name = self.names.real(name).to_owned();
-                out.push(ModelDelta::ToolArgs { name, text: input.to_string() });
+            if let Some(Open::Call { n, input, .. }) = self.blocks.get(&index) {
+                out.push(Heard::Args { n: *n, text: input.to_string() });
             }
         }
-        self.stop = body.get("stop_reason").and_then(Value::as_str).map(stop_reason);
+        self.stopped(body);
         self.finished = true;
         Ok(())
     }
@@ -350,14 +343,20 @@ impl<'a> Reply<'a> {
         self.finished
     }
 
+    pub(super) fn head(&self) -> (&str, &str) {
+        (&self.id, &self.model)
+    }
+
     pub(super) fn finish(self) -> Result<Draft, Broken> {
         let stop = self.stop.ok_or(Broken::Cut)?;
         let mut draft = Draft {
+            id: self.id,
             text: String::new(),
             reasoning: String::new(),
             calls: Vec::new(),
             usage: self.usage,
             stop,
+            stopped: self.stopped,
             model: self.model,
             pieces: Pieces::default(),
         };
@@ -380,7 +379,7 @@ impl<'a> Reply<'a> {
                     }
                 }
                 Open::Redacted(raw) => draft.pieces.0.push(Piece::Raw(raw)),
-                Open::Call { id, name, input, json } => {
+                Open::Call { n: _, id, name, input, json } => {
                     let args = if !json.is_empty() {
                         json
                     } else if input.is_null() {
@@ -408,27 +407,26 @@ fn index(event: &Value) -> Result<u64, Broken> {
         .ok_or_else(|| Broken::Nonsense("an event of a content block has no `index`".to_owned()))
 }
 
-fn grow(block: &mut Open, delta: &Value, names: &Aliases, out: &mut Vec<ModelDelta>) {
+fn grow(block: &mut Open, delta: &Value, out: &mut Vec<Heard>) {
     match (block, str_of(delta, "/type")) {
         (Open::Text(text), "text_delta") => {
             let piece = str_of(delta, "/text");
             text.push_str(piece);
-            out.push(ModelDelta::Text(piece.to_owned()));
+            out.push(Heard::Text(piece.to_owned()));
         }
         (Open::Thinking { text, .. }, "thinking_delta") => {
             let piece = str_of(delta, "/thinking");
             text.push_str(piece);
-            out.push(ModelDelta::Reasoning(piece.to_owned()));
+            out.push(Heard::Reasoning(piece.to_owned()));
         }
         (Open::Thinking { signature, .. }, "signature_delta") => {
             signature.push_str(str_of(delta, "/signature"));
         }
-        (Open::Call { name, json, .. }, "input_json_delta") => {
+        (Open::Call { n, json, .. }, "input_json_delta") => {
             let piece = str_of(delta, "/partial_json");
             if !piece.is_empty() {
                 json.push_str(piece);
-                let name = names.real(name).to_owned();
-                out.push(ModelDelta::ToolArgs { name, text: piece.to_owned() });
+                out.push(Heard::Args { n: *n, text: piece.to_owned() });
             }
         }
         // Citations, and kinds that are not known yet.

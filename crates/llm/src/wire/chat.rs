@@ -4,13 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use overmind_core::model::{ModelDelta, StopReason, Usage};
+use overmind_core::model::StopReason;
 use serde_json::{Map, Value, json};
 
-use super::decode::{WireCall, owned, str_of, tokens};
-use super::{Broken, Call, Draft, Omit, Piece, Pieces, args_text, schema};
-use crate::alias::Aliases;
-use crate::config::Rest;
+use super::decode::{WireCall, owned, str_of};
+use super::usage::Told;
+use super::{Broken, Call, Draft, Heard, Omit, Piece, Pieces, args_text, schema};
+use crate::config::{Format, Rest};
 use crate::conversation::Part;
 
 /// The request.
@@ -101,49 +101,46 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
 }
 
 /// A reply on its way in.
-#[derive(Debug)]
-pub(crate) struct Reply<'a> {
-    names: &'a Aliases,
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    id: String,
     text: String,
     reasoning: String,
     /// The field that carried the reasoning.
     reasoning_field: &'static str,
-    /// Each with the index under which its pieces come, if the server counts.
-    calls: Vec<(Option<u64>, WireCall)>,
-    usage: Usage,
+    calls: Vec<Open>,
+    usage: Told,
     stop: Option<StopReason>,
+    stopped: Option<String>,
     refused: bool,
     model: String,
     done: bool,
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(names: &'a Aliases) -> Self {
-        Self {
-            names,
-            text: String::new(),
-            reasoning: String::new(),
-            reasoning_field: "reasoning_content",
-            calls: Vec::new(),
-            usage: Usage::default(),
-            stop: None,
-            refused: false,
-            model: String::new(),
-            done: false,
-        }
-    }
+/// A call on its way in.
+#[derive(Debug, Default)]
+struct Open {
+    /// The index under which its pieces come, if the server counts.
+    index: Option<u64>,
+    call: WireCall,
+    /// Its beginning has been told.
+    is_told: bool,
+}
 
-    pub(super) fn event(&mut self, chunk: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+impl Reply {
+    pub(super) fn event(&mut self, chunk: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         let choices = chunk.get("choices").and_then(Value::as_array);
         let usage = chunk.get("usage").filter(|usage| usage.is_object());
         if choices.is_none() && usage.is_none() {
             return Err(Broken::Nonsense("a chunk has neither `choices` nor `usage`".to_owned()));
         }
         if let Some(usage) = usage {
-            self.usage = usage_of(usage);
+            self.usage.take(Format::OpenAiChat, usage, true);
         }
-        if self.model.is_empty() {
-            self.model = owned(chunk, "/model");
+        for (known, path) in [(&mut self.model, "/model"), (&mut self.id, "/id")] {
+            if known.is_empty() {
+                str_of(chunk, path).clone_into(known);
+            }
         }
         // Only one choice was asked for; a second one is not ours.
         for choice in choices.into_iter().flatten().take(1) {
@@ -156,18 +153,23 @@ impl<'a> Reply<'a> {
                     "content_filter" => StopReason::Refusal,
                     _ => StopReason::End,
                 });
+                // OpenAI's API does not tell it; servers of open models (vLLM, SGLang) do.
+                let mut said =
+                    ["/stop_reason", "/matched_stop"].map(|at| owned(choice, at)).into_iter();
+                let said = said.find(|said| !said.is_empty());
+                self.stopped = said.filter(|_| reason == "stop");
             }
         }
         Ok(())
     }
 
-    fn delta(&mut self, delta: &Value, out: &mut Vec<ModelDelta>) {
+    fn delta(&mut self, delta: &Value, out: &mut Vec<Heard>) {
         for field in ["reasoning_content", "reasoning"] {
             let piece = str_of(delta, &format!("/{field}"));
             if !piece.is_empty() {
                 self.reasoning_field = field;
                 self.reasoning.push_str(piece);
-                out.push(ModelDelta::Reasoning(piece.to_owned()));
+                out.push(Heard::Reasoning(piece.to_owned()));
                 // A server that sends both sends the same twice.
                 break;
             }
@@ -175,7 +177,7 @@ impl<'a> Reply<'a> {
         let mut text = |piece: &str| {
             if !piece.is_empty() {
                 self.text.push_str(piece);
-                out.push(ModelDelta::Text(piece.to_owned()));
+                out.push(Heard::Text(piece.to_owned()));
             }
         };
         match delta.get("content") {
@@ -193,44 +195,48 @@ impl<'a> Reply<'a> {
         }
     }
 
-    fn call(&mut self, piece: &Value, out: &mut Vec<ModelDelta>) {
+    fn call(&mut self, piece: &Value, out: &mut Vec<Heard>) {
         let index = piece.get("index").and_then(Value::as_u64);
         let id = str_of(piece, "/id");
         let name = str_of(piece, "/function/name");
         // A piece goes on with a call when it has its index, or no index and no id of its own.
         // Some servers give every call the index 0, each with another id: a new call then.
-        let at = self.calls.iter().rposition(|(i, call)| {
+        let at = self.calls.iter().rposition(|Open { index: i, call, .. }| {
             *i == index && (id.is_empty() || call.id.is_empty() || call.id == id)
         });
-        let at = match (at, index) {
+        let n = match (at, index) {
             (Some(at), Some(_)) => at,
             (Some(at), None) if id.is_empty() && name.is_empty() => at,
             (Some(_) | None, _) => {
-                self.calls.push((index, WireCall::default()));
+                self.calls.push(Open { index, ..Open::default() });
                 self.calls.len() - 1
             }
         };
-        let call = &mut self.calls[at].1;
+        let Open { call, is_told, .. } = &mut self.calls[n];
         if call.id.is_empty() {
             call.id.push_str(id);
         }
         if call.name.is_empty() {
             call.name.push_str(name);
         }
-        let args = match piece.pointer("/function/arguments") {
+        let text = match piece.pointer("/function/arguments") {
             Some(Value::String(text)) => text.clone(),
             // Some servers send the object itself.
             Some(object @ Value::Object(_)) => object.to_string(),
             _ => String::new(),
         };
-        if !args.is_empty() {
-            call.args.push_str(&args);
-            let name = self.names.real(&call.name).to_owned();
-            out.push(ModelDelta::ToolArgs { name, text: args });
+        let is_something = !call.name.is_empty() || !text.is_empty();
+        if is_something && !*is_told {
+            *is_told = true;
+            out.push(Heard::Call { n, id: call.id.clone(), name: call.name.clone() });
+        }
+        if !text.is_empty() {
+            call.args.push_str(&text);
+            out.push(Heard::Args { n, text });
         }
     }
 
-    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         self.event(body, out)?;
         self.done = true;
         Ok(())
@@ -244,8 +250,16 @@ impl<'a> Reply<'a> {
         self.done
     }
 
+    pub(super) fn has_stopped(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    pub(super) fn head(&self) -> (&str, &str) {
+        (&self.id, &self.model)
+    }
+
     pub(super) fn finish(self) -> Result<Draft, Broken> {
-        let calls: Vec<WireCall> = self.calls.into_iter().map(|(_, call)| call).collect();
+        let calls: Vec<WireCall> = self.calls.into_iter().map(|open| open.call).collect();
         let stop = match self.stop {
             _ if self.refused => StopReason::Refusal,
             Some(StopReason::End | StopReason::ToolCalls) if !calls.is_empty() => {
@@ -259,26 +273,15 @@ impl<'a> Reply<'a> {
             pieces.0.push(Piece::Raw(json!({ self.reasoning_field: self.reasoning })));
         }
         Ok(Draft {
+            id: self.id,
             text: self.text,
             reasoning: self.reasoning,
             calls,
             usage: self.usage,
             stop,
+            stopped: self.stopped,
             model: self.model,
             pieces,
         })
-    }
-}
-
-fn usage_of(usage: &Value) -> Usage {
-    // DeepSeek counts its cache hits beside the details.
-    let cached = tokens(usage, "/prompt_tokens_details/cached_tokens")
-        .max(tokens(usage, "/prompt_cache_hit_tokens"));
-    Usage {
-        input_tokens: tokens(usage, "/prompt_tokens"),
-        output_tokens: tokens(usage, "/completion_tokens"),
-        cached_input_tokens: cached,
-        cache_write_tokens: tokens(usage, "/prompt_tokens_details/cache_write_tokens"),
-        reasoning_tokens: tokens(usage, "/completion_tokens_details/reasoning_tokens"),
     }
 }

@@ -1,9 +1,14 @@
-//! The decoder's door: events in, deltas and one draft out.
+//! The decoder's door: events in, pieces and one draft out. Our own calls and the translation of
+//! others' read by it.
 
-use overmind_core::model::{ModelDelta, StopReason, Usage};
+use overmind_core::json;
+use overmind_core::model::StopReason;
 use serde_json::Value;
 
+use super::halves::Halves;
+use super::usage::Told;
 use super::{Pieces, anthropic, chat, responses};
+use crate::config::Format;
 use crate::fail::Said;
 use crate::sse::Event;
 
@@ -17,14 +22,36 @@ pub(crate) struct WireCall {
     pub(crate) args: String,
 }
 
+/// A piece of a reply.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Heard {
+    Text(String),
+    Reasoning(String),
+    /// The call `n` has begun; its name is still an alias.
+    Call {
+        n: usize,
+        id: String,
+        name: String,
+    },
+    /// More of the arguments of the call `n`.
+    Args {
+        n: usize,
+        text: String,
+    },
+}
+
 /// A whole reply, before ids, names, arguments and price are made ours.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Draft {
+    /// The provider's own id of it.
+    pub(crate) id: String,
     pub(crate) text: String,
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<WireCall>,
-    pub(crate) usage: Usage,
+    pub(crate) usage: Told,
     pub(crate) stop: StopReason,
+    /// The text of the caller's that it ended at, where the provider tells it.
+    pub(crate) stopped: Option<String>,
     pub(crate) model: String,
     pub(crate) pieces: Pieces,
 }
@@ -42,18 +69,34 @@ pub(crate) enum Broken {
 
 /// One reply on its way in.
 #[derive(Debug)]
-pub(crate) enum Decoder<'a> {
-    Responses(responses::Reply<'a>),
-    Chat(chat::Reply<'a>),
-    Anthropic(anthropic::Reply<'a>),
+pub(crate) struct Decoder {
+    reply: Reply,
+    halves: Halves,
 }
 
-impl Decoder<'_> {
+#[derive(Debug)]
+enum Reply {
+    Responses(responses::Reply),
+    Chat(chat::Reply),
+    Anthropic(anthropic::Reply),
+}
+
+impl Decoder {
+    pub(crate) fn new(format: Format) -> Self {
+        let reply = match format {
+            Format::OpenAiResponses => Reply::Responses(responses::Reply::default()),
+            Format::OpenAiChat => Reply::Chat(chat::Reply::default()),
+            Format::AnthropicMessages => Reply::Anthropic(anthropic::Reply::default()),
+        };
+        Self { reply, halves: Halves::default() }
+    }
+
     /// Takes one event.
-    pub(crate) fn event(&mut self, event: &Event, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+    pub(crate) fn event(&mut self, event: &Event, out: &mut Vec<Heard>) -> Result<(), Broken> {
         let data = event.data.trim();
         if data == "[DONE]" {
-            if let Self::Chat(reply) = self {
+            self.rest(out)?;
+            if let Reply::Chat(reply) = &mut self.reply {
                 reply.done();
             }
             return Ok(());
@@ -61,42 +104,88 @@ impl Decoder<'_> {
         if data.is_empty() {
             return Ok(());
         }
-        let value: Value = serde_json::from_str(data).map_err(|err| {
-            Broken::Nonsense(format!("an event's data is not JSON ({err}): {}", quote(data)))
-        })?;
-        let is_error = event.name == "error"
-            || value.get("type").and_then(Value::as_str) == Some("error")
-            || value.get("error").is_some_and(|error| !error.is_null());
-        if is_error {
-            return Err(Broken::Said { said: Said::of_value(&value), raw: data.to_owned() });
+        let mut values = Vec::new();
+        let read = self.halves.read(data.as_bytes(), &mut values);
+        if event.name == "error"
+            && let Some(value) = values.last()
+        {
+            return Err(Broken::Said { said: Said::of_value(value), raw: data.to_owned() });
         }
-        match self {
-            Self::Responses(reply) => reply.event(&value, out),
-            Self::Chat(reply) => reply.event(&value, out),
-            Self::Anthropic(reply) => reply.event(&value, out),
+        for value in &values {
+            self.value(value, out)?;
+        }
+        read.map_err(|err| {
+            Broken::Nonsense(format!("an event's data is not JSON ({err}): {}", quote(data)))
+        })
+    }
+
+    fn value(&mut self, value: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
+        if value["type"] == "error" || is_error(value) {
+            return Err(Broken::Said { said: Said::of_value(value), raw: value.to_string() });
+        }
+        match &mut self.reply {
+            Reply::Responses(reply) => reply.event(value, out),
+            Reply::Chat(reply) => reply.event(value, out),
+            Reply::Anthropic(reply) => reply.event(value, out),
+        }
+    }
+
+    /// Takes what waited for another event.
+    fn rest(&mut self, out: &mut Vec<Heard>) -> Result<(), Broken> {
+        match self.halves.rest() {
+            Some(value) => self.value(&value, out),
+            None => Ok(()),
         }
     }
 
     /// Takes a reply that came in one piece, from a server that does not stream.
-    pub(crate) fn whole(&mut self, body: &str, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
-        let value: Value = serde_json::from_str(body)
-            .map_err(|err| Broken::Nonsense(format!("it is not JSON ({err}): {}", quote(body))))?;
-        if value.get("error").is_some_and(|error| !error.is_null()) {
-            return Err(Broken::Said { said: Said::of_value(&value), raw: body.to_owned() });
+    pub(crate) fn whole(&mut self, body: &[u8], out: &mut Vec<Heard>) -> Result<(), Broken> {
+        let value: Value = json::read(body).map_err(|err| {
+            let body = String::from_utf8_lossy(body);
+            Broken::Nonsense(format!("it is not JSON ({err}): {}", quote(&body)))
+        })?;
+        self.whole_value(&value, out)
+    }
+
+    pub(crate) fn whole_value(
+        &mut self,
+        value: &Value,
+        out: &mut Vec<Heard>,
+    ) -> Result<(), Broken> {
+        if is_error(value) {
+            return Err(Broken::Said { said: Said::of_value(value), raw: value.to_string() });
         }
-        match self {
-            Self::Responses(reply) => reply.whole(&value, out),
-            Self::Chat(reply) => reply.whole(&value, out),
-            Self::Anthropic(reply) => reply.whole(&value, out),
+        match &mut self.reply {
+            Reply::Responses(reply) => reply.whole(value, out),
+            Reply::Chat(reply) => reply.whole(value, out),
+            Reply::Anthropic(reply) => reply.whole(value, out),
         }
     }
 
     /// The provider has said that nothing more comes.
     pub(crate) fn is_finished(&self) -> bool {
-        match self {
-            Self::Responses(reply) => reply.is_finished(),
-            Self::Chat(reply) => reply.is_finished(),
-            Self::Anthropic(reply) => reply.is_finished(),
+        match &self.reply {
+            Reply::Responses(reply) => reply.is_finished(),
+            Reply::Chat(reply) => reply.is_finished(),
+            Reply::Anthropic(reply) => reply.is_finished(),
+        }
+    }
+
+    /// The connection may end here: some servers of chat leave out `[DONE]`, and there the reason to
+    /// stop says as much.
+    pub(crate) fn may_end(&self) -> bool {
+        match &self.reply {
+            Reply::Chat(reply) => reply.is_finished() || reply.has_stopped(),
+            Reply::Responses(_) | Reply::Anthropic(_) => self.is_finished(),
+        }
+    }
+
+    /// The id of the reply and the model's name, as far as they are known.
+    pub(crate) fn head(&self) -> (&str, &str) {
+        match &self.reply {
+            Reply::Responses(reply) => reply.head(),
+            Reply::Chat(reply) => reply.head(),
+            Reply::Anthropic(reply) => reply.head(),
         }
     }
 
@@ -105,25 +194,23 @@ impl Decoder<'_> {
     /// # Errors
     ///
     /// [`Broken::Cut`] when the provider has not said why it stopped: the rest is missing.
-    pub(crate) fn finish(self) -> Result<Draft, Broken> {
-        match self {
-            Self::Responses(reply) => reply.finish(),
-            Self::Chat(reply) => reply.finish(),
-            Self::Anthropic(reply) => reply.finish(),
+    pub(crate) fn finish(mut self, out: &mut Vec<Heard>) -> Result<Draft, Broken> {
+        self.rest(out)?;
+        match self.reply {
+            Reply::Responses(reply) => reply.finish(),
+            Reply::Chat(reply) => reply.finish(),
+            Reply::Anthropic(reply) => reply.finish(),
         }
     }
+}
+
+fn is_error(value: &Value) -> bool {
+    value.get("error").is_some_and(|error| !error.is_null())
 }
 
 /// The beginning of a text, for a message.
 fn quote(text: &str) -> String {
     text.chars().take(120).collect()
-}
-
-/// A count of tokens. Providers leave counts out, send null, and may send nonsense; no sum of
-/// what comes out of here overflows.
-pub(crate) fn tokens(value: &Value, path: &str) -> u64 {
-    const MOST: u64 = 1 << 40;
-    value.pointer(path).and_then(Value::as_u64).unwrap_or(0).min(MOST)
 }
 
 pub(crate) fn str_of<'a>(value: &'a Value, path: &str) -> &'a str {
@@ -136,36 +223,36 @@ pub(crate) fn owned(value: &Value, path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use overmind_core::model::ModelDelta;
     use overmind_testkit::upstream::{Say, Wire, stream_of};
     use serde_json::json;
 
     use super::*;
     use crate::alias::Aliases;
     use crate::sse;
-
-    fn decoder(wire: Wire, names: &Aliases) -> Decoder<'_> {
-        match wire {
-            Wire::Chat => Decoder::Chat(chat::Reply::new(names)),
-            Wire::Responses => Decoder::Responses(responses::Reply::new(names)),
-            Wire::Messages => Decoder::Anthropic(anthropic::Reply::new(names)),
-        }
-    }
+    use crate::wire::Deltas;
 
     /// The draft and the deltas of a stream that comes in these pieces.
     fn decode(wire: Wire, pieces: &[&[u8]]) -> (Draft, Vec<ModelDelta>) {
-        let names = Aliases::default();
-        let mut decoder = decoder(wire, &names);
+        let mut decoder = Decoder::new(match wire {
+            Wire::Chat => Format::OpenAiChat,
+            Wire::Responses => Format::OpenAiResponses,
+            Wire::Messages => Format::AnthropicMessages,
+        });
         let mut parser = sse::Parser::default();
-        let mut deltas = Vec::new();
+        let mut heard = Vec::new();
         let mut events = Vec::new();
         for piece in pieces {
             parser.push(piece, &mut events).unwrap();
             for event in events.drain(..) {
-                decoder.event(&event, &mut deltas).unwrap();
+                decoder.event(&event, &mut heard).unwrap();
             }
         }
         assert!(decoder.is_finished(), "{wire:?}");
-        (decoder.finish().unwrap(), deltas)
+        let draft = decoder.finish(&mut heard).unwrap();
+        let names = Aliases::default();
+        let mut deltas = Deltas::new(&names);
+        (draft, heard.into_iter().filter_map(|heard| deltas.delta(heard)).collect())
     }
 
     /// All kinds of content, and as short as can be: the test is quadratic.
@@ -281,13 +368,51 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_nobody_can_have_used_do_not_overflow() {
-        let huge = json!({
-            "prompt_tokens": u64::MAX, "completion_tokens": -1, "prompt_tokens_details": null,
-        });
-        assert_eq!(tokens(&huge, "/prompt_tokens"), 1 << 40);
-        assert_eq!(tokens(&huge, "/completion_tokens"), 0);
-        assert_eq!(tokens(&huge, "/prompt_tokens_details/cached_tokens"), 0);
+    fn a_character_that_was_cut_in_two_is_whole_again() {
+        let chat = |pieces: &[&str]| -> String {
+            let chunk = |text: &&str| {
+                format!(
+                    "data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n: ping\n\n"
+                )
+            };
+            pieces.iter().map(chunk).collect::<String>()
+                + "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+        };
+        for (pieces, want) in [
+            (&[r"face \ud83d", r"\ude00 end"][..], "face 😀 end"),
+            (&[r"\ud83d", r"\ude00\ud83d", r"\ude00"], "😀😀"),
+            (&[r"a \ud83d", "b"], "a \u{fffd}b"),
+            (&["a", r"\ude00 b"], "a\u{fffd} b"),
+            (&[r"a \ud83d b \ud83d"], "a \u{fffd} b \u{fffd}"),
+        ] {
+            let (draft, deltas) = decode(Wire::Chat, &[chat(pieces).as_bytes()]);
+            assert_eq!(draft.text, want);
+            let told = deltas.into_iter().map(|delta| match delta {
+                ModelDelta::Text(text) => text,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(told.collect::<String>(), want);
+        }
+        let block = |delta: &str| {
+            format!("data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{delta}}}\n\n")
+        };
+        let messages = format!(
+            "data: {{\"type\":\"content_block_start\",\"index\":0,\"content_block\":{{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"f\",\"input\":{{}}}}}}\n\n{}data: {{\"type\":\"ping\"}}\n\n{}\
+             data: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"tool_use\"}}}}\n\ndata: {{\"type\":\"message_stop\"}}\n\n",
+            block(r#"{"type":"input_json_delta","partial_json":"{\"a\":\"\ud83d"}"#),
+            block(r#"{"type":"input_json_delta","partial_json":"\ude00\"}"}"#),
+        );
+        let (draft, _) = decode(Wire::Messages, &[messages.as_bytes()]);
+        assert_eq!(draft.calls[0].args, r#"{"a":"😀"}"#);
+        let responses = r#"data: {"type":"response.output_text.delta","delta":"face \ud83d"}
+
+data: {"type":"response.output_text.delta","delta":"\ude00"}
+
+data: {"type":"response.completed","response":{"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"face 😀 \ud83d"}]}]}}
+
+"#;
+        let (draft, deltas) = decode(Wire::Responses, &[responses.as_bytes()]);
+        assert_eq!((draft.text.as_str(), deltas.len()), ("face 😀 \u{fffd}", 3));
     }
 
     #[test]
@@ -304,7 +429,7 @@ mod tests {
         // There is no `message_start`: some servers lose it.
         let (draft, _) = decode(Wire::Messages, &[stream.as_bytes()]);
         assert_eq!(
-            (draft.text.as_str(), draft.calls.len(), draft.usage.output_tokens),
+            (draft.text.as_str(), draft.calls.len(), draft.usage.usage.unwrap().output_tokens),
             ("so", 0, 3)
         );
         let raw = json!({ "type": "redacted_thinking", "data": "xyz" });

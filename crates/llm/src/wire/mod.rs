@@ -7,19 +7,21 @@
 pub(crate) mod anthropic;
 pub(crate) mod chat;
 mod decode;
+mod halves;
 mod pieces;
 pub(crate) mod responses;
+pub(crate) mod usage;
 
 use std::collections::BTreeSet;
 
-use overmind_core::model::{Message, ModelRequest, ToolChoice};
+use overmind_core::model::{Message, ModelDelta, ModelRequest, ToolChoice};
 use serde_json::{Map, Value};
 
 use crate::alias::Aliases;
 use crate::config::{Format, Provider};
 use crate::conversation::{self, Part};
 
-pub(crate) use decode::{Broken, Decoder, Draft};
+pub(crate) use decode::{Broken, Decoder, Draft, Heard, WireCall};
 pub(crate) use pieces::{Piece, Pieces};
 
 /// Something that is left out of a request because the provider has refused it.
@@ -91,14 +93,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(crate) fn decoder(&self) -> Decoder<'_> {
-        match self.format {
-            Format::OpenAiResponses => Decoder::Responses(responses::Reply::new(&self.names)),
-            Format::OpenAiChat => Decoder::Chat(chat::Reply::new(&self.names)),
-            Format::AnthropicMessages => Decoder::Anthropic(anthropic::Reply::new(&self.names)),
-        }
-    }
-
     /// The effort to ask for, if any.
     fn effort(&self, omit: &BTreeSet<Omit>) -> Option<&str> {
         if omit.contains(&Omit::Effort) {
@@ -136,6 +130,36 @@ impl<'a> Call<'a> {
     /// The state to keep with the reply.
     pub(crate) fn state(&self, pieces: Pieces) -> Option<Value> {
         pieces.into_state(&self.state_tag())
+    }
+}
+
+/// Makes deltas of pieces, with the names that the caller knows.
+#[derive(Debug)]
+pub(crate) struct Deltas<'a> {
+    names: &'a Aliases,
+    /// The names of the calls that have begun.
+    calls: Vec<String>,
+}
+
+impl<'a> Deltas<'a> {
+    pub(crate) fn new(names: &'a Aliases) -> Self {
+        Self { names, calls: Vec::new() }
+    }
+
+    pub(crate) fn delta(&mut self, heard: Heard) -> Option<ModelDelta> {
+        match heard {
+            Heard::Text(text) => Some(ModelDelta::Text(text)),
+            Heard::Reasoning(text) => Some(ModelDelta::Reasoning(text)),
+            Heard::Call { n, id: _, name } => {
+                self.calls.resize(self.calls.len().max(n + 1), String::new());
+                self.names.real(&name).clone_into(&mut self.calls[n]);
+                None
+            }
+            Heard::Args { n, text } => {
+                let name = self.calls.get(n).cloned().unwrap_or_default();
+                Some(ModelDelta::ToolArgs { name, text })
+            }
+        }
     }
 }
 

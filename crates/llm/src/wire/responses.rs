@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use overmind_core::model::{ModelDelta, StopReason, Usage};
+use overmind_core::model::StopReason;
 use serde_json::{Map, Value, json};
 
-use super::decode::{WireCall, owned, str_of, tokens};
+use super::decode::{WireCall, owned, str_of};
 use super::pieces::{Block, plain};
-use super::{Broken, Call, Draft, Omit, Piece, Pieces, args_text, schema};
-use crate::alias::Aliases;
+use super::usage::Told;
+use super::{Broken, Call, Draft, Heard, Omit, Piece, Pieces, args_text, schema};
+use crate::config::Format;
 use crate::conversation::Part;
 use crate::fail::Said;
 
@@ -99,38 +100,24 @@ pub(super) fn body(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Map<String, Value>
 }
 
 /// A reply on its way in.
-#[derive(Debug)]
-pub(crate) struct Reply<'a> {
-    names: &'a Aliases,
-    /// What has been handed out as deltas, to find out whether an item brings more.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    id: String,
+    /// What has been handed out as pieces, to find out whether an item brings more.
     text: String,
     reasoning: String,
-    /// Wire names of calls under way, by item id.
-    under_way: HashMap<String, String>,
+    /// The numbers of calls that have begun, by item id.
+    begun: HashMap<String, usize>,
     /// Calls (by item id) of whose arguments a piece has been handed out.
     streamed: BTreeSet<String>,
     items: Vec<Value>,
-    usage: Usage,
+    usage: Told,
     stop: Option<StopReason>,
     model: String,
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(names: &'a Aliases) -> Self {
-        Self {
-            names,
-            text: String::new(),
-            reasoning: String::new(),
-            under_way: HashMap::new(),
-            streamed: BTreeSet::new(),
-            items: Vec::new(),
-            usage: Usage::default(),
-            stop: None,
-            model: String::new(),
-        }
-    }
-
-    pub(super) fn event(&mut self, event: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+impl Reply {
+    pub(super) fn event(&mut self, event: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         match str_of(event, "/type") {
             "" => return Err(Broken::Nonsense("an event has no `type`".to_owned())),
             "response.output_text.delta" | "response.refusal.delta" => {
@@ -143,14 +130,13 @@ impl<'a> Reply<'a> {
                 self.reasoning_delta("\n\n", out);
             }
             "response.output_item.added" if str_of(event, "/item/type") == "function_call" => {
-                self.under_way.insert(owned(event, "/item/id"), owned(event, "/item/name"));
+                self.begin(str_of(event, "/item/id"), &event["item"], out);
             }
             "response.function_call_arguments.delta" => {
                 let item = str_of(event, "/item_id");
-                let name = self.under_way.get(item).map_or("", String::as_str);
-                let name = self.names.real(name).to_owned();
+                let n = self.begin(item, &Value::Null, out);
                 self.streamed.insert(item.to_owned());
-                out.push(ModelDelta::ToolArgs { name, text: owned(event, "/delta") });
+                out.push(Heard::Args { n, text: owned(event, "/delta") });
             }
             "response.output_item.done" => {
                 if let Some(item) = event.get("item") {
@@ -174,22 +160,33 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    fn text_delta(&mut self, piece: &str, out: &mut Vec<ModelDelta>) {
+    /// The number of a call, which may begin with this.
+    fn begin(&mut self, id: &str, item: &Value, out: &mut Vec<Heard>) -> usize {
+        let n = self.begun.len();
+        // One without an id is none of the others.
+        let key = if id.is_empty() { format!("call {n}") } else { id.to_owned() };
+        *self.begun.entry(key).or_insert_with(|| {
+            out.push(Heard::Call { n, id: owned(item, "/call_id"), name: owned(item, "/name") });
+            n
+        })
+    }
+
+    fn text_delta(&mut self, piece: &str, out: &mut Vec<Heard>) {
         if !piece.is_empty() {
             self.text.push_str(piece);
-            out.push(ModelDelta::Text(piece.to_owned()));
+            out.push(Heard::Text(piece.to_owned()));
         }
     }
 
-    fn reasoning_delta(&mut self, piece: &str, out: &mut Vec<ModelDelta>) {
+    fn reasoning_delta(&mut self, piece: &str, out: &mut Vec<Heard>) {
         if !piece.is_empty() {
             self.reasoning.push_str(piece);
-            out.push(ModelDelta::Reasoning(piece.to_owned()));
+            out.push(Heard::Reasoning(piece.to_owned()));
         }
     }
 
     /// Takes a whole item; hands out of it what no delta brought.
-    fn item(&mut self, item: Value, out: &mut Vec<ModelDelta>) {
+    fn item(&mut self, item: Value, out: &mut Vec<Heard>) {
         match str_of(&item, "/type") {
             "message" => {
                 let before: usize = self.items.iter().map(|item| message_text(item).0.len()).sum();
@@ -200,8 +197,8 @@ impl<'a> Reply<'a> {
                 }
             }
             "function_call" if !self.streamed.contains(str_of(&item, "/id")) => {
-                let name = self.names.real(str_of(&item, "/name")).to_owned();
-                out.push(ModelDelta::ToolArgs { name, text: owned(&item, "/arguments") });
+                let n = self.begin(str_of(&item, "/id"), &item, out);
+                out.push(Heard::Args { n, text: owned(&item, "/arguments") });
             }
             "reasoning" if self.reasoning.is_empty() => {
                 self.reasoning_delta(&reasoning_text(&item), out);
@@ -211,20 +208,14 @@ impl<'a> Reply<'a> {
         self.items.push(item);
     }
 
-    fn completed(&mut self, response: &Value, out: &mut Vec<ModelDelta>) {
+    fn completed(&mut self, response: &Value, out: &mut Vec<Heard>) {
         if self.items.is_empty() {
             for item in response.get("output").and_then(Value::as_array).into_iter().flatten() {
                 self.item(item.clone(), out);
             }
         }
-        let usage = response.get("usage").unwrap_or(&Value::Null);
-        self.usage = Usage {
-            input_tokens: tokens(usage, "/input_tokens"),
-            output_tokens: tokens(usage, "/output_tokens"),
-            cached_input_tokens: tokens(usage, "/input_tokens_details/cached_tokens"),
-            cache_write_tokens: tokens(usage, "/input_tokens_details/cache_write_tokens"),
-            reasoning_tokens: tokens(usage, "/output_tokens_details/reasoning_tokens"),
-        };
+        self.usage.take(Format::OpenAiResponses, &response["usage"], true);
+        self.id = owned(response, "/id");
         self.model = owned(response, "/model");
         self.stop = Some(match str_of(response, "/incomplete_details/reason") {
             "" => StopReason::End,
@@ -233,7 +224,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<ModelDelta>) -> Result<(), Broken> {
+    pub(super) fn whole(&mut self, body: &Value, out: &mut Vec<Heard>) -> Result<(), Broken> {
         match str_of(body, "/status") {
             "completed" | "incomplete" => {
                 self.completed(body, out);
@@ -247,14 +238,20 @@ impl<'a> Reply<'a> {
         self.stop.is_some()
     }
 
+    pub(super) fn head(&self) -> (&str, &str) {
+        (&self.id, &self.model)
+    }
+
     pub(super) fn finish(self) -> Result<Draft, Broken> {
         let stop = self.stop.ok_or(Broken::Cut)?;
         let mut draft = Draft {
+            id: self.id,
             text: String::new(),
             reasoning: self.reasoning,
             calls: Vec::new(),
             usage: self.usage,
             stop,
+            stopped: None,
             model: self.model,
             pieces: Pieces::default(),
         };

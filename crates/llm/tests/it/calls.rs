@@ -124,6 +124,31 @@ async fn reasoning_is_streamed_apart_from_the_text() {
 }
 
 #[tokio::test]
+async fn usage_that_is_none_is_estimated_and_half_a_character_costs_nothing() {
+    let stream = |usage: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"face \\ud83d\"}}}}]}}\n\n\
+             data: {{\"choices\":[{{\"delta\":{{\"content\":\"\\ude00 end\"}},\"finish_reason\":\"stop\"}}],\"usage\":{usage}}}\n\n\
+             data: [DONE]\n\n"
+        )
+    };
+    for (usage, input, output) in [
+        (r#"{"prompt_tokens":1000.0,"completion_tokens":7}"#, 1000..=1000, 7),
+        (r#"{"prompt_tokens":9,"completion_tokens":0}"#, 9..=9, 5),
+        (r#"{"prompt_tokens":-5,"completion_tokens":7}"#, 1000..=2000, 5),
+        (r#"{"prompt_tokens":0,"completion_tokens":0}"#, 1000..=2000, 5),
+        ("null", 1000..=2000, 5),
+    ] {
+        let upstream =
+            Upstream::start([Answer::raw(200, "text/event-stream", stream(usage))]).await;
+        let reply = reply(&gateway(&upstream), &ask(model(Wire::Chat), vec![user("?")])).await;
+        assert_eq!(reply.text, "face 😀 end");
+        assert!(input.contains(&reply.usage.input_tokens), "{usage}: {:?}", reply.usage);
+        assert_eq!(reply.usage.output_tokens, output, "{usage}");
+    }
+}
+
+#[tokio::test]
 async fn usage_counts_cached_written_and_reasoning_tokens_as_parts() {
     for wire in Wire::ALL {
         let say = Say::text("ok").usage(1000, 50).usage_details(800, 100, 30);

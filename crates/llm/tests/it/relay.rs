@@ -192,8 +192,35 @@ async fn nonsense_passes_as_it_is_and_is_refused_where_it_must_be_understood() {
     });
     let call = call(Endpoint::Messages, &body.to_string());
     let (mut answer, _) = ask(&gateway, &call).await.unwrap();
-    let (_, why) = rest(&mut answer).await;
-    assert!(why.unwrap().contains("no JSON"));
+    let (said, why) = rest(&mut answer).await;
+    assert!(why.unwrap().contains("not JSON"));
+    assert!(said.starts_with("event: error\n"), "a caller is told before it breaks off: {said}");
+}
+
+#[tokio::test]
+async fn figures_that_are_none_are_not_taken_for_free() {
+    let stream = |usage: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"twelve \\ud83d!!\"}},\"finish_reason\":\"stop\"}}]}}\n\n\
+             data: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n"
+        )
+    };
+    for (usage, input, output) in [
+        (r#"{"prompt_tokens":1000.0,"completion_tokens":5.0}"#, 1000, 5),
+        (r#"{"prompt_tokens":-5,"completion_tokens":5}"#, 77, 4),
+        (r#"{"prompt_tokens":"many","completion_tokens":5}"#, 77, 4),
+        (r#"{"prompt_tokens":9,"completion_tokens":12.5}"#, 77, 4),
+        (r#"{"prompt_tokens":0,"completion_tokens":0}"#, 77, 4),
+        (r#"{"prompt_tokens":9,"completion_tokens":0}"#, 9, 4),
+    ] {
+        let upstream =
+            Upstream::start([Answer::raw(200, "text/event-stream", stream(usage))]).await;
+        let gateway = gateway(vec![provider("one", &upstream)], |_| ());
+        let (mut answer, _) = ask(&gateway, &chat("one-a", true)).await.unwrap();
+        assert_eq!(rest(&mut answer).await.1, None);
+        let settled = answer.body.tally().settled(77);
+        assert_eq!((settled.input_tokens, settled.output_tokens), (input, output), "{usage}");
+    }
 }
 
 #[tokio::test]
