@@ -63,10 +63,23 @@ pub struct Wire {
 /// thinks well.
 const LONGEST_WAIT: u64 = 31 * 86_400;
 
+/// Seconds after which a call may have ended that stands in the way of another.
+const SOON: u64 = 5;
+
 impl Refusal {
-    /// A word for programs: `budget_exhausted`, `price_unknown` or `halted`.
+    /// Whether it may pass without anybody doing anything: the call fits into what is not spent, and only
+    /// what calls under way have reserved is in its way. They mostly cost less.
+    pub const fn is_temporary(&self) -> bool {
+        match self {
+            Self::Over { limit, used, asked, .. } => used.saturating_add(*asked) <= *limit,
+            Self::UnknownPrice { .. } | Self::Halted { .. } => false,
+        }
+    }
+
+    /// A word for programs: `budget_exhausted`, `budget_reserved`, `price_unknown` or `halted`.
     pub const fn code(&self) -> &'static str {
         match self {
+            Self::Over { .. } if self.is_temporary() => "budget_reserved",
             Self::Over { .. } => "budget_exhausted",
             Self::UnknownPrice { .. } => "price_unknown",
             Self::Halted { .. } => "halted",
@@ -88,14 +101,22 @@ impl Refusal {
                     Some(at) => format!("it begins anew at {at}, or "),
                     None => String::new(),
                 };
-                format!(
-                    "the budget of {scope} is exhausted: {} {every}, {} used, {} reserved, and \
-                     this call may take {}; {resets}ask a human to raise it",
+                let amounts = format!(
+                    "{} {every}, {} used, {} reserved, and this call may take {}",
                     show(*limit),
                     show(*used),
                     show(*reserved),
                     show(*asked),
-                )
+                );
+                match self.is_temporary() {
+                    true => format!(
+                        "the budget of {scope} is reserved by calls under way: {amounts}; try again when \
+                         one of them has ended"
+                    ),
+                    false => format!(
+                        "the budget of {scope} is exhausted: {amounts}; {resets}ask a human to raise it"
+                    ),
+                }
             }
             Self::UnknownPrice { model, scope } => format!(
                 "the price of model `{model}` is not known and {scope} has a limit in dollars: \
@@ -119,8 +140,10 @@ impl Refusal {
     /// Seconds until it may be worth trying again; `None` when time alone changes nothing.
     pub fn retry_after(&self, now: Timestamp) -> Option<u64> {
         match self {
+            Self::Over { resets_at: None, .. } if self.is_temporary() => Some(SOON),
             Self::Over { resets_at: Some(at), .. } => {
-                Some(at.since(now).as_secs().saturating_add(1).min(LONGEST_WAIT))
+                let longest = if self.is_temporary() { SOON } else { LONGEST_WAIT };
+                Some(at.since(now).as_secs().saturating_add(1).min(longest))
             }
             Self::Over { resets_at: None, .. }
             | Self::UnknownPrice { .. }
@@ -129,11 +152,11 @@ impl Refusal {
     }
 
     /// The answer that a client of `shape` understands. SDKs that try again by themselves are
-    /// told not to: within their patience nothing changes.
+    /// told not to, but where it may pass within their patience.
     pub fn render(&self, shape: Shape, now: Timestamp) -> Wire {
         let mut headers = vec![
             ("content-type", "application/json".to_owned()),
-            ("x-should-retry", "false".into()),
+            ("x-should-retry", self.is_temporary().to_string()),
         ];
         if let Some(seconds) = self.retry_after(now) {
             headers.push(("retry-after", seconds.to_string()));
@@ -142,6 +165,7 @@ impl Refusal {
         let body = match shape {
             Shape::OpenAi => {
                 let kind = match self {
+                    Self::Over { .. } if self.is_temporary() => "rate_limit_exceeded",
                     Self::Over { .. } | Self::Halted { .. } => "insufficient_quota",
                     Self::UnknownPrice { .. } => "invalid_request_error",
                 };
@@ -170,6 +194,7 @@ impl Refusal {
 
     const fn title(&self) -> &'static str {
         match self {
+            Self::Over { .. } if self.is_temporary() => "Budget reserved",
             Self::Over { .. } => "Budget exhausted",
             Self::UnknownPrice { .. } => "Price unknown",
             Self::Halted { .. } => "Halted",
@@ -212,6 +237,28 @@ mod tests {
             reserved: 0,
             asked: 1_001,
             resets_at: Some(at("2026-11-23T00:00:00Z")),
+        }
+    }
+
+    #[test]
+    fn what_is_only_reserved_may_be_tried_again_soon() {
+        let now = at("2026-11-22T12:00:00Z");
+        let reserved = match over() {
+            Refusal::Over { id, scope, period, unit, limit, asked, resets_at, .. } => {
+                let (used, reserved) = (limit - asked, 1);
+                Refusal::Over { id, scope, period, unit, limit, used, reserved, asked, resets_at }
+            }
+            _ => unreachable!(),
+        };
+        assert!(reserved.is_temporary() && !over().is_temporary());
+        assert_eq!(reserved.code(), "budget_reserved");
+        for shape in [Shape::OpenAi, Shape::Anthropic, Shape::Problem] {
+            let wire = reserved.render(shape, now);
+            assert_eq!(wire.status, 429);
+            assert!(wire.headers.contains(&("x-should-retry", "true".to_owned())), "{wire:?}");
+            assert!(wire.headers.contains(&("retry-after", "5".to_owned())), "{wire:?}");
+            assert!(!wire.body.to_string().contains("exhausted"), "{wire:?}");
+            assert_ne!(wire.body["error"]["type"], "insufficient_quota");
         }
     }
 

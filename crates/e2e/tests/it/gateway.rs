@@ -490,6 +490,27 @@ fn a_budget_refuses_in_the_providers_shape_and_nothing_is_asked() {
 }
 
 #[test]
+fn calls_that_only_reservations_keep_out_wait_for_their_turn() {
+    let say = Say::text("hello").usage(10, 2);
+    let gateway =
+        Gateway::new(Script::by(move |_| Answer::say(say.clone()).drip(Duration::from_millis(50))));
+    // One of them may take some 6,100 tokens: two do not fit beside each other.
+    gateway.home.run(&["budget", "set", "swarm", "--tokens", "10000", "--per", "day"]).ok();
+    let body = json!({"model": "small-1", "max_tokens": 4000, "stream": true,
+        "messages": [{"role": "user", "content": "hi"}]});
+    let all = (0..5).map(|_| gateway.post("openai/v1/chat/completions", &body).send());
+    let all = gateway.runtime.block_on(futures_util::future::join_all(all));
+    for one in all {
+        let one = gateway.runtime.block_on(Got::of(one.unwrap()));
+        assert_eq!(one.status, 200, "{}", one.body);
+    }
+    // What is left holds no such call any more.
+    gateway.home.run(&["budget", "set", "swarm", "--tokens", "4000", "--per", "day"]).ok();
+    let got = gateway.ask("openai/v1/chat/completions", &body);
+    assert_eq!((got.status, &got.json()["error"]["code"]), (429, &json!("budget_exhausted")));
+}
+
+#[test]
 fn a_name_of_ours_leads_to_its_models_and_is_listed() {
     let config = "[aliases.fast]\nto = [\"small-1\", \"small-2\"]\n";
     let busy = Answer::status(529, "overloaded_error", "busy");

@@ -388,6 +388,7 @@ impl Engine {
             None => {
                 let halt = Halt { by: by.name.clone(), reason, since };
                 self.budgets().ledger().set_halt(Some(halt.clone()));
+                self.budgets().free();
                 let event = NewEvent {
                     stream: StreamId::System,
                     kind: "budget.halted",

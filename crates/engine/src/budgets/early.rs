@@ -4,6 +4,8 @@
 //! and so that the next start finds it where a crash comes after its commit. A call that has ended by
 //! the time its group is written is written as what it came to, and its reservation never.
 
+use std::time::Duration;
+
 use overmind_core::budget::{Ask, CallRecord, Ended, Spend};
 
 use super::{BudgetError, Budgets, Decided, Outcome, Ticket};
@@ -50,6 +52,40 @@ impl Budgets {
             Decided::Now(ticket) => Ok(Hold::Durable(ticket)),
             Decided::Later(answer) => Ok(Hold::Durable(super::ticket_of(answer).await?)),
             Decided::Early => Ok(Hold::Early(Early { ask: Some(ask), budgets: self.clone() })),
+        }
+    }
+}
+
+/// How long a call that is passed on waits for others to free what they have reserved, before its client is
+/// told to try again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Budgets {
+    /// As [`Budgets::reserve_early`], and waits for a while where only what calls under way have reserved is
+    /// in the way.
+    ///
+    /// # Errors
+    ///
+    /// [`BudgetError`]; nothing is reserved then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the reservation back.
+    pub(crate) async fn reserve_in_turn(&self, ask: Ask) -> Result<Hold, BudgetError> {
+        let until = self.0.clock.now().after(PATIENCE);
+        let mut late = self.0.clock.sleep_until(until);
+        loop {
+            // Before it is decided: what is freed from now on is heard.
+            let mut freed = self.freed();
+            match self.reserve_early(ask.clone()).await {
+                Err(BudgetError::Refused(refusal)) if refusal.is_temporary() => {
+                    tokio::select! {
+                        _ = freed.changed() => {}
+                        () = &mut late => return Err(BudgetError::Refused(refusal)),
+                    }
+                }
+                done => return done,
+            }
         }
     }
 }

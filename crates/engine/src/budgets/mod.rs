@@ -28,7 +28,7 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub use self::admin::{Halting, LimitView, NewLimit, Raise};
 pub(crate) use self::early::Hold;
-pub(crate) use self::native::Held;
+pub(crate) use self::native::{Held, Unheld};
 use self::queue::Queue;
 pub(crate) use self::queue::Waiting;
 use self::writer::{End, Op};
@@ -152,6 +152,8 @@ struct Inner {
     refused: Mutex<HashMap<Repeat, Repeated>>,
     /// Limits change one after the other.
     limits: tokio::sync::Mutex<()>,
+    /// Counts what may let a call in that was refused: reservations that end, limits that change.
+    freed: watch::Sender<u64>,
     /// Counts changes of the inbox; see `Cortex::inbox`.
     inbox: watch::Sender<u64>,
 }
@@ -197,6 +199,7 @@ impl Budgets {
             lineages: Mutex::default(),
             refused: Mutex::default(),
             limits: tokio::sync::Mutex::default(),
+            freed: watch::Sender::new(0),
             inbox,
         }));
         if !left.is_empty() {
@@ -215,6 +218,16 @@ impl Budgets {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // Each change of the ledger is one step that cannot stop halfway.
         self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes when a call that was refused for what is reserved now may be tried again.
+    pub(crate) fn freed(&self) -> watch::Receiver<u64> {
+        self.0.freed.subscribe()
+    }
+
+    /// Something was freed.
+    fn free(&self) {
+        self.0.freed.send_modify(|times| *times = times.wrapping_add(1));
     }
 
     /// Prices, as they are known here.
@@ -436,6 +449,8 @@ impl Budgets {
         self.0.ahead.fetch_add(1, Ordering::Relaxed);
         // A closed queue drops the reply, which whoever waits hears.
         let _ = self.0.queue.send(op);
+        drop(ledger);
+        self.free();
         answer
     }
 

@@ -8,6 +8,7 @@ use overmind_core::budget::{Ask, CallRecord, Ended, Price, Refusal, Spend, estim
 use overmind_core::ids::EffectId;
 use overmind_core::model::{ModelDelta, ModelFailure, ModelReply, ModelRequest, Usage};
 use overmind_core::row::SessionRow;
+use tokio::sync::watch;
 
 use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
 
@@ -53,13 +54,13 @@ impl Budgets {
     ///
     /// # Errors
     ///
-    /// What the session hears in place of a reply.
+    /// [`Unheld`].
     pub(crate) async fn hold(
         &self,
         row: &SessionRow,
         effect: EffectId,
         request: &mut ModelRequest,
-    ) -> Result<Held, ModelFailure> {
+    ) -> Result<Held, Unheld> {
         let quote = self.0.prices.quote(&request.model);
         let input = estimate::of_request(request);
         let mut ask = Ask {
@@ -81,16 +82,33 @@ impl Budgets {
             microusd: quote.price.map(|price| price.worst(input, output)),
             tokens: input.saturating_add(output),
         };
-        let ticket = self.reserve(ask).await.map_err(said)?;
+        // Before it is decided: what is freed from now on is heard.
+        let freed = self.freed();
+        let ticket = match self.reserve(ask).await {
+            Ok(ticket) => ticket,
+            Err(BudgetError::Refused(refusal)) if refusal.is_temporary() => {
+                return Err(Unheld::Later(freed));
+            }
+            Err(err) => return Err(said(err)),
+        };
         let price = quote.price;
         let model = request.model.clone();
         Ok(Held { effect, ticket, model, price, input, output, streamed: 0, lost: 0, broken: 0 })
     }
 }
 
+/// Why nothing is held for a model call.
+#[derive(Debug)]
+pub(crate) enum Unheld {
+    /// What the session hears in place of a reply.
+    Refused(ModelFailure),
+    /// Only what calls under way have reserved is in the way: when this changes, it may be tried again.
+    Later(watch::Receiver<u64>),
+}
+
 /// A refusal as a session hears it.
-fn said(err: BudgetError) -> ModelFailure {
-    match err {
+fn said(err: BudgetError) -> Unheld {
+    Unheld::Refused(match err {
         BudgetError::Refused(refusal) => refused(&refusal),
         err @ (BudgetError::Twice(_) | BudgetError::Store(_)) => ModelFailure {
             code: "budget_unavailable".into(),
@@ -102,7 +120,7 @@ fn said(err: BudgetError) -> ModelFailure {
             body: None,
             transient: true,
         },
-    }
+    })
 }
 
 fn refused(refusal: &Refusal) -> ModelFailure {

@@ -313,6 +313,7 @@ impl Budgets {
                     }
                 }
                 self.0.ready.notify_waiters();
+                self.free();
                 let _ = reply.send(done);
             }
             Op::Alone { commit, then, reply } => {
@@ -324,6 +325,7 @@ impl Budgets {
                         Then::Resume => self.ledger().set_halt(None),
                     }
                 }
+                self.free();
                 let _ = reply.send(done);
             }
             Op::Reserve { .. } | Op::End { .. } | Op::Flush { .. } | Op::Note { .. } => {}

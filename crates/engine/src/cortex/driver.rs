@@ -6,6 +6,7 @@
 mod attested;
 mod live;
 mod mail;
+mod postponed;
 mod rooms;
 #[cfg(test)]
 mod sizes;
@@ -23,7 +24,7 @@ use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::live::LivePiece;
-use overmind_core::model::ModelDelta;
+use overmind_core::model::{ModelDelta, ModelFailure};
 use overmind_core::process::provider::{Fact, Told};
 use overmind_core::queue::Ticket;
 use overmind_core::room::stay::RoomInput;
@@ -37,6 +38,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::mail::{Mail, Mailbox, Order, Slot};
+use self::postponed::Postponed;
 use super::gating::Masked;
 use super::{Cortex, count, inbox, lock, shutting_down, tokens};
 use crate::budgets::Held;
@@ -69,6 +71,8 @@ struct Driver {
     streamed: Option<Box<streamed::Streamed>>,
     /// What is reserved for it.
     reserved: Option<Box<Held>>,
+    /// One that waits for its budget.
+    postponed: Option<Box<Postponed>>,
     /// Calls of the model's last reply in which canaries were masked.
     masked: Vec<Masked>,
     /// Output of tool calls under way that waits for its lines to end.
@@ -92,6 +96,7 @@ pub(super) async fn drive(
         held: Some(session),
         streamed: None,
         reserved: None,
+        postponed: None,
         masked: Vec::new(),
         live: Vec::new(),
         stop,
@@ -186,6 +191,10 @@ impl Driver {
                 biased;
                 mail = mailbox.next() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
+                () = self.may_try_again(), if self.postponed.is_some() => {
+                    Box::pin(self.try_again()).await?;
+                    continue;
+                }
                 () = self.due() => {
                     // As it was: nothing else changes the session.
                     let Some((at, input)) = self.session().due() else { continue };
@@ -519,6 +528,7 @@ impl Driver {
         for effect in aborted {
             // What it streamed until here is counted.
             drop(self.reserved.take_if(|held| held.is_of(effect)));
+            drop(self.postponed.take_if(|postponed| postponed.is_of(effect)));
             self.tell(ToHive::Abort { session: self.id, epoch: old, effect }).await;
         }
         if self.cortex.draining() && !effects.is_empty() {
@@ -531,14 +541,12 @@ impl Driver {
             if matches!(input, Input::Life(LifeInput::Due)) {
                 effect.not_before = Some(now);
             }
-            if let EffectAction::Model(request) = &mut effect.action {
-                let row = self.session().row().clone();
-                match Box::pin(self.cortex.budgets.hold(&row, effect.id, request)).await {
-                    Ok(held) => self.reserved = Some(Box::new(held)),
-                    Err(failure) => {
-                        refused = self.session().effect_number(effect.id).zip(Some(failure));
-                        continue;
-                    }
+            match self.reserve(&mut effect).await {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(failure) => {
+                    refused = self.session().effect_number(effect.id).zip(Some(failure));
+                    continue;
                 }
             }
             let token = match &effect.action {
@@ -564,12 +572,16 @@ impl Driver {
         if over || (left && !self.session().is_alive()) {
             self.tell(ToHive::Release { session: self.id, epoch: old, over }).await;
         }
-        if let Some((effect, failure)) = refused {
-            // Nothing was asked; the session hears why, as it hears everything else.
-            let reply = Err(failure);
-            return Box::pin(self.input(Input::ModelDone { effect, reply, latency_ms: 0 })).await;
+        match refused {
+            Some((effect, failure)) => Box::pin(self.never_asked(effect, failure)).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// A model was not asked; the session hears why, as it hears everything else.
+    async fn never_asked(&mut self, effect: u64, failure: ModelFailure) -> Result<(), Stop> {
+        let reply = Err(failure);
+        self.input(Input::ModelDone { effect, reply, latency_ms: 0 }).await
     }
 
     /// Takes one step and writes down what it says.

@@ -144,7 +144,7 @@ impl Engine {
         let ask = self.ask(by, &party, upstreams, &call, &hops);
         let seen = Seen::of(&call, upstreams.capture(), by.trace);
         self.trace_call(by, party.trail, &ask, &mut call.headers);
-        let hold = self.budgets().reserve_early(ask.clone()).await.map_err(refused)?;
+        let hold = self.budgets().reserve_in_turn(ask.clone()).await.map_err(refused)?;
         let tab = Tab::new(self, ask, hold, seen);
         let opened = tokio::select! {
             biased;

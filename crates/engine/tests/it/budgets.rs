@@ -317,6 +317,38 @@ async fn a_session_over_its_budget_asks_for_a_raise_and_goes_on_with_it() {
 }
 
 #[tokio::test]
+async fn a_session_waits_for_what_others_have_reserved_asks_nobody_and_can_be_canceled() {
+    let bank = Bank::new(FakeModels::new([says("done")])).await;
+    let agent = bank.world.agent("m", |_| ()).await;
+    bank.limit(Scope::Swarm, Period::Day, 10_000_000).await;
+    // A call under way may cost nearly all of it.
+    let under_way = bank.reserve(Spend::new(9_999_000, 1)).await.unwrap();
+    let (run, canceled) = (bank.world.run(&agent, "x").await, bank.world.run(&agent, "y").await);
+    for run in [run, canceled] {
+        while !bank.world.kinds(run).await.contains(&"model.infer.started".to_owned()) {
+            tokio::task::yield_now().await;
+        }
+        let row = bank.world.until(run, &[SessionStatus::Running]).await;
+        assert_eq!(row.model_calls, 0, "no model was asked");
+    }
+    assert_eq!(bank.items(Some(InboxState::Open)).await, [], "nobody can do anything about it");
+    let (engine, by) = (&bank.world.engine, &bank.world.by);
+    engine.session_cancel(by, canceled).await.unwrap();
+    assert_eq!(bank.world.ended(canceled).await.status, SessionStatus::Canceled);
+    // It cost little: what is left is enough.
+    bank.settle(under_way, 100).await;
+    let row = bank.world.ended(run).await;
+    assert_eq!((row.status, row.model_calls), (SessionStatus::Succeeded, 1));
+    bank.world.check(&[run, canceled]).await;
+
+    // What is spent is final.
+    let spent = bank.reserve(Spend::new(9_999_000, 1)).await.unwrap();
+    bank.settle(spent, 9_999_000).await;
+    let run = bank.world.run(&agent, "z").await;
+    bank.world.until(run, &[SessionStatus::AwaitingInput]).await;
+}
+
+#[tokio::test]
 async fn a_raise_that_is_denied_ends_the_session_with_a_code_of_its_own() {
     let bank = Bank::new(FakeModels::new([])).await;
     let (run, _, item) = waiting(&bank, 5).await;
@@ -434,7 +466,7 @@ async fn a_session_that_moves_waits_for_the_end_of_an_emergency_stop() {
     engine.resume(by).await.unwrap();
     assert_eq!(bank.world.ended(run).await.status, SessionStatus::Succeeded);
     let kinds = bank.world.kinds(run).await;
-    assert!(kinds.contains(&"budget.refused".to_owned()), "{kinds:?}");
+    assert!(kinds.contains(&"model.infer.started".to_owned()), "{kinds:?}");
     bank.world.check(&[run]).await;
 }
 
