@@ -6,6 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 const MAX_LEN: usize = 64;
+/// Longest id of a call that OpenAI's chat takes.
+pub(crate) const MAX_CHAT_ID: usize = 40;
 
 /// A two-way map between real names and the ones on the wire.
 #[derive(Debug, Default)]
@@ -18,18 +20,26 @@ pub(crate) struct Aliases {
 impl Aliases {
     /// Gives each of `names` a wire name of its own; a name that is valid already keeps itself.
     pub(crate) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        Self::within(MAX_LEN, names)
+    }
+
+    /// As [`of`](Self::of), with wire names of at most so many bytes, of which there are some.
+    pub(crate) fn within<'a>(most: usize, names: impl Iterator<Item = &'a str>) -> Self {
         let mut seen = HashSet::new();
         let names: Vec<&str> = names.filter(|name| seen.insert(*name)).collect();
-        let mut taken: HashSet<String> =
-            names.iter().filter(|name| is_valid(name)).map(|name| (*name).to_owned()).collect();
+        let mut taken: HashSet<String> = names
+            .iter()
+            .filter(|name| is_valid(most, name))
+            .map(|name| (*name).to_owned())
+            .collect();
         let mut aliases = Self::default();
-        for name in names.into_iter().filter(|name| !is_valid(name)) {
-            let stem = sanitise(name);
+        for name in names.into_iter().filter(|name| !is_valid(most, name)) {
+            let stem = sanitise(most, name);
             let mut alias = stem.clone();
             let mut n = 2;
             while !taken.insert(alias.clone()) {
                 let suffix = format!("_{n}");
-                alias = format!("{}{suffix}", &stem[..stem.len().min(MAX_LEN - suffix.len())]);
+                alias = format!("{}{suffix}", &stem[..stem.len().min(most - suffix.len())]);
                 n += 1;
             }
             aliases.wire.insert(name.to_owned(), alias.clone());
@@ -53,14 +63,14 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
 
-fn is_valid(name: &str) -> bool {
-    (1..=MAX_LEN).contains(&name.len()) && name.chars().all(is_plain)
+fn is_valid(most: usize, name: &str) -> bool {
+    (1..=most).contains(&name.len()) && name.chars().all(is_plain)
 }
 
 /// ASCII only, so that it may be cut at any byte.
-fn sanitise(name: &str) -> String {
+fn sanitise(most: usize, name: &str) -> String {
     let plain: String =
-        name.chars().take(MAX_LEN).map(|c| if is_plain(c) { c } else { '_' }).collect();
+        name.chars().take(most).map(|c| if is_plain(c) { c } else { '_' }).collect();
     if plain.is_empty() { "x".to_owned() } else { plain }
 }
 
@@ -89,7 +99,7 @@ mod tests {
         let mut seen = HashSet::new();
         for name in names {
             let wire = aliases.wire(name);
-            assert!(is_valid(wire), "{name:?} became {wire:?}");
+            assert!(is_valid(MAX_LEN, wire), "{name:?} became {wire:?}");
             assert!(seen.insert(wire.to_owned()), "{wire:?} stands for two names");
             assert_eq!(aliases.real(wire), name);
         }

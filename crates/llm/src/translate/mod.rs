@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::stream::Stream;
 pub use self::tools::Names;
+use crate::alias::{Aliases, MAX_CHAT_ID};
 use crate::relay::format_of;
 use crate::wire::{Broken, Decoder};
 
@@ -74,7 +75,10 @@ pub fn request(from: Endpoint, to: Endpoint, body: &[u8], model: &str) -> Done<(
         return Err(Untranslatable::new("body", "it is no object"));
     };
     let mut back = Back::default();
-    let made = request_value(from, to, fields, model, &mut back)?;
+    let mut made = request_value(from, to, fields, model, &mut back)?;
+    if from != to {
+        acceptable_ids(to, &mut made);
+    }
     Ok((Value::Object(made).to_string().into(), back))
 }
 
@@ -101,6 +105,40 @@ fn request_value(
             if to == Endpoint::Chat { Ok(chat) } else { to_messages::request(&chat) }
         }
         _ => Err(Untranslatable::new("model", "its provider does not have this API")),
+    }
+}
+
+/// Gives calls ids that the provider takes: another one may have made them. A call and its result
+/// keep one id, and the same id becomes the same one in each request of a conversation that grows.
+fn acceptable_ids(to: Endpoint, body: &mut Map<String, Value>) {
+    let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) else { return };
+    let mut places: Vec<&mut Value> = Vec::new();
+    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+        for (name, value) in message.iter_mut() {
+            match (name.as_str(), value) {
+                ("tool_call_id", id) => places.push(id),
+                ("tool_calls", Value::Array(calls)) => {
+                    places.extend(calls.iter_mut().filter_map(|call| call.get_mut("id")));
+                }
+                ("content", Value::Array(blocks)) if to == Endpoint::Messages => {
+                    for block in blocks.iter_mut().filter_map(Value::as_object_mut) {
+                        let name = if block["type"] == "tool_use" { "id" } else { "tool_use_id" };
+                        places.extend(block.get_mut(name));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    let known = places.iter().filter_map(|id| id.as_str());
+    let aliases = match to {
+        Endpoint::Chat => Aliases::within(MAX_CHAT_ID, known),
+        _ => Aliases::of(known),
+    };
+    for id in places {
+        if let Some(made) = id.as_str().map(|id| aliases.wire(id).to_owned()) {
+            *id = made.into();
+        }
     }
 }
 

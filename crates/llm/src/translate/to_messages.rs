@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Done, Untranslatable, list, nothing, object, text};
+use crate::wire::anthropic::BLANK;
 
 /// What a call gets that names no limit: Anthropic wants one.
 const MAX_TOKENS: u64 = 8192;
@@ -157,7 +158,14 @@ fn conversation(messages: &Value) -> Done<(Vec<Value>, Vec<Value>)> {
                 system.extend(parts(&at, content, false)?);
                 continue;
             }
-            Some("user") => ("user", parts(&at, content, true)?),
+            Some("user") => {
+                let mut blocks = parts(&at, content, true)?;
+                if blocks.is_empty() {
+                    // It stands between two answers, or is all that was asked.
+                    blocks.push(json!({"type": "text", "text": BLANK}));
+                }
+                ("user", blocks)
+            }
             Some("tool") => {
                 let id = text(&format!("{at}.tool_call_id"), &message["tool_call_id"])?;
                 let result = match content {
@@ -215,11 +223,17 @@ fn assistant(at: &str, message: &Value) -> Done<Vec<Value>> {
     Ok(blocks)
 }
 
-/// The blocks of a content. `images`: whether they may stand here.
+/// Whether it is a text that says nothing, which Anthropic refuses.
+fn is_blank(part: &Value) -> bool {
+    let said = part["text"].as_str().or(part["refusal"].as_str());
+    said.is_some_and(|said| said.trim().is_empty())
+}
+
+/// The blocks of a content, without blank texts. `images`: whether they may stand here.
 fn parts(at: &str, content: &Value, images: bool) -> Done<Vec<Value>> {
     let at = format!("{at}.content");
     let all = match content {
-        Value::String(text) if text.is_empty() => return Ok(Vec::new()),
+        Value::String(text) if text.trim().is_empty() => return Ok(Vec::new()),
         Value::String(text) => return Ok(vec![json!({"type": "text", "text": text})]),
         _ => list(&at, content)?,
     };
@@ -227,7 +241,7 @@ fn parts(at: &str, content: &Value, images: bool) -> Done<Vec<Value>> {
     for (n, part) in all.iter().enumerate() {
         let at = format!("{at}[{n}]");
         let mut block = match part["type"].as_str() {
-            Some("text") if part["text"] == "" => continue,
+            Some("text" | "refusal") if is_blank(part) => continue,
             Some("text") => json!({"type": "text", "text": text(&at, &part["text"])?}),
             Some("refusal") => json!({"type": "text", "text": text(&at, &part["refusal"])?}),
             Some("image_url") if images => {

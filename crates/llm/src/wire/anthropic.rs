@@ -17,6 +17,8 @@ use crate::config::Format;
 use crate::conversation::Part;
 
 pub(crate) const VERSION: &str = "2023-06-01";
+/// What stands for words that were none: the API refuses blank text.
+pub(crate) const BLANK: &str = "(empty)";
 const FORMAT: Format = Format::AnthropicMessages;
 
 /// Output limit when the request names none; the API insists on one. Thinking counts towards it.
@@ -200,9 +202,8 @@ fn messages(call: &Call<'_>, omit: &BTreeSet<Omit>) -> Vec<Value> {
         .collect()
 }
 
-/// The API refuses blank text.
 fn text_block(text: &str) -> Value {
-    let text = if text.trim().is_empty() { "(empty)" } else { text };
+    let text = if text.trim().is_empty() { BLANK } else { text };
     json!({ "type": "text", "text": text })
 }
 
