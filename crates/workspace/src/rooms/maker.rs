@@ -18,9 +18,9 @@ use overmind_core::time::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::say;
+use super::{identity, say};
 use crate::copy;
-use crate::git::GitError;
+use crate::git::{Git, GitError};
 use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
 use crate::owner;
@@ -78,6 +78,8 @@ pub(super) struct Maker(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     trees: Trees,
+    git: Git,
+    environment: BTreeMap<String, String>,
     /// Where it is written down how trees ended: a file for each session.
     endings: PathBuf,
     clock: Arc<dyn Clock>,
@@ -114,9 +116,18 @@ impl Drop for Promise {
 }
 
 impl Maker {
-    pub(super) fn new(trees: Trees, endings: PathBuf, clock: Arc<dyn Clock>) -> Self {
+    /// `environment` is the user's, whose git says whom commits are by.
+    pub(super) fn new(
+        trees: Trees,
+        git: Git,
+        environment: BTreeMap<String, String>,
+        endings: PathBuf,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self(Arc::new(Inner {
             trees,
+            git,
+            environment,
             endings,
             clock,
             plans: Mutex::default(),
@@ -270,11 +281,14 @@ impl Maker {
             sandbox: intent.sandbox,
             borrowed: borrowed.clone(),
         };
-        let env: BTreeMap<String, String> = made
+        let mut env: BTreeMap<String, String> = made
             .env
             .into_iter()
             .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
             .collect();
+        let source = intent.tree.source();
+        let git_dir = source.as_ref().map(|source| source.git_dir.as_path());
+        env.extend(identity::variables(&self.0.git, git_dir, &self.0.environment));
         let tree = MadeTree {
             path: made.path,
             branch: Some(made.intent.branch),

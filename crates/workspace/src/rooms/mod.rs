@@ -16,6 +16,7 @@
 
 mod filling;
 mod history;
+mod identity;
 mod maker;
 mod project;
 pub(crate) mod reached;
@@ -477,7 +478,8 @@ impl Core {
         let trees = Trees::open(&options.worktrees, options.git.clone());
         let trees = trees.map_err(|err| say::of_tree(&err))?;
         let endings = options.home.join("rooms");
-        let maker = Maker::new(trees, endings, Arc::clone(&options.clock));
+        let (git, environment) = (options.git.clone(), options.environment.clone());
+        let maker = Maker::new(trees, git, environment, endings, Arc::clone(&options.clock));
         let clock = Arc::clone(&options.clock);
         let runner = options.runner.clone();
         let runner = runner.unwrap_or_else(|| {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// One setting: section, subsection, key, value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +131,80 @@ pub(crate) fn alternates(paths: &[PathBuf]) -> Vec<u8> {
     text
 }
 
+/// Most directories of objects that one repository borrows, and how many may borrow in a row: git
+/// itself follows no more.
+const MOST_LENT: usize = 64;
+const IN_A_ROW: usize = 5;
+/// The largest list of them.
+const LIST: u64 = 64 << 10;
+
+/// These directories of objects and all that they borrow in turn, each once. What is not there is left
+/// out, and so is what lies in `ours`: sessions write there, and would say themselves what is shown to
+/// the next one.
+pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf> {
+    let ours = ours.canonicalize().unwrap_or_else(|_| ours.to_owned());
+    let is_lent = |path: &Path| {
+        let store = path.join("pack").is_dir() || path.join("info").is_dir();
+        store && path.canonicalize().is_ok_and(|real| !real.starts_with(&ours))
+    };
+    let (mut all, mut last) = (objects.clone(), objects);
+    for _ in 0..IN_A_ROW {
+        let next: Vec<PathBuf> = last.iter().flat_map(|store| borrowed_by(store)).collect();
+        last.clear();
+        for path in next.into_iter().filter(|path| is_lent(path)) {
+            if all.len() < MOST_LENT && !all.contains(&path) {
+                all.push(path.clone());
+                last.push(path);
+            }
+        }
+    }
+    all
+}
+
+/// What a directory of objects borrows, as its list says.
+fn borrowed_by(store: &Path) -> Vec<PathBuf> {
+    let list = super::source::read_small(&store.join("info/alternates"), LIST);
+    let Ok(Some(list)) = list else { return Vec::new() };
+    let lines = list.split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    let paths = lines.filter_map(|line| {
+        let path = store.join(crate::git::path_of(&unquoted(line)?));
+        // As git finds it: inside a sandbox there is nothing to go up through.
+        let climbs = path.components().any(|part| part == Component::ParentDir);
+        if climbs { path.canonicalize().ok() } else { Some(path) }
+    });
+    paths.collect()
+}
+
+/// A line of such a list; `None` when it cannot be read.
+fn unquoted(line: &[u8]) -> Option<Vec<u8>> {
+    let Some(quoted) = line.strip_prefix(b"\"") else { return Some(line.to_vec()) };
+    let (mut text, mut rest) = (Vec::new(), quoted.strip_suffix(b"\"")?);
+    while let [first, more @ ..] = rest {
+        rest = more;
+        if *first != b'\\' {
+            text.push(*first);
+            continue;
+        }
+        let (escaped, more) = rest.split_first()?;
+        rest = more;
+        text.push(match escaped {
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'"' | b'\\' => *escaped,
+            b'0'..=b'3' => {
+                let (digits, more) = rest.split_at_checked(2)?;
+                rest = more;
+                let octal = [&[*escaped], digits].concat();
+                u8::from_str_radix(std::str::from_utf8(&octal).ok()?, 8).ok()?
+            }
+            _ => return None,
+        });
+    }
+    Some(text)
+}
+
 /// The text of a configuration file.
 pub(crate) fn render(settings: &[Setting]) -> String {
     let mut text = String::new();
@@ -176,6 +250,48 @@ mod tests {
         assert_eq!(list, format!("remote.or\"i\\gin.url\n{odd}\0core.bare\nfalse\0"));
         let key = list.split('\n').next().unwrap();
         assert_eq!(Setting::parse(key, odd).unwrap(), settings[0]);
+    }
+
+    #[test]
+    fn what_is_borrowed_in_turn_is_found_and_nothing_that_a_session_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).join("objects");
+        let lends = |name: &str, lists: &[u8]| {
+            std::fs::create_dir_all(at(name).join("info")).unwrap();
+            std::fs::write(at(name).join("info/alternates"), lists).unwrap();
+            at(name)
+        };
+        let text = |paths: &[PathBuf]| alternates(paths);
+        lends("end", b"");
+        lends("we \"ird\n\u{e4}", &text(&[at("end"), at("main")]));
+        lends("trees/session/tree/.git", b"");
+        std::fs::create_dir_all(dir.path().join("no-store")).unwrap();
+        let up = b"../../end/objects\n# /etc\n\"broken\n";
+        lends("up", up);
+        let all = [
+            at("we \"ird\n\u{e4}"),
+            at("up"),
+            at("gone"),
+            at("trees/session/tree/.git"),
+            dir.path().join("no-store"),
+        ];
+        let main = lends("main", &text(&all));
+        let found = with_alternates(vec![main.clone()], &dir.path().join("trees"));
+        let real = at("end").canonicalize().unwrap();
+        let mut wanted = vec![main, all[0].clone(), all[1].clone(), at("end")];
+        if real != at("end") {
+            wanted.push(real);
+        }
+        assert_eq!(found, wanted);
+        // A row, of which git follows so many and we no more.
+        for n in 0..9 {
+            lends(&format!("row{n}"), &text(&[at(&format!("row{}", n + 1))]));
+        }
+        let row = with_alternates(vec![at("row0")], &dir.path().join("trees"));
+        assert_eq!(row.len(), 1 + IN_A_ROW);
+        let many: Vec<PathBuf> = (0..100).map(|n| lends(&format!("many{n}"), b"")).collect();
+        let many = with_alternates(vec![lends("lots", &text(&many))], Path::new("/nowhere"));
+        assert_eq!(many.len(), MOST_LENT);
     }
 
     #[test]

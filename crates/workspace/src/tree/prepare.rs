@@ -552,7 +552,7 @@ impl Trees {
             });
         }
         let borrowed = template.units.iter().map(|unit| unit.source.as_path().join("objects"));
-        let borrowed = borrowed.collect();
+        let borrowed = gitdir::with_alternates(borrowed.collect(), &self.root);
         let notes = Notes {
             intent: intent.clone(),
             units: template.units,
