@@ -14,6 +14,7 @@ use crate::Fut;
 use crate::attest::Attested;
 use crate::command::{LifeOrder, LifeWord};
 use crate::effect::{Effect, EffectResult};
+use crate::enclosure::Surroundings;
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
 use crate::live::LivePiece;
 use crate::model::ModelDelta;
@@ -48,8 +49,8 @@ pub struct Assignment {
     pub sandbox: SandboxLevel,
     /// Where its tools work: in its room, or in what it was started for.
     pub workspace: PathBuf,
-    /// Whether its room has variables for its commands.
-    pub has_room: bool,
+    /// Its room, if it has a worktree of its own: variables for its commands, and what they see.
+    pub room: Option<Arc<Surroundings>>,
     /// The trace that the work belongs to.
     pub trail: Option<Trail>,
 }

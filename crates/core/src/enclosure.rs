@@ -5,6 +5,10 @@
 //! may outlive the daemon. So an enclosure starts nothing: it measures what it will give, and
 //! answers what to start *in place of* the command. That program builds the sandbox around itself
 //! and becomes the command's parent; it ends as the command ends.
+//!
+//! Commands that a built-in agent calls are run to their end all the same, and those of a session with
+//! a worktree of its own see and reach what a life of that session would: [`Surroundings`] says what that
+//! is for both, and [`Enclose::sandbox`] answers what runs them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +20,8 @@ use crate::Fut;
 use crate::attest::Attested;
 use crate::ids::SessionId;
 use crate::process::ProcessUser;
-use crate::sandbox::{SandboxError, SandboxLevel};
+use crate::room::RoomMade;
+use crate::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
 /// The network of a command in a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,6 +132,51 @@ impl fmt::Debug for EnclosePlan {
     }
 }
 
+/// What of its room a session's commands see in a sandbox, and what of it they reach: the same for
+/// whoever begins them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The session's own directory: the top of its worktree.
+    pub workspace: PathBuf,
+    /// See [`RoomMade::borrowed`].
+    pub borrowed: Vec<PathBuf>,
+    /// See [`RoomMade::reaches`].
+    pub reaches: Vec<u16>,
+}
+
+impl Surroundings {
+    /// `None`: the session has no worktree of its own.
+    pub fn of(made: &RoomMade) -> Option<Self> {
+        let (borrowed, reaches) = (made.borrowed.clone(), made.reaches.clone());
+        Some(Self { workspace: made.worktree.clone()?, borrowed, reaches })
+    }
+
+    /// The sandbox that shows all this, and lets out to it alone. What a command is granted beyond it,
+    /// and the command itself, are the caller's to add.
+    pub fn plan(self, session: SessionId, level: SandboxLevel) -> EnclosePlan {
+        let Self { workspace, borrowed, reaches } = self;
+        let network = if reaches.is_empty() { Network::None } else { Network::Mesh };
+        EnclosePlan {
+            session,
+            level,
+            argv: Vec::new(),
+            env: Vec::new(),
+            cwd: workspace.clone(),
+            workspace,
+            terminal: false,
+            read: borrowed,
+            write: Vec::new(),
+            network,
+            ports: Vec::new(),
+            reaches,
+            server: false,
+            // With whoever began it, which outlives this process or takes it along.
+            detached: false,
+            group: None,
+        }
+    }
+}
+
 /// What to start in place of the command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Enclosed {
@@ -157,6 +207,18 @@ pub trait Enclose: Send + Sync + fmt::Debug {
     /// Dropped, nothing has been started.
     fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>>;
 
+    /// What runs commands to their end in such a sandbox: with the plan's directories at the host's
+    /// paths and its network, and with the bounds, the writable directory and the home of each request.
+    /// A request's workspace is a directory in the plan's; one that is writable as a whole makes all
+    /// of the plan's writable. Of the plan `argv`, `env`, `cwd` and what else is of a life are not
+    /// looked at. Nothing is measured or started yet.
+    ///
+    /// `None`: there is none for this level, whose driver shows a workspace and nothing beside it.
+    fn sandbox(self: Arc<Self>, plan: EnclosePlan) -> Option<Arc<dyn Sandbox>> {
+        drop(plan);
+        None
+    }
+
     /// The session has ended: what was kept for it between its lives goes.
     fn ended(&self, session: SessionId) -> Fut<'_, ()>;
 
@@ -168,6 +230,29 @@ pub trait Enclose: Send + Sync + fmt::Debug {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_session_sees_what_its_worktree_borrows_and_reaches_its_services_alone() {
+        let mut made = RoomMade {
+            worktree: Some("/w".into()),
+            directory: "/w/sub".into(),
+            borrowed: vec!["/p/.git/objects".into()],
+            ..RoomMade::default()
+        };
+        let plan = |made: &RoomMade| {
+            let seen = Surroundings::of(made).expect("it has a worktree");
+            seen.plan(SessionId::from_u128(7), SandboxLevel::Namespace)
+        };
+        let alone = plan(&made);
+        assert_eq!((alone.workspace, alone.read), ("/w".into(), made.borrowed.clone()));
+        assert_eq!((alone.network, alone.server, alone.write.len()), (Network::None, false, 0));
+        made.reaches = vec![20_001];
+        let reaching = plan(&made);
+        assert_eq!((reaching.network, reaching.reaches), (Network::Mesh, vec![20_001]));
+        assert!(!reaching.server && reaching.ports.is_empty());
+        made.worktree = None;
+        assert_eq!(Surroundings::of(&made), None, "it works where others do");
+    }
 
     #[test]
     fn whose_door_it_is_is_read_as_it_was_written() {

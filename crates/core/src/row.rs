@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::attest::AttestationRef;
 use crate::command::CommandRow;
+use crate::enclosure::Surroundings;
 use crate::ids::{AgentId, ApiKeyId, ApprovalId, ColonyId, HiveId, SessionId, StepId};
 use crate::model::Usage;
 use crate::room::stay::RoomRow;
@@ -122,6 +123,11 @@ impl SessionRow {
     pub fn has_worktree(&self) -> bool {
         let made = self.room.as_ref().and_then(|room| room.made.as_ref());
         made.is_some_and(|made| made.worktree.is_some())
+    }
+
+    /// What its commands see and reach in a sandbox, if it has a tree of its own.
+    pub fn surroundings(&self) -> Option<Surroundings> {
+        self.room.as_ref()?.made.as_ref().and_then(Surroundings::of)
     }
 }
 

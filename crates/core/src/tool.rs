@@ -14,7 +14,7 @@ use crate::gate::{Binding, PolicyVersion};
 use crate::ids::{AgentId, ColonyId, EffectId, SessionId};
 use crate::live::LiveSink;
 use crate::off_limits::OffLimits;
-use crate::sandbox::{SandboxLevel, SandboxLimits};
+use crate::sandbox::{Sandbox, SandboxLevel, SandboxLimits};
 use crate::trace::Traceparent;
 
 /// What a second run of the same effect would do (architecture §4).
@@ -90,6 +90,8 @@ pub struct ToolContext {
     /// What nothing in there may lead to.
     pub off_limits: OffLimits,
     pub sandbox: SandboxLevel,
+    /// What runs its commands in place of the driver of its level: the sandbox of its room.
+    pub driver: Option<Arc<dyn Sandbox>>,
     pub limits: SandboxLimits,
     /// Hears what the call says while it is under way; often nobody does.
     pub live: LiveSink,

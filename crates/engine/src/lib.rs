@@ -246,7 +246,7 @@ impl Engine {
                 let door = relay::Door::new(&environment, &*models);
                 let lives = Lives::new(
                     processes,
-                    enclosures,
+                    enclosures.clone(),
                     clock,
                     environment,
                     credentials,
@@ -258,6 +258,7 @@ impl Engine {
             stays,
             clock: Arc::clone(&clock),
             tasks: backstage.clone(),
+            enclosures,
             off_limits: config.off_limits.clone(),
             private: config.private.then(|| config.workspace.clone()),
         });

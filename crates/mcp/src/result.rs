@@ -259,6 +259,7 @@ mod tests {
             variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::None,
+            driver: None,
             limits: SandboxLimits::default(),
             live: overmind_core::live::LiveSink::default(),
             traceparent: None,

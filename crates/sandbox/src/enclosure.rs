@@ -12,6 +12,8 @@
 //! * terminals can be made;
 //! * bounds are those that the kernel keeps by itself, and wide: [`LIMITS`].
 //!
+//! Commands that are called in a room are run in such a sandbox as well ([`crate::called`]).
+//!
 //! Each set of granted paths, with each network and each set of services that it reaches, is a sandbox
 //! of its own and measured as one.
 
@@ -20,7 +22,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::enclosure::{
@@ -28,8 +30,10 @@ use overmind_core::enclosure::{
 };
 use overmind_core::ids::SessionId;
 use overmind_core::process::ProcessUser;
-use overmind_core::sandbox::{SandboxError, SandboxLevel};
+use overmind_core::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
+use crate::called::Called;
+use crate::cgroup::Cgroups;
 use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
 use crate::init::outward::Reach;
 use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
@@ -63,6 +67,8 @@ struct Granted {
     reaches: Vec<u16>,
     /// Whether it reaches the server.
     server: bool,
+    /// Whether it ends with its call.
+    called: bool,
 }
 
 /// The driver.
@@ -72,6 +78,8 @@ pub struct Enclosures {
     homes: PathBuf,
     sockets: Vec<PathBuf>,
     door: Option<PathBuf>,
+    /// Of commands that are called.
+    cgroups: Arc<OnceLock<Arc<Cgroups>>>,
     #[cfg(feature = "mutations")]
     mutation: Option<crate::Mutation>,
     measured: Mutex<HashMap<Granted, Arc<Namespace>>>,
@@ -93,6 +101,7 @@ impl Enclosures {
             homes,
             sockets,
             door,
+            cgroups: Arc::default(),
             #[cfg(feature = "mutations")]
             mutation: None,
             measured: Mutex::default(),
@@ -163,6 +172,16 @@ impl Enclosures {
         })
     }
 
+    /// What runs commands that are called in the sandbox of this plan, and its workspace.
+    pub(crate) fn called(
+        &self,
+        plan: &EnclosePlan,
+    ) -> Result<(Arc<Namespace>, PathBuf), SandboxError> {
+        let (workspace, _) = self.workspace(plan)?;
+        let granted = Granted { called: true, ..self.granted(plan)? };
+        Ok((self.measuring(&granted), workspace))
+    }
+
     /// The driver of the very sandbox that these grants make.
     fn measuring(&self, granted: &Granted) -> Arc<Namespace> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +195,7 @@ impl Enclosures {
         if measured.len() >= MEASURED {
             measured.clear();
         }
-        let Granted { read, write, network, reaches, server } = granted.clone();
+        let Granted { read, write, network, reaches, server, called } = granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
         let (sockets, door) = match server {
@@ -184,7 +203,7 @@ impl Enclosures {
             false => (Vec::new(), None),
         };
         let reaches = reaches.into_iter().map(|port| Reach { port, leads_to: port }).collect();
-        let living = Living { network, writable: write, sockets, door, reaches };
+        let living = Living { network, writable: write, sockets, door, reaches, called };
         #[cfg(feature = "mutations")]
         let driver = match self.mutation.clone() {
             Some(mutation) => Namespace::broken(options, mutation),
@@ -192,7 +211,7 @@ impl Enclosures {
         };
         #[cfg(not(feature = "mutations"))]
         let driver = Namespace::new(options);
-        let driver = Arc::new(driver.of_the_living(living));
+        let driver = Arc::new(driver.of_the_living(living, &self.cgroups));
         measured.insert(granted.clone(), Arc::clone(&driver));
         driver
     }
@@ -268,7 +287,7 @@ impl Enclosures {
             Network::Host | Network::None => Vec::new(),
         };
         let (network, server) = (plan.network, plan.server);
-        Ok(Granted { read, write: list(&plan.write)?, network, reaches, server })
+        Ok(Granted { read, write: list(&plan.write)?, network, reaches, server, called: false })
     }
 
     fn private(&self) -> impl Iterator<Item = PathBuf> {
@@ -347,6 +366,13 @@ impl Enclosures {
 impl Enclose for Enclosures {
     fn enclose(&self, plan: EnclosePlan) -> Fut<'_, Result<Enclosed, SandboxError>> {
         Box::pin(self.answer(plan))
+    }
+
+    fn sandbox(self: Arc<Self>, plan: EnclosePlan) -> Option<Arc<dyn Sandbox>> {
+        match plan.level {
+            SandboxLevel::Namespace => Some(Arc::new(Called::new(self, plan))),
+            SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => None,
+        }
     }
 
     fn ended(&self, session: SessionId) -> Fut<'_, ()> {

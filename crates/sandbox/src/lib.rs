@@ -27,6 +27,7 @@ pub mod init;
 pub mod levels;
 pub mod microvm;
 
+mod called;
 mod capture;
 mod cgroup;
 mod diagnosis;

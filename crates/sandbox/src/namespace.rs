@@ -28,7 +28,7 @@
 //! do about it, and never a weaker sandbox.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -115,7 +115,8 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Namespace {
     options: Options,
-    cgroups: OnceLock<Arc<Cgroups>>,
+    /// Found when they are first needed.
+    cgroups: Arc<OnceLock<Arc<Cgroups>>>,
     keeper: Keeper,
     /// Set where another sandbox stands around this one.
     unmeasured: bool,
@@ -137,7 +138,7 @@ impl Namespace {
     pub fn new(options: Options) -> Self {
         Self {
             options,
-            cgroups: OnceLock::new(),
+            cgroups: Arc::default(),
             keeper: Keeper::default(),
             unmeasured: false,
             warned: AtomicBool::new(false),
@@ -148,11 +149,17 @@ impl Namespace {
         }
     }
 
-    /// For commands that live: measured is what these get. It runs none itself.
+    /// For commands that live, which it does not run itself, or that are called in a room: measured is
+    /// what these get. The groups of the latter are made by whoever has `cgroups`.
     #[must_use]
-    pub(crate) fn of_the_living(mut self, living: Living) -> Self {
+    pub(crate) fn of_the_living(
+        mut self,
+        living: Living,
+        cgroups: &Arc<OnceLock<Arc<Cgroups>>>,
+    ) -> Self {
         self.options.waiting = 0;
         self.living = Some(living);
+        self.cgroups = Arc::clone(cgroups);
         self
     }
 
@@ -178,7 +185,7 @@ impl Namespace {
 
     /// Which limits of a request are enforced here, by what, and why not where they are not.
     pub fn bounds(&self) -> Vec<Bound> {
-        if self.living.is_some() {
+        if self.living.as_ref().is_some_and(|living| !living.called) {
             return self.bounds_of_the_living();
         }
         let cgroups = self.cgroups();
@@ -283,17 +290,36 @@ impl Namespace {
         into_result(outcome, SandboxLevel::Namespace)
     }
 
-    fn spec(&self, request: &SandboxRequest, program: Program) -> Result<Spec, SandboxError> {
-        self.spec_hiding(request, program, &self.options.private)
+    /// Runs a command in a workspace that lies at the host's path. `request` names directories in
+    /// `within` of it; if that is writable as a whole, so is all of the workspace.
+    pub(crate) async fn run_at(
+        &self,
+        workspace: &Path,
+        within: &Path,
+        request: &SandboxRequest,
+        sink: Option<OutputSink>,
+    ) -> Result<SandboxResult, SandboxError> {
+        request::check(request)?;
+        self.attested().await?;
+        self.warn_if_processes_are_unbounded();
+        let mut spec = to_spec(request, self.kind(Program::Command));
+        let here = |path: &Path| path.components().all(|part| part == Component::CurDir);
+        if let Some(writable) = spec.writable.take_if(|writable| !here(writable)) {
+            spec.writable = Some(within.join(writable));
+        }
+        spec.cwd = within.join(&spec.cwd);
+        workspace.clone_into(&mut spec.workspace);
+        spec.also_at = Some(workspace.join(within));
+        let spec = self.hiding(spec, &self.options.private)?;
+        let outcome = self.launch(request, &spec, None, sink).await?;
+        into_result(outcome, SandboxLevel::Namespace)
     }
 
-    fn spec_hiding(
-        &self,
-        request: &SandboxRequest,
-        program: Program,
-        private: &[PathBuf],
-    ) -> Result<Spec, SandboxError> {
-        let mut spec = to_spec(request, self.kind(program));
+    fn spec(&self, request: &SandboxRequest, program: Program) -> Result<Spec, SandboxError> {
+        self.hiding(to_spec(request, self.kind(program)), &self.options.private)
+    }
+
+    fn hiding(&self, mut spec: Spec, private: &[PathBuf]) -> Result<Spec, SandboxError> {
         let hidden = Hidden { private, ..self.options.hidden() };
         spec.masks = hidden::masks(hidden, &[], &spec.kind, &spec.workspace)?;
         spec.secrets = hidden::secrets(hidden, &spec.kind, &spec.workspace)?;
@@ -410,7 +436,7 @@ impl Namespace {
             inquiry = inquiry.hiding(self.living.is_none())?;
         }
         if let Some(living) = &self.living {
-            inquiry = inquiry.of_the_living(living.network);
+            inquiry = inquiry.of_the_living(living.network, living.called);
         }
         // Measured is what is let in, not how much of it.
         inquiry.request.limits.cpus = 8.0;
@@ -441,7 +467,8 @@ impl Namespace {
 
     fn spec_of_probe(&self, inquiry: &Inquiry) -> Result<Spec, SandboxError> {
         let private = self.options.private.iter().cloned().chain(inquiry.traps.kept());
-        self.spec_hiding(&inquiry.request, Program::Probe, &private.collect::<Vec<_>>())
+        let spec = to_spec(&inquiry.request, self.kind(Program::Probe));
+        self.hiding(spec, &private.collect::<Vec<_>>())
     }
 
     /// Runs the own program as the probe in a guest, as a command would run.
@@ -477,7 +504,7 @@ impl Namespace {
 }
 
 /// Whether every user may enter a directory.
-fn open_to_others(directory: &std::path::Path) -> bool {
+fn open_to_others(directory: &Path) -> bool {
     let mut all = directory.ancestors();
     all.all(|one| std::fs::metadata(one).is_ok_and(|meta| meta.mode() & 0o1 != 0))
 }
@@ -526,6 +553,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         writable: request.writable.clone(),
         cwd: request.cwd.clone(),
         private_home: None,
+        also_at: None,
         masks: Vec::new(),
         secrets: Vec::new(),
         terminal: false,

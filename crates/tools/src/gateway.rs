@@ -61,6 +61,14 @@ pub trait Tool: Send + Sync + fmt::Debug {
 /// Finds the driver of a level; `None` when this hive has none.
 pub type SandboxLookup = Arc<dyn Fn(SandboxLevel) -> Option<Arc<dyn Sandbox>> + Send + Sync>;
 
+/// What runs the commands of a session: the sandbox of its room, else the driver of its level.
+pub(crate) fn driver_for(
+    context: &ToolContext,
+    sandboxes: &SandboxLookup,
+) -> Option<Arc<dyn Sandbox>> {
+    context.driver.clone().or_else(|| sandboxes(context.sandbox))
+}
+
 /// What the built-in tools work with.
 #[derive(Clone)]
 pub struct Parts {
@@ -259,7 +267,7 @@ impl Toolbox for Gateway {
     ) -> Fut<'a, Option<Arc<Attested>>> {
         Box::pin(async move {
             let sandboxed = self.tools.get(name).is_some_and(|entry| entry.tool.is_sandboxed());
-            let driver = if sandboxed { (self.sandboxes)(context.sandbox)? } else { return None };
+            let driver = driver_for(context, &self.sandboxes).filter(|_| sandboxed)?;
             driver.attest().await.ok().flatten()
         })
     }

@@ -426,6 +426,7 @@ impl Place {
                 allowed,
                 workspace,
                 sandbox: SandboxLevel::Namespace,
+                driver: None,
                 limits: SandboxLimits::default(),
                 live: overmind_core::live::LiveSink::default(),
                 traceparent: None,

@@ -36,6 +36,7 @@ pub async fn measure(setting: &Setting) -> Result<Vec<Figure>, Failure> {
         variables: Default::default(),
         off_limits: Default::default(),
         sandbox: SandboxLevel::Namespace,
+        driver: None,
         limits: SandboxLimits::default(),
         live: LiveSink::default(),
         traceparent: None,

@@ -212,13 +212,14 @@ fn what_a_command_did_is_brought_back_in_a_worktree_that_was_kept() {
     house.check();
 }
 
-/// An agent with a model that makes these calls of `run_shell`, each of which may write, and a policy that
-/// asks nobody.
-fn shells(house: &House, name: &str, commands: &[&str]) {
+/// An agent with a model that makes these calls of `run_shell`, each of which may write. Nobody is asked.
+fn shells(house: &mut House, name: &str, commands: &[&str]) {
     let call = |command: &&str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
     let last = json!({"calls": [{"name": "final_answer", "args": {"message": "done"}}]});
     let turns: Vec<Value> = commands.iter().map(call).chain([last]).collect();
-    house.home.0.scripted(name, &json!(turns), &["--approval", "auto"]);
+    house.home.0.scripted(name, &json!(turns), &[]);
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[("OVERMIND_POLICY", "none")]);
 }
 
 /// What its calls wrote, in their order. All have ended well.
@@ -249,9 +250,9 @@ const BY_ANN: &str = "Ann of the house ann@house Ann of the house ann@house x\n"
 
 #[test]
 fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_are_by_the_person() {
-    let house = House::new(None);
+    let mut house = House::new(None);
     ann(&house);
-    shells(&house, "git", &[GIT, "pwd -P; test \"$(pwd -P)\" = \"$OVERMIND_WORKTREE\""]);
+    shells(&mut house, "git", &[GIT, "pwd -P; test \"$(pwd -P)\" = \"$OVERMIND_WORKTREE\""]);
     house.run(&["run", "--name", "git", "--wait", "git", "go"]);
     let said = said(&house, "git");
     let (_, log) = said[0].split_once(" first\n").unwrap_or_else(|| panic!("{said:?}"));
@@ -294,8 +295,7 @@ fn a_project_that_borrows_its_objects_itself_has_its_history_in_every_sandbox() 
     )
     .unwrap();
     house.project = third;
-    let line = "git log --oneline && git fsck --connectivity-only && ls $OTHER 2>&1";
-    shells(&house, "git", &[GIT, &line.replace("$OTHER", "/etc/hosts")]);
+    shells(&mut house, "git", &[GIT]);
     house.run(&["run", "--name", "built-in", "--wait", "git", "go"]);
     assert!(said(&house, "built-in")[0].contains(" first\n"));
     let line = format!("sh -c '{}'", GIT.replace('\'', "\""));
@@ -313,14 +313,14 @@ fn a_built_in_agent_reaches_the_services_of_its_environment_and_no_others() {
     let config = "version: 1\nservices:\n  api:\n    strategy: process\n    ports: [http]\n    \
                   command: exec python3 -m http.server --bind 127.0.0.1 $PORT\n    \
                   ready: {http: /}\nenv:\n  API: '${api.url}'\n";
-    let house = House::new(Some(config));
+    let mut house = House::new(Some(config));
     let mark = "python3 -c 'import os, urllib.request as u; print(u.urlopen(os.environ[\"API\"] + \"/story.txt\").read().decode())'";
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();
     let refused = format!(
         "python3 -c 'import socket; print(socket.socket().connect_ex((\"127.0.0.1\", {port})))'; cat /proc/net/route | wc -l"
     );
-    shells(&house, "asks", &[mark, &refused]);
+    shells(&mut house, "asks", &[mark, &refused]);
     house.run(&["run", "--name", "asks", "--wait", "asks", "go"]);
     let said = said(&house, "asks");
     assert_eq!(said, ["once\n\n", "111\n1\n"]);

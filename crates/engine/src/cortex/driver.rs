@@ -785,7 +785,7 @@ fn assignment(session: &Session, traced: bool) -> Assignment {
         tools_allowed: session.agent().tools_allowed.clone().into(),
         sandbox: session.agent().sandbox,
         workspace: row.directory().to_owned(),
-        has_room: row.has_worktree(),
+        room: row.surroundings().map(Arc::new),
         trail: Trail::of_session(row.id, session.spec().trace, traced),
     }
 }

@@ -135,7 +135,11 @@ impl Cortex {
         // server always has one: switched off, it is a policy that allows everything.
         let Some(gate) = &self.gate else { return no_policy() };
         let (sandbox, workspace) = (agent.sandbox, row.directory().to_string_lossy());
-        let request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
+        let mut request = gate_request(row.colony, &agent.name, sandbox, &workspace, tool, args);
+        if sandbox == SandboxLevel::Namespace && row.has_worktree() {
+            // Its commands see it where it is.
+            request.workspace = workspace.into_owned();
+        }
         let room = sandbox != SandboxLevel::None && self.has_room_of_its_own(row);
         let request = GateRequest { labels, scratch: scratch_of(row.id), room, ..request };
         let mut verdict = gate.judge(&request);

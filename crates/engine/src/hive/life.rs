@@ -13,7 +13,7 @@ use std::time::Duration;
 use overmind_core::attest::Attested;
 use overmind_core::bus::Assignment;
 use overmind_core::command::{Launch, LifeEnded, LifeOrder, LifeWord, Notice, StopHow};
-use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network};
+use overmind_core::enclosure::{DOOR_URL, Enclose, EnclosePlan, Enclosed, Network, Surroundings};
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::prompt::{self, Judged, Provider};
 use overmind_core::process::provider::launch;
@@ -525,24 +525,23 @@ impl Lives {
                 remedy: "ask for the sandbox `none`".to_owned(),
             });
         };
-        let plan = EnclosePlan {
-            session: assignment.session,
-            level,
+        let seen = Surroundings {
+            workspace: launch.worktree.clone().unwrap_or_else(|| spec.cwd.clone()),
+            borrowed: launch.borrowed.clone(),
+            reaches: launch.reaches.clone(),
+        };
+        let mut plan = EnclosePlan {
             argv: spec.argv,
             env: spec.env.clone(),
-            workspace: launch.worktree.clone().unwrap_or_else(|| spec.cwd.clone()),
             cwd: spec.cwd,
             terminal: launch.terminal,
-            read: [launch.read.as_slice(), launch.borrowed.as_slice()].concat(),
             write: launch.write.clone(),
             network: launch.network,
             ports: launch.ports.clone(),
-            reaches: launch.reaches.clone(),
             server: true,
-            // With its keeper, which outlives this process.
-            detached: false,
-            group: None,
+            ..seen.plan(assignment.session, level)
         };
+        plan.read.extend(launch.read.iter().cloned());
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
         let mut env = spec.env;

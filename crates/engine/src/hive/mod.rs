@@ -18,6 +18,7 @@ use overmind_core::Fut;
 use overmind_core::bus::{Assignment, BUS_VERSION, HiveBus, ToCortex, ToHive};
 use overmind_core::command::{LifeEnded, LifeWord};
 use overmind_core::effect::{Bound, Effect, EffectAction, EffectResult};
+use overmind_core::enclosure::{Enclose, Surroundings};
 use overmind_core::failpoint;
 use overmind_core::gate::Gate;
 use overmind_core::ids::{EffectId, SessionId};
@@ -29,7 +30,7 @@ use overmind_core::process::provider::Fact;
 use overmind_core::room::RoomMade;
 use overmind_core::room::history::RoomMark;
 use overmind_core::room::stay::RoomReport;
-use overmind_core::sandbox::SandboxLimits;
+use overmind_core::sandbox::{Sandbox, SandboxLimits};
 use overmind_core::session::STALE_APPROVAL;
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, Toolbox};
@@ -63,6 +64,8 @@ pub(crate) struct Hive {
     pub(crate) stays: Option<Arc<Stays>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tasks: Tasks,
+    /// Sandboxes that show what a room has, if this hive can make any.
+    pub(crate) enclosures: Option<Arc<dyn Enclose>>,
     pub(crate) off_limits: OffLimits,
     /// Holds a directory for each session that names no project.
     pub(crate) private: Option<PathBuf>,
@@ -351,7 +354,7 @@ impl Hive {
     ) -> ToolContext {
         self.make_private(&assignment.workspace);
         let variables = match &self.stays {
-            Some(stays) if assignment.has_room => {
+            Some(stays) if assignment.room.is_some() => {
                 stays.environment(assignment.session).await.unwrap_or_else(|err| {
                     let session = assignment.session;
                     tracing::warn!(session.id = %session, %err, "a room's variables are missing");
@@ -370,10 +373,19 @@ impl Hive {
             workspace: assignment.workspace.clone(),
             off_limits: self.off_limits.clone(),
             sandbox: assignment.sandbox,
+            driver: self.driver(assignment),
             limits: SandboxLimits::default(),
             live,
             traceparent: assignment.trail.map(|trail| trail.at(SpanId::of_effect(effect))),
         }
+    }
+
+    /// What runs the commands of a session with a worktree of its own, where they are to see all that
+    /// is in there.
+    fn driver(&self, assignment: &Assignment) -> Option<Arc<dyn Sandbox>> {
+        let Assignment { session, sandbox, .. } = *assignment;
+        let room = Surroundings::clone(assignment.room.as_ref()?);
+        Arc::clone(self.enclosures.as_ref()?).sandbox(room.plan(session, sandbox))
     }
 
     /// Makes the directory of a session that names no project, when it is first needed.
@@ -662,7 +674,7 @@ fn moves_in(sessions: &Sessions, assignment: &Assignment, made: &RoomMade) {
     {
         let placed = Arc::make_mut(&mut placed.assignment);
         placed.workspace.clone_from(&made.directory);
-        placed.has_room = made.worktree.is_some();
+        placed.room = Surroundings::of(made).map(Arc::new);
     }
 }
 

@@ -229,7 +229,7 @@ impl Hive {
         mark: RoomMark,
     ) {
         let (session, epoch) = (assignment.session, assignment.epoch);
-        let Some(stays) = self.stays.as_ref().filter(|_| assignment.has_room) else { return };
+        let Some(stays) = self.stays.as_ref().filter(|_| assignment.room.is_some()) else { return };
         stays.kept().await;
         let word = match stays.rooms.snapshot(session, mark).await {
             Ok(None) => return,

@@ -110,6 +110,7 @@ impl Bench {
             variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::Namespace,
+            driver: None,
             limits: SandboxLimits::default(),
             live,
             traceparent: None,

@@ -32,6 +32,7 @@ pub(crate) struct Inquiry {
     devices: Vec<String>,
     /// Of commands that live.
     living: Option<Network>,
+    called: bool,
 }
 
 impl Inquiry {
@@ -61,7 +62,8 @@ impl Inquiry {
             timeout: TIMEOUT,
             limits: SandboxLimits { output_bytes: MAX_ANSWER_BYTES, ..SandboxLimits::default() },
         };
-        Ok(Self { level, begun, traps, request, devices: Vec::new(), living: None }.asked())
+        let (devices, living, called) = (Vec::new(), None, false);
+        Ok(Self { level, begun, traps, request, devices, living, called }.asked())
     }
 
     /// Changes what is asked, and tells the probe.
@@ -87,9 +89,10 @@ impl Inquiry {
         self
     }
 
-    /// What is measured is for commands that live, which have this network.
-    pub(crate) fn of_the_living(mut self, network: Network) -> Self {
-        self.living = Some(network);
+    /// What is measured is for commands that live, or that are called in a room, which have this
+    /// network.
+    pub(crate) fn of_the_living(mut self, network: Network, called: bool) -> Self {
+        (self.living, self.called) = (Some(network), called);
         self
     }
 
@@ -131,6 +134,7 @@ impl Inquiry {
             config,
             devices: self.devices,
             living: self.living,
+            called: self.called,
             bounds,
         };
         Ok(judge(subject, &facts))

@@ -23,6 +23,8 @@ pub struct Subject {
     pub devices: Vec<String>,
     /// Of commands that live: which network they have. The host's is shared on purpose.
     pub living: Option<Network>,
+    /// These live no longer than their call.
+    pub called: bool,
     /// With the mesh for a network: whether there is a door to the server.
     pub door: bool,
     /// Whether a directory was shown in which something is hidden.
@@ -49,14 +51,11 @@ impl Subject {
     /// Two sandboxes of one level are told apart by it.
     fn driver(&self) -> String {
         let level = self.level.as_str();
+        let whose = if self.called { "of a call in a room" } else { "of a command that lives" };
         match self.living {
             None => level.to_owned(),
-            Some(Network::Mesh) if !self.door => {
-                format!("{level} of a command that lives, network of its room")
-            }
-            Some(network) => {
-                format!("{level} of a command that lives, network {}", network.as_str())
-            }
+            Some(Network::Mesh) if !self.door => format!("{level} {whose}, network of its room"),
+            Some(network) => format!("{level} {whose}, network {}", network.as_str()),
         }
     }
 }
@@ -448,6 +447,7 @@ mod tests {
             variables: vec!["PATH".to_owned()],
             devices: Vec::new(),
             living: None,
+            called: false,
             door: false,
             hides: false,
             reaches: Vec::new(),

@@ -231,6 +231,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
         writable: Some(PathBuf::from(".")),
         cwd: plan.cwd,
         private_home: plan.private_home,
+        also_at: None,
         masks: plan.masks,
         secrets: plan.secrets,
         terminal: plan.terminal,

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A command that lives ([`Living`]) sees its workspace at the host's path instead, all of it
-//! writable, and besides: what it was granted, at the host's paths; a home; `/dev/tty` and terminals
+//! writable unless it is one that is called, and besides: what it was granted, at the host's paths; a home; `/dev/tty` and terminals
 //! of its own in `/dev/pts`; with the host's network also what names are looked up by.
 //!
 //! All mounts are made from descriptors, so a path is resolved once and what was checked is
@@ -218,8 +218,7 @@ impl Prepared {
                     show_as(&root, home, Path::new(&HOME_OF_THE_LIVING[1..]), WRITABLE)?;
                 }
                 // Last: it may lie in what was granted.
-                let attributes = if spec.writable.is_some() { WRITABLE } else { READ_ONLY };
-                show_as(&root, &spec.workspace, beneath_root(&spec.workspace), attributes)?;
+                at_its_path(&root, spec)?;
             }
         }
         if !skips(Layer::Masks) {
@@ -544,6 +543,21 @@ fn workspace(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
     let Some((path, writable)) = writable else { return Ok(()) };
     let tree = clone_tree(&writable, Path::new(""))?;
     put(root, &tree, Depth::Recursive, harmless, &Path::new("workspace").join(path))
+}
+
+/// The workspace at the host's path, and what of it is writable.
+fn at_its_path(root: &OwnedFd, spec: &Spec) -> Result<(), Stop> {
+    let inside = beneath_root(&spec.workspace);
+    let all = |path: &Path| path.components().all(|part| part == Component::CurDir);
+    let whole = spec.writable.as_deref().is_some_and(all);
+    show_as(root, &spec.workspace, inside, if whole { WRITABLE } else { READ_ONLY })?;
+    if let Some(target) = &spec.also_at {
+        rustix::fs::symlinkat(target, root, "workspace").doing(Step::Mount, "workspace")?;
+    }
+    let Some(part) = spec.writable.as_deref().filter(|_| !whole) else { return Ok(()) };
+    let writable = open_writable(&open_directory(&spec.workspace)?, part)?;
+    let tree = clone_tree(&writable, Path::new(""))?;
+    put(root, &tree, Depth::Recursive, WRITABLE, &inside.join(part))
 }
 
 /// Lays something empty over a file or directory of the server's own. It must be there: what was

@@ -47,6 +47,9 @@ pub(crate) struct Spec {
     /// in memory.
     #[serde(default)]
     pub(crate) private_home: Option<PathBuf>,
+    /// What `/workspace` leads to where the workspace lies at the host's path.
+    #[serde(default)]
+    pub(crate) also_at: Option<PathBuf>,
     /// Where something empty lies over what is the server's own, relative to the root inside; see
     /// [`crate::hidden`].
     #[serde(default)]
@@ -79,8 +82,8 @@ pub(crate) enum Kind {
     Unconfined,
 }
 
-/// What a command that lives has beyond one that is called; see [`super::enclosed`]. Its workspace
-/// lies at the same path as on the host, and is all writable.
+/// What a command that lives, or that is called in a room, has beyond others; see [`super::enclosed`].
+/// Its workspace lies at the same path as on the host, and of one that lives it is all writable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Living {
     pub(crate) network: Network,
@@ -94,6 +97,9 @@ pub(crate) struct Living {
     pub(crate) door: Option<PathBuf>,
     /// What else is let out, with the mesh for a network; see [`super::outward`].
     pub(crate) reaches: Vec<Reach>,
+    /// It is called and lives no longer than its call: see [`crate::called`]. Then its order says what
+    /// of the workspace is writable, and its bounds are those of any call.
+    pub(crate) called: bool,
 }
 
 impl Kind {

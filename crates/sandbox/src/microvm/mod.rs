@@ -317,6 +317,7 @@ impl Microvm {
             // The guest opens the command's own.
             cwd: PathBuf::new(),
             private_home: None,
+            also_at: None,
             masks,
             secrets,
             terminal: false,

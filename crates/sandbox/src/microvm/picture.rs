@@ -82,6 +82,7 @@ impl Microvm {
                 writable: Some(PathBuf::from(".")),
                 cwd: PathBuf::new(),
                 private_home: None,
+                also_at: None,
                 masks: Vec::new(),
                 secrets: Vec::new(),
                 terminal: false,

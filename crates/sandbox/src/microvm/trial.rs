@@ -147,6 +147,7 @@ impl Microvm {
             writable: None,
             cwd: PathBuf::new(),
             private_home: None,
+            also_at: None,
             masks: Vec::new(),
             secrets: Vec::new(),
             terminal: false,

@@ -534,7 +534,8 @@ pub(crate) async fn a_disk_filler_is_bounded(subject: &Subject) {
     let result = subject.run(request).await;
     let files: u32 = result.stdout.text.trim().parse().unwrap();
     assert!((1..=10).contains(&files), "{files} files of 100 kB in 1 MiB");
-    assert_eq!(subject.says(&place, "ls -A /tmp").await, "", "and the next one starts empty");
+    // Not `-A`: a workspace that is seen at the host's path may lie in there, beneath a dot.
+    assert_eq!(subject.says(&place, "ls /tmp").await, "", "and the next one starts empty");
 }
 
 pub(crate) async fn memory_is_bounded(subject: &Subject) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that line")]
 
 mod attest;
+mod called;
 mod conformance;
 mod docker;
 mod door;

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::MAX_TEXT_BYTES;
 use crate::answer::{Answer, Failure, brief, cut, fields};
 use crate::file_labels::{self, FileLabels};
-use crate::gateway::SandboxLookup;
+use crate::gateway::{SandboxLookup, driver_for};
 use crate::workspace::{PathError, Root, Workspace, blocking};
 
 /// Runs commands for both tools.
@@ -51,7 +51,7 @@ impl Runner {
     /// The driver of the agent's level, and no other.
     pub(super) fn driver(&self, context: &ToolContext) -> Result<Arc<dyn Sandbox>, Failure> {
         let level = context.sandbox;
-        (self.sandboxes)(level).ok_or_else(|| {
+        driver_for(context, &self.sandboxes).ok_or_else(|| {
             Failure::new(
                 "unsupported_backend",
                 format!("this hive has no `{}` sandbox; nothing was run", level.as_str()),
@@ -113,9 +113,13 @@ impl Runner {
         if let Some(planter) = &self.canaries {
             env.extend(planter.env(context.session));
         }
+        // A directory of the host's; inside, `/tmp` is the command's own.
+        let lies_outside = |name: &str| context.sandbox != SandboxLevel::None && name == "TMPDIR";
         let room = context.variables.iter();
-        let room: Vec<_> =
-            room.filter(|(name, _)| env.iter().all(|(own, _)| own != name)).cloned().collect();
+        let room: Vec<_> = room
+            .filter(|(name, _)| env.iter().all(|(own, _)| own != name) && !lies_outside(name))
+            .cloned()
+            .collect();
         env.extend(room);
         env
     }

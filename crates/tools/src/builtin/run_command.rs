@@ -61,7 +61,8 @@ impl Tool for RunCommand {
             name: "run_command".into(),
             description: "Run one program with arguments in a sandbox, in the workspace; no shell \
                           reads them. Only programs that the operator lists can be run. There is \
-                          no network. The workspace is read-only unless allow_write is true, which \
+                          no network but to the services of the workspace's own environment. The \
+                          workspace is read-only unless allow_write is true, which \
                           makes write_subdir of it writable (. is all of it). A non-zero exit_code \
                           is a result, not a failure of the tool. Long output is cut."
                 .into(),

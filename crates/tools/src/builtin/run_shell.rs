@@ -50,7 +50,8 @@ impl Tool for RunShell {
         ToolSpec {
             name: "run_shell".into(),
             description: "Run a shell command (sh) in a sandbox, in the workspace. There is no \
-                          network and no terminal, and input is empty. The workspace is read-only \
+                          network but to the services of the workspace's own environment, and no \
+                          terminal, and input is empty. The workspace is read-only \
                           unless allow_write is true, which makes one directory of it writable and \
                           starts the command there; write_subdir chooses the directory (. is the \
                           whole workspace). /tmp is writable but forgotten after the call. A \

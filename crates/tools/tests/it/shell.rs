@@ -1,11 +1,12 @@
 //! `run_shell`: what is asked of the driver, and what is made of its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::sandbox::{Captured, Exit, SandboxError, SandboxLevel};
 use serde_json::json;
 
-use crate::support::{Bench, SESSION, error, is};
+use crate::support::{Bench, FakeSandbox, SESSION, error, is};
 
 #[tokio::test]
 async fn a_command_is_run_read_only_by_default() {
@@ -27,6 +28,35 @@ async fn a_command_is_run_read_only_by_default() {
     assert_eq!(asked.stdin, b"");
     assert_eq!(asked.limits, bench.context.limits);
     assert!(!bench.path(".overmind_runs").exists(), "nothing was made");
+}
+
+#[tokio::test]
+async fn in_a_room_its_own_sandbox_runs_the_command_and_no_directory_of_the_hosts_is_its_tmpdir() {
+    let mut bench = Bench::new();
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let variables = [
+        pair("API", "http://127.0.0.1:9"),
+        pair("TMPDIR", "/tmp/of-the-host"),
+        pair("HOME", "/root"),
+    ];
+    bench.context.variables = variables.into();
+    let room = Arc::new(FakeSandbox::default());
+    bench.context.driver = Some(room.clone());
+    bench.good("run_shell", json!({"command": "mktemp"})).await;
+    let asked = room.last();
+    let value = |name: &str| {
+        let found = asked.env.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    };
+    assert_eq!(value("API"), Some("http://127.0.0.1:9"));
+    assert_eq!((value("TMPDIR"), value("HOME")), (None, Some("/tmp")));
+    assert_eq!(bench.shell.asked.lock().unwrap().len(), 0, "not the driver of its level");
+    // Without a sandbox it is the host's own.
+    bench.context.driver = None;
+    bench.context.sandbox = SandboxLevel::None;
+    bench.good("run_shell", json!({"command": "mktemp"})).await;
+    let asked = bench.shell.last();
+    assert!(asked.env.contains(&pair("TMPDIR", "/tmp/of-the-host")), "{:?}", asked.env);
 }
 
 #[tokio::test]

@@ -67,6 +67,7 @@ impl Bench {
             variables: Default::default(),
             off_limits: Default::default(),
             sandbox: SandboxLevel::Namespace,
+            driver: None,
             limits: SandboxLimits::default(),
             live: overmind_core::live::LiveSink::default(),
             traceparent: None,
