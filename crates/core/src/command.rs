@@ -17,6 +17,10 @@ use crate::process::{EndedBy, ExitStatus, GroupLimits, GroupWish};
 use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
+/// Longest argument of a program, in bytes: Linux takes 128 KiB with the zero at the end
+/// (`MAX_ARG_STRLEN`).
+pub const MAX_ARGUMENT: usize = (128 << 10) - 1;
+
 /// Stands for the session's task in an argument.
 pub const TASK: &str = "{task}";
 /// Longest command line, program and arguments together, in bytes.
@@ -278,6 +282,12 @@ impl CommandSpec {
         self.network.unwrap_or(if serves { Network::Host } else { Network::Mesh })
     }
 
+    /// Whether the system starts a program with this task among its arguments: of each it takes
+    /// [`MAX_ARGUMENT`] bytes at most.
+    pub fn takes(&self, task: &str) -> bool {
+        task.len() <= MAX_ARGUMENT && self.line(task).iter().all(|arg| arg.len() <= MAX_ARGUMENT)
+    }
+
     /// The command line for this task.
     pub fn line(&self, task: &str) -> Vec<String> {
         if self.exact {
@@ -528,6 +538,14 @@ mod tests {
             argv: argv.iter().map(|arg| (*arg).to_owned()).collect(),
             ..CommandSpec::default()
         }
+    }
+
+    #[test]
+    fn a_task_that_is_longer_than_an_argument_may_be_is_not_taken() {
+        let (fits, long) = ("x".repeat(MAX_ARGUMENT), "x".repeat(MAX_ARGUMENT + 1));
+        assert!(spec(&["a"]).takes(&fits) && !spec(&["a"]).takes(&long));
+        assert!(!spec(&["a", "--say={task}"]).takes(&fits), "with what stands before it");
+        assert!(!spec(&["a", &long]).takes("do"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
-use overmind_core::command::{CommandSpec, StopHow};
+use overmind_core::command::{CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::room::RoomWhen;
@@ -114,6 +114,13 @@ impl Engine {
             self.place(by, id, draft.workspace.as_deref(), parent_row.as_ref())?;
         let agent_spec = with_command(by, agent.spec, draft.command.clone())?;
         let agent_spec = with_sandbox(agent_spec, draft.sandbox)?;
+        if agent_spec.command.as_ref().is_some_and(|command| !command.takes(&draft.task)) {
+            let message = format!(
+                "a program gets its task as an argument, which may have {MAX_ARGUMENT} bytes at most: \
+                 put the text into a file of the project, and name the file in the task"
+            );
+            return Err(EngineError::invalid("task", message));
+        }
         if agent_spec.sandbox == SandboxLevel::None {
             by.require_host("run programs without a sandbox")?;
         }

@@ -246,3 +246,16 @@ async fn many_kills_take_who_may_kill_one_and_their_bounds() {
     }
     assert_eq!(processes.alive(), 2, "nothing was killed by what was refused");
 }
+
+#[tokio::test]
+async fn a_task_that_no_program_can_be_given_is_refused_before_anything_starts() {
+    let (world, processes, agent) = world().await;
+    let long = "x".repeat(140_000);
+    let refused = world.engine.session_create(&world.by, session_draft(&agent, &long)).await;
+    let Err(EngineError::Invalid { field, message }) = refused else { panic!("{refused:?}") };
+    assert!(field == "task" && message.contains("a file of the project"), "{field}: {message}");
+    assert_eq!(processes.alive(), 0);
+    let short = "x".repeat(130_000);
+    let id = world.engine.session_create(&world.by, session_draft(&agent, &short)).await.unwrap();
+    until_up(&world, id.value.id).await;
+}
