@@ -48,8 +48,8 @@ const SCRIPTED: &str = "scripted";
 const TAPE: &str = "tape";
 /// Most bytes of an error that are read before it is passed on.
 const MAX_ERROR: usize = 1 << 20;
-/// Most bytes of an answer that is translated whole.
-const MAX_TRANSLATED: usize = 64 << 20;
+/// Most bytes of an answer that is translated.
+pub(crate) const MAX_TRANSLATED: usize = 64 << 20;
 /// Waits that are asked for and longer than this are the caller's.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 

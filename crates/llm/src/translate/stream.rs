@@ -10,7 +10,7 @@ use super::reply::{
     usage_to_messages, usage_to_responses,
 };
 use super::tools::input_of;
-use crate::relay::format_of;
+use crate::relay::{MAX_TRANSLATED, format_of};
 use crate::sse::Event;
 use crate::wire::{Broken, Decoder, Draft, Heard, WireCall};
 
@@ -22,6 +22,8 @@ pub struct Stream {
     to: To,
     model: String,
     has_begun: bool,
+    /// Bytes of all events: their texts are kept to the end.
+    taken: usize,
     broken: Option<String>,
 }
 
@@ -54,7 +56,7 @@ impl Stream {
             }
         };
         let from = Some(Decoder::new(format_of(answered)));
-        Self { from, to, model: model.to_owned(), has_begun: false, broken: None }
+        Self { from, to, model: model.to_owned(), has_begun: false, taken: 0, broken: None }
     }
 
     /// Takes an event and appends what follows from it.
@@ -64,10 +66,15 @@ impl Stream {
     /// What is not understood of it, in words. The stream is over; what was appended says so.
     pub fn event(&mut self, event: &Event, out: &mut Vec<u8>) -> Result<(), String> {
         let Some(from) = &mut self.from else { return Ok(()) };
+        self.taken += event.data.len();
+        if self.taken > MAX_TRANSLATED {
+            let why = format!("its answer has more than {MAX_TRANSLATED} bytes");
+            return Err(self.breaks(why, out));
+        }
         let mut heard = Vec::new();
         let taken = from.event(event, &mut heard);
         let is_finished = from.is_finished();
-        if taken.is_ok() && event.data.trim() != "[DONE]" {
+        if taken.is_ok() && from.has_begun() {
             self.begin(out);
         }
         self.pieces(heard, out)?;
@@ -196,7 +203,7 @@ impl Stream {
 const EARLY: &str = "it ended its answer too early";
 
 fn is_ping(event: &Event) -> bool {
-    serde_json::from_str::<Value>(&event.data).is_ok_and(|value| value["type"] == "ping")
+    event.name == "ping" || event.data.replace(' ', "") == r#"{"type":"ping"}"#
 }
 
 fn data(value: &Value, out: &mut Vec<u8>) {

@@ -641,9 +641,23 @@ fn no_answer_and_half_an_answer_are_no_success() {
 }
 
 #[test]
+fn a_stream_without_end_is_not_kept_without_end() {
+    let text = "x".repeat(1 << 20);
+    let data =
+        json!({"choices": [{"delta": {"content": text}, "finish_reason": null}]}).to_string();
+    let mut stream = Stream::new(Endpoint::Messages, Endpoint::Chat, "m", true, Back::default());
+    let event = Event { name: String::new(), data };
+    let taken = (0..100).take_while(|_| stream.event(&event, &mut Vec::new()).is_ok()).count();
+    assert!((60..=64).contains(&taken), "{taken} MiB");
+    assert!(!stream.end(&mut Vec::new()));
+}
+
+#[test]
 fn a_character_that_was_cut_in_two_is_whole_in_the_other_format() {
     let chunk = |text: &str| {
-        format!(r#"{{"choices":[{{"delta":{{"content":"{text}"}},"finish_reason":null}}]}}"#)
+        format!(
+            r#"{{"id":"c","choices":[{{"delta":{{"content":"{text}"}},"finish_reason":null}}]}}"#
+        )
     };
     let stop = r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.to_owned();
     let datas = [chunk(r"face \ud83d"), chunk(r"\ude00 end"), stop, "[DONE]".to_owned()];
@@ -656,6 +670,7 @@ fn a_character_that_was_cut_in_two_is_whole_in_the_other_format() {
     let events = values(&parse_all(&out, usize::MAX).unwrap());
     let text: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
     assert_eq!(text, "face 😀 end");
+    assert_eq!(events[0]["message"]["id"], "c", "it does not begin before anything is known");
 }
 
 #[test]

@@ -72,6 +72,7 @@ pub(crate) enum Broken {
 pub(crate) struct Decoder {
     reply: Reply,
     halves: Halves,
+    has_begun: bool,
 }
 
 #[derive(Debug)]
@@ -88,7 +89,7 @@ impl Decoder {
             Format::OpenAiChat => Reply::Chat(chat::Reply::default()),
             Format::AnthropicMessages => Reply::Anthropic(anthropic::Reply::default()),
         };
-        Self { reply, halves: Halves::default() }
+        Self { reply, halves: Halves::default(), has_begun: false }
     }
 
     /// Takes one event.
@@ -123,6 +124,7 @@ impl Decoder {
         if value["type"] == "error" || is_error(value) {
             return Err(Broken::Said { said: Said::of_value(value), raw: value.to_string() });
         }
+        self.has_begun = true;
         match &mut self.reply {
             Reply::Responses(reply) => reply.event(value, out),
             Reply::Chat(reply) => reply.event(value, out),
@@ -178,6 +180,11 @@ impl Decoder {
             Reply::Chat(reply) => reply.is_finished() || reply.has_stopped(),
             Reply::Responses(_) | Reply::Anthropic(_) => self.is_finished(),
         }
+    }
+
+    /// Something was understood of it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// The id of the reply and the model's name, as far as they are known.
