@@ -144,8 +144,11 @@ const LIST: u64 = 64 << 10;
 pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf> {
     let ours = ours.canonicalize().unwrap_or_else(|_| ours.to_owned());
     let is_lent = |path: &Path| {
+        // What a list names is shown: it must be what such lists are for, by its name as well.
         let store = path.join("pack").is_dir() || path.join("info").is_dir();
-        store && path.canonicalize().is_ok_and(|real| !real.starts_with(&ours))
+        store
+            && path.ends_with("objects")
+            && path.canonicalize().is_ok_and(|real| !real.starts_with(&ours))
     };
     let (mut all, mut last) = (objects.clone(), objects);
     for _ in 0..IN_A_ROW {
@@ -265,7 +268,8 @@ mod tests {
         lends("end", b"");
         lends("we \"ird\n\u{e4}", &text(&[at("end"), at("main")]));
         lends("trees/session/tree/.git", b"");
-        std::fs::create_dir_all(dir.path().join("no-store")).unwrap();
+        std::fs::create_dir_all(dir.path().join("no-store/objects")).unwrap();
+        std::fs::create_dir_all(dir.path().join("other/pack")).unwrap();
         let up = b"../../end/objects\n# /etc\n\"broken\n";
         lends("up", up);
         let all = [
@@ -273,7 +277,8 @@ mod tests {
             at("up"),
             at("gone"),
             at("trees/session/tree/.git"),
-            dir.path().join("no-store"),
+            at("no-store"),
+            dir.path().join("other"),
         ];
         let main = lends("main", &text(&all));
         let found = with_alternates(vec![main.clone()], &dir.path().join("trees"));
