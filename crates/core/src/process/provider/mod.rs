@@ -332,7 +332,9 @@ fn unreadable(provider: Provider, line: &[u8], why: &str, facts: &mut Vec<Fact>)
         Provider::Lines => (has(head, r#""overmind""#), has(line, r#""result""#)),
     };
     if is_event {
-        let message = format!("a line of the agent's program cannot be read: {why}");
+        let begins = String::from_utf8_lossy(&head[..head.len().min(80)]);
+        let message =
+            format!("a line of the agent's program cannot be read, {why}; it begins {begins}");
         if is_result {
             facts.push(Fact::Result { text: message.clone(), is_error: true });
         }
