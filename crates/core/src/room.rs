@@ -87,11 +87,29 @@ pub struct RoomOrder {
     pub session: SessionId,
     /// What people call the session; its branch is called after it.
     pub name: String,
+    /// What it is to do, in one line: commits of its work are called after it. May be empty.
+    pub about: String,
     /// Any directory of the project. The session begins at the same place within its worktree.
     pub project: PathBuf,
     pub wish: RoomWish,
     /// What its services and hooks run in. Only looked at when it is made.
     pub sandbox: RoomSandbox,
+}
+
+/// Longest line that a commit is called after, in characters.
+const TITLE: usize = 72;
+
+/// The first line of a task that says something, as a commit may be called.
+pub fn about(task: &str) -> String {
+    let printable = |line: &str| -> String {
+        let text = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let line = task.lines().map(printable).find(|line| !line.is_empty()).unwrap_or_default();
+    match line.char_indices().nth(TITLE) {
+        Some(_) => line.chars().take(TITLE - 1).chain(['…']).collect(),
+        None => line,
+    }
 }
 
 /// A room that was made, as the log and lists show it.

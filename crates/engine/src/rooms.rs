@@ -9,7 +9,7 @@ use overmind_core::room::history::{RoomSnapshot, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomPhase};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomSandbox,
-    RoomWhen, RoomWish, RoomWork, Rooms,
+    RoomWhen, RoomWish, RoomWork, Rooms, about,
 };
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::session::{Recorded, Spec};
@@ -133,10 +133,11 @@ impl Engine {
                 }
             })
         })?;
-        let wish = self.spec_of(row.id).await?.room.unwrap_or_default();
+        let spec = self.spec_of(row.id).await?;
+        let (wish, about) = (spec.room.unwrap_or_default(), about(&spec.task));
         let (session, name, project) = (row.id, row.name.clone(), row.workspace.clone().into());
         let sandbox = RoomSandbox::default();
-        let order = RoomOrder { session, name, project, wish, sandbox };
+        let order = RoomOrder { session, name, about, project, wish, sandbox };
         Ok(Stay { order, made, closed: room.closed.clone() })
     }
 

@@ -13,7 +13,9 @@ use crate::effect::{Effect, EffectAction};
 use crate::enclosure::Network;
 use crate::ids::{EffectId, SessionId};
 use crate::room::stay::{RoomAct, RoomAttested, RoomDecision, RoomInput, RoomPhase, RoomRow};
-use crate::room::{RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish};
+use crate::room::{
+    RoomClosed, RoomError, RoomMade, RoomOrder, RoomSandbox, RoomWhen, RoomWish, about,
+};
 use crate::row::SessionStatus;
 use crate::time::Timestamp;
 
@@ -89,6 +91,7 @@ impl Session {
             sandbox,
             session: self.row.id,
             name: self.row.name.clone(),
+            about: about(&self.spec.task),
             project: self.row.workspace.clone().into(),
             wish: self.room_wish()?.clone(),
         })

@@ -216,6 +216,30 @@ fn runs_that_are_merged_at_the_same_time_are_all_merged() {
 }
 
 #[test]
+fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its_task() {
+    let house = House::new(None);
+    let who = "[user]\n\tname = Ann of the house\n\temail = ann@house\n";
+    std::fs::write(house.home.0.path().join(".gitconfig"), who).unwrap();
+    let shown = "%an <%ae>|%cn|%s|%(trailers:key=Overmind-Run,valueonly)";
+    let last = |branch: &str| {
+        let log = house.git(&["log", "-1", &format!("--format={shown}"), branch]);
+        log.trim().to_owned()
+    };
+    let by = "Ann of the house <ann@house>|Ann of the house";
+    house.run(&["run", "--name", "fix", "echo twice > story.txt"]).ok();
+    house.ended("fix");
+    assert_eq!(last("overmind/fix"), format!("{by}|echo twice > story.txt|fix"));
+    // Beside a commit of the user's, so that a merge commit joins both.
+    std::fs::write(house.project.join("other.txt"), "mine\n").unwrap();
+    house.git(&["add", "other.txt"]);
+    house.git(&["commit", "-qm", "mine"]);
+    house.run(&["done", "fix", "--merge"]).ok();
+    assert_eq!(last("main"), format!("{by}|echo twice > story.txt|fix"));
+    assert_eq!(house.git(&["show", "main:story.txt"]), "twice\n");
+    house.check();
+}
+
+#[test]
 fn a_run_that_was_stopped_can_be_decided_at_once_and_a_branch_that_was_asked_for_stays() {
     let house = House::new(None);
     let write = "echo half > half.txt; echo ready; sleep 600";

@@ -18,9 +18,9 @@ use overmind_core::time::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{identity, say};
+use super::say;
 use crate::copy;
-use crate::git::{Git, GitError};
+use crate::git::GitError;
 use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
 use crate::owner;
@@ -36,6 +36,9 @@ struct Intent {
     session: String,
     /// What people call the session.
     name: String,
+    /// See [`RoomOrder::about`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    about: String,
     sandbox: Option<SandboxLevel>,
     /// User and group that it is given to, if its programs run as another one than we do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,8 +81,6 @@ pub(super) struct Maker(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     trees: Trees,
-    git: Git,
-    environment: BTreeMap<String, String>,
     /// Where it is written down how trees ended: a file for each session.
     endings: PathBuf,
     clock: Arc<dyn Clock>,
@@ -116,18 +117,9 @@ impl Drop for Promise {
 }
 
 impl Maker {
-    /// `environment` is the user's, whose git says whom commits are by.
-    pub(super) fn new(
-        trees: Trees,
-        git: Git,
-        environment: BTreeMap<String, String>,
-        endings: PathBuf,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
+    pub(super) fn new(trees: Trees, endings: PathBuf, clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner {
             trees,
-            git,
-            environment,
             endings,
             clock,
             plans: Mutex::default(),
@@ -143,7 +135,7 @@ impl Maker {
     /// Decides about a session's tree. Blocks.
     pub(super) fn plan(
         &self,
-        session: &str,
+        (session, about): (&str, &str),
         sandbox: Option<SandboxLevel>,
         user: Option<ProcessUser>,
         secrets: Option<&[String]>,
@@ -164,6 +156,7 @@ impl Maker {
             let intent = Intent {
                 session: session.to_owned(),
                 name,
+                about: about.to_owned(),
                 sandbox,
                 user: user.map(|user| (user.uid, user.gid)),
                 secrets: secrets.map(<[String]>::to_vec),
@@ -287,8 +280,8 @@ impl Maker {
             .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
             .collect();
         let source = intent.tree.source();
-        let git_dir = source.as_ref().map(|source| source.git_dir.as_path());
-        env.extend(identity::variables(&self.0.git, git_dir, &self.0.environment));
+        let by = self.0.trees.by(source.as_ref());
+        env.extend(by.into_iter().map(|(name, value)| (name.to_owned(), value)));
         let tree = MadeTree {
             path: made.path,
             branch: Some(made.intent.branch),
@@ -372,7 +365,7 @@ impl Maker {
     }
 
     fn park_now(&self, intent: &Intent, closed: &mut RoomClosed) -> Result<(), TreeError> {
-        let message = format!("What {} had not committed when it ended", intent.name);
+        let message = say::message(&intent.name, &intent.about);
         let parked = match self.0.trees.park(&intent.tree, &message, self.now()) {
             // Its files were removed by somebody who wanted that; `undo` saves what is known.
             Err(TreeError::Gone { .. }) => return Ok(()),
@@ -558,6 +551,7 @@ impl Tree for Maker {
                 let intent = Intent {
                     session: found.intent.owner.clone().unwrap_or_default(),
                     name: found.intent.session.clone(),
+                    about: String::new(),
                     sandbox: None,
                     user: None,
                     secrets: None,

@@ -16,7 +16,6 @@
 
 mod filling;
 mod history;
-mod identity;
 mod maker;
 mod project;
 pub(crate) mod reached;
@@ -296,7 +295,7 @@ impl LocalRooms {
             let session = at.session.to_string();
             let secrets = Some(found.config.secrets.as_slice());
             let secrets = secrets.filter(|_| level != SandboxLevel::None);
-            let planned = maker.plan(&session, sandbox, user, secrets, request);
+            let planned = maker.plan((&session, &at.about), sandbox, user, secrets, request);
             let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
             Ok::<_, RoomError>((found, intent, promise))
         });
@@ -476,10 +475,9 @@ impl LocalRooms {
 impl Core {
     fn open(options: Options) -> Result<Arc<Self>, RoomError> {
         let trees = Trees::open(&options.worktrees, options.git.clone());
-        let trees = trees.map_err(|err| say::of_tree(&err))?;
+        let trees = trees.map_err(|err| say::of_tree(&err))?.of_user(options.environment.clone());
         let endings = options.home.join("rooms");
-        let (git, environment) = (options.git.clone(), options.environment.clone());
-        let maker = Maker::new(trees, git, environment, endings, Arc::clone(&options.clock));
+        let maker = Maker::new(trees, endings, Arc::clone(&options.clock));
         let clock = Arc::clone(&options.clock);
         let runner = options.runner.clone();
         let runner = runner.unwrap_or_else(|| {

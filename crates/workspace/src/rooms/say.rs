@@ -116,6 +116,12 @@ pub(super) fn of_teardown(err: &TeardownError) -> RoomError {
     RoomError::new(kind, chain(err))
 }
 
+/// The message of a commit of a session's work: what it was to do, and which run did it.
+pub(super) fn message(name: &str, about: &str) -> String {
+    let title = if about.is_empty() { format!("Work of {name}") } else { about.to_owned() };
+    format!("{title}\n\nOvermind-Run: {name}\n")
+}
+
 pub(super) fn leak(finding: Finding) -> Leak {
     let Finding { kind, what, session, how, fixable, bytes } = finding;
     let kind = match serde_json::to_value(kind) {

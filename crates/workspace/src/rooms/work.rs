@@ -33,6 +33,7 @@ pub(super) enum Where {
 pub(super) struct About {
     pub(super) session: String,
     pub(super) name: String,
+    about: String,
     project: PathBuf,
     branch: Option<String>,
     base: Option<String>,
@@ -59,6 +60,7 @@ impl LocalRooms {
         Ok(About {
             session: order.session.to_string(),
             name: order.name.clone(),
+            about: order.about.clone(),
             project: order.project.clone(),
             branch: made.branch.clone(),
             base: made.base.clone(),
@@ -339,7 +341,7 @@ fn remove(
 }
 
 fn message(about: &About) -> String {
-    format!("Merge the work of {}", about.name)
+    say::message(&about.name, &about.about)
 }
 
 fn how<'a>(about: &'a About, branch: Option<&'a str>, message: &'a str, now: i64) -> MergeInto<'a> {
@@ -418,7 +420,7 @@ async fn publish_tree(
 ) -> Result<RoomOutcome, RoomError> {
     let (maker, at) = (core.maker.clone(), about.clone());
     let found = blocking(move || {
-        let message = format!("What {} had not committed", at.name);
+        let message = message(&at);
         let stamp = (message.as_str(), maker.now());
         let Some(done) = maker.trees().pr_branch_of_all(&intent, name.as_deref(), stamp)? else {
             return Ok(None);

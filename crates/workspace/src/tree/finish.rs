@@ -77,7 +77,8 @@ impl Trees {
         let mut held = Held::take(intent)?;
         // The same files under the stamp of the last time are the same commit.
         let (message, now) = held.notes.stamp.clone().unwrap_or_else(|| (message.to_owned(), now));
-        let stamp = Stamp { message: &message, now };
+        let by = self.by(intent.source().as_ref());
+        let stamp = Stamp { message: &message, now, by: &by };
         let shots = shoot(&self.git, &held, stamp)?;
         self.save(&mut held, &shots, stamp)
     }
@@ -239,7 +240,8 @@ impl Trees {
         let mut held = Held::take(intent)?;
         let (source, name) = published_as(&held, name)?;
         let (message, now) = held.notes.stamp.clone().unwrap_or_else(|| (message.to_owned(), now));
-        let shots = shoot(&self.git, &held, Stamp { message: &message, now })?;
+        let by = self.by(Some(&source));
+        let shots = shoot(&self.git, &held, Stamp { message: &message, now, by: &by })?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         let Some(tip) = main.tip.clone().filter(|tip| Some(tip) != intent.base.as_ref()) else {
             return Ok(None);
@@ -278,7 +280,7 @@ impl Trees {
     pub fn discard(&self, intent: &TreeIntent, now: i64) -> Result<Discarded, TreeError> {
         let mut held = Held::take(intent)?;
         let message = format!("the last state of {}, which was discarded", held.session());
-        let stamp = Stamp { message: &message, now };
+        let stamp = Stamp { message: &message, now, by: &[] };
         let shots = shoot(&self.git, &held, stamp)?;
         held.notes.stamp = Some((message.clone(), now));
         held.write()?;
@@ -394,7 +396,15 @@ impl Trees {
     /// What would be lost.
     fn unsaved(&self, held: &Held) -> Result<Vec<String>, TreeError> {
         let stamp = held.notes.stamp.clone();
-        let stamp = stamp.as_ref().map_or(UNNAMED, |(message, now)| Stamp { message, now: *now });
+        // The same commit as the one that was saved: a discarded one was ours.
+        let by = match &held.notes.ending {
+            Some(Ending::Discarded { .. }) => Vec::new(),
+            Some(Ending::Parked { .. } | Ending::Kept) | None => {
+                self.by(held.notes.intent.source().as_ref())
+            }
+        };
+        let stamp =
+            stamp.as_ref().map_or(UNNAMED, |(message, now)| Stamp { message, now: *now, by: &by });
         let shots = shoot(&self.git, held, stamp)?;
         let discarded = matches!(held.notes.ending, Some(Ending::Discarded { .. }));
         let mut unsaved = Vec::new();

@@ -211,7 +211,7 @@ impl Trees {
         let of = at.of.as_ref().map(|of| format!(" as {of}")).unwrap_or_default();
         let intent = &held.notes.intent;
         let message = format!("snapshot {at}{of}\n\nThe files of {}.\n", intent.session);
-        let stamp = Stamp { message: &message, now };
+        let stamp = Stamp { message: &message, now, by: &[] };
         let parents: Vec<&str> = intent.base.as_deref().into_iter().collect();
         at.commit = commit(self.git(), &paths.ours, &at.tree, &parents, stamp)?;
         // Not in two writes: a reference that is half written would be in git's way.

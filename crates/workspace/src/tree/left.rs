@@ -82,7 +82,7 @@ impl Trees {
         let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
         let target = self.target(&found.source, into)?;
         let scratch = self.scratch(&found)?;
-        let merged = self.computed(&scratch.0, &target, &found.tip, into)?;
+        let merged = self.computed(&scratch.0, (&found.source, &target), &found.tip, into)?;
         match &merged {
             Merged::Conflicts { .. } => return Ok(merged),
             Merged::Nothing { .. } => {}
@@ -168,7 +168,7 @@ impl Trees {
             .run()?
             .line();
         let message = format!("the last state of {session}, which was discarded");
-        let stamp = Stamp { message: &message, now };
+        let stamp = Stamp { message: &message, now, by: &[] };
         // A commit of its own: its date is when the time begins to run.
         let last = commit(self.git(), &scratch.0, &tree, &[&found.tip], stamp)?;
         self.send(&scratch.0, &found.source, &[&last])?;

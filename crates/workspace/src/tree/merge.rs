@@ -77,7 +77,8 @@ impl Trees {
         };
         let (message, now) =
             held.notes.stamp.clone().unwrap_or_else(|| (into.message.to_owned(), into.now));
-        let shots = shoot(&self.git, &held, Stamp { message: &message, now })?;
+        let by = self.by(Some(&source));
+        let shots = shoot(&self.git, &held, Stamp { message: &message, now, by: &by })?;
         let main = shots.first().ok_or_else(|| TreeError::Gone { place: held.place.clone() })?;
         if main.dirty && !into.commit_rest {
             return Err(TreeError::Uncommitted { session: intent.session.clone() });
@@ -89,7 +90,7 @@ impl Trees {
         let Some(tip) = main.tip.clone() else {
             return Ok(Merged::Nothing { branch: target.branch });
         };
-        let merged = self.computed(&ours, &target, &tip, into)?;
+        let merged = self.computed(&ours, (&source, &target), &tip, into)?;
         let new = match &merged {
             Merged::Nothing { .. } | Merged::Conflicts { .. } => return Ok(merged),
             Merged::Forward { commit, .. } | Merged::Joined { commit, .. } => commit.clone(),
@@ -130,7 +131,7 @@ impl Trees {
     pub(crate) fn computed(
         &self,
         ours: &Path,
-        target: &Target,
+        (source, target): (&Source, &Target),
         tip: &str,
         into: &MergeInto<'_>,
     ) -> Result<Merged, TreeError> {
@@ -143,7 +144,8 @@ impl Trees {
         }
         match self.join(ours, old, tip)? {
             Ok(tree) => {
-                let stamp = Stamp { message: into.message, now: into.now };
+                let by = self.by(Some(source));
+                let stamp = Stamp { message: into.message, now: into.now, by: &by };
                 let commit = commit(&self.git, ours, &tree, &[old, tip], stamp)?;
                 Ok(Merged::Joined { branch, commit })
             }

@@ -23,6 +23,7 @@ mod error;
 mod finish;
 pub(crate) mod gitdir;
 mod history;
+mod identity;
 mod left;
 mod merge;
 mod names;
@@ -53,7 +54,7 @@ pub(crate) use self::error::At;
 pub(crate) use self::source::{References, Source, find};
 pub(crate) use self::upkeep::note_project_of;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,6 +94,8 @@ pub struct Trees {
     making: Mutex<Vec<PathBuf>>,
     /// One turn for each primary that was merged into, by its common git directory.
     merges: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
+    /// The environment of the user whose commits these are; without one they are Overmind's.
+    user: BTreeMap<String, String>,
     /// Held as long as this lives: two daemons would remove each other's half-made trees.
     _lock: Lock,
 }
@@ -133,10 +136,28 @@ impl Trees {
             wanted: Mutex::default(),
             making: Mutex::default(),
             merges: Mutex::default(),
+            user: BTreeMap::new(),
             _lock: lock,
         };
         trees.clear_half_made()?;
         Ok(trees)
+    }
+
+    /// Commits of work are by whom the user's git names, who has this environment.
+    #[must_use]
+    pub fn of_user(self, environment: BTreeMap<String, String>) -> Self {
+        Self { user: environment, ..self }
+    }
+
+    /// Variables that make a commit the user's, in a project of theirs; none where nobody is named.
+    pub(crate) fn by(&self, source: Option<&Source>) -> Vec<(&'static str, String)> {
+        match self.user.is_empty() {
+            true => Vec::new(),
+            false => {
+                let git_dir = source.map(|source| source.git_dir.as_path());
+                identity::variables(&self.git, git_dir, &self.user)
+            }
+        }
     }
 
     /// The directory that holds all trees.

@@ -110,6 +110,8 @@ pub(crate) struct Stamp<'a> {
     pub(crate) message: &'a str,
     /// Seconds since 1970.
     pub(crate) now: i64,
+    /// Variables that say whose it is; where they say nothing it is ours.
+    pub(crate) by: &'a [(&'static str, String)],
 }
 
 /// Takes the state of every unit of a tree, submodules before what they are in.
@@ -369,7 +371,7 @@ pub(crate) fn empty_tree(format: &str) -> &'static str {
     }
 }
 
-/// Writes a commit: our identity, no hook, no signature.
+/// Writes a commit: no hook, no signature.
 pub(crate) fn commit(
     git: &Git,
     git_dir: &Path,
@@ -385,6 +387,7 @@ pub(crate) fn commit(
         .env("GIT_COMMITTER_DATE", &date)
         .args(["commit-tree", tree, "-F", "-"])
         .input(stamp.message);
+    let call = stamp.by.iter().fold(call, |call, (name, value)| call.env(name, value));
     let call = parents.iter().fold(call, |call, parent| call.args(["-p", parent]));
     Ok(call.run()?.line())
 }
@@ -393,14 +396,14 @@ pub(crate) fn commit(
 pub(crate) fn record(git: &Git, paths: &Paths) -> Result<String, TreeError> {
     add_all(git, paths, &[], "sha1", Bound::all(u64::MAX))?;
     let tree = write_tree(git, paths)?;
-    let stamp = Stamp { message: "the directory as it was copied", now: 0 };
+    let stamp = Stamp { message: "the directory as it was copied", now: 0, by: &[] };
     let id = commit(git, &paths.ours, &tree, &[], stamp)?;
     gitdir::set_head(&paths.ours, &id).at("writing the head of", &paths.ours)?;
     Ok(id)
 }
 
 /// A message that nobody reads: the commit is not published.
-pub(crate) const UNNAMED: Stamp<'_> = Stamp { message: "uncommitted", now: 0 };
+pub(crate) const UNNAMED: Stamp<'_> = Stamp { message: "uncommitted", now: 0, by: &[] };
 
 impl Trees {
     /// What state a session's tree is in. The session may be at work meanwhile.

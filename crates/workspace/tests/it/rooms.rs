@@ -93,6 +93,7 @@ impl Yard {
         RoomOrder {
             session: SessionId::from_u128(number),
             name: name.to_owned(),
+            about: String::new(),
             project: self.repo.clone(),
             wish: RoomWish::default(),
             sandbox: RoomSandbox::default(),
@@ -385,7 +386,7 @@ async fn both_sides_are_joined_where_the_branch_moved_on() {
     let outcome = rooms.done(&order, &made, Some(&closed), into).await.unwrap();
     let parents = git(&yard.repo, &["log", "-1", "--format=%P|%s"]);
     let tip = closed.commit.clone().unwrap();
-    assert_eq!(parents, format!("{head} {tip}|Merge the work of joined"));
+    assert_eq!(parents, format!("{head} {tip}|Work of joined"));
     assert_eq!(outcome.commit, Some(git(&yard.repo, &["rev-parse", "HEAD"])));
     assert_eq!(
         (read(&yard.repo.join("a.txt")), git_status(&yard.repo)),

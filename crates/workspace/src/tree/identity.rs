@@ -25,16 +25,16 @@ pub(super) fn variables(
     git: &Git,
     git_dir: Option<&Path>,
     environment: &BTreeMap<String, String>,
-) -> Vec<(String, String)> {
+) -> Vec<(&'static str, String)> {
     let asked = VARIABLES.iter().all(|(name, _)| environment.contains_key(*name));
     let settings = if asked { BTreeMap::new() } else { settings(git, git_dir, environment) };
     let of = |name: &str, keys: &[&str]| {
         let said = keys.iter().find_map(|key| settings.get(*key));
         let value = environment.get(name).or(said)?.trim();
         let fits = !value.is_empty() && value.len() <= LONGEST && !value.contains(['\0', '\n']);
-        fits.then(|| (name.to_owned(), value.to_owned()))
+        fits.then(|| value.to_owned())
     };
-    VARIABLES.iter().filter_map(|(name, keys)| of(name, keys)).collect()
+    VARIABLES.iter().filter_map(|(name, keys)| Some((*name, of(name, keys)?))).collect()
 }
 
 /// What the user's git reads, the last of each.
