@@ -2,7 +2,7 @@
 //! speaks the other. Pure: values in, values out.
 //!
 //! Requests have chat in the middle: Messages ↔ chat, and Responses → chat, so Responses → Messages
-//! goes over both. Answers are read by the readers of our own calls ([`wire`](crate::wire)) and written
+//! goes over both. Answers are read by the readers of our own calls (`wire`) and written
 //! in the format that was asked for. Text, system, tools and their choice, results, images, stop reasons, streams and figures
 //! are put over. A field that has no counterpart and would change what the call means is refused
 //! and named; wishes without an effect on the answer's meaning (caching, ids of users, service
