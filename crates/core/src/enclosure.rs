@@ -1,6 +1,6 @@
 //! The port to enclosures: a sandbox around a command that lives, for as long as it lives.
 //!
-//! A [`Sandbox`](crate::sandbox::Sandbox) runs one command to its end and collects its output. A
+//! A [`Sandbox`] runs one command to its end and collects its output. A
 //! life ([`crate::process`]) has a terminal or pipes of its own, a keeper that stands outside, and
 //! may outlive the daemon. So an enclosure starts nothing: it measures what it will give, and
 //! answers what to start *in place of* the command. That program builds the sandbox around itself

@@ -24,6 +24,10 @@ use crate::time::Timestamp;
 /// is added beyond it is lost; a reservation that would pass it is refused.
 pub const CAP: u64 = 1 << 53;
 
+/// So many tokens beyond what was reserved no call has: the longest contexts are a tenth of that. A provider
+/// that tells of more is wrong, and must not close a budget.
+pub const IMPOSSIBLE: u64 = 10_000_000;
+
 /// Windows of one scope and period that are kept in memory: enough for a year of days.
 pub const KEPT_WINDOWS: usize = 400;
 
@@ -150,6 +154,8 @@ pub struct Settled {
     pub moved: Moved,
     /// It cost more than was reserved. All of it is counted.
     pub above: bool,
+    /// It was told to have more tokens than any call has ([`IMPOSSIBLE`]): what was reserved is counted.
+    pub absurd: bool,
     pub reached: Vec<Reached>,
 }
 
@@ -369,6 +375,8 @@ impl Ledger {
     pub fn settle(&mut self, call: CallId, spend: Spend) -> Option<Settled> {
         let reservation = self.open.remove(&call)?;
         let worst = reservation.ask.worst;
+        let absurd = spend.tokens > worst.tokens.saturating_add(IMPOSSIBLE);
+        let spend = if absurd { worst } else { spend };
         let spend = Spend { microusd: spend.microusd.or(worst.microusd), ..spend };
         let above = spend.tokens > worst.tokens
             || spend.microusd.zip(worst.microusd).is_some_and(|(spent, worst)| spent > worst);
@@ -384,7 +392,7 @@ impl Ledger {
         for moved in &mut moved {
             reached.extend(self.warn(moved));
         }
-        Some(Settled { reservation, spend, moved, above, reached })
+        Some(Settled { reservation, spend, moved, above, absurd, reached })
     }
 
     /// Ends a call at the most that it may have cost.

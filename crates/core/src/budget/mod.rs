@@ -25,8 +25,8 @@ mod store;
 use serde::{Deserialize, Serialize};
 
 pub use self::ledger::{
-    Amount, Baseline, CAP, Halt, KEPT_WINDOWS, Ledger, Moved, Reached, Reservation, Settled,
-    Snapshot, Window, WindowKey, Windowed,
+    Amount, Baseline, CAP, Halt, IMPOSSIBLE, KEPT_WINDOWS, Ledger, Moved, Reached, Reservation,
+    Settled, Snapshot, Window, WindowKey, Windowed,
 };
 pub use self::limit::{Extra, Limit, LimitProblem, Source, UnknownPrice};
 pub use self::period::Period;

@@ -324,6 +324,17 @@ fn more_than_was_reserved_is_counted_and_said() {
 }
 
 #[test]
+fn usage_that_no_call_has_counts_as_what_was_reserved() {
+    let mut ledger = ledger(vec![limit(Scope::Swarm, Period::Total, Some(100), None)]);
+    let now = at("2026-11-22T12:00:00Z");
+    ledger.reserve(&ask(1, Spend::new(40, 10), now), SWARM).unwrap();
+    let settled = ledger.settle(CallId::from_u128(1), Spend::new(u64::MAX, 1_000_000_000)).unwrap();
+    assert!(settled.absurd && !settled.above);
+    assert_eq!((settled.spend.microusd, settled.spend.tokens), (Some(40), 10));
+    assert_eq!(ledger.window(Scope::Swarm, Period::Total, now).spent.microusd, 40);
+}
+
+#[test]
 fn an_unknown_price_fails_closed_where_dollars_are_bounded_and_nowhere_else() {
     let now = at("2026-11-22T12:00:00Z");
     let unknown = Spend { microusd: None, tokens: 10 };

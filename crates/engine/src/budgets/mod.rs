@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overmind_core::budget::{
-    Ask, CallRecord, Ended, Halt, Ledger, Moved, Prices, Reached, Refusal, Reservation, Scope,
-    Settled, Spend,
+    Ask, CallRecord, Ended, Halt, Ledger, Prices, Refusal, Reservation, Scope, Settled, Spend,
 };
 use overmind_core::ids::{CallId, IdSource, SessionId};
+use overmind_core::model::Usage;
 use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use serde_json::json;
@@ -414,27 +414,26 @@ impl Budgets {
         (recovered, waited): (bool, bool),
     ) -> Option<oneshot::Receiver<Result<(), StoreError>>> {
         let mut ledger = self.ledger();
-        let (reservation, moved, spend, above, reached): (_, Moved, Spend, bool, Vec<Reached>) =
-            match outcome {
-                Outcome::Nothing => {
-                    let (reservation, moved) = ledger.release(call)?;
-                    (reservation, moved, Spend::NONE, false, Vec::new())
-                }
-                Outcome::Spent(_) | Outcome::Worst => {
-                    let settled = match outcome {
-                        Outcome::Spent(spend) => ledger.settle(call, spend),
-                        Outcome::Worst | Outcome::Nothing => ledger.settle_at_worst(call),
-                    };
-                    let Settled { reservation, spend, moved, above, reached } = settled?;
-                    (reservation, moved, spend, above, reached)
-                }
-            };
+        let settled = match outcome {
+            Outcome::Nothing => {
+                let (reservation, moved) = ledger.release(call)?;
+                let (spend, reached) = (Spend::NONE, Vec::new());
+                Settled { reservation, spend, moved, above: false, absurd: false, reached }
+            }
+            Outcome::Spent(spend) => ledger.settle(call, spend)?,
+            Outcome::Worst => ledger.settle_at_worst(call)?,
+        };
+        let Settled { reservation, spend, moved, above, absurd, reached } = settled;
+        if absurd {
+            let (provider, model, told) = (&record.provider, &record.model, record.usage);
+            tracing::warn!(%call, provider, model, usage = ?told, "a provider tells of more tokens than any call has: what was reserved is counted");
+        }
         // The sums of days and those of windows tell the same story.
         record.started_at = reservation.ask.at;
         record.microusd = spend.microusd;
         let told = record.usage.input_tokens.saturating_add(record.usage.output_tokens);
-        if told == 0 {
-            record.usage.input_tokens = spend.tokens;
+        if told == 0 || absurd {
+            record.usage = Usage { input_tokens: spend.tokens, ..Usage::default() };
         }
         let released = matches!(outcome, Outcome::Nothing);
         let now = self.0.clock.now();
@@ -444,7 +443,8 @@ impl Budgets {
             && spend.microusd == Some(0)
             && reservation.ask.worst.microusd == Some(0)
             && reservation.ask.caller == native::ENGINE;
-        let end = End { reservation, record, spend, released, above, recovered, reached, now };
+        let end =
+            End { reservation, record, spend, released, above, absurd, recovered, reached, now };
         let op = Op::End { end: Box::new(end), moved, idle, reply };
         self.0.ahead.fetch_add(1, Ordering::Relaxed);
         // A closed queue drops the reply, which whoever waits hears.

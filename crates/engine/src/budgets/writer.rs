@@ -86,6 +86,7 @@ pub(super) struct End {
     pub(super) released: bool,
     /// It cost more than was reserved.
     pub(super) above: bool,
+    pub(super) absurd: bool,
     /// It was under way when the last run of this program ended.
     pub(super) recovered: bool,
     pub(super) reached: Vec<Reached>,
@@ -448,7 +449,8 @@ fn commit_of(group: &[Op]) -> Commit {
 
 /// The event of a call's end, in its session's stream.
 fn ended_event(end: &End) -> NewEvent {
-    let End { reservation, record, spend, released, above, recovered, reached: _, now } = end;
+    let End { reservation, record, spend, released, above, absurd, recovered, reached: _, now } =
+        end;
     let ask = &reservation.ask;
     // One is made for each call: in a map that need not grow.
     let mut payload = Map::with_capacity(20);
@@ -488,6 +490,9 @@ fn ended_event(end: &End) -> NewEvent {
     }
     if *above {
         tell("above_reservation", true.into());
+    }
+    if *absurd {
+        tell("absurd_usage", true.into());
     }
     if *recovered {
         tell("recovered", true.into());
