@@ -157,7 +157,8 @@ async fn the_checker_objects_to_every_doctored_copy() {
     for _ in 0..soak::count(2, 8) {
         harness.round().await;
     }
-    harness.plan_some_of_each(soak::count(1, 3));
+    // Enough of each agent that something of every kind happens.
+    harness.plan_some_of_each(3);
     let evidence = harness.settle().await;
     assert_clean("before doctoring", &evidence, &harness);
     doctor::every_rule_has_teeth(&evidence, &harness).await;

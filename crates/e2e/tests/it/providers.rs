@@ -478,6 +478,8 @@ fn what_is_sent_to_an_agent_is_answered_when_its_turn_is_over_and_in_words() {
     let argv = ["python3", "agent.py"];
     lines(&home, "pair", &json!({"provider": "claude", "argv": argv, "kind": "session"}));
     home.run(&["run", "--name", "pair", "pair"]).ok();
+    // What it says of itself at its start is said before anything is sent.
+    home.says("pair", "conversation c-1");
     let said = home.run(&["send", "pair", "--wait", "apples"]).ok().out;
     assert_eq!(said, "I think about apples\nIt is APPLES\n1,000 tokens in, 5 out, $0.25 so far\n");
     home.run(&["kill", "pair"]).ok();
