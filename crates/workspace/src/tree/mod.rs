@@ -69,6 +69,8 @@ use crate::git::Git;
 /// How long a lock of a daemon that was killed is waited for: its children hold it until they have become
 /// other programs.
 const OPENING: Duration = Duration::from_secs(5);
+/// How deep locks are looked for in a git directory: those of branches, and of submodules.
+const LOCK_DEPTH: u32 = 8;
 /// Where half-made things and things to be removed lie: never a session's name.
 const HALF_MADE: &str = ".making-";
 const TRASH: &str = ".trash";
@@ -140,6 +142,7 @@ impl Trees {
             _lock: lock,
         };
         trees.clear_half_made()?;
+        trees.clear_locks()?;
         Ok(trees)
     }
 
@@ -238,6 +241,17 @@ impl Trees {
         Ok(())
     }
 
+    /// Removes locks in git directories of ours that a git has left which was killed: none is at work now.
+    fn clear_locks(&self) -> Result<(), TreeError> {
+        for home in self.homes()? {
+            let places = directories(&home)?.into_iter();
+            for place in places.chain(directories(&home.join(crate::pool::READY))?) {
+                remove_locks(&place.join("ours"), LOCK_DEPTH)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Moves a directory out of sight in one step and then removes it: a crash in between leaves it in
     /// the trash, which the next start empties.
     pub(crate) fn throw_away(&self, path: &Path) -> Result<(), TreeError> {
@@ -316,6 +330,22 @@ impl Drop for Making<'_> {
             making.swap_remove(at);
         }
     }
+}
+
+/// Removes what git calls `….lock` in a git directory that no session can write.
+fn remove_locks(dir: &Path, depth: u32) -> Result<(), TreeError> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry.at("listing", dir)?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let kind = entry.file_type().at("looking at", &path)?;
+        if kind.is_dir() && depth > 0 && name != "objects" {
+            remove_locks(&path, depth - 1)?;
+        } else if kind.is_file() && name.as_encoded_bytes().ends_with(b".lock") {
+            std::fs::remove_file(&path).at("removing", &path)?;
+        }
+    }
+    Ok(())
 }
 
 /// The directories within a directory whose names do not begin with a dot.

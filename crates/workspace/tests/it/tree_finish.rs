@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use overmind_workspace::git::GitError;
-use overmind_workspace::tree::{ChangeKind, Ending, Operation, Removed, TreeError};
+use overmind_workspace::git::{Git, GitError};
+use overmind_workspace::tree::{ChangeKind, Ending, Operation, Removed, Request, TreeError, Trees};
 
 use crate::tree_repo::{World, commit, difference, git, read, try_git, users_part, write};
 
@@ -12,6 +12,22 @@ fn unsaved(result: Result<Removed, TreeError>) -> Vec<String> {
         Err(TreeError::Unsaved { unsaved, .. }) => unsaved,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_lock_that_a_killed_git_has_left_is_in_nobodys_way_at_the_next_start() {
+    let World { dir, repo: _, trees } = World::new();
+    let made = trees.prepare(&Request::new(dir.path().join("repo"), "s")).unwrap();
+    write(&made.path, "a.txt", "two\n");
+    let ours = made.path.parent().unwrap().join("ours");
+    std::fs::write(ours.join("index.lock"), "").unwrap();
+    std::fs::create_dir_all(ours.join("refs/heads/x")).unwrap();
+    std::fs::write(ours.join("refs/heads/x/y.lock"), "").unwrap();
+    assert!(trees.park(&made.intent, "WIP", 1).is_err());
+    drop(trees);
+    let trees = Trees::open(&dir.path().join("data"), Git::default()).unwrap();
+    assert!(!ours.join("index.lock").exists() && !ours.join("refs/heads/x/y.lock").exists());
+    assert!(trees.park(&made.intent, "WIP", 1).unwrap().saved_as.is_some());
 }
 
 #[test]
