@@ -396,10 +396,10 @@ impl Trees {
     /// What would be lost.
     fn unsaved(&self, held: &Held) -> Result<Vec<String>, TreeError> {
         let stamp = held.notes.stamp.clone();
-        // The same commit as the one that was saved: a discarded one was ours.
-        let by = match &held.notes.ending {
-            Some(Ending::Discarded { .. }) => Vec::new(),
-            Some(Ending::Parked { .. } | Ending::Kept) | None => {
+        // The same commit as the one that was saved: a discarded one was ours, and without a stamp none was.
+        let by = match (&stamp, &held.notes.ending) {
+            (None, _) | (_, Some(Ending::Discarded { .. })) => Vec::new(),
+            (Some(_), Some(Ending::Parked { .. } | Ending::Kept) | None) => {
                 self.by(held.notes.intent.source().as_ref())
             }
         };
