@@ -608,8 +608,7 @@ pub(crate) async fn a_thousand_calls_dropped_at_random_leave_nothing_behind(subj
     let before = Holdings::now();
     // A container or a guest takes a hundred times as long to make.
     let quick = matches!(subject.sandbox.level(), SandboxLevel::None | SandboxLevel::Namespace);
-    let (calls, latest) =
-        if quick { (soak::count(100, 1000), 40) } else { (soak::count(4, 24), 1500) };
+    let (calls, latest) = if quick { (soak::count(100, 1000), 40) } else { (24, 1500) };
     let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
     eprintln!("random numbers from {random:#x}");
     let mut dropped = 0;
