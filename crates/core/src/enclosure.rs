@@ -85,6 +85,9 @@ pub struct EnclosePlan {
     pub level: SandboxLevel,
     /// Program and arguments, as seen inside.
     pub argv: Vec<String>,
+    /// The `PATH` of this server, where its program is an agent's that is installed on this machine:
+    /// then it is looked for there alone, and shown wherever it lies, with what belongs to it.
+    pub installed: Option<String>,
     /// What the command will have. `PATH` is looked at, and what the loader of programs heeds: that
     /// is for the command alone ([`Enclosed::needs`]).
     pub env: Vec<(String, String)>,
@@ -160,6 +163,7 @@ impl Surroundings {
             session,
             level,
             argv: Vec::new(),
+            installed: None,
             env: Vec::new(),
             cwd: workspace.clone(),
             workspace,

@@ -40,7 +40,7 @@ use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
 use crate::request::bad_config;
-use crate::{attest, hidden};
+use crate::{attest, hidden, installed};
 
 /// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
 const LIMITS: Limits = Limits {
@@ -115,7 +115,7 @@ impl Enclosures {
         Self { mutation: Some(mutation), ..self }
     }
 
-    async fn answer(&self, plan: EnclosePlan) -> Result<Enclosed, SandboxError> {
+    async fn answer(&self, mut plan: EnclosePlan) -> Result<Enclosed, SandboxError> {
         match plan.level {
             SandboxLevel::Namespace => {}
             SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => {
@@ -130,6 +130,12 @@ impl Enclosures {
                 "the mesh is to be its network, and this server has no socket for agents: see \
                  why in its log, or ask for `\"network\": \"none\"` or `\"host\"`",
             ));
+        }
+        if let (Some(path), Some(program)) = (&plan.installed, plan.argv.first())
+            && let Some(found) = installed::find(path, program)
+        {
+            plan.argv[0] = text(found.program.into_os_string())?;
+            plan.read.extend(found.needs);
         }
         let (workspace, cwd) = self.workspace(&plan)?;
         let granted = self.granted(&plan)?;
@@ -480,7 +486,7 @@ fn is_for_the_loader(name: &str) -> bool {
     name.starts_with("LD_") || name == "GLIBC_TUNABLES"
 }
 
-fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     std::fs::metadata(path)
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

@@ -33,6 +33,7 @@ mod cgroup;
 mod diagnosis;
 mod enclosure;
 mod hidden;
+mod installed;
 mod kernel;
 mod launch;
 mod namespace;

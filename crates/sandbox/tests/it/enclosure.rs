@@ -54,6 +54,7 @@ impl Place {
             session: SessionId::from_u128(7),
             level: SandboxLevel::Namespace,
             argv: ["sh", "-c", script].map(str::to_owned).into(),
+            installed: None,
             env: vec![("PATH".to_owned(), PATH.to_owned())],
             workspace: self.at("work"),
             cwd: self.at("work"),
@@ -181,8 +182,26 @@ async fn what_is_granted_is_there_as_it_was_granted() {
     let why = place.refused(plan.clone()).await;
     let grant = format!("\"read\": [\"{}\"]", place.at("tools").display());
     assert!(why.contains(&grant), "{why}");
-    let plan = EnclosePlan { read: vec![place.at("tools/bin")], ..plan };
-    assert_eq!(place.run(plan).await.1, "the tool\n");
+    let granted = EnclosePlan { read: vec![place.at("tools/bin")], ..plan.clone() };
+    assert_eq!(place.run(granted).await.1, "the tool\n");
+
+    // A program that is installed here is shown, and what lies beside it is not. No `PATH` of the
+    // command's own says which program that is.
+    let beside = place.at("tools/bin/beside");
+    std::fs::write(beside, "a-secret").unwrap();
+    std::fs::write(&tool, "#!/bin/sh\necho the tool\ncat ${0%/*}/beside ${0%/*}/../secret\n")
+        .unwrap();
+    let installed = Some(format!("/nowhere:{}:{PATH}", place.at("tools/bin").display()));
+    let plan = EnclosePlan { argv: vec!["tool".to_owned()], ..plan };
+    let why = place.refused(plan.clone()).await;
+    assert!(why.contains("there is no `tool`"), "{why}");
+    let (_, out) = place.run(EnclosePlan { installed, ..plan }).await;
+    assert!(out.starts_with("the tool\n") && !out.contains("a-secret"), "{out}");
+    let bin = place.at("tools/bin");
+    let env = vec![("PATH".to_owned(), format!("{}:{PATH}", bin.display()))];
+    let plan = EnclosePlan { argv: vec!["tool".to_owned()], env, ..place.plan("") };
+    let why = place.refused(EnclosePlan { installed: Some(PATH.to_owned()), ..plan }).await;
+    assert!(why.contains("which a sandbox does not show"), "{why}");
 
     let (read, write) = (vec![place.at("other")], vec![place.at("tools"), place.at("secret")]);
     let script = format!(

@@ -233,6 +233,7 @@ pub(crate) async fn launch(
         session: confined.session,
         level: confined.level,
         argv: bare.argv,
+        installed: None,
         env: bare.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         workspace: confined.workspace.clone(),
         cwd: bare.cwd,

@@ -1,0 +1,118 @@
+//! Programs that are installed on this machine, wherever that is, and what of it they need to run.
+//!
+//! A sandbox shows the system, and no home. Package managers of languages install into homes: what is
+//! shown of one is the program's package alone, or its one file, and the interpreter that its first
+//! line names.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::enclosure::is_program;
+
+/// Where packages of Node.js lie, beside those that they need.
+const MODULES: &str = "node_modules";
+/// Longest first line that names an interpreter: the kernel's own bound.
+const FIRST_LINE: usize = 256;
+
+/// A program, and what is to be shown for it to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Installed {
+    /// Its file, behind all links.
+    pub(crate) program: PathBuf,
+    pub(crate) needs: Vec<PathBuf>,
+}
+
+/// Finds a program by its name in a `PATH`. `None`: it is in none of its directories.
+pub(crate) fn find(path: &str, name: &str) -> Option<Installed> {
+    let (_, program) = look_up(path, name)?;
+    let mut needs = vec![package(&program)];
+    if let Some(interpreter) = interpreter(&program) {
+        match interpreter.is_absolute() {
+            true => needs.push(interpreter),
+            // It is looked for again inside, by the place where it was found here.
+            false => needs.extend(look_up(path, interpreter.to_str()?).map(|(place, _)| place)),
+        }
+    }
+    Some(Installed { program, needs })
+}
+
+/// Where a name is in a `PATH`, and the file that it leads to. Relative directories are those of
+/// whoever looks, and count for nothing.
+fn look_up(path: &str, name: &str) -> Option<(PathBuf, PathBuf)> {
+    let places = path.split(':').map(|dir| Path::new(dir).join(name));
+    let mut found = places.filter(|place| place.is_absolute() && is_program(place));
+    found.find_map(|place| {
+        let file = place.canonicalize().ok()?;
+        Some((place, file))
+    })
+}
+
+/// What belongs to a program's file: the packages that it lies among, or nothing else.
+fn package(program: &Path) -> PathBuf {
+    let packages = program.ancestors().filter(|path| path.file_name() == Some(MODULES.as_ref()));
+    packages.last().unwrap_or(program).to_owned()
+}
+
+/// The interpreter that a script's first line names: a file, or a name to be looked for.
+fn interpreter(program: &Path) -> Option<PathBuf> {
+    let mut first = Vec::new();
+    File::open(program).ok()?.take(FIRST_LINE as u64).read_to_end(&mut first).ok()?;
+    let line = first.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(|word| Path::new(OsStr::from_bytes(word)));
+    let interpreter = words.next()?;
+    match interpreter.file_name() == Some("env".as_ref()) {
+        true => words.find(|word| !word.as_os_str().as_bytes().starts_with(b"-")),
+        false => Some(interpreter),
+    }
+    .map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn program(path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn of_an_installed_program_its_package_and_its_interpreter_are_needed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (bin, modules) = (top.join("home/bin"), top.join("home/lib/node_modules"));
+        let script = modules.join("@org/agent/node_modules/inner/cli.js");
+        program(&script, "#!/usr/bin/env -S node --flag\nx");
+        program(&bin.join("node"), "ELF");
+        symlink(&script, bin.join("agent")).unwrap();
+        let single = top.join("home/share/agent/versions/2.1");
+        program(&single, "ELF");
+        symlink(&single, bin.join("single")).unwrap();
+        program(&bin.join("shell"), "#!/bin/sh\n");
+        std::fs::write(bin.join("no-program"), "x").unwrap();
+        let path = format!(":.:/nowhere:{}", bin.display());
+        assert_eq!(
+            find(&path, "agent"),
+            Some(Installed { program: script, needs: vec![modules, bin.join("node")] })
+        );
+        assert_eq!(
+            find(&path, "single"),
+            Some(Installed { program: single.clone(), needs: vec![single] })
+        );
+        let shell = bin.join("shell");
+        assert_eq!(
+            find(&path, "shell"),
+            Some(Installed { program: shell.clone(), needs: vec![shell, "/bin/sh".into()] })
+        );
+        assert_eq!([find(&path, "no-program"), find(&path, "none")], [None, None]);
+    }
+}
