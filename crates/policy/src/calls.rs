@@ -16,7 +16,7 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
         Some(path) if !path.chars().any(is_private) => {
             act.touch(kind, resolve(path, ".", &place.workspace))
         }
-        Some(_) | None => act.unknown("a path is missing or has hidden characters"),
+        Some(_) | None => act.garbled("a path is missing or has hidden characters"),
     };
     match request.tool.as_str() {
         "run_shell" | "run_command" => return command(request, place, act),
@@ -29,7 +29,7 @@ pub(crate) fn acts_of(request: &GateRequest, place: &Place) -> Vec<Act> {
                     path(&mut act, TouchKind::Read, check.get("path").and_then(Value::as_str));
                 }
             }
-            None => act.unknown("the checks are missing"),
+            None => act.garbled("the checks are missing"),
         },
         "http_request" | "web_fetch" => {
             let host = text("url").map_or(HOLE.to_string(), host_of);
@@ -89,7 +89,7 @@ fn command(request: &GateRequest, place: &Place, mut act: Act) -> Vec<Act> {
         Some(acts) if act.touches.is_empty() => acts,
         Some(acts) => std::iter::once(act).chain(acts).collect(),
         None => {
-            act.unknown("the command is missing");
+            act.garbled("the command is missing");
             vec![act]
         }
     }

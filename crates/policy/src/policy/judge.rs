@@ -5,8 +5,8 @@ use overmind_core::gate::{
 };
 use overmind_core::sandbox::SandboxLevel;
 
-use super::Policy;
 use super::rule::Rule;
+use super::{BUILT_IN, Policy};
 use crate::calls::acts_of;
 use crate::glob::Fit;
 use crate::shell::expand::{is_private, is_static, shown};
@@ -37,15 +37,21 @@ const NO_NETWORK: &str = "commands of this agent run in a sandbox without networ
 
 /// Whether a call can only do this with a network that its sandbox does not have.
 fn needs_network(request: &GateRequest, kind: TouchKind) -> bool {
-    let is_command = matches!(request.tool.as_str(), "run_shell" | "run_command");
     // What installs from elsewhere touches the network as well; `make install` does not.
     let leaves = matches!(kind, TouchKind::Network | TouchKind::Publish);
-    is_command && leaves && request.sandbox != SandboxLevel::None
+    is_command(request) && leaves && request.sandbox != SandboxLevel::None
+}
+
+/// Whether it is a command, which the sandbox bounds.
+pub(crate) fn is_command(request: &GateRequest) -> bool {
+    matches!(request.tool.as_str(), "run_shell" | "run_command")
 }
 
 /// The harm that one touch could do.
-pub(crate) fn risk_of(act: &Act, kind: TouchKind, target: &str) -> Risk {
+pub(crate) fn risk_of(request: &GateRequest, act: &Act, kind: TouchKind, target: &str) -> Risk {
     match kind {
+        // In a room a program that is not known can do no more than code from anywhere.
+        TouchKind::Unknown if request.room && is_command(request) && !act.garbled => Risk::High,
         // No worse than a write, which may empty the file.
         TouchKind::Delete if act.single && in_workspace(target) => Risk::Medium,
         TouchKind::Read if in_workspace(target) => Risk::Low,
@@ -85,7 +91,7 @@ impl Policy {
                 says.push((self.say(request, act, None, Risk::Low), Risk::Low, None));
             }
             for (at, (kind, target)) in act.touches.iter().enumerate() {
-                let harm = risk_of(act, *kind, target);
+                let harm = risk_of(request, act, *kind, target);
                 risk = risk.max(harm);
                 says.push((self.say(request, act, Some((*kind, target)), harm), harm, Some(at)));
             }
@@ -115,7 +121,7 @@ impl Policy {
         let mut decision = said.decision;
         let mut rule = match said.rule {
             Some(rule) => RuleRef { id: rule.file.id.clone(), place: rule.place.clone() },
-            None => RuleRef { id: "default".to_owned(), place: "built in".to_owned() },
+            None => RuleRef { id: "default".to_owned(), place: BUILT_IN.to_owned() },
         };
         let what = acts.get(act).map(|act| told(act, touch)).unwrap_or_default();
         let why = match said.rule {
@@ -138,14 +144,14 @@ impl Policy {
         {
             decision = self.trifecta;
             risk = risk.max(Risk::High);
-            rule = RuleRef { id: "trifecta".to_owned(), place: "built in".to_owned() };
+            rule = RuleRef { id: "trifecta".to_owned(), place: BUILT_IN.to_owned() };
             reason = format!(
                 "{way}: the session holds private data and text from strangers, so nothing may leave unasked"
             );
         }
         if let Some((n, at)) = cut.filter(|_| decision == Decision::Ask) {
             decision = Decision::Deny;
-            rule = RuleRef { id: "no-network".to_owned(), place: "built in".to_owned() };
+            rule = RuleRef { id: "no-network".to_owned(), place: BUILT_IN.to_owned() };
             reason = format!("{}; {NO_NETWORK}", told(&acts[n], Some(at)));
         }
         let advice = match decision {
@@ -176,7 +182,12 @@ impl Policy {
         touch: Option<(TouchKind, &String)>,
         risk: Risk,
     ) -> Said<'_> {
-        let touch = touch.map(|(kind, target)| (kind, target.as_str()));
+        // In a room there is nothing to reach but the run's own services.
+        let own = request.room && is_command(request) && act.near;
+        let touch = touch.map(|(kind, target)| match kind {
+            TouchKind::Network if own && !is_static(target) => (kind, "localhost"),
+            _ => (kind, target.as_str()),
+        });
         let mut strict: Option<Said<'_>> = None;
         let mut allow: Option<&Rule> = None;
         for rule in &self.rules {

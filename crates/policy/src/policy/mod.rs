@@ -16,13 +16,15 @@ use self::file::{Extends, Trifecta, problem, read};
 use self::rule::Rule;
 use crate::glob::Glob;
 
+/// The place of every rule of the built-in policy, whoever extends it.
+pub(crate) const BUILT_IN: &str = "built in";
 const BUILTIN: &str = include_str!("builtin.toml");
 /// Allows everything, what is not understood included: it is a policy like any other, so the log
 /// says of each call that nobody judged it.
 const OFF: &str = include_str!("off.toml");
 /// Raised whenever the analyser understands a command differently: an approval given under the
 /// old reading does not hold under the new one.
-const ANALYSER: u32 = 3;
+const ANALYSER: u32 = 4;
 const MAX_RULES: usize = 1000;
 
 /// A policy that is ready to judge.
@@ -40,7 +42,7 @@ pub struct Policy {
 impl Default for Policy {
     /// The built-in policy: what holds when there is no file.
     fn default() -> Self {
-        let parsed = Self::parse(BUILTIN, "built in").expect("the built-in policy is tested");
+        let parsed = Self::parse(BUILTIN, BUILT_IN).expect("the built-in policy is tested");
         Self { source: PolicySource::Builtin, ..parsed }
     }
 }
@@ -63,13 +65,13 @@ impl Policy {
         let mut trifecta = file.trifecta.clone();
         let mut default = file.default;
         if file.extends == Extends::Builtin {
-            let builtin = read(BUILTIN, "built in")?;
+            let builtin = read(BUILTIN, BUILT_IN)?;
             trifecta = trifecta.or(builtin.trifecta);
             default = default.or(builtin.default);
             for spanned in builtin.rule {
-                let made = Rule::new(spanned.get_ref().clone(), "built in".to_owned());
+                let made = Rule::new(spanned.get_ref().clone(), BUILT_IN.to_owned());
                 rules.push(
-                    made.map_err(|why| problem(BUILTIN, "built in", spanned.span().start, &why))?,
+                    made.map_err(|why| problem(BUILTIN, BUILT_IN, spanned.span().start, &why))?,
                 );
             }
         }

@@ -3,7 +3,9 @@
 use overmind_core::gate::{Decision, GateRequest, Risk, TouchKind};
 use serde_json::Value;
 
+use super::BUILT_IN;
 use super::file::RuleFile;
+use super::judge::is_command;
 use crate::glob::{Fit, Glob};
 use crate::shell::Act;
 use crate::shell::expand::{HOLE, SPLIT, is_static};
@@ -195,8 +197,7 @@ impl Rule {
                 )
                 | None => false,
             };
-            let room = request.room;
-            fit = fit.min(if about_path { self.path_fits(target, room) } else { Fit::No });
+            fit = fit.min(if about_path { self.path_fits(target, request) } else { Fit::No });
         }
         if !self.hosts.is_empty() {
             let hosts =
@@ -206,8 +207,27 @@ impl Rule {
         fit
     }
 
-    fn path_fits(&self, target: &str, room: bool) -> Fit {
+    /// A path of which not even the beginning is known, in a command of a room: the sandbox bounds
+    /// where it leads, and what is withheld there is withheld whatever leads to it. So the built-in
+    /// rules speak about its known end alone.
+    fn end_fits(&self, target: &str) -> Fit {
+        if self.file.verdict == Decision::Allow {
+            return if self.file.room == Some(true) { Fit::Must } else { Fit::May };
+        }
+        let end = target.rsplit([HOLE, SPLIT]).next().unwrap_or_default();
+        let end = end.trim_start_matches('/');
+        let said = |(domain, glob): &(Domain, Glob)| {
+            *domain == Domain::Workspace && glob.fits(end) == Fit::Must
+        };
+        if !end.is_empty() && self.paths.iter().any(said) { Fit::May } else { Fit::No }
+    }
+
+    fn path_fits(&self, target: &str, request: &GateRequest) -> Fit {
+        let room = request.room;
         if target.contains([HOLE, SPLIT]) {
+            if room && is_command(request) && self.place == BUILT_IN {
+                return self.end_fits(target);
+            }
             // Not even where it lies is known. In a room what is secret is withheld whatever leads to
             // it, and elsewhere there is nothing but the system.
             let withheld = room && self.file.verdict == Decision::Deny && !self.shared.is_empty();

@@ -3,7 +3,7 @@
 use overmind_core::gate::TouchKind;
 
 use super::expand::{HOLE, SPLIT, is_static};
-use super::path::anywhere;
+use super::path::{anywhere, in_workspace};
 use super::run::{Call, has_option, is_option, value_of};
 
 pub(super) fn date(call: &mut Call<'_, '_>) {
@@ -217,10 +217,13 @@ pub(super) fn copy(call: &mut Call<'_, '_>) {
         None if links && named.len() == 1 => Some(".".to_owned()),
         None => named.pop(),
     };
+    // It leaves its place: inside the workspace that is a change like any other, and out of it the
+    // workspace loses what may be a whole directory.
+    let away = |to: &String| call.walk.paths(to).iter().any(|to| !in_workspace(to));
+    let leaves = if last.as_ref().is_some_and(away) { TouchKind::Delete } else { TouchKind::Write };
     for path in &named {
         if moves {
-            // It leaves its place; inside the workspace that is a change like any other.
-            call.path(TouchKind::Write, path);
+            call.path(leaves, path);
         }
         call.path(TouchKind::Read, path);
     }

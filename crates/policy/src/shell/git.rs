@@ -164,6 +164,9 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                 *run == name || run.starts_with(name)
             })
     });
+    if command == "archive" && rest.iter().any(|arg| arg.starts_with("--rem")) {
+        call.act.touch(TouchKind::Network, HOLE.to_string());
+    }
     if dangerous && exact {
         call.unknown("an option of git that runs a program or writes a file");
     }
@@ -266,6 +269,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
                     letter("fC") || may(&["--force", "--discard-changes", "--force-create"])
                 }
                 "worktree" => has(&["remove", "prune"]),
+                "read-tree" => letter("u") || may(&["--reset"]),
                 "gc" | "prune" => true,
                 _ => false,
             };
@@ -326,6 +330,7 @@ fn subcommand(call: &mut Call<'_, '_>, command: &str, rest: &[String]) {
             () if letter("n") && !letter("f") || has(&["--dry-run"]) => {}
             () => deletes(call),
         },
+        "send-email" | "imap-send" => call.act.touch(TouchKind::Network, HOLE.to_string()),
         "push" => {
             call.act.touch(TouchKind::Publish, shown(&rest.join(" ")));
             remote_hosts(call, rest);

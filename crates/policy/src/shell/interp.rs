@@ -157,7 +157,16 @@ fn module_of_python(call: &mut Call<'_, '_>, module: &str, rest: &[String]) {
         }
         "venv" | "virtualenv" | "build" | "unittest" | "doctest" | "timeit_file"
         | "cProfile_file" => call.project(),
-        "http.server" | "smtpd" | "ensurepip" | "webbrowser" | "ftplib" => {
+        "http.server" => {
+            call.act.near = true;
+            call.act.touch(TouchKind::Network, super::expand::HOLE.to_string());
+        }
+        "twine" => {
+            let mut argv = vec![module.to_owned()];
+            argv.extend_from_slice(rest);
+            call.inner(&argv);
+        }
+        "smtpd" | "ensurepip" | "webbrowser" | "ftplib" => {
             call.act.touch(TouchKind::Network, super::expand::HOLE.to_string());
         }
         module

@@ -63,14 +63,31 @@ pub(crate) struct Act {
     pub(crate) touches: Vec<(TouchKind, String)>,
     /// What it deletes are single files that the command names, and no directory with what is in it.
     pub(crate) single: bool,
+    /// A host that is not known may be one of the run's own services: the program speaks to whatever
+    /// it is told, and goes nowhere by itself.
+    pub(crate) near: bool,
+    /// It is unknown because the text hides or cannot be read, not because it runs some program.
+    pub(crate) garbled: bool,
 }
 
 impl Act {
     pub(crate) fn touch(&mut self, kind: TouchKind, target: impl Into<String>) {
         let touch = (kind, target.into());
-        if !self.touches.contains(&touch) {
-            self.touches.push(touch);
+        if self.touches.contains(&touch) {
+            return;
         }
+        if kind == TouchKind::Code {
+            for host in net::hosts_in_code(&touch.1) {
+                self.touch(TouchKind::Network, host);
+            }
+        }
+        self.touches.push(touch);
+    }
+
+    /// A text that hides what it does, or that is no command.
+    pub(crate) fn garbled(&mut self, why: impl Into<String>) {
+        self.garbled = true;
+        self.unknown(why);
     }
 
     pub(crate) fn unknown(&mut self, why: impl Into<String>) {
@@ -90,7 +107,7 @@ pub(crate) fn analyse_program(argv: &[String], stdin: Option<&str>, place: &Plac
     let mut walk = walk::Walk::new(place);
     let stdin = stdin.map_or(walk::Stdin::Inherited, |text| walk::Stdin::Text(text.to_owned()));
     if argv.iter().any(|arg| arg.chars().any(expand::is_private)) {
-        walk.unknown(&argv[0], "an argument has hidden characters");
+        walk.garbled(&argv[0], "an argument has hidden characters");
     } else {
         walk.run(argv, &stdin, Vec::new());
     }

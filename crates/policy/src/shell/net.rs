@@ -2,7 +2,7 @@
 
 use overmind_core::gate::TouchKind;
 
-use super::expand::{HOLE, HOME, SPLIT, is_static};
+use super::expand::{HOLE, HOME, SPLIT, is_static, shown};
 use super::run::{Call, has_option, is_option, value_of};
 
 /// The host of a URL or of `host:port/path`, in lower case; [`HOLE`] when two programs could read
@@ -32,9 +32,79 @@ pub(crate) fn host_of(text: &str) -> String {
     if plain { host.trim_end_matches('.').to_ascii_lowercase() } else { HOLE.to_string() }
 }
 
+/// What makes a text code that speaks to another machine; see [`hosts_in_code`].
+const SPEAKS: &[&str] = &[
+    "urlopen",
+    "urlretrieve",
+    "requests.",
+    "httpx.",
+    "aiohttp",
+    "fetch(",
+    "http",
+    "axios",
+    "LWP",
+    "open-uri",
+    "URI.open",
+    "file_get_contents",
+    "create_connection",
+    ".connect(",
+    "smtplib",
+    "ftplib",
+    "paramiko",
+    "XMLHttpRequest",
+    "WebSocket",
+    "curl",
+    "wget",
+    "TCPSocket",
+    "IO::Socket",
+];
+/// What takes a bare name of a host.
+const DIALS: &[&str] =
+    &["create_connection", ".connect(", "SMTP", "FTP(", "Connection(", "TCPSocket", "Socket"];
+
+/// The hosts that a piece of code reaches as far as its text says so: addresses beside a call that
+/// opens one. What a text only mentions is none, and what it builds is not seen.
+pub(super) fn hosts_in_code(code: &str) -> Vec<String> {
+    let part = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+    let mut hosts: Vec<String> = Vec::new();
+    let mut add = |host: &str| {
+        let host = host.trim_matches('.').to_ascii_lowercase();
+        let name = host.rsplit('.').next().unwrap_or_default();
+        let known =
+            host.contains('.') && name.len() > 1 && name.chars().all(|c| c.is_ascii_alphabetic());
+        let address = host.split('.').count() == 4
+            && !host.starts_with("127.")
+            && host != "0.0.0.0"
+            && host.split('.').all(|part| part.parse::<u8>().is_ok());
+        if (known && !host.ends_with(".localhost") || address) && !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    };
+    // A call, and not only the scheme of an address that is mentioned.
+    let bare = code.replace("http://", "").replace("https://", "");
+    if !SPEAKS.iter().any(|word| bare.contains(word)) {
+        return hosts;
+    }
+    for (at, _) in code.match_indices("://") {
+        let rest = &code[at + 3..];
+        let authority = rest.split(|c: char| !part(c) && !"@:_%".contains(c)).next();
+        let host = authority.and_then(|text| text.rsplit('@').next()).unwrap_or_default();
+        add(host.split(':').next().unwrap_or_default());
+    }
+    if DIALS.iter().any(|word| code.contains(word)) {
+        for word in code.split(['\'', '"', '`']).skip(1).step_by(2) {
+            if word.chars().all(part) {
+                add(word);
+            }
+        }
+    }
+    hosts
+}
+
 /// `curl`, `wget` and their like: every argument that is no option is an address.
 pub(super) fn fetch(call: &mut Call<'_, '_>) {
     let args = call.args();
+    call.act.near = true;
     const ELSEWHERE: &[&str] = &[
         "--location",
         "--location-trusted",
@@ -70,6 +140,11 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
         n += 1;
         if arg.contains([HOLE, SPLIT]) {
             call.act.touch(TouchKind::Network, HOLE.to_string());
+            // What comes first names a host all the same.
+            let begin = arg.split([HOLE, SPLIT]).next().unwrap_or_default();
+            if !is_option(arg) && is_named(&host_of(begin)) {
+                call.act.touch(TouchKind::Network, host_of(begin));
+            }
             hosts += 1;
             continue;
         }
@@ -145,6 +220,15 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
                 | "--timeout"
                 | "--tries"
                 | "--proxy"
+                | "--preproxy"
+                | "--connect-to"
+                | "--resolve"
+                | "--doh-url"
+                | "--socks4"
+                | "--socks5"
+                | "--socks5-hostname"
+                | "--unix-socket"
+                | "--abstract-unix-socket"
                 | "--config"
         ) && !arg.contains('=');
         let value = if let Some((_, value)) = arg.split_once('=').filter(|_| letters.is_none()) {
@@ -155,7 +239,8 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
         } else {
             None
         };
-        if has_option(std::slice::from_ref(arg), "LxKmri", ELSEWHERE) {
+        let elsewhere = if call.name() == "wget" { "xKmri" } else { "LxK" };
+        if has_option(std::slice::from_ref(arg), elsewhere, ELSEWHERE) {
             call.act.touch(TouchKind::Network, HOLE.to_string());
         }
         let writes = matches!(
@@ -165,11 +250,21 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
                 | "--output-dir"
                 | "--directory-prefix"
                 | "--cookie-jar"
+                | "--unix-socket"
                 | "--dump-header"
                 | "--trace"
         ) || matches!(last, Some('o' | 'O' | 'P' | 'c' | 'D'));
         let attached = letters
             .and_then(|letters| letters.find(['/', HOME]).map(|at| letters[at..].to_owned()));
+        let proxies = last == Some('x') && call.name() != "wget"
+            || ["--proxy", "--preproxy", "--socks", "--connect-to", "--resolve", "--doh-url"]
+                .iter()
+                .any(|option| long.starts_with(option));
+        if let Some(value) = value.as_deref().filter(|_| proxies) {
+            for host in value.split([':', '/', '@']).filter(|host| is_named(host)) {
+                call.act.touch(TouchKind::Network, host.to_owned());
+            }
+        }
         for value in value.into_iter().chain(attached) {
             if writes && value != "-" {
                 call.path(TouchKind::Write, &value);
@@ -201,6 +296,72 @@ pub(super) fn fetch(call: &mut Call<'_, '_>) {
     if hosts == 0 {
         call.act.touch(TouchKind::Network, HOLE.to_string());
     }
+}
+
+/// Whether it is a whole name or address of a host, and not a word.
+fn is_named(host: &str) -> bool {
+    is_static(host) && host.contains('.') && host == host_of(host)
+}
+
+/// Clients of databases: the server that options or an address name, else one that the environment
+/// names.
+pub(super) fn database(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    call.act.near = true;
+    let name = call.name().to_owned();
+    let mut hosts = 0;
+    let mut reach = |call: &mut Call<'_, '_>, host: &str| {
+        // A path is a socket.
+        if !host.starts_with('/') {
+            call.act.touch(TouchKind::Network, host_of(host));
+            hosts += 1;
+        }
+    };
+    for (n, arg) in args.iter().enumerate() {
+        let next = args.get(n + 1).map_or("", String::as_str);
+        match arg.as_str() {
+            "-h" | "--host" => reach(call, next),
+            _ => match arg.strip_prefix("--host=").or_else(|| arg.strip_prefix("-h")) {
+                Some(host) if !host.is_empty() && !host.starts_with("elp") => reach(call, host),
+                _ if arg.contains("://") => {
+                    for host in host_in_list(arg) {
+                        reach(call, &host);
+                    }
+                }
+                _ => {
+                    let words = arg.split([' ', ';']);
+                    let hosts = words.filter_map(|word| {
+                        word.strip_prefix("host=").or_else(|| word.strip_prefix("hostaddr="))
+                    });
+                    hosts.for_each(|host| reach(call, host));
+                }
+            },
+        }
+        let file = match arg.as_str() {
+            "-f" | "--file" | "-o" | "--output" | "-L" | "--log-file" => Some(next),
+            _ => ["--file=", "--output=", "--log-file="].iter().find_map(|o| arg.strip_prefix(o)),
+        };
+        if let Some(file) = file.filter(|file| !file.is_empty() && *file != "-") {
+            let reads = name == "psql" && (arg == "-f" || arg.starts_with("--file"));
+            call.path(if reads { TouchKind::Read } else { TouchKind::Write }, file);
+        }
+    }
+    if hosts == 0 {
+        call.act.touch(TouchKind::Network, HOLE.to_string());
+    }
+    // `\\!`, `\\copy`, `system`: they run programs and read files.
+    let more = |arg: &String| arg.contains('\\') || arg.contains("system") || arg.contains("eval");
+    if args.iter().any(more) {
+        call.act.touch(TouchKind::Code, shown(&args.join(" ")));
+    }
+}
+
+/// The hosts of an address that may name several: `mongodb://a:1,b:2/db`.
+fn host_in_list(address: &str) -> Vec<String> {
+    let Some((scheme, rest)) = address.split_once("://") else { return Vec::new() };
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let hosts = authority.rsplit('@').next().unwrap_or_default();
+    hosts.split(',').map(|host| format!("{scheme}://{host}")).collect()
 }
 
 /// `ssh host command`, `scp`, `rsync`: the other machine, and what runs there.
@@ -341,7 +502,10 @@ pub(super) fn other(call: &mut Call<'_, '_>) {
             hosts += 1;
         }
     }
-    if hosts == 0 {
+    // A tunnel goes out wherever it begins.
+    let tunnel = matches!(call.name(), "ngrok" | "cloudflared" | "chisel");
+    if hosts == 0 || tunnel {
+        call.act.near = matches!(call.name(), "nc" | "netcat" | "wscat" | "websocat");
         call.act.touch(TouchKind::Network, HOLE.to_string());
     }
     // Files may be sent as well as names.

@@ -7,13 +7,20 @@ pub(crate) fn anywhere() -> String {
     HOLE.to_string()
 }
 
+/// Any path that ends as this one does: `…/.git/hooks/x`.
+fn open(path: &str) -> String {
+    let end = path.rsplit([HOLE, SPLIT]).next().unwrap_or_default();
+    let plain = end.starts_with('/') && !end.split('/').any(|part| part == "..");
+    if plain { format!("{HOLE}{}", end.trim_end_matches('/')) } else { anywhere() }
+}
+
 /// The path as policies see it: relative to the workspace, absolute, from `~/`, or [`anywhere`].
 ///
 /// `from` is such a path. Links are not followed: there is no disk here. The sandbox is what
 /// holds when a link leads out.
 pub(crate) fn resolve(path: &str, from: &str, workspace: &str) -> String {
     if path.contains([HOLE, SPLIT]) {
-        return anywhere();
+        return open(path);
     }
     if path.len() == FOUND.len_utf8() && path.contains(FOUND) {
         return ".".to_owned();
@@ -107,7 +114,9 @@ mod tests {
         check("//etc///shadow", ".", "/etc/shadow");
         check("\u{e004}/.ssh/id", ".", "~/.ssh/id");
         check("\u{e004}/../x", ".", "\u{e000}");
-        check("a/\u{e000}/b", ".", "\u{e000}");
+        check("a/\u{e000}/b", ".", "\u{e000}/b");
+        check("\u{e000}x/b/", ".", "\u{e000}");
+        check("\u{e000}/../b", ".", "\u{e000}");
         check("a", "\u{e000}", "\u{e000}");
         check("a", "/etc", "/etc/a");
         check("a", "~/x", "~/x/a");

@@ -202,9 +202,7 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "launchctl" | "rc-update" | "hostnamectl" | "timedatectl" => Does(Persistence),
 
         "git" => By(git::git),
-        "gh" | "glab" | "hub" => {
-            Commands(&[("help", self::Does::Nothing), ("version", self::Does::Nothing)])
-        }
+        "gh" | "glab" | "hub" | "twine" | "flit" | "goreleaser" => By(tools::forge),
         "hg" | "svn" | "jj" => Commands(&[
             ("status", self::Does::Nothing),
             ("st", self::Does::Nothing),
@@ -220,8 +218,11 @@ pub(super) fn find(name: &str) -> Option<Spec> {
         | "mail" | "sendmail" | "mutt" | "ssh-copy-id" | "ssh-keyscan" | "rclone" | "aws"
         | "gcloud" | "az" | "s3cmd" | "gsutil" | "heroku" | "vercel" | "netlify" | "flyctl"
         | "fly" | "wscat" | "websocat" | "ngrok" | "cloudflared" | "chisel" | "smbclient"
-        | "ldapsearch" | "psql" | "mysql" | "mariadb" | "redis-cli" | "mongosh" | "mongo"
-        | "snmpwalk" | "rsh" | "rlogin" | "rcp" | "finger" => By(net::other),
+        | "ldapsearch" | "snmpwalk" | "rsh" | "rlogin" | "rcp" | "finger" => By(net::other),
+        "psql" | "pg_dump" | "pg_dumpall" | "pg_restore" | "pg_isready" | "createdb" | "dropdb"
+        | "createuser" | "vacuumdb" | "pgbench" | "mysql" | "mariadb" | "mysqldump"
+        | "mariadb-dump" | "mysqladmin" | "redis-cli" | "valkey-cli" | "mongosh" | "mongo"
+        | "mongodump" | "mongorestore" => By(net::database),
 
         "python" | "python3" | "python2" | "pypy" | "pypy3" | "perl" | "ruby" | "node"
         | "nodejs" | "deno" | "bun" | "php" | "lua" | "luajit" | "tclsh" | "wish" | "Rscript"

@@ -187,7 +187,7 @@ impl Walk<'_> {
             return None;
         }
         if !first.is_ascii() {
-            act.unknown("the program's name has letters that look like others");
+            act.garbled("the program's name has letters that look like others");
             return None;
         }
         if !first.contains('/') {

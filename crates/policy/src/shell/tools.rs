@@ -228,7 +228,7 @@ const JVM: Table = {
     ]
 };
 const SYSTEM: Table = {
-    use Does::{Install, Nothing};
+    use Does::{Install, Nothing, Publish};
     &[
         ("list", Nothing),
         ("search", Nothing),
@@ -239,6 +239,7 @@ const SYSTEM: Table = {
         ("rdepends", Nothing),
         ("-l", Nothing),
         ("help", Nothing),
+        ("push", Publish),
         ("install", Install),
         ("remove", Install),
         ("purge", Install),
@@ -291,6 +292,20 @@ const CLOUD: Table = {
         ("exec", Network),
     ]
 };
+
+/// Programs whose every command but these speaks to a forge or a registry.
+pub(super) fn forge(call: &mut Call<'_, '_>) {
+    let args = call.args();
+    let first = args.iter().find(|arg| !is_option(arg)).map(String::as_str);
+    match first {
+        Some("help" | "version" | "completion") | None => {}
+        Some("build" | "check") => call.project(),
+        Some(_) => {
+            call.act.touch(TouchKind::Publish, shown(&args.join(" ")));
+            call.act.touch(TouchKind::Network, HOLE.to_string());
+        }
+    }
+}
 
 pub(super) fn tool(call: &mut Call<'_, '_>) {
     let args = call.args();
@@ -413,7 +428,9 @@ pub(super) fn tool(call: &mut Call<'_, '_>) {
         }
         "terraform" | "tofu" | "helm" | "kubectl" | "ansible" | "ansible-playbook" => {
             call.subcommand(CLOUD, &["-n", "--namespace", "--context", "-chdir"]);
-            if name == "kubectl" {
+            let here = ["version", "help", "fmt", "validate", "lint", "template"];
+            let first = args.iter().find(|arg| !is_option(arg)).map_or("", String::as_str);
+            if name == "kubectl" || !(first.is_empty() || here.contains(&first)) {
                 call.act.touch(TouchKind::Network, HOLE.to_string());
             }
             if name.starts_with("ansible") {

@@ -77,7 +77,11 @@ impl<'a> Walk<'a> {
     /// Looks at a whole text, as `sh -c` would run it.
     pub(super) fn text(&mut self, text: &str) {
         if text.chars().any(expand::is_private) {
-            self.unknown("sh", "a shell runs a text that is only known when it runs");
+            // Nobody types such characters; what a wrapper puts together may have gaps.
+            match self.depth {
+                0 => self.garbled("sh", "it has hidden characters"),
+                _ => self.unknown("sh", "a shell runs a text that is only known when it runs"),
+            }
             return;
         }
         match parse(text, self.depth) {
@@ -88,7 +92,7 @@ impl<'a> Walk<'a> {
                 self.variables = variables;
                 self.bare_names = names;
             }
-            Err(why) => self.unknown("sh", &format!("the command was not understood: {}", why.0)),
+            Err(why) => self.garbled("sh", &format!("the command was not understood: {}", why.0)),
         }
     }
 
@@ -107,7 +111,7 @@ impl<'a> Walk<'a> {
         self.depth += 1;
         let fits = self.depth <= MAX_DEPTH;
         if !fits {
-            self.unknown("sh", "it is nested too deeply");
+            self.garbled("sh", "it is nested too deeply");
         }
         fits
     }
@@ -119,13 +123,20 @@ impl<'a> Walk<'a> {
         self.record(act);
     }
 
+    /// Records a text that hides what it does, or that is no command.
+    pub(super) fn garbled(&mut self, program: &str, why: &str) {
+        let mut act = Act { program: program.to_owned(), via: self.via.clone(), ..Act::default() };
+        act.garbled(why);
+        self.record(act);
+    }
+
     pub(super) fn record(&mut self, act: Act) {
         if self.acts.len() < MAX_ACTS {
             self.acts.push(act);
         } else if !self.full {
             self.full = true;
             let mut act = Act { program: "sh".to_owned(), ..Act::default() };
-            act.unknown("it runs too many programs to look at");
+            act.garbled("it runs too many programs to look at");
             self.acts.push(act);
         }
     }
@@ -416,7 +427,7 @@ impl<'a> Walk<'a> {
         }
         if self.inside.contains(&argv[0]) {
             act.program = argv[0].clone();
-            act.unknown("a function calls itself");
+            act.garbled("a function calls itself");
             return self.record(act);
         }
         if self.functions.contains(&argv[0]) && super::programs::find(&argv[0]).is_none() {

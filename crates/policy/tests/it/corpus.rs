@@ -5,7 +5,7 @@ use overmind_core::sandbox::SandboxLevel;
 use overmind_policy::{Policy, request};
 
 /// The lines of a corpus file with its marks replaced.
-fn lines(text: &str) -> Vec<String> {
+pub(crate) fn lines(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(unmark).collect()
 }
@@ -89,79 +89,15 @@ fn harmless_commands_raise_at_most_one_false_alarm_in_twenty() {
     );
 }
 
-fn in_a_room(command: &str) -> GateRequest {
+pub(crate) fn in_a_room(command: &str) -> GateRequest {
     GateRequest { room: true, ..shell(command) }
 }
-
-#[test]
-fn in_a_room_of_its_own_a_session_is_asked_about_at_most_one_everyday_command_in_fifty() {
-    let policy = Policy::default();
-    let mut all = harmless();
-    all.extend(EVERYDAY.iter().map(|command| unmark(command)));
-    let judged: Vec<_> =
-        all.iter().map(|command| (command, policy.judge(&in_a_room(command)))).collect();
-    let of = |wanted: Decision| -> Vec<String> {
-        let some = judged.iter().filter(|(_, verdict)| verdict.decision == wanted);
-        some.map(|(command, verdict)| format!("{command:?}: {}", verdict.reason)).collect()
-    };
-    let asked = of(Decision::Ask);
-    assert!(
-        asked.len() * 50 <= all.len(),
-        "{} of {}:\n{}",
-        asked.len(),
-        all.len(),
-        asked.join("\n")
-    );
-    // What needs a network is refused at once, and nothing else.
-    let network = |(_, verdict): &&(&String, overmind_core::gate::GateVerdict)| {
-        verdict.decision == Decision::Deny && verdict.rule.id != "no-network"
-    };
-    let denied: Vec<_> = judged.iter().filter(network).map(|(command, _)| command).collect();
-    assert!(denied.is_empty(), "{denied:?}");
-}
-
-/// What people were asked about in vain.
-const EVERYDAY: &[&str] = &[
-    "python3 -c 'import json; print(json.load(open(\"a.json\")))'",
-    "perl -pe 's/a/b/' notes.txt",
-    "perl -pi -e 's/a/b/' src/*.rs",
-    "node -e 'console.log(1)'",
-    "git rm old.txt",
-    "git rm -r --cached build",
-    "git reset --hard HEAD",
-    "git checkout -- .",
-    "git clean -fd",
-    "git stash drop",
-    "rm -rf dist",
-    "rm -rf src",
-    "rm -rf build/ out/*",
-    "mv src target/",
-    "mv src target/ && rm -rf target",
-    "cp .env.example .env",
-    "echo PORT=3000 >> .env",
-    "cat .env",
-    "kill %1",
-    "pkill -f 'node server.js'",
-    "npm run dev & sleep 1; curl -s http://localhost:3000/health; kill %1",
-    "curl -sf http://127.0.0.1:8080/",
-    "cat data.json | python3 -c 'import sys; print(sys.stdin.read())'",
-    "find . -name '*.orig' -delete",
-    "find . -name '*.tmp' -exec rm {} +",
-    "truncate -s 0 app.log",
-    "PATH=$PWD/bin:$PATH make",
-    "export PYTHONPATH=src; pytest",
-    "cat > run.sh <<'EOF'⏎echo hi⏎EOF⏎bash run.sh",
-    "sh -c 'make && ./build/app'",
-    "ls / /var /home",
-    "cat /etc/nginx/nginx.conf",
-    "rm -rf /tmp/work && mkdir /tmp/work",
-];
 
 #[test]
 fn a_room_is_asked_about_what_leaves_it_and_what_later_commands_run() {
     let policy = Policy::default();
     for command in
-        ["echo x > .git/hooks/pre-commit", "echo x > .envrc", "crontab -", "frobnicate --all"]
+        ["echo x > .git/hooks/pre-commit", "echo x > .envrc", "crontab -", "echo 'x", "rm -rf /etc"]
     {
         assert_eq!(policy.judge(&in_a_room(command)).decision, Decision::Ask, "{command}");
     }
@@ -186,7 +122,7 @@ fn what_needs_a_network_that_the_sandbox_lacks_is_refused_with_the_way_to_get_it
         "git push origin main",
         "npm install left-pad",
         "make && wget -q https://example.com/a.tar.gz",
-        "curl $WHERE",
+        "curl -L --max-time 20 'https://example.com/docs'",
     ] {
         for room in [false, true] {
             let verdict = policy.judge(&GateRequest { room, ..shell(command) });

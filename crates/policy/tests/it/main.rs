@@ -4,6 +4,7 @@
 
 mod approvals;
 mod corpus;
+mod everyday;
 mod language;
 mod properties;
 mod traced;
