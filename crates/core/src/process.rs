@@ -153,6 +153,8 @@ pub struct ProcessSpec {
     /// The whole environment. Nothing is inherited from the daemon; a variable that marks the
     /// tree as this life's ([`MARK`]) is added.
     pub env: Vec<(String, String)>,
+    /// Values that are masked in the log before they are on the disk: see [`crate::masking`].
+    pub secrets: Vec<String>,
     pub io: ProcessIo,
     pub log: LogLimits,
     /// Written into the log before anything else, such as `--- restart #2 at … ---`.
@@ -177,6 +179,7 @@ impl ProcessSpec {
             argv,
             cwd,
             env: Vec::new(),
+            secrets: Vec::new(),
             io: ProcessIo::Pipes { stdin: StdinKind::Null, stderr: StderrKind::Merged },
             log: LogLimits::default(),
             opening: None,

@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, he
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use overmind_core::ids::SessionId;
+use overmind_core::masking::MINTED;
 use overmind_core::trace::{TRACEPARENT, Traceparent};
 use tower::ServiceExt;
 use tracing::{Instrument, Span};
@@ -184,8 +185,7 @@ impl Front {
 
 /// A path for the log: what looks like a token of ours, put there by mistake, is left out.
 fn without_tokens(path: &str) -> Cow<'_, str> {
-    const KINDS: [&str; 5] = ["ova_", "ovk_", "ovs_", "sk-ovm-", "sk-ant-ovm-"];
-    let is_token = |part: &str| KINDS.iter().any(|kind| part.contains(kind));
+    let is_token = |part: &str| MINTED.iter().any(|minted| part.contains(minted.prefix));
     if !path.split('/').any(is_token) {
         return Cow::Borrowed(path);
     }

@@ -133,6 +133,9 @@ pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathBuf,
     pub(crate) env: Vec<(String, String)>,
+    /// Masked in the log. They are in the keeper's memory alone, as the environment is.
+    #[serde(default)]
+    pub(crate) secrets: Vec<String>,
     pub(crate) io: Io,
     pub(crate) log: Limits,
     pub(crate) opening: Option<(Note, String)>,
@@ -154,6 +157,7 @@ impl Order {
             argv: spec.argv,
             cwd: spec.cwd,
             env: spec.env,
+            secrets: spec.secrets,
             io: match spec.io {
                 ProcessIo::Terminal(size) => Io::Terminal(size.into()),
                 ProcessIo::Pipes { stdin, stderr } => Io::Pipes {

@@ -133,7 +133,7 @@ fn a_runs_own_token_saves_and_reads_its_own_and_not_anothers() {
     permit(&home.0, &json!({"ann": {"blackboard_write": ["artifacts/ann/**"]}}));
     home.0.start(&["--listen", "none"], &[]);
     for name in ["ann", "bob"] {
-        let script = "echo token:$OVERMIND_TOKEN id:$OVERMIND_SESSION_ID.; read line";
+        let script = "read line";
         let command = json!({"provider": "raw", "argv": ["sh", "-c", script], "kind": "session"});
         let agent = json!({
             "name": name, "role": "r", "model": "command", "sandbox": "none", "command": command,
@@ -144,14 +144,9 @@ fn a_runs_own_token_saves_and_reads_its_own_and_not_anothers() {
         home.run(&["run", "--name", name, name]).ok();
         home.alive(name);
     }
-    let told = |name: &str, word: &str| {
-        let log = home.says(name, "id:ses_");
-        let rest = log.split(word).nth(1).expect("it tells").to_owned();
-        let word = rest.split_whitespace().next().expect("it has characters");
-        word.trim_end_matches('.').to_owned()
-    };
-    let (ann, run) = (told("ann", "token:"), told("ann", "id:"));
-    let bob = told("bob", "token:");
+    let token = |name: &str| home.variable(name, "OVERMIND_TOKEN");
+    let (ann, run) = (token("ann"), home.variable("ann", "OVERMIND_SESSION_ID"));
+    let bob = token("bob");
     let as_run = |token: &str, args: &[&str]| {
         home.0.run_env(&[("OVERMIND_TOKEN", token), ("OVERMIND_SESSION_ID", &run)], args)
     };

@@ -41,6 +41,14 @@ impl Commands {
         run["process"]["pid"].clone()
     }
 
+    /// What a variable of the process of `name` has. Tokens stand in no log.
+    pub(crate) fn variable(&self, name: &str, variable: &str) -> String {
+        let environ = std::fs::read(format!("/proc/{}/environ", self.alive(name)));
+        let environ = String::from_utf8(environ.expect("it runs as us")).expect("it is text");
+        let found = environ.split('\0').find_map(|one| one.strip_prefix(&format!("{variable}=")));
+        found.unwrap_or_else(|| panic!("{name} has no {variable}")).to_owned()
+    }
+
     /// Waits until the log of `name` has this text.
     pub(crate) fn says(&self, name: &str, text: &str) -> String {
         until(text, || Some(self.run(&["logs", name]).out).filter(|log| log.contains(text)))

@@ -10,7 +10,7 @@ use crate::home::{Done, until};
 use crate::program::program;
 
 /// Tells its token, then every line that it reads.
-const AGENT: &str = "echo token:$OVERMIND_TOKEN; while read line; do echo \"heard $line\"; done";
+const AGENT: &str = "while read line; do echo \"heard $line\"; done";
 
 fn agent(home: &Commands, name: &str) {
     agent_with(home, name, &[]);
@@ -31,10 +31,7 @@ fn agent_with(home: &Commands, name: &str, tools: &[&str]) {
 /// A run of the agent that lives, and its token.
 fn at_work(home: &Commands, name: &str) -> String {
     home.run(&["run", "--name", name, name]).ok();
-    home.alive(name);
-    let log = home.says(name, "token:ovs_");
-    let token = log.split("token:").nth(1).expect("it tells its token");
-    token.split_whitespace().next().expect("it has characters").to_owned()
+    home.variable(name, "OVERMIND_TOKEN")
 }
 
 fn permit(home: &Commands, permissions: &Value) {

@@ -422,6 +422,8 @@ impl Lives {
             env.retain(|(known, _)| known != name);
             env.push((name.to_owned(), value));
         };
+        // What its log never has.
+        let mut secrets: Vec<String> = token.iter().cloned().collect();
         for (name, value) in room {
             set(&name, value);
         }
@@ -434,6 +436,7 @@ impl Lives {
                 let given =
                     self.credentials.placeholder(service, agent, session, launch.life, inside);
                 let (token, url, kind) = given.map_err(|why| format!("`{name}`: {why}"))?;
+                secrets.push(token.clone());
                 set(name, token);
                 let variable = base_url_variable(name, kind);
                 let own = |name: &String| launch.env.iter().any(|(known, _)| known == name);
@@ -445,6 +448,7 @@ impl Lives {
             let taken =
                 self.credentials.take(credential, &assignment.agent_name, assignment.session);
             let value = taken.map_err(|why| format!("`{name}`: {why}"))?;
+            secrets.push(value.to_string());
             set(name, value.to_string());
         }
         if let Some(conversation) = &launch.conversation {
@@ -501,7 +505,7 @@ impl Lives {
             argv = relay::arguments(launch.provider, server, argv);
         }
         let spec = ProcessSpec::new(key, argv, directory.clone());
-        Ok(ProcessSpec { env, io, opening, group: launch.limits.group(), ..spec })
+        Ok(ProcessSpec { env, secrets, io, opening, group: launch.limits.group(), ..spec })
     }
 
     /// What is started in place of a command that its agent wants in a sandbox. The sandbox was

@@ -14,6 +14,7 @@ use rustix::process::DumpableBehavior;
 use crate::group::Group;
 use crate::keeper::child::{self, Refusal};
 use crate::keeper::input::Input;
+use crate::keeper::output::Masks;
 use crate::keeper::peer::Peer;
 use crate::keeper::tree::Tree;
 use crate::keeper::{Keeper, PRUNE_EVERY, Phase, READ_BYTES, now_us};
@@ -214,6 +215,7 @@ fn carry_out(
         retry_at: None,
         prune_at: Instant::now() + PRUNE_EVERY,
         buffer: vec![0; READ_BYTES],
+        masks: Masks::new(&order.secrets),
         enlarged: false,
         acknowledged: false,
         unsaid: None,

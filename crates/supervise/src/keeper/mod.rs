@@ -3,7 +3,8 @@
 //! Born of the zygote, child of nobody, in a session of its own. It waits in one `poll` for the
 //! command's output, for signals about its children, and for daemons: the one that started it,
 //! those that find its socket after a restart. It buffers nothing but the piece it has just read;
-//! what the command writes is in the log before anybody is told.
+//! what the command writes is in the log before anybody is told. Secrets that it was started with
+//! are masked before that ([`overmind_core::masking`]): no file has them.
 //!
 //! It ends when nothing of the tree is left and a daemon has acknowledged that, or when the end
 //! stands on the disk. A TERM to the keeper itself stops its tree in good order.
@@ -17,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::keeper::child::Streams;
 use crate::keeper::input::Input;
+use crate::keeper::output::Masks;
 use crate::keeper::peer::Peer;
 use crate::keeper::tree::{Reaped, Tree};
 use crate::log::writer::Writer;
@@ -60,6 +62,8 @@ const DISK_RETRY: Duration = Duration::from_millis(100);
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
 /// Of a stop that comes as a TERM to the keeper.
 const TERM_GRACE: Duration = Duration::from_secs(5);
+/// For the rest of what may be a secret, before its beginning is shown.
+const PAUSE: Duration = Duration::from_millis(20);
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
 /// Where a life is on its way to the end.
@@ -113,6 +117,7 @@ struct Keeper {
     retry_at: Option<Instant>,
     prune_at: Instant,
     buffer: Vec<u8>,
+    masks: Masks,
     enlarged: bool,
     acknowledged: bool,
     /// Why everything was killed, as long as the log does not say so.
@@ -291,12 +296,16 @@ impl Keeper {
             Phase::Over { until, .. } => Some(until),
         };
         let peers = self.peers.iter().filter_map(|peer| peer.due(now)).min();
-        [phase, peers, self.retry_at, Some(self.prune_at)].into_iter().flatten().min()
+        let masks = self.masks.due().filter(|_| self.held.is_none());
+        [phase, peers, masks, self.retry_at, Some(self.prune_at)].into_iter().flatten().min()
     }
 
     fn due(&mut self, now: Instant) {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_held();
+        }
+        if self.masks.due().is_some_and(|at| at <= now) {
+            self.show_held_back();
         }
         if self.prune_at <= now {
             self.prune_at = now + PRUNE_EVERY;
@@ -528,6 +537,7 @@ impl Keeper {
 
     /// Writes a marker. On a full disk it is lost: output has the right of way.
     fn note(&mut self, kind: NoteKind, text: &str) {
+        self.show_held_back();
         let _ = self.log.note(kind, text, now_us());
         self.tell();
     }

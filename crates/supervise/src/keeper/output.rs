@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use overmind_core::masking::StreamMask;
 use overmind_core::process::LogKind;
 
 use crate::keeper::child::Streams;
-use crate::keeper::{DISK_PATIENCE, DISK_RETRY, Keeper, now_us};
+use crate::keeper::{DISK_PATIENCE, DISK_RETRY, Keeper, PAUSE, now_us};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What a pipe may hold once its command has shown that it writes much.
@@ -18,6 +19,33 @@ enum Read {
     Some(usize),
     Later,
     End,
+}
+
+/// What masks the secrets of a command in what it writes: one for each of its streams.
+pub(super) struct Masks {
+    output: StreamMask,
+    errors: StreamMask,
+    room: Vec<u8>,
+    /// When what is held back of an unfinished secret is shown.
+    due: Option<Instant>,
+}
+
+impl Masks {
+    pub(super) fn new(secrets: &[String]) -> Self {
+        let output = StreamMask::new(secrets);
+        Self { errors: output.clone(), output, room: Vec::new(), due: None }
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn of(&mut self, kind: LogKind) -> &mut StreamMask {
+        match kind {
+            LogKind::Stderr => &mut self.errors,
+            LogKind::Output | LogKind::Note(_) => &mut self.output,
+        }
+    }
 }
 
 impl Keeper {
@@ -97,12 +125,37 @@ impl Keeper {
         self.say_killed();
         let now = now_us();
         self.running.last_output_us = now;
-        let (written, result) = self.log.append(kind, &self.buffer[..count], now);
+        let mut room = std::mem::take(&mut self.masks.room);
+        let shown = self.masks.of(kind).feed(&self.buffer[..count], &mut room);
+        let (written, result) = self.log.append(kind, shown, now);
         if result.is_err() {
             // The disk is full, most likely. The command waits until it is not: as if it wrote
             // to that disk itself, but for its output, which is not lost.
-            self.held = Some((kind, self.buffer[written..count].to_vec()));
+            self.held = Some((kind, shown[written..].to_vec()));
             self.retry_at = Some(Instant::now() + DISK_RETRY);
+        }
+        self.masks.room = room;
+        let holds = self.masks.output.holds() || self.masks.errors.holds();
+        self.masks.due = holds.then(|| Instant::now() + PAUSE);
+        self.tell();
+    }
+
+    /// Shows what was held back because it may have been the beginning of a secret.
+    pub(super) fn show_held_back(&mut self) {
+        // What the disk did not take comes first.
+        if self.masks.due.is_none() || self.held.is_some() {
+            return;
+        }
+        self.masks.due = None;
+        for kind in [LogKind::Output, LogKind::Stderr] {
+            let mut shown = Vec::new();
+            self.masks.of(kind).pause(&mut shown);
+            let (written, result) = self.log.append(kind, &shown, now_us());
+            if result.is_err() {
+                let (_, held) = self.held.get_or_insert_with(|| (kind, Vec::new()));
+                held.extend_from_slice(&shown[written..]);
+                self.retry_at = Some(Instant::now() + DISK_RETRY);
+            }
         }
         self.tell();
     }
@@ -144,5 +197,6 @@ impl Keeper {
                 }
             }
         }
+        self.show_held_back();
     }
 }

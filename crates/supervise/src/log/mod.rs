@@ -1,7 +1,7 @@
 //! A session's log on disk: what its processes wrote, in segments, with an index beside each.
 //!
 //! A segment is named by the offset of its first byte, sixteen hexadecimal digits: `….log` holds
-//! the bytes as they were written, so that `cat` shows a log without us; `….idx` holds a
+//! the bytes as they were written, secrets masked, so that `cat` shows a log without us; `….idx` holds a
 //! [`Record`] for each *chunk*: bytes of one kind and one life, at most 50 ms or 64 KiB from the
 //! chunk before (one read more at the end). A record is written before its bytes, so whoever first
 //! asks how long the data is and then reads the records knows what every byte is.

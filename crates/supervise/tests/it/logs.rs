@@ -212,3 +212,60 @@ async fn a_full_disk_holds_the_command_up_and_loses_nothing() {
     assert_eq!(exit.status, overmind_core::process::ExitStatus::Signal(9));
     supervisor.acknowledge(second).await.unwrap();
 }
+
+/// All that the files of a session hold.
+fn on_disk(dir: &std::path::Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => all.extend(on_disk(&entry.path())),
+            kind if kind.is_file() => all.extend(std::fs::read(entry.path()).unwrap()),
+            _ => {}
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn secrets_of_a_command_are_masked_before_its_output_is_on_the_disk() {
+    let place = Place::new();
+    let secret = "value-of-a-secret-4711";
+    for (n, io) in [PIPES, TERMINAL].into_iter().enumerate() {
+        let key = first(session());
+        let mut spec = ProcessSpec {
+            io,
+            // Whole, in pieces that are written one by one, encoded, and begun only.
+            ..shell(
+                key,
+                "echo one $KEY two; printf '%s' value-of-a-; read x; echo secret-4711; \
+                 printf '%s' $KEY | od -An -tx1 -w64 | tr -d ' '; echo $OTHER; printf value-of",
+            )
+        };
+        let token = format!("ovs_{}.1.{}", "0a".repeat(16), "1b".repeat(32));
+        spec.env.push(("KEY".to_owned(), secret.to_owned()));
+        spec.env.push(("OTHER".to_owned(), token.clone()));
+        spec.secrets = vec![secret.to_owned()];
+        place.supervisor.start(spec).await.unwrap();
+        // The beginning of what may be a secret is not held back for longer than a moment.
+        place.until_says(key.session, "value-of-a-").await;
+        place.supervisor.write(key, b"\n".to_vec(), Duration::from_secs(10)).await.unwrap();
+        place.exit(key).await;
+        let query = LogQuery { notes: false, strip: true, ..LogQuery::default() };
+        let mut shown = texts(lines(&place.supervisor, key.session, query).await);
+        // A terminal shows the line end that was typed.
+        shown.retain(|line| !line.is_empty());
+        let rest = match n {
+            0 => vec!["value-of-a-[redacted:secret]"],
+            _ => vec!["value-of-a-", "secret-4711"],
+        };
+        let mut wanted = vec!["one [redacted:secret] two"];
+        wanted.extend(rest);
+        wanted.extend(["[redacted:secret]", "[redacted:session-token]", "value-of"]);
+        assert_eq!(shown, wanted);
+        let bytes = on_disk(place.dir.path());
+        for text in [secret, &token[..40], &token[40..]] {
+            let found = bytes.windows(text.len()).any(|part| part == text.as_bytes());
+            assert!(!found, "{text} is on the disk");
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Masking secrets in a stream of bytes, and what this server's own tokens look like.
+//!
+//! A secret may come in pieces: a command writes half of it, and the other half a moment later.
+//! [`StreamMask`] holds back the end of what it was given for as long as that end may be the
+//! beginning of a secret, and nothing else. A stream that pauses there is flushed with
+//! [`StreamMask::pause`]: what was held is shown, and when the rest of the secret does come, that
+//! rest is masked.
+//!
+//! It masks the values that it was made with, as they are and in the forms of [`needles`], and
+//! tokens that begin as [`MINTED`] says. It does not find a value that something else interrupts,
+//! such as the codes of a terminal that moves its cursor within the value.
+
+use std::sync::Arc;
+
+use crate::encoded;
+
+/// A kind of token that this server makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Minted {
+    pub prefix: &'static str,
+    /// What stands in place of one: `[redacted:KIND]`.
+    pub kind: &'static str,
+}
+
+/// Every kind of token that is made here. Whatever masks or recognises one reads this table.
+pub const MINTED: [Minted; 6] = [
+    Minted { prefix: "ova_", kind: "admin-token" },
+    Minted { prefix: "ovk_", kind: "api-key" },
+    Minted { prefix: "ovs_", kind: "session-token" },
+    Minted { prefix: "sk-ovm-", kind: "placeholder" },
+    Minted { prefix: "sk-ant-ovm-", kind: "placeholder" },
+    Minted { prefix: "ovm-canary-", kind: "canary" },
+];
+
+/// Fewest characters behind the prefix of a token, without dots: all of ours have 32 or more.
+pub const LEAST_TAIL: usize = 16;
+/// Characters behind a prefix that are held back before the token counts as whole. No token of
+/// ours is that long.
+const MOST_TAIL: usize = 512;
+/// Shorter values are not looked for.
+const SHORTEST: usize = 8;
+/// The kind of a value that was given.
+const KNOWN: &str = "secret";
+
+/// Every form of a secret that is looked for: as it is, within a JSON string, on a terminal, which
+/// ends lines with two characters, and in the usual encodings ([`encoded::forms`]).
+pub fn needles(secret: &str) -> Vec<String> {
+    let mut all = encoded::forms(secret);
+    let quoted = serde_json::Value::from(secret).to_string();
+    all.push(quoted[1..quoted.len() - 1].to_owned());
+    if secret.contains('\n') {
+        all.push(secret.replace('\n', "\r\n"));
+    }
+    all.push(secret.to_owned());
+    all.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+    all.dedup();
+    all
+}
+
+/// What is looked for; shared by the streams of one command.
+#[derive(Debug)]
+struct Wanted {
+    /// The longest first.
+    needles: Vec<Vec<u8>>,
+    /// One bit for each two bytes that something that is looked for begins with.
+    pairs: Box<[u64; 1024]>,
+    /// The same for one byte.
+    firsts: [bool; 256],
+}
+
+impl Wanted {
+    fn new(secrets: &[String]) -> Self {
+        let secrets = secrets.iter().map(|secret| secret.trim());
+        let long = secrets.filter(|secret| secret.len() >= SHORTEST);
+        let mut needles: Vec<Vec<u8>> = long.flat_map(needles).map(String::into_bytes).collect();
+        needles.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        needles.dedup();
+        let mut this = Self { needles, pairs: Box::new([0; 1024]), firsts: [false; 256] };
+        let prefixes = MINTED.iter().map(|minted| minted.prefix.as_bytes());
+        for begins in this.needles.iter().map(Vec::as_slice).chain(prefixes) {
+            let pair = pair(begins[0], begins[1]);
+            this.pairs[pair / 64] |= 1 << (pair % 64);
+            this.firsts[usize::from(begins[0])] = true;
+        }
+        this
+    }
+
+    /// The first place from `at` on where something may begin.
+    fn candidate(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        let rest = bytes.get(at..)?;
+        let found = rest.windows(2).position(|two| {
+            let pair = pair(two[0], two[1]);
+            self.pairs[pair / 64] & 1 << (pair % 64) != 0
+        });
+        let last = || rest.last().filter(|last| self.firsts[usize::from(**last)]);
+        found.or_else(|| last().map(|_| rest.len() - 1)).map(|found| at + found)
+    }
+
+    /// What begins at `at`. With `paused` nothing is waited for.
+    fn at(&self, bytes: &[u8], at: usize, before: Option<u8>, paused: bool) -> Found {
+        let rest = &bytes[at..];
+        let mut whole = None;
+        for needle in &self.needles {
+            if rest.starts_with(needle) {
+                whole = Some(Found::Whole { len: needle.len(), kind: KNOWN, open: false });
+                break;
+            }
+            // A longer one that may still come; the ones that are here already are shorter.
+            if !paused && needle.starts_with(rest) {
+                return Found::Begun;
+            }
+        }
+        if let Some(whole) = whole {
+            return whole;
+        }
+        if before.is_some_and(is_word) {
+            return Found::Nothing;
+        }
+        for Minted { prefix, kind } in MINTED {
+            let prefix = prefix.as_bytes();
+            if !paused && rest.len() < prefix.len() && prefix.starts_with(rest) {
+                return Found::Begun;
+            }
+            let Some(tail) = rest.strip_prefix(prefix) else { continue };
+            let Tail { len, ended } = tail_of(tail);
+            let goes_on = !ended && len < MOST_TAIL;
+            if goes_on && !paused {
+                return Found::Begun;
+            }
+            if tail.iter().take_while(|byte| is_tail(**byte)).count() >= LEAST_TAIL {
+                return Found::Whole { len: prefix.len() + len, kind, open: !ended };
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Whether something that is looked for begins with all of these bytes, which were shown.
+    fn may_go_on(&self, bytes: &[u8]) -> bool {
+        let token = |Minted { prefix, .. }: &Minted| {
+            let tail = bytes.strip_prefix(prefix.as_bytes());
+            prefix.as_bytes().starts_with(bytes) || tail.is_some_and(|tail| !tail_of(tail).ended)
+        };
+        self.needles.iter().any(|needle| needle.starts_with(bytes)) || MINTED.iter().any(token)
+    }
+}
+
+fn pair(first: u8, second: u8) -> usize {
+    usize::from(first) << 8 | usize::from(second)
+}
+
+fn is_tail(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+struct Tail {
+    len: usize,
+    /// Something stands behind it that does not belong to it.
+    ended: bool,
+}
+
+/// What of these bytes belongs to a token. A dot does when it stands between two others.
+fn tail_of(bytes: &[u8]) -> Tail {
+    let mut len = 0;
+    loop {
+        match (bytes.get(len), bytes.get(len + 1)) {
+            (Some(byte), _) if is_tail(*byte) => len += 1,
+            (Some(b'.'), Some(next)) if len > 0 && is_tail(*next) => len += 2,
+            (None, _) | (Some(b'.'), None) => return Tail { len, ended: false },
+            (Some(_), _) => return Tail { len, ended: true },
+        }
+    }
+}
+
+enum Found {
+    Nothing,
+    /// The end of what is here may be the beginning of one.
+    Begun,
+    Whole {
+        len: usize,
+        kind: &'static str,
+        /// It may go on in what comes next.
+        open: bool,
+    },
+}
+
+/// Masks secrets in one stream.
+#[derive(Clone, Debug)]
+pub struct StreamMask {
+    wanted: Arc<Wanted>,
+    /// The end of what was given, which may be the beginning of a secret.
+    held: Vec<u8>,
+    /// So much of it was shown in a pause.
+    shown: usize,
+    /// The last byte before it.
+    before: Option<u8>,
+    /// A token was masked whose end was not seen.
+    in_token: bool,
+}
+
+impl StreamMask {
+    /// Masks these values, each of eight bytes or more, and the tokens of [`MINTED`].
+    pub fn new(secrets: &[String]) -> Self {
+        let wanted = Arc::new(Wanted::new(secrets));
+        Self { wanted, held: Vec::new(), shown: 0, before: None, in_token: false }
+    }
+
+    /// Something is held back: call [`Self::pause`] when nothing more comes for a moment.
+    pub fn holds(&self) -> bool {
+        self.held.len() > self.shown
+    }
+
+    /// The most that is ever held back.
+    pub fn most_held(&self) -> usize {
+        let longest = self.wanted.needles.first().map_or(0, Vec::len);
+        longest.max(MOST_TAIL + "sk-ant-ovm-".len() + 1)
+    }
+
+    /// Takes what comes next, and gives what may be shown of it. `room` is where that is put
+    /// together if it is not simply `bytes`.
+    pub fn feed<'a>(&mut self, bytes: &'a [u8], room: &'a mut Vec<u8>) -> &'a [u8] {
+        let untouched =
+            self.held.is_empty() && !self.in_token && self.wanted.candidate(bytes, 0).is_none();
+        if untouched {
+            self.before = bytes.last().copied().or(self.before);
+            return bytes;
+        }
+        room.clear();
+        self.held.extend_from_slice(bytes);
+        self.work(room, false);
+        room
+    }
+
+    /// Gives what was held back: nothing more has come for a moment, or nothing ever will.
+    pub fn pause(&mut self, out: &mut Vec<u8>) {
+        self.work(out, true);
+    }
+
+    fn work(&mut self, out: &mut Vec<u8>, paused: bool) {
+        let held = std::mem::take(&mut self.held);
+        let shown = std::mem::take(&mut self.shown);
+        let mut at = 0;
+        if self.in_token {
+            at = held.iter().take_while(|byte| is_tail(**byte) || **byte == b'.').count();
+            self.in_token = at == held.len();
+        }
+        let mut copied = at.max(shown);
+        // The end of what was masked last.
+        let mut masked = at;
+        // Where what stays here begins.
+        let mut keep = held.len();
+        while let Some(place) = self.wanted.candidate(&held, at) {
+            let before = place.checked_sub(1).map_or(self.before, |n| Some(held[n]));
+            match self.wanted.at(&held, place, before, paused) {
+                Found::Nothing => at = place + 1,
+                Found::Begun => {
+                    keep = place;
+                    break;
+                }
+                Found::Whole { len, kind, open } => {
+                    let end = place + len;
+                    if end > copied {
+                        out.extend_from_slice(&held[copied..place.max(copied)]);
+                        out.extend_from_slice(format!("[redacted:{kind}]").as_bytes());
+                        copied = end;
+                    }
+                    (at, masked) = (end, end);
+                    self.in_token = open && end == held.len();
+                }
+            }
+        }
+        let end = keep.max(copied);
+        out.extend_from_slice(&held[copied..end]);
+        if paused {
+            // What was shown of a value is remembered, so that the rest of it is masked.
+            let begun = (masked..held.len()).find(|from| self.wanted.may_go_on(&held[*from..]));
+            keep = begun.unwrap_or(held.len());
+        }
+        if keep > 0 {
+            self.before = Some(held[keep - 1]);
+        }
+        self.shown = end.saturating_sub(keep);
+        self.held = held[keep..].to_vec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECRET: &str = "s3cret-value-of-it";
+
+    /// What is shown of these pieces; after each that says so there is a pause.
+    fn shown(pieces: &[(&[u8], bool)]) -> String {
+        let mut mask = StreamMask::new(&[SECRET.to_owned()]);
+        let (mut out, mut room) = (Vec::new(), Vec::new());
+        for (piece, pause) in pieces {
+            out.extend_from_slice(mask.feed(piece, &mut room));
+            assert!(mask.held.len() <= mask.most_held(), "{}", mask.held.len());
+            if *pause {
+                mask.pause(&mut out);
+                assert!(!mask.holds());
+            }
+        }
+        mask.pause(&mut out);
+        String::from_utf8(out).expect("what was given is text")
+    }
+
+    fn at_once(text: &str) -> String {
+        shown(&[(text.as_bytes(), false)])
+    }
+
+    #[test]
+    fn values_and_tokens_are_masked_and_all_else_is_kept() {
+        let token = format!("ovs_{}.1.{}", "0a".repeat(16), "1b".repeat(32));
+        let placeholder = format!("sk-ant-ovm-{}-1-x-{}", "0a".repeat(16), "1b".repeat(16));
+        for (text, wanted) in [
+            (format!("a {SECRET} b"), "a [redacted:secret] b".to_owned()),
+            (format!("{SECRET}{SECRET}"), "[redacted:secret]".repeat(2)),
+            (
+                "s3cret-value-of-its3cret-value-of-i".into(),
+                "[redacted:secret]s3cret-value-of-i".into(),
+            ),
+            ("czNjcmV0LXZhbHVlLW9mLWl0".into(), "[redacted:secret]".into()),
+            (format!("T={token}\nx"), "T=[redacted:session-token]\nx".into()),
+            (format!("{token}."), "[redacted:session-token].".into()),
+            (format!("K={placeholder}"), "K=[redacted:placeholder]".into()),
+            (format!("ovk_{}", "9f".repeat(32)), "[redacted:api-key]".into()),
+            (format!("ovm-canary-{}", "9f".repeat(16)), "[redacted:canary]".into()),
+            ("prov_identity_is_no_token_at_all".into(), "prov_identity_is_no_token_at_all".into()),
+            ("ovs_short.1 s3cret".into(), "ovs_short.1 s3cret".into()),
+        ] {
+            assert_eq!(at_once(&text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_end_in_a_value_is_found_as_a_terminal_writes_it() {
+        let mut mask = StreamMask::new(&["first line\nsecond line".to_owned()]);
+        let mut room = Vec::new();
+        assert_eq!(
+            mask.feed(b"first line\r\nsecond line\r\n", &mut room),
+            b"[redacted:secret]\r\n"
+        );
+    }
+
+    #[test]
+    fn only_what_may_begin_a_secret_is_held_and_a_pause_shows_it() {
+        let mut mask = StreamMask::new(&[SECRET.to_owned()]);
+        let mut room = Vec::new();
+        assert_eq!(mask.feed(b"Name: ", &mut room), b"Name: ");
+        assert!(!mask.holds());
+        assert_eq!(mask.feed(b"x s3cret", &mut room), b"x ");
+        assert!(mask.holds());
+        let mut out = Vec::new();
+        mask.pause(&mut out);
+        assert_eq!((out.as_slice(), mask.holds()), (&b"s3cret"[..], false));
+        assert_eq!(mask.feed(b"-value-of-it!", &mut room), b"[redacted:secret]!");
+        // Nothing came of it.
+        assert_eq!(mask.feed(b"s3cre", &mut room), b"");
+        let mut out = Vec::new();
+        mask.pause(&mut out);
+        assert_eq!(mask.feed(b"pe!", &mut room), b"pe!");
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just(SECRET.to_owned()),
+            Just("s3cret-v".to_owned()),
+            Just("s3cret-value-of-i".to_owned()),
+            Just(format!("ovs_{}.12.{}", "0a".repeat(16), "1b".repeat(32))),
+            Just("ov".to_owned()),
+            Just("sk-ovm-0123456789abcdef0123".to_owned()),
+            "[a-zA-Z0-9 ._\n-]{1,12}",
+        ];
+        proptest::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn where_a_stream_is_cut_makes_no_difference(
+            text in text(), cuts in proptest::collection::vec(1_usize..30, 1..20),
+        ) {
+            let mut rest = text.as_bytes();
+            let mut pieces = Vec::new();
+            for cut in cuts {
+                let (piece, more) = rest.split_at(cut.min(rest.len()));
+                pieces.push((piece, false));
+                rest = more;
+            }
+            pieces.push((rest, false));
+            prop_assert_eq!(shown(&pieces), at_once(&text));
+        }
+
+        #[test]
+        fn no_value_is_shown_whole_whatever_pauses_there_are(
+            before in "[a-z ]{0,6}", after in "[a-z ]{0,6}",
+            cuts in proptest::collection::vec((1_usize..9, any::<bool>()), 1..20),
+        ) {
+            let text = format!("{before}{SECRET}{after}");
+            let mut rest = text.as_bytes();
+            let mut pieces = Vec::new();
+            for (cut, pause) in cuts {
+                let (piece, more) = rest.split_at(cut.min(rest.len()));
+                pieces.push((piece, pause));
+                rest = more;
+            }
+            pieces.push((rest, false));
+            let out = shown(&pieces);
+            prop_assert!(!out.contains(SECRET), "{out}");
+            prop_assert!(out.contains("[redacted:secret]"), "{out}");
+            prop_assert!(out.starts_with(&before) && out.ends_with(&after), "{out}");
+        }
+
+        #[test]
+        fn what_holds_no_secret_is_kept_byte_for_byte(
+            text in "[s3cret-valuof ov_k.]{0,60}",
+            cuts in proptest::collection::vec((1_usize..9, any::<bool>()), 1..20),
+        ) {
+            prop_assume!(at_once(&text) == text);
+            let mut rest = text.as_bytes();
+            let mut pieces = Vec::new();
+            for (cut, pause) in cuts {
+                let (piece, more) = rest.split_at(cut.min(rest.len()));
+                pieces.push((piece, pause));
+                rest = more;
+            }
+            pieces.push((rest, false));
+            prop_assert_eq!(shown(&pieces), text);
+        }
+    }
+}
