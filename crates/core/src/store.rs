@@ -469,8 +469,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn commit(&self, commit: Commit) -> Fut<'_, Result<Committed, StoreError>>;
 
     /// Masks what looks like a secret, or is one that the store was told about, in every text
-    /// of `value`. The same rule that `commit` applies; applying it twice changes nothing more.
+    /// of `value`. For what people and programs say; applying it twice changes nothing more.
     fn redact(&self, value: &mut Value);
+
+    /// The same for the payload of an event, and for what becomes a part of one: its ids, kinds,
+    /// states, hashes and directories stay as they are. The rule that `commit` applies to events.
+    fn redact_record(&self, value: &mut Value);
 
     /// How many bytes at the beginning of a text that is still growing can be masked and shown by
     /// themselves: no secret that this store knows of reaches from them into what follows. Ends

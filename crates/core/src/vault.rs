@@ -29,6 +29,7 @@ pub mod placeholder;
 pub mod resolve;
 pub mod rows;
 pub mod service;
+pub mod words;
 
 #[cfg(test)]
 mod tests;

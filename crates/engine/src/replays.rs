@@ -43,7 +43,7 @@ impl Engine {
         let mut replayer = Replayer::default();
         let mut toolset = None;
         let mut after = 0;
-        let redact = |value: &mut Value| self.cortex.store.redact(value);
+        let redact = |value: &mut Value| self.cortex.store.redact_record(value);
         let mut report = VerifyReport { session: id, events: 0, decided: 0, divergence: None };
         loop {
             let page = self.page(id, after).await?;

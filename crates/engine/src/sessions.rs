@@ -188,7 +188,7 @@ impl Engine {
     ) -> (Session, Commit) {
         let mut payload = serde_json::to_value(&spec).expect("a spec is plain data");
         // Decisions rest on the task as it is recorded.
-        self.cortex.store.redact(&mut payload);
+        self.cortex.store.redact_record(&mut payload);
         if let Ok(masked) = serde_json::from_value(payload.clone()) {
             spec = masked;
         }

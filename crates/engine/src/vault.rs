@@ -24,6 +24,7 @@ use overmind_core::vault::outbound::Outbound;
 use overmind_core::vault::placeholder::Placeholder;
 use overmind_core::vault::rows::VaultRows;
 use overmind_core::vault::service::{LlmFormat, Service};
+use overmind_core::vault::words;
 use overmind_core::vault::{
     Protection, SealError, Sealer, Secret, SecretName, SecretRow, SecretUses, Secrets, Use,
 };
@@ -261,6 +262,12 @@ impl Vault {
             for row in &held.versions {
                 let opened = self.parts.sealer.open(name, row.version, &row.sealed);
                 if let Ok(secret) = &opened {
+                    if row.version == newest
+                        && let Some(why) = words::refused(secret.expose())
+                    {
+                        // Of an earlier version of this program, which took such values.
+                        tracing::warn!(secret = %name, "its value {why}: replace it, `overmind vault rotate`");
+                    }
                     plain.push(secret.clone());
                 }
                 if row.version == newest {

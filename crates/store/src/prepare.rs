@@ -184,7 +184,7 @@ pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, S
 
 pub(crate) fn prepare_event(event: NewEvent, redactor: &Redactor) -> Event {
     let NewEvent { stream, kind, ts, mut payload } = event;
-    redactor.value(&mut payload);
+    redactor.record(&mut payload);
     Event { stream, kind, ts, payload: json_text(&payload) }
 }
 
@@ -260,11 +260,12 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
             let at = attested.attestation.at;
             // A record in which something is masked is not the one that was signed, and whoever
             // verifies it is told so; the secret matters more.
-            let record =
-                masked(serde_json::to_value(&*attested).map_err(|err| StoreError::Other {
-                    attempt: format!("writing attestation {digest} as JSON"),
-                    detail: err.to_string(),
-                })?);
+            let mut record = serde_json::to_value(&*attested).map_err(|err| StoreError::Other {
+                attempt: format!("writing attestation {digest} as JSON"),
+                detail: err.to_string(),
+            })?;
+            redactor.record(&mut record);
+            let record = json_text(&record);
             let size = record.len();
             (Write::AttestationPut { digest, at, record }, size)
         }
@@ -352,7 +353,7 @@ fn prepare_session(mut row: SessionRow, redactor: &Redactor) -> (Box<Session>, u
         .map(|command| serde_json::to_string(command).expect("plain data has a JSON form"));
     let room = row.room.as_ref().map(|room| {
         let mut room = serde_json::to_value(room).expect("plain data has a JSON form");
-        redactor.value(&mut room);
+        redactor.record(&mut room);
         room.to_string()
     });
     let size = size + len(room.as_deref());

@@ -325,6 +325,10 @@ impl Store for Sqlite {
         self.redactor.value(value);
     }
 
+    fn redact_record(&self, value: &mut Value) {
+        self.redactor.record(value);
+    }
+
     fn settled(&self, text: &str) -> usize {
         self.redactor.settled(text)
     }

@@ -667,7 +667,7 @@ impl Cortex {
     /// Masks secrets in plain data.
     fn mask<T: Serialize + DeserializeOwned>(&self, data: &mut T) {
         if let Ok(mut value) = serde_json::to_value(&*data) {
-            self.store.redact(&mut value);
+            self.store.redact_record(&mut value);
             if let Ok(masked) = serde_json::from_value(value) {
                 *data = masked;
             }

@@ -6,6 +6,7 @@ use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_core::vault::grant::{Grant, GrantRow, MAX_GRANTS};
 use overmind_core::vault::rows::VaultChange;
+use overmind_core::vault::words;
 use overmind_core::vault::{MAX_KEPT, MAX_SECRETS, SealError, Secret, SecretName, SecretRow};
 use serde_json::{Value, json};
 
@@ -307,6 +308,13 @@ impl Vault {
         };
         if before.is_none() && count >= MAX_SECRETS {
             return Err(full());
+        }
+        if let Some(why) = words::refused(secret.expose()) {
+            let text = format!(
+                "the value of `{name}` {why}: masked wherever it stands, it would make the log \
+                 unreadable. Choose a longer, random value: `openssl rand -hex 24` makes one"
+            );
+            return Err(EngineError::invalid("value", text));
         }
         let version = before.unwrap_or(0) + 1;
         // First: from now on it is masked wherever it comes up.

@@ -8,6 +8,7 @@ mod conformance;
 mod crash;
 mod disk;
 mod loss;
+mod masking;
 mod opening;
 mod tampering;
 mod traffic;

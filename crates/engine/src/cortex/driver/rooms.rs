@@ -49,7 +49,7 @@ impl Driver {
     pub(super) async fn room_done(&mut self, decision: RoomDecision) -> Result<(), Stop> {
         let mut payload = json!({"run_id": self.id, "decision": decision});
         // The row shows it as it is recorded.
-        self.cortex.store.redact(&mut payload);
+        self.cortex.store.redact_record(&mut payload);
         let masked = serde_json::from_value(payload["decision"].clone());
         self.held.as_mut().expect("held between steps").note_done(masked.unwrap_or(decision));
         let (stream, ts) = (StreamId::Session(self.id), self.cortex.clock.now());
