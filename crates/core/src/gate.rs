@@ -291,6 +291,9 @@ pub struct RuleRef {
     pub place: String,
 }
 
+/// The place of the rule of a verdict that is no policy's: see [`GateVerdict::misfit`].
+pub const SCHEMA_PLACE: &str = "schema";
+
 /// What a policy says about one call. Recorded with the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GateVerdict {
@@ -311,6 +314,29 @@ pub struct GateVerdict {
     /// [`Gate::group`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+}
+
+impl GateVerdict {
+    /// The verdict about a call whose arguments do not fit the tool's schema. No policy is asked and
+    /// nobody can agree to it: the call answers `bad_args` with `why`, and its model may try again.
+    pub fn misfit(tool: &str, why: String, policy: PolicyVersion) -> Self {
+        Self {
+            decision: Decision::Deny,
+            rule: RuleRef { id: tool.to_owned(), place: SCHEMA_PLACE.to_owned() },
+            risk: Risk::Low,
+            reason: "the arguments do not fit the tool's schema".to_owned(),
+            advice: why,
+            actions: Vec::new(),
+            policy,
+            files: Vec::new(),
+            group: None,
+        }
+    }
+
+    /// Whether it is [`GateVerdict::misfit`].
+    pub fn is_misfit(&self) -> bool {
+        self.rule.place == SCHEMA_PLACE
+    }
 }
 
 /// Judges calls. Pure: the same request under the same version gets the same verdict, and no

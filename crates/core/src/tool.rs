@@ -245,6 +245,16 @@ pub trait Toolbox: Send + Sync + fmt::Debug {
         args: &'a Value,
     ) -> Fut<'a, ToolOutcome>;
 
+    /// Why a call with these arguments does nothing but answer `bad_args`, in words for whoever made
+    /// it. `None` for arguments that fit, and for a tool that is not known here.
+    ///
+    /// Asked before any verdict: nobody has to think about a call that cannot begin. As provided
+    /// every call fits.
+    fn misfit(&self, name: &str, args: &Value) -> Option<String> {
+        let _ = (name, args);
+        None
+    }
+
     /// Says what exactly a call would do now, as [`Binding::hash`]: an approval counts as long as
     /// this stays the same. `files` are those whose content matters.
     ///

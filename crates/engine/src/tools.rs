@@ -224,6 +224,9 @@ impl Engine {
         if !known {
             return refused("tool_not_allowed", format!("a key is not offered `{tool}`"));
         }
+        if let Some(why) = self.tools.misfit(tool, args) {
+            return Some(ToolOutcome::failure("bad_args", why));
+        }
         let gate = self.cortex.gate.as_ref()?;
         let request =
             gate_request(ColonyId::DEFAULT, &by.name, SandboxLevel::Namespace, "", tool, args);
@@ -348,6 +351,11 @@ impl Engine {
             Some(ToolOutcome { allowed: false, ..ToolOutcome::failure(code, message) })
         };
         let outside = self.tools.specs().iter().any(|spec| spec.name == tool && !spec.internal);
+        // What the agent may not call at all its gateway refuses, whatever the arguments are.
+        let listed = agent.tools_allowed.iter().any(|name| name == tool);
+        if let Some(why) = self.tools.misfit(tool, args).filter(|_| outside && listed) {
+            return Some(ToolOutcome::failure("bad_args", why));
+        }
         let asks = agent.approvals.iter().any(|name| name == "*" || *name == tool);
         let decision = match &self.cortex.gate {
             Some(_) if outside => {

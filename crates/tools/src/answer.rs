@@ -40,6 +40,14 @@ impl Failure {
         &self.0.code
     }
 
+    /// The message, and the other things that are wrong where there are several.
+    pub(crate) fn in_words(&self) -> String {
+        let details = self.0.details.as_ref().and_then(|details| details.get("errors"));
+        let all = details.and_then(Value::as_array).into_iter().flatten();
+        let all: Vec<&str> = all.filter_map(Value::as_str).collect();
+        if all.is_empty() { self.0.message.clone() } else { all.join("; ") }
+    }
+
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.0.details = Some(details);

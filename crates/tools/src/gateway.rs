@@ -247,6 +247,14 @@ impl Toolbox for Gateway {
     }
 
     fn bind<'a>(
+    fn misfit(&self, name: &str, args: &Value) -> Option<String> {
+        let refused = match self.tools.get(name) {
+            Some(entry) => schema::bounded(args).and_then(|()| entry.checker.check(args)),
+            None => self.sources.check(name, args),
+        };
+        refused.err().map(|failure| failure.in_words())
+    }
+
         &'a self,
         context: &'a ToolContext,
         name: &'a str,

@@ -26,6 +26,8 @@ use crate::gateway::{MAX_ARGS_BYTES, MAX_ARGS_DEPTH};
 
 /// Errors looked at in one call; one is enough to refuse it.
 const MAX_ERRORS: usize = 256;
+/// Bytes of a cut text that are shown, its last.
+const LAST_WORDS: usize = 60;
 /// Sentences given back in one answer.
 const MAX_SENTENCES: usize = 20;
 
@@ -226,15 +228,24 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// A model that wrote broken JSON has its raw text here: it learns where it broke.
+/// A model that wrote broken JSON has its raw text here: it learns where it broke, or after which
+/// words the text was cut.
 fn not_an_object(args: &Value) -> String {
     let got = type_of(args);
-    let broken = args
-        .as_str()
-        .and_then(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).err())
-        .map(|err| format!(" that is not valid JSON: {err}"))
-        .unwrap_or_default();
-    format!("arguments must be a JSON object, got {got}{broken}")
+    let broken = args.as_str().and_then(|text| {
+        let err = serde_json::from_str::<serde::de::IgnoredAny>(text).err()?;
+        let from = text.floor_char_boundary(text.len().saturating_sub(LAST_WORDS));
+        Some(if err.is_eof() && !text.trim().is_empty() {
+            format!(
+                " that was cut after `{}`: nothing was done. Send the whole call again; if the reply \
+                 reached its token limit, make the call shorter or split it into several",
+                &text[from..]
+            )
+        } else {
+            format!(" that is not valid JSON: {err}")
+        })
+    });
+    format!("arguments must be a JSON object, got {got}{}", broken.unwrap_or_default())
 }
 
 fn unknown_args(mut names: Vec<String>) -> String {

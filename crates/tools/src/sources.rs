@@ -14,7 +14,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::tool::{ToolContext, ToolOutcome, ToolSpec};
 use overmind_core::tool_source::{CHANGED, ToolSource};
 
-use crate::answer::{brief, envelope};
+use crate::answer::{Failure, brief, envelope};
 use crate::gateway::denied;
 use crate::schema::{self, Checker};
 
@@ -111,6 +111,12 @@ impl Sources {
             return ToolOutcome { allowed: true, result: envelope(Err(refused)) };
         }
         tool.source.call(context, name, args).await
+    }
+
+    /// Whether the arguments fit a tool as it is now; those of an unknown one do.
+    pub(crate) fn check(&self, name: &str, args: &Value) -> Result<(), Failure> {
+        let Some(tool) = self.look().tools.get(name).cloned() else { return Ok(()) };
+        schema::bounded(args).and_then(|()| tool.checker.check(args))
     }
 
     pub(crate) fn session_ended(&self, session: SessionId) {

@@ -16,7 +16,7 @@ use crate::ids::EffectId;
 use crate::inbox::DENY;
 use crate::policy::rules::{self, Decided};
 use crate::retry;
-use crate::row::StepKind;
+use crate::row::{StepKind, StepRow};
 use crate::time::Timestamp;
 use crate::tool::{EffectClass, ToolOutcome, shown_to_model};
 
@@ -102,19 +102,7 @@ impl Session {
             Next::Ask => return self.begin_approval(&call, now, out),
         }
         let bound = call.clearance.bound();
-        let step = match call.step {
-            Some(step) => step,
-            None => {
-                let (kind, input) = match call.name.as_str() {
-                    "verify" => (StepKind::Verify, call.args.clone()),
-                    _ => (StepKind::Tool, json!({"tool_name": call.name, "args": call.args})),
-                };
-                match self.open_step(kind, input, now, out) {
-                    Some(step) => step,
-                    None => return,
-                }
-            }
-        };
+        let Some(step) = self.step_for(at, &call, now, out) else { return };
         let (n, effect) = self.new_effect();
         out.effects.push(Effect {
             id: effect,
@@ -129,10 +117,7 @@ impl Session {
                 step: step.idx,
             },
         });
-        self.with_call(at, |call| {
-            call.step = Some(step);
-            call.state = CallState::Running { effect: n, attempt: 1 };
-        });
+        self.with_call(at, |call| call.state = CallState::Running { effect: n, attempt: 1 });
     }
 
     /// Calls after a final answer mean nothing: they never begin.
@@ -552,11 +537,9 @@ impl Session {
 
     pub(super) fn deny(&mut self, at: usize, message: String, now: Timestamp, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
-        // A fork that asks anew has the step of the call it repeats.
-        if calls[at].step.is_none() {
-            let input = json!({"tool_name": calls[at].name, "args": calls[at].args});
-            let Some(step) = self.open_step(StepKind::Tool, input, now, out) else { return };
-            self.with_call(at, |call| call.step = Some(step));
+        let call = calls[at].clone();
+        if self.step_for(at, &call, now, out).is_none() {
+            return;
         }
         let error = json!({"code": "denied", "message": message});
         self.finish_call(at, json!({"ok": false, "error": error}), Some(message), now, out);
@@ -567,6 +550,40 @@ impl Session {
     }
 
     // --- crashes
+
+    /// The call at `at` answers that its arguments do not fit; it counts like any failed call.
+    pub(super) fn misfit(&mut self, at: usize, why: String, now: Timestamp, out: &mut Step) {
+        let Phase::Acting { calls } = &self.phase else { return };
+        let mut call = calls[at].clone();
+        call.step = self.step_for(at, &call, now, out);
+        if call.step.is_none() {
+            return;
+        }
+        let outcome = ToolOutcome::failure("bad_args", why);
+        let error = outcome.result["error"].clone();
+        self.call_failed(at, &call, &outcome, error, now, out);
+    }
+
+    /// The step of a call, opened unless a fork that judges anew has that of the call it repeats.
+    /// `None` when the session has no step left and ended.
+    fn step_for(
+        &mut self,
+        at: usize,
+        call: &Call,
+        now: Timestamp,
+        out: &mut Step,
+    ) -> Option<StepRow> {
+        if let Some(step) = &call.step {
+            return Some(step.clone());
+        }
+        let (kind, input) = match call.name.as_str() {
+            "verify" => (StepKind::Verify, call.args.clone()),
+            _ => (StepKind::Tool, json!({"tool_name": call.name, "args": call.args})),
+        };
+        let step = self.open_step(kind, input, now, out)?;
+        self.with_call(at, |call| call.step = Some(step.clone()));
+        Some(step)
+    }
 
     /// Goes on after a crash: each effect that was under way is judged by its class.
     pub(super) fn recover(&mut self, now: Timestamp, out: &mut Step) {

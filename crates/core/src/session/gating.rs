@@ -86,6 +86,9 @@ impl Session {
                 let verdict = Box::new(verdict.clone());
                 self.with_call(at, |call| call.clearance = Clearance::Asked(verdict));
             }
+            gate::Decision::Deny if verdict.is_misfit() => {
+                return self.misfit(at, verdict.advice.clone(), now, out);
+            }
             gate::Decision::Deny => {
                 if verdict.rule.place == canary::RULE_PLACE {
                     self.alarm(Alarm::Tripped, &call, None, &verdict.reason, out);

@@ -134,3 +134,21 @@ fn late_double_and_wrong_answers_change_nothing() {
     assert_eq!(w.refused(&w.decided(asked, true)), now);
     assert_eq!(now.to_string(), "Run is not awaiting this approval");
 }
+
+#[test]
+fn a_call_whose_arguments_do_not_fit_is_told_to_the_model_and_to_nobody_else() {
+    let mut w = model().gated(0).approvals(&["*"]).limits(|l| l.failure_budget = 2).start();
+    w.model(call("a", "write_file", json!("{\"path\": \"a")));
+    assert_eq!(w.status(), SessionStatus::Running, "nobody is asked");
+    assert_eq!(w.count("approval.requested"), 0);
+    assert_eq!(w.count("tool.failed"), 1);
+    assert!(w.told().contains("it is cut"), "{}", w.told());
+    assert_eq!(w.step(1).error.as_deref(), Some("it is cut"));
+    // Another try that fits goes its way, and one that does not counts.
+    w.model(call("b", "write_file", json!([1])));
+    w.failed("failure_budget_exhausted");
+    let mut w = model().gated(0).start();
+    w.model(call("a", "write_file", json!("{")));
+    w.model(call("b", "write_file", json!({"path": "a"})));
+    assert_eq!(w.running(), ["write_file"]);
+}

@@ -624,8 +624,13 @@ impl Driver {
         if let Some(refused) = self.cortex.alarm(self.id, call.tool, call.args, &self.masked) {
             return Some(refused);
         }
-        let asks = session.agent_asks(call.tool);
         let (row, agent) = (session.row(), session.agent());
+        if agent.tools_allowed.iter().any(|name| name == call.tool)
+            && let Some(refused) = self.cortex.misfit(call.tool, call.args)
+        {
+            return Some(refused);
+        }
+        let asks = session.agent_asks(call.tool);
         let mut verdict = self.cortex.judge(row, agent, call.tool, call.args, call.labels, asks);
         if verdict.decision == gate::Decision::Allow && !asks {
             // The log keeps who allowed it and under which policy; nobody has to be told why.

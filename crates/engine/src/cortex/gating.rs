@@ -151,6 +151,13 @@ impl Cortex {
 }
 
 impl Cortex {
+    /// The refusal of a call whose arguments do not fit; `None` for all others.
+    pub(crate) fn misfit(&self, tool: &str, args: &Value) -> Option<GateVerdict> {
+        let why = self.tools.misfit(tool, args)?;
+        let policy = self.gate.as_ref().map_or(PolicyVersion("none".into()), |gate| gate.version());
+        Some(GateVerdict::misfit(tool, why, policy))
+    }
+
     /// Whether nobody else works where the session does: in a worktree, or in a directory that was
     /// made for it.
     fn has_room_of_its_own(&self, row: &SessionRow) -> bool {

@@ -178,3 +178,18 @@ async fn a_missing_workspace_is_an_answer() {
         assert!(message.contains("No such file or directory"), "{message}");
     }
 }
+
+#[tokio::test]
+async fn what_does_not_fit_is_known_without_a_call() {
+    let gateway = register(made("wide", json!({"type": "object"}))).unwrap();
+    let why = |name: &str, args: Value| gateway.misfit(name, &args);
+    assert_eq!(why("run_shell", json!({"command": "ls"})), None);
+    assert_eq!(why("nothing_like_it", json!([])), None, "the gateway refuses it by its name");
+    let all = why("run_shell", json!({"x": 1, "timeout_s": 999})).unwrap();
+    assert_eq!(all, "unknown arg(s): x; command is required; timeout_s must be <= 120");
+    let list = why("wide", json!([1])).unwrap();
+    assert_eq!(list, "arguments must be a JSON object, got list");
+    let cut = why("write_file", json!("{\"path\":\"a.txt\",\"content\":\"half of ")).unwrap();
+    assert!(cut.contains("cut after") && cut.contains("half of `"), "{cut}");
+    assert!(why("wide", json!({"a": "x".repeat(2 << 20)})).unwrap().contains("must not exceed"));
+}

@@ -193,8 +193,15 @@ async fn arguments_that_are_no_object_say_what_they_are() {
         (
             "run_shell",
             json!("{\"command\": \"ls"),
+            "arguments must be a JSON object, got str that was cut after `{\"command\": \"ls`: nothing was \
+             done. Send the whole call again; if the reply reached its token limit, make the call \
+             shorter or split it into several",
+        ),
+        (
+            "run_shell",
+            json!("{command: ls}"),
             "arguments must be a JSON object, got str that is not valid JSON: \
-             EOF while parsing a string at line 1 column 15",
+             key must be a string at line 1 column 2",
         ),
     ])
     .await;

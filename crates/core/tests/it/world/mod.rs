@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use overmind_core::agent::OnUnknown;
 use overmind_core::effect::{Effect, EffectAction};
-use overmind_core::gate::{self, GateVerdict};
+use overmind_core::gate::{self, GateVerdict, PolicyVersion};
 use overmind_core::ids::{ApprovalId, EffectId, HiveId, SessionId, StepId};
 use overmind_core::model::{Message, ModelFailure, ModelReply, ModelRequest};
 use overmind_core::row::{SessionStatus, StepRow};
@@ -175,11 +175,18 @@ impl World {
     fn verdict(&mut self) -> GateVerdict {
         self.judged += 1;
         let random = blake3::hash(format!("{} {}", self.judge, self.judged).as_bytes());
+        let call = self.session.to_judge().expect("a call that waits for its verdict");
+        let misfit =
+            || GateVerdict::misfit(call.tool, "it is cut".into(), PolicyVersion("p1".into()));
+        if !call.args.is_object() {
+            return misfit();
+        }
         verdict(match random.as_bytes()[0] {
             _ if self.judge == 0 => gate::Decision::Allow,
             0..160 => gate::Decision::Allow,
             160..230 => gate::Decision::Ask,
-            230..=255 => gate::Decision::Deny,
+            230..245 => gate::Decision::Deny,
+            245..=255 => return misfit(),
         })
     }
 
