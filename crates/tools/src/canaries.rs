@@ -53,8 +53,9 @@ impl Watch {
         Some(outcome)
     }
 
-    /// Ends the watch: masks canaries in the result, and tells of them.
-    pub(crate) fn end(self, mut outcome: ToolOutcome) -> ToolOutcome {
+    /// Ends the watch: masks canaries in the result, and tells of them. A plain listing of the environment
+    /// meets them without looking for one: they are masked there, and that is all.
+    pub(crate) fn end(self, mut outcome: ToolOutcome, tool: &str, args: &Value) -> ToolOutcome {
         if let Some(live) = self.live {
             live.flush();
         }
@@ -63,7 +64,7 @@ impl Watch {
             fields.remove(canary::MEMBER);
         }
         let seen = self.canaries.mask(&mut outcome.result);
-        if !seen.is_empty() {
+        if !seen.is_empty() && !canary::is_listing(tool, args, &seen) {
             mark(&mut outcome.result, canary::tell(Alarm::Seen, &seen));
         }
         outcome

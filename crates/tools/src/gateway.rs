@@ -198,7 +198,8 @@ impl Gateway {
         if let Some(refused) = watch.refusal(name, args) {
             return refused;
         }
-        watch.end(self.unwatched(&context, name, args, definition).await)
+        let outcome = self.unwatched(&context, name, args, definition).await;
+        watch.end(outcome, name, args)
     }
 
     async fn unwatched(
@@ -246,7 +247,6 @@ impl Toolbox for Gateway {
         Box::pin(self.answer(context, name, args, Some(definition)))
     }
 
-    fn bind<'a>(
     fn misfit(&self, name: &str, args: &Value) -> Option<String> {
         let refused = match self.tools.get(name) {
             Some(entry) => schema::bounded(args).and_then(|()| entry.checker.check(args)),
@@ -255,6 +255,7 @@ impl Toolbox for Gateway {
         refused.err().map(|failure| failure.in_words())
     }
 
+    fn bind<'a>(
         &'a self,
         context: &'a ToolContext,
         name: &'a str,

@@ -23,6 +23,7 @@
 //! whose characters were mixed with letters or digits.
 
 mod index;
+mod listing;
 mod planter;
 
 use std::fmt;
@@ -32,6 +33,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Value, json};
 
 use index::Index;
+pub use listing::is_listing;
 pub use planter::{Declared, Place, Planter};
 
 /// The variable that holds the canary of a session's commands. No program is known to read it.
@@ -110,7 +112,7 @@ impl fmt::Display for Sighting {
 /// What a sighting was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// A result held it: the session has looked where it should not.
+    /// A result held it: the session has looked where it should not. A plain `env` has not.
     Seen,
     /// A call would have carried it away and was refused.
     Tripped,

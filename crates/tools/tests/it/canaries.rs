@@ -75,8 +75,12 @@ async fn a_result_that_holds_the_canary_is_masked_and_private_and_tells_of_it() 
     bench.shell.change(|done| {
         done.stdout = Captured { total_bytes: text.len() as u64, text, truncated: false };
     });
-    let result = bench.good("run_shell", json!({"command": "env"})).await;
-    assert_eq!(result["stdout"], format!("A=1\n{VARIABLE}=ghp_{MASK}\n"));
+    let masked = format!("A=1\n{VARIABLE}=ghp_{MASK}\n");
+    let listed = bench.good("run_shell", json!({"command": "env | sort"})).await;
+    assert_eq!(listed["stdout"], masked);
+    assert_eq!((listed.get("private"), listed.get("canary")), (None, None), "it only listed all");
+    let result = bench.good("run_shell", json!({"command": "env | grep -e A -e TOKEN"})).await;
+    assert_eq!(result["stdout"], masked);
     assert_eq!(result["private"], true);
     let seen = format!("the canary of `env {VARIABLE}` at /stdout");
     assert_eq!(result["canary"], json!({"seen": seen}));
