@@ -328,3 +328,35 @@ fn a_built_in_agent_reaches_the_services_of_its_environment_and_no_others() {
     house.run(&["replay", "asks", "--verify"]).ok();
     house.check();
 }
+
+#[test]
+fn what_a_room_does_unasked_is_undone_files_that_were_moved_away_too() {
+    let house = house();
+    let call = |command: &str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
+    let asks = json!({"calls": [{"name": "ask_user", "args": {"message": "go on?"}}]});
+    let last = json!({"calls": [{"name": "final_answer", "args": {"message": "done"}}]});
+    let commands = [
+        "mkdir d && echo deep > d/x && git add d",
+        "mv story.txt d /tmp && ls /tmp && git status --short",
+        "echo more > story.txt; git add -A; git read-tree -u --reset HEAD",
+        "rm -rf $(ls)",
+    ];
+    let turns: Vec<Value> = commands.map(call).into_iter().chain([asks, last]).collect();
+    house.home.0.scripted("mover", &json!(turns), &[]);
+    house.run(&["run", "--name", "move", "mover", "go"]);
+    let run = house.home.status("move", "awaiting_input");
+    assert_eq!(events(&house, "move", "approval.requested"), Vec::<Value>::new(), "{run}");
+    let tree = House::directory(&run);
+    let text = |path: &str| std::fs::read_to_string(tree.join(path)).ok();
+    assert_eq!((text("story.txt"), text("d/x")), (None, None));
+    house.run(&["undo", "move"]).ok();
+    assert_eq!(text("story.txt").as_deref(), Some("once\n"), "read-tree had brought it back");
+    house.run(&["undo", "move"]).ok();
+    assert_eq!((text("story.txt"), text("d/x")), (None, None), "they were in /tmp");
+    house.run(&["undo", "move"]).ok().shows("story.txt").shows("d/x");
+    assert_eq!(text("story.txt").as_deref(), Some("once\n"));
+    assert_eq!(text("d/x").as_deref(), Some("deep\n"));
+    house.run(&["cancel", "move"]).ok();
+    house.home.status("move", "canceled");
+    house.check();
+}

@@ -100,8 +100,10 @@ impl Policy {
                 if let Some(at) = touch
                     && said.decision == Decision::Ask
                     && needs_network(request, act.touches[at].0)
+                    // A host that is known says more than one that is not.
+                    && cut.is_none_or(|(n, at)| !is_static(&acts[n].touches[at].1))
                 {
-                    cut.get_or_insert((n, at));
+                    cut = Some((n, at));
                 }
                 if touch.is_some() && top.is_none_or(|(strict, _)| said.decision > strict) {
                     top = Some((said.decision, touch));
