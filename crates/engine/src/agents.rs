@@ -57,6 +57,7 @@ impl Engine {
             budget: draft.budget,
         };
         check(&spec)?;
+        self.agent_as_said(&spec)?;
         self.no_secret("name", &spec.name)?;
         if has_credentials(&spec) {
             may_name_credentials(by)?;
@@ -238,6 +239,7 @@ impl Engine {
                 return Err(EngineError::conflict(message));
             }
             check(&new.spec)?;
+            self.agent_as_said(&new.spec)?;
             self.no_secret("name", &new.spec.name)?;
             if new.spec.command != old.spec.command
                 && (has_credentials(&new.spec) || has_credentials(&old.spec))

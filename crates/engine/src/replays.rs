@@ -107,6 +107,9 @@ impl Engine {
                 ));
             }
         }
+        if let Some(prompt) = &fork.prompt {
+            self.as_said("prompt", "the prompt", prompt)?;
+        }
         let mut files = None;
         if source.has_worktree() {
             // How many steps it repeats says with which files it begins, and those stand in its first

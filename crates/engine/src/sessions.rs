@@ -151,6 +151,7 @@ impl Engine {
             room,
             trace,
         };
+        self.runs_as_said(&spec.task, &spec.agent)?;
         for attempt in 0.. {
             let name = draft.name.clone().unwrap_or_else(|| name::generate(id, attempt));
             let spec = Spec { name, ..spec.clone() };

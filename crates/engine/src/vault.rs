@@ -8,6 +8,7 @@
 mod absent;
 mod calls;
 mod change;
+mod said;
 mod services;
 mod uses;
 

@@ -113,6 +113,9 @@ impl Front {
         } else {
             let (caller, peer) = (caller.as_deref().unwrap_or("-"), peer.shown());
             let path = without_tokens(&path);
+            // Somebody may ask for what is called like a whole command, secrets and all.
+            let shown = status >= 400 || tracing::enabled!(tracing::Level::DEBUG);
+            let path = if shown { self.cx.engine.masked(&path) } else { path.into_owned() };
             // Refused requests are logged by default; the others at debug only.
             if status < 400 {
                 tracing::debug!(%method, route, %path, status, ms, caller, peer, id, "answered");

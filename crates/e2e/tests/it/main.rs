@@ -28,6 +28,7 @@ mod lapsed;
 mod letters;
 mod life;
 mod limits;
+mod masking;
 mod mcp;
 mod mesh;
 mod meshed;

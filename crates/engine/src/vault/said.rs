@@ -1,0 +1,92 @@
+//! What is to be carried out must not hold a secret: it would be masked in the log, and what runs
+//! is what the log says.
+
+use overmind_core::agent::AgentSpec;
+use overmind_core::command::CommandSpec;
+use overmind_core::vault::MIN_SECRET;
+use serde_json::Value;
+
+use crate::Engine;
+use crate::error::EngineError;
+
+impl Engine {
+    /// A text as it may be shown where no store masks it, such as in the server's own log.
+    pub fn masked(&self, text: &str) -> String {
+        let mut masked = Value::from(text);
+        self.cortex.store.redact(&mut masked);
+        match masked {
+            Value::String(masked) => masked,
+            _ => String::new(),
+        }
+    }
+
+    /// Refuses a task, or a program with its arguments and variables, in which something would be
+    /// masked: otherwise something else would run than was said.
+    pub(crate) fn runs_as_said(&self, task: &str, agent: &AgentSpec) -> Result<(), EngineError> {
+        // Of a command that is run as it is, the task only says which.
+        self.agent_as_said(agent)?;
+        self.as_said("task", "the task", task)
+    }
+
+    /// The same of an agent alone, before it is kept.
+    pub(crate) fn agent_as_said(&self, agent: &AgentSpec) -> Result<(), EngineError> {
+        self.as_said("role", "the agent's role", &agent.role)?;
+        let Some(CommandSpec { argv, env, .. }) = &agent.command else { return Ok(()) };
+        for word in argv {
+            self.as_said("command", "the command", word)?;
+        }
+        for (name, value) in env {
+            self.as_said("command.env", &format!("the variable `{name}`"), value)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a text in which something would be masked. `what` says whose text it is.
+    pub(crate) fn as_said(&self, field: &str, what: &str, text: &str) -> Result<(), EngineError> {
+        let masked = self.masked(text);
+        if masked == text {
+            return Ok(());
+        }
+        let way = "give the program its value with `env_from` and a grant \
+                   (`overmind vault grant AGENT --secret NAME`), and name the variable here";
+        let message = match self.vault.name_in(text) {
+            Some(name) => format!(
+                "{what} holds the value of the vault's secret `{name}`, which is masked in all that \
+                 is written: something else would run than you said. To do: {way}"
+            ),
+            None => {
+                let kind = kind_of(text, &masked);
+                format!(
+                    "{what} holds what looks like a secret ({kind}), which is masked in all that is \
+                     written: something else would run than you said. To do: put it into the \
+                     vault (`overmind vault set NAME`), {way}"
+                )
+            }
+        };
+        Err(EngineError::invalid(field, message))
+    }
+}
+
+impl super::Vault {
+    /// The secret whose value, of any version that is in memory, stands in a text.
+    fn name_in(&self, text: &str) -> Option<String> {
+        let state = self.state();
+        let holds = |held: &super::Held| {
+            let value = held.current.as_ref().ok().map(|secret| secret.expose().trim());
+            value.is_some_and(|value| value.len() >= MIN_SECRET && text.contains(value))
+        };
+        let mut found = state.secrets.iter().filter(|(_, held)| holds(held));
+        found.next().map(|(name, _)| name.to_string())
+    }
+}
+
+/// The kind that the first mask names which the text itself does not have.
+fn kind_of<'a>(text: &str, masked: &'a str) -> &'a str {
+    let masks = masked.match_indices("[redacted:").filter_map(|(at, begin)| {
+        let (kind, _) = masked[at + begin.len()..].split_once(']')?;
+        Some((at, kind))
+    });
+    let mut new = masks
+        .filter(|(at, _)| !text.is_char_boundary(*at) || !text[*at..].starts_with("[redacted:"));
+    new.next().map_or("a secret", |(_, kind)| kind)
+}
