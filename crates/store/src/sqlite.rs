@@ -221,11 +221,6 @@ impl Sqlite {
         self.redactor.learn_all(secrets)
     }
 
-    /// Masks secrets in a text, as [`Store::redact`] does in a value.
-    pub fn redact_text(&self, text: &mut String) {
-        self.redactor.text(text);
-    }
-
     /// The public key that signs checkpoints here, for another store's
     /// [`Options::trusted_keys`].
     pub fn public_key(&self) -> [u8; 32] {

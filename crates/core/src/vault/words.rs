@@ -97,10 +97,9 @@ mod tests {
     /// The description of the API has all states and fields: a new one must be in the list.
     #[test]
     fn every_word_of_the_api_is_one() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
-        let text = std::fs::read_to_string(file).expect("the API is described there");
+        let text = include_str!("../../../../docs/openapi.json");
         let mut words = Vec::new();
-        collect(&serde_json::from_str(&text).expect("it is JSON"), &mut words);
+        collect(&serde_json::from_str(text).expect("it is JSON"), &mut words);
         assert!(words.len() > 100, "{}", words.len());
         for word in words.iter().filter(|word| word.len() >= super::super::MIN_SECRET) {
             assert!(refused(word).is_some(), "`{word}` is missing in words.txt");

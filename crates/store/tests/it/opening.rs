@@ -209,9 +209,6 @@ async fn secrets_are_masked_from_the_moment_they_are_known() {
     assert!(!store.learn_secret("short"));
     let payload = json!({ "a": "x first-secret-1 y", "b": "second-secret-2" });
     store.commit(one_event(StreamId::System, payload)).await.unwrap();
-    let mut text = "first-secret-1".to_owned();
-    store.redact_text(&mut text);
-    assert_eq!(text, "[redacted:secret]");
     drop(store);
     for name in ["s.db", "s.db-wal"] {
         let bytes = fs::read(dir.path().join(name)).unwrap_or_default();
