@@ -55,6 +55,10 @@ pub struct Status {
     /// What judges the calls of agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyStatus>,
+    /// Whose API the programs of runs can ask this server for models in, without a key of their own:
+    /// `anthropic`, `openai`.
+    #[serde(default)]
+    pub answers: Vec<String>,
     /// Tools by name.
     pub tools: Vec<String>,
 }

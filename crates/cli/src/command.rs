@@ -319,9 +319,15 @@ pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
     Ok(exit_of(&run))
 }
 
-/// The exit code of a run's command, where it has one.
+/// The exit code of a run's command, where it has one. A run that has failed is no success, though its
+/// command ended well: it was not finished.
 pub fn exit_of(run: &Run) -> Exit {
     match &run.process {
+        Some(process)
+            if process.exit_code == Some(0) && run.status == overmind_api::RunStatus::Failed =>
+        {
+            Exit::RunFailed
+        }
         Some(process) => match (process.exit_code, process.signal) {
             (Some(code), _) => Exit::of_command(code),
             (None, Some(signal)) => Exit::of_command(128 + signal),

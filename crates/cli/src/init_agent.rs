@@ -77,7 +77,9 @@ impl Found {
         if let Some(program) = self.programs.first() {
             return Proposed {
                 why: format!("the program `{program}` is installed, and is an agent as it is"),
-                commands: vec![format!("overmind run {program} \"say what this project is\"")],
+                commands: vec![format!(
+                    "overmind run --agent {program} \"say what this project is\""
+                )],
             };
         }
         Proposed {
@@ -105,7 +107,7 @@ mod tests {
             (propose(&["OPENAI_API_KEY"], &["local:x"], &["claude"]), "--model gpt-5.5"),
             (propose(&["DEEPSEEK_API_KEY"], &[], &[]), "--model deepseek-v4-pro"),
             (propose(&[], &["local:x"], &["claude"]), "--model local:x"),
-            (propose(&[], &[], &["codex"]), "overmind run codex"),
+            (propose(&[], &[], &["codex"]), "overmind run --agent codex"),
             (propose(&[], &[], &[]), "overmind config show"),
         ] {
             assert!(proposed.commands[0].contains(wanted), "{proposed:?}");

@@ -50,6 +50,7 @@ pub mod output;
 mod pages;
 pub mod parse;
 pub mod policy_cmd;
+pub mod programs;
 pub mod progress;
 pub mod remote;
 pub mod room;

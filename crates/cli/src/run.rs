@@ -18,7 +18,7 @@ use crate::remote::Remote;
 use crate::show::{self, cell};
 use crate::spoken::Spoken;
 use crate::watch::{self, Place, Until};
-use crate::{asked, command, ids, parse, room, session, story};
+use crate::{asked, command, ids, parse, programs, room, session, story};
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
@@ -229,6 +229,14 @@ async fn begin(
             return Err(Failure::usage(message));
         }
         draft.task = words.join(" ");
+    }
+    if draft.sandbox.is_none() {
+        let command = draft.command.as_ref();
+        let chosen = programs::choose(cx, remote, &agent, command, args.room.here).await?;
+        if let Some(note) = chosen.as_ref().and_then(|chosen| chosen.note.as_ref()) {
+            cx.out.note(note);
+        }
+        draft.sandbox = chosen.map(|chosen| chosen.sandbox);
     }
     draft.agent_id = agent.id.to_string();
     let key = args.idempotency_key.as_deref();

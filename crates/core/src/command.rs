@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::enclosure::Network;
 use crate::process::prompt::{Provider, Question};
+use crate::process::provider::launch::Input;
 use crate::process::provider::{Fact, Told, launch};
 use crate::process::restart::{RestartPolicy, RestartWhen};
 use crate::process::{EndedBy, ExitStatus, GroupLimits, GroupWish};
@@ -338,8 +339,11 @@ pub struct Launch {
     /// Beside what every session's environment has.
     pub env: Vec<(String, String)>,
     pub terminal: bool,
-    /// Whether its input stays open.
-    pub input: bool,
+    pub input: Input,
+    /// The program is its provider's: it is found in the server's `PATH`.
+    pub is_own: bool,
+    /// What it was to answer has been answered: an input that is open until then is closed.
+    pub answered: bool,
     pub provider: Provider,
     /// Variables and the credentials that they get.
     pub env_from: Vec<(String, String)>,

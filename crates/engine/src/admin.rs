@@ -9,6 +9,7 @@ use overmind_core::memory::{
     MemoryDraft, MemoryError, MemoryFilter, MemoryHit, MemoryItem, MemoryQuery, Provenance,
     Reembedded, Trust, named_key,
 };
+use overmind_core::relay::Dialect;
 use overmind_core::row::Role;
 use overmind_core::store::{
     AuditReport, Change, Commit, EventQuery, LogEvent, MemoryScope, NewEvent, Page, Pruned,
@@ -243,6 +244,10 @@ impl Engine {
             store: self.cortex.store.stats().await?,
             policy: self.cortex.gate.as_ref().map(|gate| (gate.source(), gate.version())),
             policy_refused: self.cortex.gate.as_ref().and_then(|gate| gate.refused()),
+            answers: [Dialect::Anthropic, Dialect::OpenAi]
+                .into_iter()
+                .filter(|dialect| self.models.upstreams().is_some_and(|all| all.is_ready(*dialect)))
+                .collect(),
             tools: self.tools.specs().iter().map(|tool| tool.name.clone()).collect(),
         })
     }

@@ -4,6 +4,7 @@ use overmind_core::agent::Agent;
 use overmind_core::gate::{PolicySource, PolicyVersion};
 use overmind_core::ids::{EffectId, SessionId, StepId};
 use overmind_core::inbox::InboxItem;
+use overmind_core::relay::Dialect;
 use overmind_core::row::{SessionRow, SessionStatus, StepRow};
 use overmind_core::store::{LogEvent, StoreStats};
 use overmind_core::time::Timestamp;
@@ -149,6 +150,8 @@ pub struct Status {
     pub policy: Option<(PolicySource, PolicyVersion)>,
     /// Why a policy that was to take its place does not hold.
     pub policy_refused: Option<String>,
+    /// Whose programs this server answers for a model: it has what that takes.
+    pub answers: Vec<Dialect>,
     /// Tools by name.
     pub tools: Vec<String>,
 }

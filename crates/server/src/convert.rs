@@ -2,6 +2,7 @@
 
 use overmind_api as api;
 use overmind_core::ids::AgentId;
+use overmind_core::relay::Dialect;
 use overmind_engine::Raise;
 use overmind_engine::request::{AgentDraft, AgentPatch, Decision, ForkDraft, InboxAnswer};
 use overmind_engine::view::{
@@ -205,6 +206,14 @@ pub(crate) fn status(status: Status) -> api::Status {
             version: version.0,
             refused,
         }),
+        answers: status
+            .answers
+            .into_iter()
+            .map(|dialect| match dialect {
+                Dialect::Anthropic => "anthropic".to_owned(),
+                Dialect::OpenAi => "openai".to_owned(),
+            })
+            .collect(),
         tools: status.tools,
     }
 }

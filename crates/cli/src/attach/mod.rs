@@ -20,10 +20,12 @@ use tokio::time::Instant;
 
 pub use self::keys::{DetachKeys, parse as parse_keys};
 use self::tty::Raw;
+use super::args::LogsArgs;
 use super::args_command::AttachArgs;
 use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
+use super::spoken::Spoken;
 use super::{command, session};
 
 /// How long a server that went away is waited for.
@@ -31,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 /// How long the beginning of the detach keys is kept back before it is typed.
 const HELD: Duration = Duration::from_millis(400);
+/// Lines of a program without a terminal that are shown first.
+const SHOWN: u64 = 100;
 /// What leaves a terminal that nothing can be typed into: ^C and q.
 const LEAVES: [u8; 2] = [0x03, b'q'];
 
@@ -96,14 +100,18 @@ impl Signals {
 /// What kept the person from the terminal: no terminal on either side, a run that has ended, a
 /// server that stayed away.
 pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let id = remote.find_run(&args.id).await?;
+    let run = remote.run(&id).await?;
+    if !session::ended(run.status) && speaks(cx, &remote, &run).await? {
+        return follow(cx, &remote, &run).await;
+    }
     let has_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if !has_terminal && !args.read_only {
         return Err(Failure::usage("attaching takes a terminal, and this is none").hint(
             "`--read-only` shows what it writes, `overmind send` types, `overmind logs -f` follows",
         ));
     }
-    let remote = Remote::connect(cx)?;
-    let id = remote.find_run(&args.id).await?;
     let mode = if args.read_only { AttachMode::Read } else { AttachMode::Write };
     // A refusal comes before anything happens to the person's terminal.
     let terminal = match remote.run_attach(&id, mode, size(mode)).await {
@@ -126,6 +134,32 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
         person.typed = Some(typed);
     }
     person.stay(terminal).await
+}
+
+/// Whether a run's program has no terminal, and says in lines what it does.
+async fn speaks(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, Failure> {
+    Ok(Spoken::of(cx, remote, run).await?.is_some_and(|spoken| spoken.tells_turns))
+}
+
+/// Shows what such a program says, in words, until the run ends.
+async fn follow(cx: &Context, remote: &Remote, run: &Run) -> Outcome {
+    if cx.out.for_people() {
+        cx.out.note(&format!(
+            "{name} has no terminal; this is what it says. To say something: overmind send {name} \
+             \"…\"; ^C leaves, and it goes on",
+            name = run.name
+        ));
+    }
+    let args = LogsArgs {
+        id: None,
+        follow: true,
+        tail: Some(SHOWN),
+        since: None,
+        grep: None,
+        raw: false,
+        all: false,
+    };
+    command::logs(cx, remote, run, &args).await
 }
 
 /// The terminal's size, for those that have a say in it.

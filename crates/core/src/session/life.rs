@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::phase::Phase;
 use super::{Decision, Session, Step};
 use crate::command::{
-    CommandKind, CommandRow, CommandSpec, Launch, LifeEnded, LifeInput, LifeOrder, Notice, StopHow,
+    CommandRow, CommandSpec, Launch, LifeEnded, LifeInput, LifeOrder, Notice, StopHow,
 };
 use crate::effect::{Effect, EffectAction};
 use crate::ids::{EffectId, InboxId};
@@ -19,6 +19,7 @@ use crate::process::prompt::Question;
 use crate::process::provider::{Answer, Ask, Scope, Spent, Told, launch};
 use crate::process::restart::{LifeEnd, RestartState, Verdict};
 use crate::row::SessionStatus;
+use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 
 /// Grace of a stop that names none.
@@ -63,6 +64,8 @@ pub(super) struct Living {
     conversation: Option<String>,
     /// Whether it has not said yet that it does.
     resuming: bool,
+    /// Its protocol has told an answer.
+    answered: bool,
     /// When the next life begins; there while none is under way.
     due: Option<Timestamp>,
 }
@@ -185,8 +188,10 @@ impl Session {
         // As it was when the life began, whatever it has said of itself since.
         let conversation = living.conversation.clone();
         let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
+        let level = room.and_then(|room| room.sandbox).unwrap_or(SandboxLevel::None);
+        let enclosed = self.agent.sandbox.max(level) != SandboxLevel::None;
         let launch::Line { argv, first } =
-            launch::line(command, &self.row.task, conversation.as_deref());
+            launch::line(command, enclosed, &self.row.task, conversation.as_deref());
         Some(Launch {
             life: row.life,
             argv,
@@ -195,7 +200,9 @@ impl Session {
             gateway: command.gateway,
             limits: command.limits,
             terminal: launch::has_terminal(command),
-            input: command.kind == CommandKind::Session,
+            input: launch::input_of(command, enclosed),
+            is_own: launch::is_own(command),
+            answered: living.answered,
             provider: command.provider,
             read_from: launch::is_read(command).then_some(self.lives.read),
             first: first.filter(|_| fresh),
@@ -334,6 +341,13 @@ impl Session {
                 let said = self.lives.result.clone();
                 match (good, said) {
                     (_, Some(Answer { text, is_error: true })) => ("provider_error", text),
+                    (true, _) if self.owes_an_answer() => (
+                        "no_answer",
+                        format!(
+                            "the command {} without an answer: what it was to do is not done",
+                            end.told()
+                        ),
+                    ),
                     (true, said) => {
                         let answer = said.map(|answer| answer.text).unwrap_or_default();
                         return self.succeed(answer, now, out);
@@ -348,6 +362,12 @@ impl Session {
         let mut error = json!({"code": code, "message": message});
         note_exit(&mut error, end);
         self.fail(error, now, out);
+    }
+
+    /// Whether the last life has ended without what makes its task done.
+    fn owes_an_answer(&self) -> bool {
+        let must = self.command().is_some_and(launch::must_answer);
+        must && self.phase.living().is_none_or(|living| !living.answered)
     }
 
     fn noticed(&mut self, notice: &Notice, now: Timestamp, out: &mut Step) {
@@ -389,6 +409,9 @@ impl Session {
         }
         if let Some(answer) = &told.answer {
             self.lives.result = Some(answer.clone());
+            if let Some(living) = self.living() {
+                living.answered = true;
+            }
         }
         for ask in &told.asks {
             self.asked(ask, now, out);

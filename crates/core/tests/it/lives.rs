@@ -240,8 +240,8 @@ impl World {
             match &self.launch {
                 Some(known) if again => {
                     // What has been read and typed since is neither read nor typed again.
-                    let (read_from, first) = (known.1.read_from, known.1.first.clone());
-                    let same = Launch { read_from, first, ..(*launch).clone() };
+                    let Launch { read_from, first, answered, .. } = known.1.clone();
+                    let same = Launch { read_from, first, answered, ..(*launch).clone() };
                     assert_eq!(*known, (number, same), "another life was begun");
                     assert!(launch.read_from >= known.1.read_from, "it is read again");
                     self.launch = Some((number, *launch));

@@ -95,12 +95,13 @@ struct Kept {
     provider: Provider,
     read_from: Option<u64>,
     silence: Option<Duration>,
+    input: launch::Input,
 }
 
 impl Kept {
     fn of(launch: &Launch) -> Self {
-        let Launch { provider, read_from, silence, .. } = *launch;
-        Self { provider, read_from, silence }
+        let Launch { provider, read_from, silence, input, .. } = *launch;
+        Self { provider, read_from, silence, input }
     }
 }
 
@@ -346,6 +347,10 @@ impl Lives {
         };
         match started {
             Ok(started) => {
+                if launch.answered {
+                    // It was answered before whoever was to close its input went.
+                    read::answered(&*self.processes, key, launch.input).await;
+                }
                 if let Some(first) = &launch.first {
                     // Before its start is told: until then it is typed again after a crash.
                     let bytes = first.as_bytes().to_vec();
@@ -475,7 +480,10 @@ impl Lives {
                 ProcessIo::Terminal(TerminalSize::default())
             }
             false => {
-                let stdin = if launch.input { StdinKind::Open } else { StdinKind::Null };
+                let stdin = match launch.input {
+                    launch::Input::Closed => StdinKind::Null,
+                    launch::Input::UntilAnswer | launch::Input::Open => StdinKind::Open,
+                };
                 // What is read line by line must not have errors in the middle of one.
                 let stderr = match launch.read_from {
                     Some(_) => StderrKind::Tagged,
@@ -546,6 +554,11 @@ impl Lives {
             ..seen.plan(assignment.session, level)
         };
         plan.read.extend(launch.read.iter().cloned());
+        let is_claude = launch.provider == Provider::Claude;
+        if launch.is_own {
+            let path = self.environment.iter().find(|(name, _)| name == "PATH");
+            plan.installed = path.map(|(_, path)| path.clone());
+        }
         let Enclosed { argv, cwd, needs, tells, user, attested } = enclosures.enclose(plan).await?;
         say(Said::Attested(attested));
         let mut env = spec.env;
@@ -553,7 +566,14 @@ impl Lives {
         let own = |name: &str| launch.env.iter().any(|(known, _)| known == name);
         // That of its room is outside; inside, `/tmp` is its own.
         env.retain(|(name, _)| name != "TMPDIR" || own(name));
-        let tells = tells.into_iter().filter(|(name, _)| !own(name));
+        let quiet = match launch.is_own && is_claude {
+            // As root it takes `bypassPermissions` only where it is told of the sandbox; what it sends
+            // elsewhere reaches nobody from here.
+            true => &["IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"][..],
+            false => &[],
+        };
+        let quiet = quiet.iter().map(|name| ((*name).to_owned(), "1".to_owned()));
+        let tells = tells.into_iter().chain(quiet).filter(|(name, _)| !own(name));
         for (name, value) in tells.chain(needs) {
             env.retain(|(known, _)| *known != name);
             env.push((name, value));
@@ -593,7 +613,9 @@ impl Lives {
                 }
                 order = orders.next() => Box::pin(self.obey(key, kept, order)).await,
                 _ = tick.tick() => {
-                    Box::pin(read::on(&*self.processes, key, &mut reading, say)).await;
+                    if Box::pin(read::on(&*self.processes, key, &mut reading, say)).await {
+                        read::answered(&*self.processes, key, kept.input).await;
+                    }
                     Box::pin(self.look(key, kept, &mut look, say)).await;
                     // Whose words are read is looked at as often as it may say some.
                     let next = if reading.is_open() { LOOK } else { look.pause() };

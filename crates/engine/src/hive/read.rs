@@ -7,6 +7,7 @@
 use overmind_core::command::LifeWord;
 use overmind_core::ids::SessionId;
 use overmind_core::process::prompt::Provider;
+use overmind_core::process::provider::launch::Input;
 use overmind_core::process::provider::{Fact, MAX_LINE, Reader};
 use overmind_core::process::{PieceReader, ProcessError, ProcessKey, Processes};
 
@@ -47,16 +48,30 @@ impl Reading {
     }
 }
 
-/// Reads on, at most [`AT_ONCE`], and tells what it says.
+/// Reads on, at most [`AT_ONCE`], and tells what it says. Answers whether a turn was over in it.
 pub(super) async fn on(
     processes: &dyn Processes,
     key: ProcessKey,
     reading: &mut Reading,
     say: &Say,
-) {
-    let Some(open) = &mut reading.0 else { return };
+) -> bool {
+    let Some(open) = &mut reading.0 else { return false };
     open.more(processes, key).await;
+    let over = open.facts.iter().any(|fact| matches!(fact, Fact::Result { .. }));
     open.tell(say);
+    over
+}
+
+/// Its answer is there. A program whose input is open only for that ends when it is closed.
+pub(super) async fn answered(processes: &dyn Processes, key: ProcessKey, input: Input) {
+    if input != Input::UntilAnswer {
+        return;
+    }
+    match processes.close_input(key).await {
+        // It was closed before, or the program is gone already.
+        Ok(()) | Err(ProcessError::InputRefused { .. } | ProcessError::NotAlive(_)) => {}
+        Err(err) => tracing::warn!(life = %key, error = %err, "its input could not be closed"),
+    }
 }
 
 /// Reads what is left of a life that has ended.

@@ -3,9 +3,15 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Ask, Fact, MAX_TEXT, Question, Scope, Spent, bounded, cut, id, microusd, number, object, text,
+    Ask, Fact, MAX_ID, MAX_TEXT, Question, Scope, Spent, bounded, cut, id, microusd, number,
+    object, text,
 };
 use crate::model::Usage;
+
+/// Longest use of a tool that is told on a line, in characters.
+const MAX_WANTED: usize = 300;
+/// Uses of tools that were not permitted and are told.
+const MOST_DENIED: usize = 5;
 
 pub(super) fn facts(event: &Map<String, Value>, at: u64, facts: &mut Vec<Fact>) {
     match event.get("type").and_then(Value::as_str) {
@@ -109,13 +115,66 @@ fn result(event: &Map<String, Value>, facts: &mut Vec<Fact>) {
         let texts: Vec<&str> = errors.iter().filter_map(Value::as_str).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     };
-    let subtype = || event.get("subtype").and_then(Value::as_str).map(str::to_owned);
-    let text = match is_error {
-        true => said.filter(|text| !text.is_empty()).or_else(errors).or_else(subtype),
-        false => said,
+    let said = said.filter(|text| !text.is_empty());
+    let (text, is_error) = match (is_error, unfinished(event)) {
+        (true, why) => (said.or_else(errors).or(why), true),
+        (false, None) => (said, false),
+        (false, Some(why)) => {
+            let text = match said.or_else(errors) {
+                Some(said) => format!("{why}. Its last words: {said}"),
+                None => why,
+            };
+            (Some(text), true)
+        }
     };
     let text = cut(&text.unwrap_or_default(), 4 * MAX_TEXT);
     facts.push(Fact::Result { text, is_error });
+}
+
+/// Why a turn that has ended did not do what it was to, in words; `None` where it did.
+fn unfinished(event: &Map<String, Value>) -> Option<String> {
+    let field = |name: &str| event.get(name).and_then(Value::as_str);
+    match field("subtype") {
+        Some("success") | None => {}
+        Some("error_max_turns") => {
+            return Some("it used all the turns that it may take".to_owned());
+        }
+        Some("error_max_budget_usd") => return Some("it used all that it may spend".to_owned()),
+        Some(other) => return Some(format!("it ended with {}", cut(other, MAX_ID))),
+    }
+    match field("stop_reason") {
+        Some("max_turns") => return Some("it used all the turns that it may take".to_owned()),
+        Some("max_tokens" | "model_context_window_exceeded") => {
+            return Some("the model's answer was cut off: it had no room for more".to_owned());
+        }
+        Some("refusal") => return Some("the model refused to answer".to_owned()),
+        Some(_) | None => {}
+    }
+    let denied = event.get("permission_denials").and_then(Value::as_array)?;
+    let denied: Vec<String> = denied
+        .iter()
+        .filter_map(Value::as_object)
+        .filter_map(|one| {
+            let name = id(one, "tool_name")?;
+            Some(wanted(&name, one.get("tool_input").unwrap_or(&Value::Null)))
+        })
+        .collect();
+    let shown = denied.iter().take(MOST_DENIED).cloned().collect::<Vec<_>>().join("; ");
+    match denied.len() {
+        0 => None,
+        few if few <= MOST_DENIED => Some(format!("it was not permitted: {shown}")),
+        many => Some(format!("it was not permitted: {shown}; and {} more", many - MOST_DENIED)),
+    }
+}
+
+/// A use of a tool on one line: its name, and what of its arguments says most.
+fn wanted(name: &str, args: &Value) -> String {
+    let what = ["command", "file_path", "url", "path", "description"]
+        .iter()
+        .find_map(|field| args.get(field)?.as_str().map(str::to_owned))
+        .unwrap_or_else(|| args.to_string());
+    let line = what.lines().next().unwrap_or_default();
+    format!("{name}: {line}").chars().take(MAX_WANTED).collect()
 }
 
 /// The question of a line that asks for permission.
@@ -126,12 +185,7 @@ fn asked(event: &Map<String, Value>, at: u64) -> Option<Ask> {
     }
     let name = super::id(request, "tool_name")?;
     let args = request.get("input").unwrap_or(&Value::Null);
-    let what = ["command", "file_path", "url", "path", "description"]
-        .iter()
-        .find_map(|field| args.get(field)?.as_str().map(str::to_owned))
-        .unwrap_or_else(|| args.to_string());
-    let line = what.lines().next().unwrap_or_default();
-    let text: String = format!("Allow {name}: {line}").chars().take(300).collect();
+    let text = format!("Allow {}", wanted(&name, args));
     let options = ["yes", "no"].map(str::to_owned).into();
     let question = Question { text, options, secret: false };
     Some(Ask { id: super::id(event, "request_id")?, question, at })

@@ -33,29 +33,77 @@ pub fn has_terminal(command: &CommandSpec) -> bool {
     command.terminal && !is_own(command)
 }
 
-/// The command line for a task, or for going on with a conversation of an earlier life.
-pub fn line(command: &CommandSpec, task: &str, conversation: Option<&str>) -> Line {
+/// How long a program's input stays open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// It gets none.
+    Closed,
+    /// Until its answer is there: until then it asks, and is answered.
+    UntilAnswer,
+    /// As long as it lives.
+    Open,
+}
+
+/// The input of a command, in a sandbox or in none.
+pub fn input_of(command: &CommandSpec, enclosed: bool) -> Input {
+    match command.kind {
+        CommandKind::Session => Input::Open,
+        CommandKind::Task if asks(command, enclosed) => Input::UntilAnswer,
+        CommandKind::Task => Input::Closed,
+    }
+}
+
+/// Whether Claude Code asks a person before it does what its mode of permission does not allow. In a
+/// sandbox a task asks nobody, for the sandbox holds back what nobody may do. Who names a tool that is
+/// asked in our place, or another input, means it.
+fn asks(command: &CommandSpec, enclosed: bool) -> bool {
+    is_own(command)
+        && command.provider == Provider::Claude
+        && (command.kind == CommandKind::Session || !enclosed)
+        && !given(command, &["--permission-prompt-tool", "--input-format"])
+}
+
+/// Whether the agent's own options have one of these.
+fn given(command: &CommandSpec, names: &[&str]) -> bool {
+    command.argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or_default()))
+}
+
+/// Whether a task that ends well has said so: without an answer it was not finished, whatever its exit
+/// code.
+pub fn must_answer(command: &CommandSpec) -> bool {
+    command.kind == CommandKind::Task
+        && is_read(command)
+        && matches!(command.provider, Provider::Claude | Provider::Codex)
+}
+
+/// The command line for a task, or for going on with a conversation of an earlier life. `enclosed`: in
+/// a sandbox, where the program's own prompts and its own sandbox are off.
+pub fn line(command: &CommandSpec, enclosed: bool, task: &str, conversation: Option<&str>) -> Line {
     if !is_own(command) {
         return Line { argv: command.line(task), first: None };
     }
     match command.provider {
-        Provider::Codex => Line { argv: codex(command, task, conversation), first: None },
-        Provider::Claude | Provider::Raw | Provider::Lines => claude(command, task, conversation),
+        Provider::Codex => Line { argv: codex(command, enclosed, task, conversation), first: None },
+        Provider::Claude | Provider::Raw | Provider::Lines => {
+            claude(command, enclosed, task, conversation)
+        }
     }
 }
 
-fn claude(command: &CommandSpec, task: &str, conversation: Option<&str>) -> Line {
+fn claude(command: &CommandSpec, enclosed: bool, task: &str, conversation: Option<&str>) -> Line {
     let session = command.kind == CommandKind::Session;
+    let asks = asks(command, enclosed);
+    let typed = asks || session;
     let mut argv = words(&["claude", "-p"]);
-    if session {
+    if typed {
         argv.extend(words(&["--input-format", "stream-json"]));
     }
     argv.extend(words(&["--output-format", "stream-json", "--verbose"]));
-    let given = |name: &str| command.argv.iter().any(|arg| arg.split('=').next() == Some(name));
-    if !given("--permission-mode") && !given("--dangerously-skip-permissions") {
-        argv.extend(words(&["--permission-mode", "acceptEdits"]));
+    if !given(command, &["--permission-mode", "--dangerously-skip-permissions"]) {
+        let mode = if enclosed { "bypassPermissions" } else { "acceptEdits" };
+        argv.extend(words(&["--permission-mode", mode]));
     }
-    if session && !given("--permission-prompt-tool") {
+    if asks {
         argv.extend(words(&["--permission-prompt-tool", "stdio"]));
     }
     if let Some(model) = &command.model {
@@ -69,18 +117,28 @@ fn claude(command: &CommandSpec, task: &str, conversation: Option<&str>) -> Line
         let fresh = conversation.is_none() && !task.is_empty();
         return Line { argv, first: fresh.then(|| input(Provider::Claude, task)) };
     }
+    let task = conversation.map_or(task, |_| GO_ON);
+    if typed {
+        return Line { argv, first: Some(input(Provider::Claude, task)) };
+    }
     // Whatever the task begins with, it is no option.
-    argv.extend(words(&["--", conversation.map_or(task, |_| GO_ON)]));
+    argv.extend(words(&["--", task]));
     Line { argv, first: None }
 }
 
-fn codex(command: &CommandSpec, task: &str, conversation: Option<&str>) -> Vec<String> {
+fn codex(
+    command: &CommandSpec,
+    enclosed: bool,
+    task: &str,
+    conversation: Option<&str>,
+) -> Vec<String> {
     let mut argv = words(&["codex", "exec", "--json", "--skip-git-repo-check"]);
-    let given = |names: &[&str]| {
-        command.argv.iter().any(|arg| names.contains(&arg.split('=').next().unwrap_or_default()))
-    };
-    if !given(&["-s", "--sandbox", "--dangerously-bypass-approvals-and-sandbox"]) {
-        argv.extend(words(&["--sandbox", "workspace-write"]));
+    let bypass = "--dangerously-bypass-approvals-and-sandbox";
+    match given(command, &["-s", "--sandbox", bypass]) {
+        true => {}
+        // Its own sandbox cannot be made within another one.
+        false if enclosed => argv.push(bypass.to_owned()),
+        false => argv.extend(words(&["--sandbox", "workspace-write"])),
     }
     if let Some(model) = &command.model {
         argv.extend(words(&["--model", model]));

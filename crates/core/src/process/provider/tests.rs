@@ -88,7 +88,7 @@ fn claudes_failures_are_in_its_own_words() {
     let api = r#"{"type":"result","subtype":"success","is_error":true,"result":"API Error: 401"}"#;
     assert_eq!(wrong(api), error("API Error: 401"));
     let bare = r#"{"type":"result","subtype":"error_max_turns","is_error":true}"#;
-    assert_eq!(wrong(bare), error("error_max_turns"));
+    assert_eq!(wrong(bare), error("it used all the turns that it may take"));
 }
 
 #[test]
@@ -367,6 +367,39 @@ fn whatever_is_written_is_survived() {
     }
 }
 
+#[test]
+fn a_turn_that_was_not_finished_has_failed_and_says_why() {
+    let ended = |fields: Value| {
+        let mut event = json!({"type": "result", "subtype": "success", "is_error": false,
+            "result": "I am done.", "stop_reason": "end_turn", "permission_denials": []});
+        event.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        match read(Provider::Claude, &format!("{event}\n")).pop() {
+            Some(Fact::Result { text, is_error }) => (text, is_error),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ended(json!({})), ("I am done.".to_owned(), false));
+    let denied = |count: usize| {
+        let one = json!({"tool_name": "Bash", "tool_use_id": "t",
+            "tool_input": {"command": "make test\nrm x"}});
+        json!({"permission_denials": vec![one; count]})
+    };
+    for (fields, why) in [
+        (denied(1), "it was not permitted: Bash: make test. Its last words: I am done."),
+        (denied(7), "Bash: make test; and 2 more. Its last words: I am done."),
+        (json!({"subtype": "error_max_turns", "result": null}), "it used all the turns"),
+        (json!({"subtype": "error_during_execution", "result": null}), "ended with error_during"),
+        (json!({"subtype": "error_max_turns", "result": "", "is_error": true}), "all the turns"),
+        (json!({"subtype": "e", "is_error": true, "result": "", "errors": ["a", "b"]}), "a; b"),
+        (json!({"stop_reason": "max_turns"}), "it used all the turns"),
+        (json!({"stop_reason": "max_tokens"}), "cut off"),
+        (json!({"stop_reason": "refusal"}), "refused to answer"),
+    ] {
+        let (text, is_error) = ended(fields.clone());
+        assert!(is_error && text.contains(why), "{fields}: {text}");
+    }
+}
+
 fn own(provider: Provider, argv: &[&str]) -> CommandSpec {
     let argv = argv.iter().map(|arg| (*arg).to_owned()).collect();
     CommandSpec { argv, provider, terminal: true, ..CommandSpec::default() }
@@ -376,19 +409,39 @@ fn own(provider: Provider, argv: &[&str]) -> CommandSpec {
 fn the_programs_are_started_with_what_they_need() {
     let claude = own(Provider::Claude, &[]);
     assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
-    let line = launch::line(&claude, "-do it", None);
-    let words = "claude -p --output-format stream-json --verbose --permission-mode acceptEdits --";
+    // In a sandbox nobody is asked.
+    let line = launch::line(&claude, true, "-do it", None);
+    let words =
+        "claude -p --output-format stream-json --verbose --permission-mode bypassPermissions --";
     let expected: Vec<&str> = words.split(' ').chain(["-do it"]).collect();
     assert_eq!((line.argv.iter().map(String::as_str).collect(), line.first), (expected, None));
+    assert_eq!(launch::input_of(&claude, true), launch::Input::Closed);
     // A later life goes on with the conversation; the task is in it.
-    let again = launch::line(&claude, "-do it", Some("c-1")).argv;
+    let again = launch::line(&claude, true, "-do it", Some("c-1")).argv;
     assert_eq!(again[again.len() - 4..], ["--resume", "c-1", "--", launch::GO_ON]);
+    // In none a person is, and the task is typed.
+    let line = launch::line(&claude, false, "-do it", None);
+    let words = "claude -p --input-format stream-json --output-format stream-json --verbose \
+                 --permission-mode acceptEdits --permission-prompt-tool stdio";
+    assert_eq!(line.argv.join(" "), words);
+    let typed = |text: &str| {
+        let message = json!({"role": "user", "content": text});
+        json!({"type": "user", "message": message}).to_string() + "\n"
+    };
+    assert_eq!(line.first, Some(typed("-do it")));
+    let again = launch::line(&claude, false, "-do it", Some("c-1"));
+    assert_eq!(again.first, Some(typed(launch::GO_ON)));
+    assert_eq!(launch::input_of(&claude, false), launch::Input::UntilAnswer);
+    // Whoever names another tool to be asked means it.
+    let asked = own(Provider::Claude, &["--permission-prompt-tool", "mcp__a__b"]);
+    let line = launch::line(&asked, false, "do", None);
+    assert_eq!((launch::input_of(&asked, false), line.first), (launch::Input::Closed, None));
 
     let model = Some("opus".to_owned());
     let argv = &["--dangerously-skip-permissions"];
     let kind = CommandKind::Session;
     let session = CommandSpec { model, kind, ..own(Provider::Claude, argv) };
-    let line = launch::line(&session, "hello", None);
+    let line = launch::line(&session, true, "hello", None);
     let text = line.argv.join(" ");
     assert!(!text.contains("--permission-mode") && text.contains("--model opus"), "{text}");
     assert!(text.ends_with(argv[0]) && text.contains("--input-format stream-json"), "{text}");
@@ -397,12 +450,19 @@ fn the_programs_are_started_with_what_they_need() {
         serde_json::from_str::<Value>(&first).unwrap(),
         json!({"type": "user", "message": {"role": "user", "content": "hello"}})
     );
-    assert_eq!(launch::line(&session, "hello", Some("c")).first, None, "it was said already");
+    let later = launch::line(&session, false, "hello", Some("c"));
+    assert_eq!(later.first, None, "it was said already");
+    assert_eq!(launch::input_of(&session, true), launch::Input::Open);
 
     let codex = own(Provider::Codex, &["-c", "x=1"]);
-    let line = launch::line(&codex, "do", Some("t-1")).argv.join(" ");
-    let begin = "codex exec --json --skip-git-repo-check --sandbox workspace-write -c x=1 resume";
-    assert_eq!(line, format!("{begin} t-1 -- {}", launch::GO_ON));
+    for (enclosed, sandbox) in
+        [(false, "--sandbox workspace-write"), (true, "--dangerously-bypass-approvals-and-sandbox")]
+    {
+        let line = launch::line(&codex, enclosed, "do", Some("t-1")).argv.join(" ");
+        let begin = format!("codex exec --json --skip-git-repo-check {sandbox} -c x=1 resume");
+        assert_eq!(line, format!("{begin} t-1 -- {}", launch::GO_ON));
+        assert_eq!(launch::input_of(&codex, enclosed), launch::Input::Closed);
+    }
     let other = CommandSpec { kind, ..codex };
     assert!(other.check().is_err(), "codex takes no input");
 
@@ -410,7 +470,10 @@ fn the_programs_are_started_with_what_they_need() {
     let custom = own(Provider::Claude, &["my-claude", "-p"]);
     assert!(!launch::is_own(&custom) && launch::has_terminal(&custom));
     assert!(!launch::is_read(&custom), "a screen is not read");
-    assert_eq!(launch::line(&custom, "x", Some("c")).argv, ["my-claude", "-p", "x"]);
+    for enclosed in [false, true] {
+        let line = launch::line(&custom, enclosed, "x", Some("c"));
+        assert_eq!(line.argv, ["my-claude", "-p", "x"]);
+    }
     assert!(own(Provider::Lines, &[]).check().is_err());
     assert!(own(Provider::Claude, &[]).check().is_ok());
 }
