@@ -91,6 +91,54 @@ fn in_a_room_of_its_own_a_run_is_not_asked_about_what_stays_there() {
 }
 
 #[test]
+fn a_website_that_a_sandbox_cannot_reach_is_refused_when_its_address_is_known() {
+    let home = Home::up();
+    home.agent("sh", &[]);
+    let id = run(&home, "curl a website");
+    home.wait_for(&id, "awaiting_input");
+    home.run(&["input", &id, "example.com/docs"]).ok();
+    let failed = home.wait_for(&id, "failed");
+    let error = failed["error"].to_string();
+    assert!(error.contains("`example.com`") && error.contains("--network host"), "{error}");
+    assert!(events(&home, &id, "approval.requested").is_empty(), "{failed}");
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_told_to_the_model_and_nobody_is_asked() {
+    let home = Home::up();
+    let call = |args: Value| serde_json::json!({"calls": [{"name": "write_file", "args": args}]});
+    let turns = serde_json::json!([
+        call("{\"path\": \"a.txt\", \"content\": \"half of ".into()),
+        call("[1]".into()),
+        call(serde_json::json!({"path": "a.txt"})),
+        call(serde_json::json!({"path": "a.txt", "content": "whole"})),
+        {"calls": [{"name": "final_answer", "args": {"message": "done"}}]},
+    ]);
+    home.scripted("cut", &turns, &["--failure-budget", "9"]);
+    let id = home.run(&["run", "cut", "go", "-o", "name"]).ok().line().to_owned();
+    until("the call that fits ran", || {
+        let called = events(&home, &id, "tool.called");
+        called.iter().any(|call| call["payload_json"]["result"]["ok"] == true).then_some(())
+    });
+    assert!(events(&home, &id, "approval.requested").is_empty());
+    let failed = events(&home, &id, "tool.failed");
+    let words: Vec<String> =
+        failed.iter().map(|event| event["payload_json"]["error"].to_string()).collect();
+    assert_eq!(words.len(), 3, "{words:?}");
+    assert!(words.iter().all(|error| error.contains("bad_args")), "{words:?}");
+    assert!(words[0].contains("cut after") && words[0].contains("half of `"), "{words:?}");
+    assert!(words[1].contains("must be a JSON object, got "), "{words:?}");
+    assert!(words[2].contains("content is required"), "{words:?}");
+    home.run(&["replay", &id, "--verify"]).ok();
+    // A tool whose every call waits for a person is no other.
+    home.scripted("asks", &turns, &["--approvals", "*", "--failure-budget", "2"]);
+    let id = home.run(&["run", "asks", "go", "-o", "name"]).ok().line().to_owned();
+    let failed = home.wait_for(&id, "failed");
+    assert!(failed["error"].to_string().contains("failure_budget_exhausted"), "{failed}");
+    assert!(events(&home, &id, "approval.requested").is_empty());
+}
+
+#[test]
 fn a_script_that_changes_after_the_word_is_asked_about_anew() {
     let home = ruled(
         "version = 1\n[[rule]]\nid = \"ask-for-scripts\"\nverdict = \"ask\"\nprograms = [\"sh\"]\n\
