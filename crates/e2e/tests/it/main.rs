@@ -5,6 +5,7 @@ mod artifacts;
 mod attach;
 mod budgets;
 mod built_in_rooms;
+mod coders;
 mod commands;
 mod crash;
 mod demo;

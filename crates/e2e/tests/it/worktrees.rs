@@ -102,7 +102,7 @@ impl House {
     }
 }
 
-fn git_in(dir: &Path, args: &[&str]) -> String {
+pub(crate) fn git_in(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")
         .args(["-c", "user.name=Ann", "-c", "user.email=ann@localhost"])
         .args(args)

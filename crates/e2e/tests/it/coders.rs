@@ -1,0 +1,344 @@
+//! Claude Code and Codex at work on a project, as a person has them: in a sandbox where they ask nobody
+//! and have no key, and without one, where they ask.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use overmind_testkit::real::counterpart;
+use overmind_testkit::upstream::{Answer, Received, Say, Script, Upstream};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::commands::Commands;
+use crate::home::{Done, Home, done, until};
+use crate::worktrees::git_in;
+
+/// The key of the upstream: nobody but the server may see it.
+const KEY: &str = "model-key-8888-abcdefgh";
+/// What no agent may see of the project.
+const SECRET: &str = "db-password-5512-qrstuv";
+
+/// A repository with a test that fails, a server that has a key, and the model behind it.
+struct Shop {
+    home: Commands,
+    project: PathBuf,
+    upstream: Upstream,
+    bin: String,
+    // The upstream lives on it.
+    _runtime: Runtime,
+}
+
+impl Shop {
+    fn new(bin: &str, answer: impl Fn(&Received) -> Answer + Send + 'static) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let script = Script::by(answer).key(KEY).for_strangers();
+        let upstream = runtime.block_on(Upstream::start(script));
+        let home = Commands(Home::new());
+        let project = home.0.work().canonicalize().unwrap().join("shop");
+        std::fs::create_dir(&project).unwrap();
+        for (file, text) in [
+            ("answer.txt", "41\n"),
+            ("test.sh", "grep -qx 42 answer.txt && echo the test has passed\n"),
+            (".gitignore", ".env\n"),
+            (".env", &format!("DB_PASSWORD={SECRET}\n")),
+        ] {
+            std::fs::write(project.join(file), text).unwrap();
+        }
+        for args in [&["init", "-q", "-b", "main"][..], &["add", "-A"], &["commit", "-qm", "first"]]
+        {
+            git_in(&project, args);
+        }
+        let mut shop = Self { home, project, upstream, bin: bin.to_owned(), _runtime: runtime };
+        shop.start();
+        shop
+    }
+
+    fn start(&mut self) {
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.bin);
+        let base = self.upstream.base_url();
+        let env = [
+            ("PATH", path.as_str()),
+            ("OVERMIND_MODEL_BASE_URL", &base),
+            ("OVERMIND_MODEL_API_KEY", KEY),
+            ("OVERMIND_CRED_MODEL", KEY),
+        ];
+        self.home.0.start(&["--listen", "none"], &env);
+    }
+
+    /// A command of the person, who stands in the project.
+    fn run(&self, args: &[&str]) -> Done {
+        done(self.home.0.command(args).current_dir(&self.project).output().unwrap())
+    }
+
+    fn events(&self, name: &str, kind: &str) -> Vec<Value> {
+        let all = self.home.run(&["events", name, "--limit", "1000", "-o", "json"]).ok().json();
+        let events = all.as_array().unwrap().iter();
+        events
+            .filter(|event| event["type"] == kind)
+            .map(|event| event["payload_json"].clone())
+            .collect()
+    }
+
+    fn told(&self, name: &str) -> String {
+        self.home.run(&["logs", name]).ok().out
+    }
+
+    /// It has ended well, in a sandbox, having asked nobody; its work is in its branch, and neither the
+    /// key nor the project's secret has come to it.
+    fn worked_boxed(&self, name: &str) {
+        let waited = self.run(&["wait", name]);
+        assert_eq!(waited.code, 0, "{} {}", self.told(name), self.home.0.log());
+        let row = self.home.named(name);
+        assert_eq!(row["sandbox"], "namespace");
+        assert!(is_good(&row), "{row}");
+        assert_eq!(row["final_answer"], "The test passes.");
+        assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
+        self.run(&["work", name]).ok().shows("-41").shows("+42");
+        let told = self.told(name);
+        assert!(
+            told.contains("the test has passed")
+                && told.contains("ANTHROPIC_") | told.contains("OPENAI_"),
+            "{told}"
+        );
+        let all = self.home.run(&["logs", name, "--raw"]).ok().out;
+        for secret in [KEY, SECRET] {
+            assert!(!all.contains(secret), "{all}");
+        }
+        for request in self.upstream.requests().iter().filter(|request| request.wire.is_some()) {
+            assert!(format!("{:?}", request.headers).contains(KEY), "the server's own key");
+            assert!(!request.body.to_string().contains(SECRET), "the secret has left the project");
+        }
+        assert!(!self.events(name, "budget.settled").is_empty(), "its calls are the run's");
+    }
+
+    /// The flags by which Claude Code talks to the model with a key of its own, as on a machine whose
+    /// server has none.
+    fn own_key(&self) -> Vec<String> {
+        let url = format!("ANTHROPIC_BASE_URL={}", self.upstream.base_url());
+        let quiet = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1";
+        [
+            "--agent",
+            "claude",
+            "--env",
+            &url,
+            "--env",
+            quiet,
+            "--env-from",
+            "ANTHROPIC_API_KEY=MODEL",
+        ]
+        .map(str::to_owned)
+        .into()
+    }
+
+    fn begin_asking(&self, name: &str) -> Done {
+        let own = self.own_key();
+        let own = own.iter().map(String::as_str);
+        let args: Vec<&str> =
+            ["run", "--name", name].into_iter().chain(own).chain(["make the test pass"]).collect();
+        self.run(&args).ok()
+    }
+}
+
+/// How often a tool has answered in this conversation, of Claude Code's or Codex'.
+fn answered(request: &Received) -> usize {
+    let body = &request.body;
+    let claude = body["messages"].to_string().matches("\"tool_result\"").count();
+    let codex = body["input"].to_string().matches("call_output\"").count();
+    claude + codex
+}
+
+/// Whether its task is done: it has ended, or rests until it is told more.
+fn is_good(row: &Value) -> bool {
+    row["error"].is_null() && ["succeeded", "idle"].iter().any(|status| row["status"] == *status)
+}
+
+fn has_tools(request: &Received) -> bool {
+    request.body["tools"].as_array().is_some_and(|tools| tools.len() > 3)
+}
+
+fn says(text: &str) -> Answer {
+    Answer::say(Say::text(text).usage(1000, 100))
+}
+
+fn call(id: usize, name: &str, args: &Value) -> Answer {
+    let id = format!("toolu_{id:02}");
+    Answer::say(Say::nothing().call(&id, name, args).usage(1000, 100))
+}
+
+/// The task of a person: reads, edits, runs the test, and looks for what it should not see.
+const CHECK: &str = "sh test.sh; env; cat .env; true";
+
+/// As Claude Code does it. Where its worktree is it says itself.
+fn as_claude(request: &Received) -> Answer {
+    if !has_tools(request) {
+        return says("A title");
+    }
+    let text = request.body.to_string();
+    let place = text.split("rimary working directory: ").nth(1).unwrap_or_default();
+    let place = place.split(['\\', '"', '\n']).next().unwrap_or_default();
+    let file = format!("{place}/answer.txt");
+    match answered(request) {
+        0 => call(0, "Read", &json!({"file_path": file})),
+        1 => call(1, "Edit", &json!({"file_path": file, "old_string": "41", "new_string": "42"})),
+        2 => call(2, "Bash", &json!({"command": CHECK, "description": "d"})),
+        _ => says("The test passes."),
+    }
+}
+
+fn kill_9(pid: &Value) {
+    let kill = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+    assert!(kill.unwrap().success());
+}
+
+#[test]
+fn needs_claude_code_to_edit_and_test_in_a_sandbox_without_a_question_and_with_the_key_outside() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let shop = Shop::new(&bin, as_claude);
+    let run = shop.run(&["run", "--agent", "claude", "--name", "fix", "make the test pass"]).ok();
+    assert!(!run.err.contains("without a sandbox"), "{}", run.err);
+    shop.worked_boxed("fix");
+    let started = shop.events("fix", "process.starting")[0]["argv"].to_string();
+    assert!(started.contains("bypassPermissions"), "{started}");
+    // The project itself is as it was, until the person takes the work.
+    assert_eq!(std::fs::read_to_string(shop.project.join("answer.txt")).unwrap(), "41\n");
+    shop.run(&["done", "fix", "--merge"]).ok();
+    assert_eq!(std::fs::read_to_string(shop.project.join("answer.txt")).unwrap(), "42\n");
+    shop.home.check();
+}
+
+#[test]
+fn needs_claude_code_in_a_sandbox_to_go_on_with_its_conversation_after_it_was_killed() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let hung = AtomicBool::new(false);
+    let shop = Shop::new(&bin, move |request| {
+        let text = request.body["messages"].to_string();
+        match text.contains("You were interrupted") {
+            true if text.contains("make the test pass") => says("The conversation is there."),
+            true => says("What was I to do?"),
+            // Only once: who begins anew comes to an end as well.
+            false if answered(request) == 3 && !hung.swap(true, Ordering::SeqCst) => Answer::hang(),
+            false => as_claude(request),
+        }
+    });
+    let restart = ["--restart", "on-failure", "--backoff", "10ms"];
+    let words =
+        [&["run", "--agent", "claude", "--name", "fix"], &restart[..], &["make the test pass"]];
+    shop.run(&words.concat()).ok();
+    until("the model hangs", || {
+        shop.upstream.requests().iter().any(|request| answered(request) == 3).then_some(())
+    });
+    until("its test has passed", || {
+        (shop.events("fix", "agent.tool_result").len() == 3).then_some(())
+    });
+    kill_9(&shop.home.named("fix")["process"]["pid"]);
+    assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{}", shop.told("fix"));
+    let row = shop.home.named("fix");
+    assert_eq!(
+        (&row["final_answer"], &row["process"]["life"], &row["sandbox"]),
+        (&json!("The conversation is there."), &json!(2), &json!("namespace"))
+    );
+    shop.home.check();
+}
+
+#[test]
+fn needs_claude_code_without_a_sandbox_to_ask_and_to_go_on_when_it_is_allowed() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let mut shop = Shop::new(&bin, as_claude);
+    let run = shop.begin_asking("fix");
+    assert!(run.err.contains("without a sandbox, for ANTHROPIC_BASE_URL"), "{}", run.err);
+    let row = shop.home.status("fix", "awaiting_input");
+    assert_eq!(row["prompt"], format!("Allow Bash: {CHECK}"), "{row}");
+    shop.home.run(&["inbox"]).ok().shows("Allow Bash: sh test.sh");
+    // The question and the program outlive the server.
+    shop.home.0.kill();
+    shop.start();
+    shop.home.status("fix", "awaiting_input");
+    shop.home.run(&["answer", "fix", "yes"]).ok();
+    assert_eq!(shop.run(&["wait", "fix"]).code, 0, "{} {}", shop.told("fix"), shop.home.0.log());
+    let row = shop.home.named("fix");
+    assert_eq!(
+        (&row["final_answer"], &row["sandbox"], &row["process"]["exit_code"]),
+        (&json!("The test passes."), &json!("none"), &json!(0))
+    );
+    assert!(is_good(&row), "{row}");
+    shop.run(&["work", "fix"]).ok().shows("+42");
+    shop.home.check();
+}
+
+#[test]
+fn needs_claude_code_to_be_no_success_when_it_was_not_permitted_what_it_wanted() {
+    let Some(bin) = counterpart("CLAUDE_CODE") else { return };
+    let shop = Shop::new(&bin, as_claude);
+    shop.begin_asking("fix");
+    shop.home.status("fix", "awaiting_input");
+    shop.home.run(&["answer", "fix", "no"]).ok();
+    assert_ne!(shop.run(&["wait", "fix"]).code, 0, "{}", shop.told("fix"));
+    let row = shop.home.named("fix");
+    assert_eq!(row["status"], "failed", "{row}");
+    let why = row["error"]["message"].as_str().unwrap();
+    assert!(why.starts_with("it was not permitted: Bash: sh test.sh"), "{why}");
+    assert!(why.ends_with("Its last words: The test passes."), "{why}");
+    shop.home.check();
+}
+
+#[test]
+fn needs_codex_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+    let Some(bin) = counterpart("CODEX") else { return };
+    let shop = Shop::new(&bin, |request| match answered(request) {
+        0 => call(0, "exec_command", &json!({"cmd": "sed -i s/41/42/ answer.txt"})),
+        1 => call(1, "exec_command", &json!({"cmd": CHECK})),
+        _ => says("The test passes."),
+    });
+    shop.run(&[
+        "run",
+        "--agent",
+        "codex",
+        "--model",
+        "gpt-5",
+        "--name",
+        "fix",
+        "make the test pass",
+    ])
+    .ok();
+    shop.worked_boxed("fix");
+    shop.home.check();
+}
+
+/// A program of this name, which says these lines and ends well.
+fn pretends(dir: &Path, name: &str, lines: &[Value]) {
+    let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+    let text = format!("#!/bin/sh\ncat <<'END'\n{}\nEND\n", lines.join("\n"));
+    std::fs::create_dir_all(dir).unwrap();
+    let file = dir.join(name);
+    std::fs::write(&file, text).unwrap();
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn an_answer_that_is_not_finished_is_no_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let shop = Shop::new(dir.path().to_str().unwrap(), |_| says("nobody asks"));
+    let init = json!({"type": "system", "subtype": "init", "session_id": "c-1", "model": "m"});
+    let said = json!({"type": "assistant", "message": {"content": [
+        {"type": "text", "text": "I begin."}]}});
+    let turns = json!({"type": "result", "subtype": "error_max_turns", "is_error": false,
+        "session_id": "c-1", "num_turns": 3});
+    let thread = json!({"type": "thread.started", "thread_id": "t-1"});
+    for (name, agent, lines, code, why) in [
+        ("silent", "claude", vec![init.clone(), said.clone()], "no_answer", "without an answer"),
+        ("long", "claude", vec![init, said, turns], "provider_error", "all the turns"),
+        ("empty", "codex", vec![thread], "no_answer", "without an answer"),
+    ] {
+        pretends(dir.path(), agent, &lines);
+        shop.run(&["run", "--agent", agent, "--sandbox", "none", "--name", name, "do it"]).ok();
+        assert_ne!(shop.run(&["wait", name]).code, 0);
+        let row = shop.home.named(name);
+        assert_eq!((&row["status"], &row["error"]["code"]), (&json!("failed"), &json!(code)));
+        let message = row["error"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
+    shop.home.check();
+}
