@@ -3,7 +3,7 @@
 //! Two kinds of things are masked: secrets that the store was told about, wherever they stand,
 //! and texts that have the shape of a well-known credential. Each becomes `[redacted:KIND]`.
 //! Keys of objects are kept, numbers are not texts, and a mask is never looked into again. In records
-//! of our own, fields with a fixed meaning keep it ([`record`]).
+//! of our own, fields with a fixed meaning keep it: see `redact/record.rs`.
 //!
 //! A secret that the store was told about is also masked in hexadecimal, percent-encoding and
 //! Base64 ([`overmind_core::encoded`]), and where a text was cut in the middle of it: when at
@@ -249,7 +249,7 @@ impl Redactor {
         redact_value(known.as_deref(), value);
     }
 
-    /// Masks in a record of ours: all but its fields of a fixed meaning ([`record`]).
+    /// Masks in a record of ours: all but its fields of a fixed meaning.
     pub fn record(&self, value: &mut Value) {
         record::redact_record(self.pattern().as_deref(), value);
     }
