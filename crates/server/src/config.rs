@@ -11,8 +11,10 @@ pub struct ServerConfig {
     /// Names by which clients may call this server, beside the loopback names and the address
     /// that they reached: `overmind.example.org`. Without port.
     pub hosts: Vec<String>,
-    /// Connections at once, all listeners together. One more is told 503 and closed.
+    /// Connections at once, on each listener. One more is told 503 and closed.
     pub max_connections: usize,
+    /// Of these, what one client address or one sandbox may have. Not counted on the unix socket.
+    pub max_connections_per_source: usize,
     /// From the first byte (or the last response) to the end of the request's headers.
     pub header_timeout: Duration,
     /// From the headers to the end of the body.
@@ -52,6 +54,7 @@ impl Default for ServerConfig {
         Self {
             hosts: Vec::new(),
             max_connections: 4096,
+            max_connections_per_source: 2048,
             header_timeout: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
             request_timeout: Duration::from_secs(30),

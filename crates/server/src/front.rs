@@ -44,7 +44,7 @@ pub(crate) enum Source {
 
 impl Peer {
     /// `None`: what comes from it is not counted.
-    fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<Source> {
         match (self.door_of, self.tcp) {
             (Some(session), _) => Some(Source::Sandbox(session)),
             (None, Some((client, _))) => Some(Source::Address(client)),

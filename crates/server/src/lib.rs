@@ -35,6 +35,7 @@ mod mesh_stream;
 mod metrics;
 mod openapi;
 mod page;
+mod places;
 mod proof;
 mod proxy;
 mod rate;

@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use overmind_engine::Engine;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents;
 use crate::config::ServerConfig;
 use crate::cx::Cx;
-use crate::front::{Front, Peer};
+use crate::front::{Front, Peer, Source};
 use crate::listen::{Kind, Listener, SocketFile, Tls};
+use crate::places::{Full, Place, Places};
 use crate::socket::Stalling;
 
 /// Longest request line and headers together. No more is read at once.
@@ -29,11 +29,18 @@ pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 /// After a failed accept (no file descriptors left, most often) before the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Said to a connection beyond `max_connections`, without a look at what it wants.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
+/// Said to a connection beyond the bounds, without a look at what it wants.
+const NO_PLACE: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
     Content-Type: application/problem+json\r\nContent-Length: 148\r\n\r\n\
     {\"type\":\"urn:overmind:problem:unavailable\",\"title\":\"The server cannot do this now\",\
     \"status\":503,\"ok\":false,\"error\":\"too many connections are open\"}\n";
+/// The same to a client that has all that one may have.
+const NO_MORE_FOR_ONE: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n\
+    Content-Type: application/problem+json\r\nContent-Length: 163\r\n\r\n\
+    {\"type\":\"urn:overmind:problem:unavailable\",\"title\":\"The server cannot do this now\",\
+    \"status\":503,\"ok\":false,\"error\":\"too many connections of this client are open\"}\n";
 
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +56,14 @@ pub enum Drained {
 #[derive(Debug)]
 pub struct Server {
     front: Arc<Front>,
-    connections: Arc<Semaphore>,
     /// Cancelled when the grace is over: what is left is cut.
     kill: CancellationToken,
 }
 
 impl Server {
     pub fn new(engine: Engine, config: ServerConfig) -> Self {
-        let connections = Arc::new(Semaphore::new(config.max_connections));
         let front = Arc::new(Front::new(Arc::new(Cx::new(engine, config))));
-        Self { front, connections, kill: CancellationToken::new() }
+        Self { front, kill: CancellationToken::new() }
     }
 
     /// Answers on all `listeners` until `shutdown` is cancelled; then stops accepting, ends event
@@ -70,7 +75,10 @@ impl Server {
         for listener in listeners {
             let acceptor = Acceptor {
                 front: Arc::clone(&self.front),
-                connections: Arc::clone(&self.connections),
+                places: Places::new(
+                    cx.config.max_connections,
+                    cx.config.max_connections_per_source,
+                ),
                 kill: self.kill.clone(),
             };
             tracing::info!(at = listener.at(), "listening");
@@ -91,7 +99,7 @@ impl Server {
 #[derive(Clone)]
 struct Acceptor {
     front: Arc<Front>,
-    connections: Arc<Semaphore>,
+    places: Places,
     kill: CancellationToken,
 }
 
@@ -135,21 +143,25 @@ impl Acceptor {
         let Ok(local) = stream.local_addr() else { return }; // it has gone already
         let tcp = Some((client.to_canonical(), local.ip().to_canonical()));
         let peer = Peer { tcp, door_of: None };
-        let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
-            cx.metrics.connection_refused();
-            if tls.is_none() {
-                refuse(stream);
+        let source = Source::Address(client.to_canonical());
+        let place = match self.places.take().and_then(|place| self.places.count(place, source)) {
+            Ok(place) => place,
+            Err(why) => {
+                cx.metrics.connection_refused();
+                if tls.is_none() {
+                    refuse(stream, why);
+                }
+                return;
             }
-            return;
         };
         let this = self.clone();
         match tls {
-            None => drop(cx.tasks.spawn(this.connection(stream, peer, permit))),
+            None => drop(cx.tasks.spawn(this.connection(stream, peer, place))),
             Some(tls) => drop(cx.tasks.spawn(async move {
                 let limit = this.front.cx.config.header_timeout;
                 let shaken = tokio::time::timeout(limit, tls.acceptor().accept(stream));
                 match this.unless_stopped(shaken).await {
-                    Some(Ok(Ok(stream))) => this.connection(stream, peer, permit).await,
+                    Some(Ok(Ok(stream))) => this.connection(stream, peer, place).await,
                     Some(Ok(Err(err))) => {
                         tracing::debug!(error = %err, "a TLS handshake failed");
                     }
@@ -167,15 +179,18 @@ impl Acceptor {
             tracing::warn!("a connection of another user was refused");
             return;
         }
-        let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
-            cx.metrics.connection_refused();
-            refuse(stream);
-            return;
+        let place = match self.places.take() {
+            Ok(place) => place,
+            Err(why) => {
+                cx.metrics.connection_refused();
+                refuse(stream, why);
+                return;
+            }
         };
         let this = self.clone();
         if !agents {
             let peer = Peer { tcp: None, door_of: None };
-            drop(cx.tasks.spawn(this.connection(stream, peer, permit)));
+            drop(cx.tasks.spawn(this.connection(stream, peer, place)));
             return;
         }
         drop(cx.tasks.spawn(async move {
@@ -183,14 +198,26 @@ impl Acceptor {
             let limit = this.front.cx.config.header_timeout;
             let told = tokio::time::timeout(limit, agents::whose(&mut stream));
             match this.unless_stopped(told).await {
-                Some(Ok(Some(peer))) => this.connection(stream, peer, permit).await,
+                Some(Ok(Some(peer))) => {
+                    let counted = match peer.source() {
+                        Some(source) => this.places.count(place, source),
+                        None => Ok(place),
+                    };
+                    match counted {
+                        Ok(place) => this.connection(stream, peer, place).await,
+                        Err(why) => {
+                            this.front.cx.metrics.connection_refused();
+                            refuse(stream, why);
+                        }
+                    }
+                }
                 Some(Ok(None)) => tracing::warn!("a connection said not whose door it came by"),
                 Some(Err(_)) | None => {}
             }
         }));
     }
 
-    async fn connection<Io>(self, io: Io, peer: Peer, permit: OwnedSemaphorePermit)
+    async fn connection<Io>(self, io: Io, peer: Peer, place: Place)
     where
         Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -229,16 +256,20 @@ impl Acceptor {
             cx.metrics.connection_broken();
             tracing::debug!(error = %err, "a connection broke");
         }
-        drop(permit);
+        drop(place);
     }
 }
 
 /// Says that the server is full. At once or not at all: a slow client gets nothing more.
-fn refuse(stream: impl AsyncWrite + Unpin) {
+fn refuse(stream: impl AsyncWrite + Unpin, why: Full) {
     use futures_util::FutureExt;
 
     let mut stream = stream;
-    let _ = stream.write_all(FULL).now_or_never();
+    let answer = match why {
+        Full::Listener => NO_PLACE,
+        Full::Source => NO_MORE_FOR_ONE,
+    };
+    let _ = stream.write_all(answer).now_or_never();
     let _ = stream.shutdown().now_or_never();
 }
 
@@ -259,10 +290,12 @@ mod tests {
 
     #[test]
     fn the_answer_of_a_full_server_is_a_whole_response() {
-        let text = std::str::from_utf8(FULL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{}", body.len());
-        let problem: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert_eq!((&problem["status"], &problem["ok"]), (&503.into(), &false.into()));
+        for answer in [NO_PLACE, NO_MORE_FOR_ONE] {
+            let text = std::str::from_utf8(answer).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{}", body.len());
+            let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!((&problem["status"], &problem["ok"]), (&503.into(), &false.into()));
+        }
     }
 }

@@ -605,16 +605,27 @@ fn server_config(config: &Config, telemetry: Option<&Telemetry>) -> ServerConfig
         })
         .collect();
     let rate = config.request_rate.map(|(per_second, burst)| RateLimit { per_second, burst });
+    let bounds = ServerConfig::default();
+    let max_connections = bounds.max_connections.min(places_of_a_listener());
     ServerConfig {
         hosts: config.allowed_hosts.clone(),
+        max_connections,
+        max_connections_per_source: bounds.max_connections_per_source.min(max_connections / 2),
         caller_rate: rate,
         address_rate: rate,
         drain_grace: config.drain,
         provider_keys,
         version: env!("CARGO_PKG_VERSION"),
         exports: telemetry.map(|told| Arc::clone(told.counts()) as Arc<dyn Exports>),
-        ..ServerConfig::default()
+        ..bounds
     }
+}
+
+/// Connections for which one listener has descriptors: a quarter of all, so that the others, what
+/// they ask for and the store keep theirs.
+fn places_of_a_listener() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    files.map_or(usize::MAX, |files| usize::try_from(files / 4).unwrap_or(usize::MAX))
 }
 
 /// What the app does from time to time as long as it runs.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use overmind_server::RateLimit;
 use overmind_testkit::ports::{FakeModels, FakeTools};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::world::{Response, World, patiently};
 
@@ -264,6 +264,63 @@ async fn too_many_connections_are_told_503_and_closed() {
         }
     };
     patiently("room", wait).await;
+}
+
+/// Asks whether anybody is there, and answers all that comes back; what breaks off is no answer.
+async fn alive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> String {
+    let ask = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let _ = stream.write_all(ask.as_bytes()).await;
+    let mut text = Vec::new();
+    let _ = patiently("an answer", stream.read_to_end(&mut text)).await;
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test]
+async fn idle_connections_over_tcp_keep_nobody_from_the_unix_socket_and_are_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let unix = overmind_server::Listener::unix(&path).await.unwrap();
+    let bounds = |config: &mut overmind_server::ServerConfig| {
+        config.max_connections = 4;
+        config.header_timeout = Duration::from_secs(2);
+    };
+    let world = World::whole(bounds, FakeTools::ok(), FakeModels::new([]), |_| vec![unix]).await;
+    let mut idle = Vec::new();
+    for part in ["", "", "G", "GET /health HTTP/1.1\r\nHost: localhost\r\n", "", ""] {
+        let mut stream = world.connect().await;
+        stream.write_all(part.as_bytes()).await.unwrap();
+        idle.push(stream);
+    }
+    let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let answer = alive(stream).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // Nobody lets them go but the server.
+    for mut stream in idle {
+        let mut text = Vec::new();
+        let _ = patiently("its end", stream.read_to_end(&mut text)).await;
+    }
+    let answer = alive(world.connect().await).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn one_address_leaves_places_to_others() {
+    let bounds = |config: &mut overmind_server::ServerConfig| {
+        config.max_connections = 4;
+        config.max_connections_per_source = 2;
+    };
+    let world = World::with(bounds).await;
+    let from = |client: &'static str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(client.parse().unwrap()).unwrap();
+        socket.connect(world.address)
+    };
+    let held = [from("127.0.0.1:0").await.unwrap(), from("127.0.0.1:0").await.unwrap()];
+    let answer = alive(from("127.0.0.1:0").await.unwrap()).await;
+    assert!(answer.contains("too many connections of this client are open"), "{answer}");
+    let answer = alive(from("127.0.0.2:0").await.unwrap()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(held);
 }
 
 #[tokio::test]
