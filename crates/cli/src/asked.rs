@@ -14,6 +14,7 @@ use rustix::termios::{
 use crate::args_vault::ValueArgs;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::output::clean;
 use crate::remote::Remote;
 use crate::watch;
 
@@ -71,7 +72,7 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
 /// A line that the person types; `None` at the end of input. Read beside everything else, so that
 /// `^C` is heard.
 async fn typed(question: &str) -> Result<Option<String>, Failure> {
-    let _ = io::stderr().lock().write_all(question.as_bytes());
+    let _ = io::stderr().lock().write_all(clean::passing(question, true).as_bytes());
     let (said, heard) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut line = String::new();

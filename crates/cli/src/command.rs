@@ -1,7 +1,5 @@
 //! Runs whose agent is a command: `stop`, `kill`, `send`, `wait`, and their part of `run` and `logs`.
 
-use std::io::Write as _;
-
 use futures_util::StreamExt as _;
 use overmind_api::{
     AgentCreate, Command, CommandKind, CommandLimits, CommandNetwork, MAX_KILL_BATCH, Provider,
@@ -18,6 +16,7 @@ use crate::args_command::{
 };
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::output::clean;
 use crate::remote::Remote;
 use crate::spoken::Spoken;
 use crate::{duration, session, watch};
@@ -377,12 +376,11 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
     if !args.follow {
         options.objects = objects;
         let mut log = remote.run_log(&id, &options).await?;
-        let mut out = std::io::stdout().lock();
+        let mut lines = clean::Lines::default();
         while let Some(bytes) = log.next().await? {
-            if out.write_all(&bytes).is_err() {
-                return Ok(Exit::Done);
-            }
+            log_part(cx, objects, &lines.push(&bytes))?;
         }
+        log_part(cx, objects, &lines.rest())?;
         return Ok(Exit::Done);
     }
     // Followed by objects, which say where to go on when the server was away.
@@ -408,6 +406,14 @@ pub async fn logs(cx: &Context, remote: &Remote, run: &Run, args: &LogsArgs) -> 
             Err(failure) => Some(failure),
         };
         away.wait(cx, failure).await?;
+    }
+}
+
+/// A part of a log as the server gives it: lines, or objects.
+fn log_part(cx: &Context, objects: bool, text: &str) -> std::io::Result<()> {
+    match objects {
+        true => cx.out.text(&clean::json(text)),
+        false => cx.out.text(text),
     }
 }
 

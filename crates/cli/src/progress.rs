@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::Output;
+use crate::output::{Output, clean};
 
 /// Work shorter than this shows nothing.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ pub fn bar(text: &str, len: Option<u64>) -> ProgressBar {
                 .expect("the template is a constant"),
         ),
     };
-    bar.set_message(text.to_owned());
+    bar.set_message(clean::line(text).into_owned());
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
 }

@@ -96,6 +96,7 @@ impl Screen {
     /// Draws as many lines as fit.
     fn draw(&mut self, text: &str) -> Result<(), Failure> {
         let rows = tty::size().map_or(24, |size| size.rows);
+        let text = clean::passing(text, true);
         let lines: Vec<&str> = text.lines().take(usize::from(rows)).collect();
         let mut bytes = "\x1b[H".to_owned();
         bytes.push_str(&lines.join("\x1b[K\r\n"));

@@ -2,6 +2,9 @@
 //!
 //! Results go to standard output and nothing else does; remarks, progress and errors go to
 //! standard error. A reader that went away (`overmind ps | head -1`) ends the program quietly.
+//!
+//! Whatever is written here has been through [`clean`], so that no command needs to think of it:
+//! words of agents and programs steer nobody's terminal.
 
 pub mod clean;
 pub mod table;
@@ -60,18 +63,16 @@ impl Output {
         self.format == Format::Wide
     }
 
-    /// Writes text as it is to standard output.
+    /// Writes text to standard output.
     ///
     /// # Errors
     ///
     /// What writing gives; a closed pipe among it.
     pub fn text(&self, text: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()
+        self.bytes(clean::passing(text, self.colour).as_bytes())
     }
 
-    /// Writes bytes as they are to standard output.
+    /// Writes bytes as they are to standard output: what is no text for people.
     ///
     /// # Errors
     ///
@@ -88,9 +89,7 @@ impl Output {
     ///
     /// As [`Output::text`].
     pub fn line(&self, text: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{text}")?;
-        out.flush()
+        self.bytes(format!("{}\n", clean::passing(text, self.colour)).as_bytes())
     }
 
     /// Writes a value as JSON or YAML.
@@ -102,7 +101,7 @@ impl Output {
         match self.format {
             Format::Yaml => self.text(&yaml::to_string(value)),
             Format::Json | Format::Table | Format::Wide | Format::Name => {
-                self.line(&format!("{value:#}"))
+                self.line(&clean::json(&format!("{value:#}")))
             }
         }
     }
@@ -116,7 +115,7 @@ impl Output {
         match self.format {
             Format::Yaml => self.text(&format!("---\n{}", yaml::to_string(value))),
             Format::Json | Format::Table | Format::Wide | Format::Name => {
-                self.line(&value.to_string())
+                self.line(&clean::json(&value.to_string()))
             }
         }
     }
@@ -161,6 +160,7 @@ impl Output {
     }
 
     fn err(&self, text: &str) {
+        let text = clean::passing(text, self.err_colour);
         // Nobody is left to tell when standard error is gone.
         let _ = writeln!(io::stderr().lock(), "{text}");
     }

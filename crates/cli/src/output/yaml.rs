@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::clean;
+
 /// The value as YAML, with a line break at the end.
 pub fn to_string(value: &Value) -> String {
     let mut out = String::new();
@@ -82,15 +84,9 @@ fn text(out: &mut String, text: &str) {
     if is_plain(text) {
         out.push_str(text);
     } else {
-        // JSON leaves a few characters bare that YAML readers break lines at or refuse.
-        for c in Value::from(text).to_string().chars() {
-            match c {
-                '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' => {
-                    let _ = write!(out, "\\u{:04x}", u32::from(c));
-                }
-                other => out.push(other),
-            }
-        }
+        // JSON leaves a few characters bare that YAML readers break lines at or refuse, and some that
+        // steer a terminal.
+        out.push_str(&clean::json(&Value::from(text).to_string()).replace('\u{feff}', "\\ufeff"));
     }
 }
 
