@@ -7,6 +7,10 @@ use super::{Place, Sighting};
 /// What a listing may be piped into: programs that pick nothing out and carry nothing away.
 const PAGERS: [&str; 6] = ["sort", "head", "tail", "cat", "less", "more"];
 
+/// What lists the whole environment.
+const LISTINGS: [&str; 7] =
+    ["env", "printenv", "set", "export", "export -p", "declare -p", "declare -x"];
+
 /// Whether a call only lists its whole environment, alone or among other statements: `env`,
 /// `printenv`, `set`, `export`, `declare -p`, also through `sort` or `head`.
 ///
@@ -15,23 +19,18 @@ const PAGERS: [&str; 6] = ["sort", "head", "tail", "cat", "less", "more"];
 fn lists_environment(tool: &str, args: &Value) -> bool {
     let text = |key: &str| args.get(key).and_then(Value::as_str).unwrap_or_default();
     match tool {
-        "run_shell" => text("command").split(['\n', ';', '&']).any(|statement| {
-            let statement = statement.split("||").next().unwrap_or_default();
-            let mut parts = statement.split('|').map(str::trim);
-            let lists = parts.next().is_some_and(|first| {
-                matches!(
-                    first,
-                    "env"
-                        | "printenv"
-                        | "set"
-                        | "export"
-                        | "export -p"
-                        | "declare -p"
-                        | "declare -x"
-                )
+        "run_shell" => {
+            // Of each statement that begins with a listing, whether that is all it does.
+            let mut listings = text("command").split(['\n', ';', '&']).filter_map(|statement| {
+                let statement = statement.split("||").next().unwrap_or_default();
+                let mut parts = statement.split('|').map(str::trim);
+                let first = parts.next()?;
+                let pages =
+                    |part: &str| part.split(' ').next().is_some_and(|p| PAGERS.contains(&p));
+                LISTINGS.contains(&first).then(|| parts.all(pages))
             });
-            lists && parts.all(|part| part.split(' ').next().is_some_and(|p| PAGERS.contains(&p)))
-        }),
+            listings.next().is_some_and(|plain| plain && listings.all(|plain| plain))
+        }
         "run_command" => {
             let rest = args.get("args").and_then(Value::as_array);
             matches!(text("program"), "env" | "printenv") && rest.is_none_or(Vec::is_empty)
@@ -79,6 +78,7 @@ mod tests {
         for command in [
             "env | grep -i token",
             "env | base64",
+            "env | base64 | head -c 400; echo; env",
             "env | sort | rev",
             "python3 -c 'import os; print(os.environ)'",
             "cat /proc/self/environ",

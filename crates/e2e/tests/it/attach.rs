@@ -224,7 +224,7 @@ fn what_has_no_terminal_or_is_none_is_refused_clearly() {
     home.run(&["run", "--name", "sh", BASH]).ok();
     home.alive("sh");
     home.run(&["attach", "sh"]).fails(2).says("attaching takes a terminal");
-    home.run(&["attach", "nobody"]).fails(2);
+    home.run(&["attach", "nobody"]).fails(3);
     home.run(&["attach", "nobody", "--read-only"]).fails(3);
     home.run(&["attach", "sh", "--read-only", "--detach-key", "F1"]).fails(2).says("is no key");
     home.run(&["run", "--name", "piped", "--pipes", "sleep 600"]).ok();

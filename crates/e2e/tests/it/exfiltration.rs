@@ -378,7 +378,7 @@ fn s7_a_canary_leaves_by_no_tool_and_in_no_encoding_and_every_try_is_an_alarm() 
     scene.nothing_leaked(&id, &value);
     // Whoever looks is told.
     scene.home.run(&["logs", &id]).ok().shows("ALARM: http_request");
-    scene.home.run(&["ps", "--all"]).ok().shows("succeeded, 13 alarms");
+    scene.home.run(&["ps", "--all"]).ok().shows("done, 13 alarms");
 }
 
 #[test]

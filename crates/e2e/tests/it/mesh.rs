@@ -432,7 +432,7 @@ fn a_key_of_the_scope_mcp_uses_tools_outside_of_any_run() {
     let (_, read) = call("read_shared_state", json!({"key": "tasks/1"}));
     let read = &read["result"]["structuredContent"];
     assert_eq!((&read["value"], &read["written_by"]), (&json!(7), &json!("editor")), "{read}");
-    let (_, denied) = call("publish_event", json!({"topic": "a.b", "payload": 1}));
+    let (_, denied) = call("publish_event", json!({"topic": "a.b", "data": 1}));
     let error = &denied["result"]["structuredContent"]["error"];
     assert_eq!(error["code"], "denied", "{denied}");
     let (_, unknown) = call("run_shell", json!({"command": "id"}));
