@@ -29,8 +29,11 @@ pub enum RoomWhen {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
-    /// Removed; what is uncommitted becomes a commit on its branch first.
+    /// It stays until its work is decided (`POST /api/runs/{id}/done`), and goes if there is none. Services,
+    /// ports and databases go.
     #[default]
+    Decide,
+    /// Removed; what is uncommitted becomes a commit on its branch first.
     Park,
     /// It stays. Services, ports and databases go.
     Keep,
@@ -84,6 +87,7 @@ impl From<RoomWish> for core::RoomWish {
             base,
             carry_changes,
             end: match end {
+                RoomEnd::Decide => core::RoomEnd::Decide,
                 RoomEnd::Park => core::RoomEnd::Park,
                 RoomEnd::Keep => core::RoomEnd::Keep,
                 RoomEnd::Discard => core::RoomEnd::Discard,
@@ -159,6 +163,9 @@ pub struct Room {
     pub parked: bool,
     /// Where the worktree still is after the run.
     pub kept: Option<String>,
+    /// Whether it is there because nobody has decided over its work yet.
+    #[serde(default)]
+    pub undecided: bool,
     /// By the variable that names it, or by `service/port`.
     pub ports: BTreeMap<String, u16>,
     /// Where its services answer, by service.
@@ -214,6 +221,7 @@ impl From<stay::RoomRow> for Room {
             commit: closed.commit,
             parked: closed.parked,
             kept: closed.kept.map(text),
+            undecided: closed.undecided && done.is_none(),
             ports: made.ports,
             urls: made.urls,
             sandbox: made.sandbox.map(Into::into),
@@ -308,6 +316,8 @@ pub enum RoomAction {
     PrBranch,
     /// The worktree stays.
     Keep,
+    /// The worktree goes; what is uncommitted becomes a commit on the run's branch first.
+    Park,
     /// Thrown away.
     Discard,
 }
@@ -318,6 +328,7 @@ impl RoomAction {
             Self::Merge => "merge",
             Self::PrBranch => "pr_branch",
             Self::Keep => "keep",
+            Self::Park => "park",
             Self::Discard => "discard",
         }
     }
@@ -366,6 +377,7 @@ impl From<RoomDone> for core::RoomDone {
             RoomAction::Merge => Self::Merge { into },
             RoomAction::PrBranch => Self::PrBranch { name },
             RoomAction::Keep => Self::Keep,
+            RoomAction::Park => Self::Park,
             RoomAction::Discard => Self::Discard,
         }
     }
@@ -398,6 +410,7 @@ impl From<stay::RoomDecision> for RoomDecision {
             core::RoomDone::Merge { .. } => RoomAction::Merge,
             core::RoomDone::PrBranch { .. } => RoomAction::PrBranch,
             core::RoomDone::Keep => RoomAction::Keep,
+            core::RoomDone::Park => RoomAction::Park,
             core::RoomDone::Discard => RoomAction::Discard,
         };
         Self { action, by, at, said, branch, commit, kept: kept.map(text), warnings }

@@ -374,6 +374,11 @@ pub struct RunCreate {
     /// a git repository, and elsewhere the directory itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room: Option<RoomWish>,
+    /// Whether it rests after its answer (`idle`), keeps what it works in, and goes on with what is sent,
+    /// until it is stopped or its work is decided. Not given: only a program that takes more input for as
+    /// long as it lives does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<bool>,
 }
 
 impl RunCreate {

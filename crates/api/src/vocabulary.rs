@@ -165,6 +165,8 @@ words! {
         AwaitingInput = "awaiting_input",
         /// An action needs a human's consent: see `approval_id` and `prompt`.
         AwaitingApproval = "awaiting_approval",
+        /// It has given its answer, and rests until somebody says more, stops it, or decides its work.
+        Idle = "idle",
         Succeeded = "succeeded",
         Failed = "failed",
         Canceled = "canceled",

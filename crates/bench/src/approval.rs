@@ -77,6 +77,7 @@ async fn one(engine: &Engine, client: &Client) -> Result<Duration, Failure> {
         room: None,
         step_limit: None,
         workspace: None,
+        conversation: None,
         idempotency: None,
     };
     let run = engine.session_create(&by, draft).await?.value.id;

@@ -299,7 +299,7 @@ Examples:
   overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
   overmind done mend --discard --yes
 
-Until then its work stands on its branch. Exit code 5 when it cannot be done as things are: the
+Until then its worktree stays where it is. A run that rests is ended first. Exit code 5 when it cannot be done as things are: the
 run has not ended, or the merge has conflicts.")]
     Done(crate::args_room::DoneArgs),
     /// Bring the files of a run's worktree back to what they were before a step
@@ -313,6 +313,15 @@ Snapshots are taken before and after each step of an agent that may change files
 of a program ends. Files that git ignores are neither saved nor brought back. Exit code 5 when it
 cannot be done as things are: the run works, or its worktree is gone.")]
     Undo(crate::args_room::UndoArgs),
+    /// Put the work of runs that have ended, and that nobody has decided, on their branches
+    #[command(after_help = "\
+Examples:
+  overmind prune --dry-run                    what would go
+  overmind prune --older-than 7d
+
+Worktrees go, work does not: what was not committed becomes a commit on the run's branch, where
+`overmind done` still decides. Worktrees that were asked for with --keep stay.")]
+    Prune(crate::args_room::PruneArgs),
     /// Show where the services of a run answer
     #[command(after_help = "\
 Examples:
@@ -589,12 +598,15 @@ pub struct RunArgs {
     /// its arguments, which are passed on as they are. One word with spaces is a line for the shell
     #[arg(required_unless_present_any = ["agent", "provider"], trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
-    /// Show what happens until the run ends, as on a terminal where nothing else is said
+    /// Show what happens until the run rests or ends, as on a terminal where nothing else is said
     #[arg(short, long)]
     pub follow: bool,
-    /// Wait until the run ends or needs a human, showing nothing
+    /// Wait until the run rests, ends or needs a human, showing nothing
     #[arg(short, long, conflicts_with = "follow")]
     pub wait: bool,
+    /// End with the answer, instead of resting until it is sent more; also by OVERMIND_ONCE=1
+    #[arg(long)]
+    pub once: bool,
     /// Most steps; 0 is no limit [default: the agent's own limit]
     #[arg(long, value_name = "N")]
     pub step_limit: Option<u32>,
@@ -653,6 +665,7 @@ pub enum Status {
     Running,
     AwaitingInput,
     AwaitingApproval,
+    Idle,
     Succeeded,
     Failed,
     Canceled,

@@ -8,7 +8,7 @@ use overmind_api::{RoomAction, RoomDone, RoomEnd, RoomWhen, RoomWish};
 #[command(next_help_heading = "Options of rooms")]
 pub struct RoomFlags {
     /// Work in the directory itself: no worktree, ports, databases or services of its own
-    #[arg(long, conflicts_with_all = ["room", "base", "carry", "keep"])]
+    #[arg(long, conflicts_with_all = ["room", "base", "carry", "keep", "park"])]
     pub here: bool,
     /// A room also outside of git: a copy of the directory
     #[arg(long)]
@@ -19,21 +19,28 @@ pub struct RoomFlags {
     /// Copy uncommitted changes along
     #[arg(long)]
     pub carry: bool,
-    /// Leave the worktree where it is when the run ends
+    /// Leave the worktree where it is when the run ends, whatever becomes of its work
     #[arg(long)]
     pub keep: bool,
+    /// When the run ends put its work on its branch and remove the worktree, undecided
+    #[arg(long, conflicts_with = "keep")]
+    pub park: bool,
 }
 
 impl RoomFlags {
     /// `None` when nothing is asked for: the server's own choice.
     pub fn wish(&self) -> Option<RoomWish> {
-        let Self { here, room, base, carry, keep } = self;
+        let Self { here, room, base, carry, keep, park } = self;
         let when = match (here, room) {
             (true, _) => RoomWhen::Never,
             (false, true) => RoomWhen::Always,
             (false, false) => RoomWhen::Auto,
         };
-        let end = if *keep { RoomEnd::Keep } else { RoomEnd::Park };
+        let end = match (keep, park) {
+            (true, _) => RoomEnd::Keep,
+            (false, true) => RoomEnd::Park,
+            (false, false) => RoomEnd::Decide,
+        };
         let wish = RoomWish { when, base: base.clone(), carry_changes: *carry, end };
         (wish != RoomWish::default()).then_some(wish)
     }
@@ -49,7 +56,7 @@ pub struct WorkArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["merge", "pr_branch", "keep", "discard"]))]
+#[command(group = ArgGroup::new("what").required(true).args(["merge", "pr_branch", "keep", "park", "discard"]))]
 pub struct DoneArgs {
     /// The run: an id, a name, or a unique part of one
     pub id: String,
@@ -57,7 +64,7 @@ pub struct DoneArgs {
     #[arg(long)]
     pub merge: bool,
     /// Merge into this branch instead
-    #[arg(long, value_name = "BRANCH", requires = "merge", conflicts_with_all = ["pr_branch", "keep", "discard"])]
+    #[arg(long, value_name = "BRANCH", requires = "merge", conflicts_with_all = ["pr_branch", "keep", "park", "discard"])]
     pub into: Option<String>,
     /// Put its work on a branch of the project's repository, to be pushed; also while it runs
     #[arg(long, value_name = "NAME", num_args = 0..=1)]
@@ -65,6 +72,9 @@ pub struct DoneArgs {
     /// Keep the worktree
     #[arg(long)]
     pub keep: bool,
+    /// Put its work on its branch and remove the worktree, to be decided later
+    #[arg(long)]
+    pub park: bool,
     /// Throw its work away
     #[arg(long)]
     pub discard: bool,
@@ -79,6 +89,7 @@ impl DoneArgs {
             Some(name) => (RoomAction::PrBranch, None, name.clone()),
             None if self.merge => (RoomAction::Merge, self.into.clone(), None),
             None if self.keep => (RoomAction::Keep, None, None),
+            None if self.park => (RoomAction::Park, None, None),
             None => (RoomAction::Discard, None, None),
         };
         RoomDone { action, into, name }
@@ -93,6 +104,16 @@ pub struct UndoArgs {
     /// [default: before the latest change]
     #[arg(long, value_name = "STEP")]
     pub to: Option<String>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PruneArgs {
+    /// Only runs that ended so long ago, such as 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+    pub older_than: Option<std::time::Duration>,
+    /// Only show which these are
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Clone, Debug, Args)]

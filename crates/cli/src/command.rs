@@ -285,6 +285,9 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     }
     let send = RunSend { text, raw: args.raw, secret: args.secret };
     if args.wait {
+        if !watch::is_of_command(&remote, &remote.run(&id).await?).await? {
+            return tell_and_watch(cx, &remote, &id, &send).await;
+        }
         return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
     }
     let run = remote.run_send(&id, &send).await?;
@@ -292,7 +295,19 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Waits until a run has ended. Exits with the exit code of its command, as a shell shows it.
+/// Says more to a built-in agent, and shows what comes of it until it rests, ends or asks.
+async fn tell_and_watch(cx: &Context, remote: &Remote, id: &str, send: &RunSend) -> Outcome {
+    let mut place = watch::Place::None;
+    watch::until(cx, remote, id, watch::Until::Now, &mut place).await?;
+    remote.run_send(id, send).await?;
+    let run = watch::tell(cx, remote, id, watch::Until::Settled, &mut place).await?;
+    if cx.out.for_people() {
+        watch::epilogue(cx, &run);
+    }
+    Ok(watch::exit_of(run.status))
+}
+
+/// Waits until a run has ended or rests. Exits with the exit code of its command, as a shell shows it.
 ///
 /// # Errors
 ///
@@ -300,7 +315,7 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
 pub async fn wait(cx: &Context, args: &WaitArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let ended = watch::ended(cx, &remote, &id);
+    let ended = watch::rested(cx, &remote, &id);
     let run = match args.timeout {
         None => ended.await?,
         Some(seconds) => {
@@ -475,6 +490,22 @@ pub async fn output(
         };
         away.wait(cx, Some(failure)).await?;
     }
+}
+
+/// Writes what has been written so far and was not shown yet.
+///
+/// # Errors
+///
+/// As [`output`].
+pub async fn so_far(
+    cx: &Context,
+    remote: &Remote,
+    id: &str,
+    options: &mut LogOptions,
+    spoken: &mut Option<Spoken>,
+) -> Result<(), Failure> {
+    (options.follow, options.objects) = (false, true);
+    pass_on(cx, remote, id, options, &mut watch::Away::default(), spoken).await
 }
 
 async fn pass_on(

@@ -168,6 +168,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Fork(args) => Box::pin(session::fork(cx, args)).await,
         Command::Diff { a, b } => session::diff(cx, &a, &b).await,
         Command::Work(args) => room::work(cx, &args).await,
+        Command::Prune(args) => room::prune(cx, &args).await,
         Command::Undo(args) => room::undo(cx, args).await,
         Command::Done(args) => Box::pin(room::done(cx, &args)).await,
         Command::Url(args) => room::url(cx, &args).await,

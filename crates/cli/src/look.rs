@@ -332,9 +332,10 @@ pub async fn send_and_wait(
         let run = remote.run(id).await?;
         let asks = run.status == RunStatus::AwaitingInput;
         let silence = silent_since.elapsed();
-        let rests = !turns && silence >= ASKED && work.rests(remote, id).await?;
-        let quiet = asks && silence >= ASKED || rests || !turns && silence >= SAID;
-        let said = heard.answered || quiet && !heard.text.is_empty();
+        let silent = !turns && silence >= ASKED && work.rests(remote, id).await?;
+        let quiet = asks && silence >= ASKED || silent || !turns && silence >= SAID;
+        let rests = run.status == RunStatus::Idle;
+        let said = heard.answered || rests || quiet && !heard.text.is_empty();
         let ended = session::ended(run.status);
         if ended || said {
             // What came between the looks: the words with which it ended or asked.

@@ -2,14 +2,18 @@
 
 use std::io::{BufRead as _, IsTerminal as _};
 
-use overmind_api::{FileChange, Room, RoomAction, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run};
+use overmind_api::{
+    FileChange, Room, RoomAction, RoomDone, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run,
+    RunStatus,
+};
+use serde::Serialize;
 
 use crate::args::Format;
-use crate::args_room::{DoneArgs, UndoArgs, UrlArgs, WorkArgs};
+use crate::args_room::{DoneArgs, PruneArgs, UndoArgs, UrlArgs, WorkArgs};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::ids;
-use crate::output::table::Tone;
+use crate::output::table::{Table, Tone};
 use crate::output::{clean, paint, when};
 use crate::remote::Remote;
 use crate::show::{self, cell, dim, or_dash};
@@ -187,6 +191,68 @@ fn agreed(cx: &Context, id: &str) -> Result<bool, Failure> {
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// Runs that are looked through at most.
+const MOST_PRUNED: u32 = 1_000_000;
+
+/// # Errors
+///
+/// What kept the runs from being listed; [`Exit::Failed`] when the worktree of one could not be removed,
+/// after all others.
+pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
+    let remote = Remote::connect(cx)?;
+    let ended = [RunStatus::Succeeded, RunStatus::Failed, RunStatus::Canceled];
+    let mut runs: Vec<Run> = remote.runs(&ended, None, MOST_PRUNED).await?;
+    let now = cx.now();
+    runs.retain(|run| {
+        let old = |at| args.older_than.is_none_or(|age| now.since(at) >= age);
+        run.room.as_ref().is_some_and(|room| room.undecided) && run.finished_at.is_some_and(old)
+    });
+    let park = RoomDone { action: RoomAction::Park, into: None, name: None };
+    let (mut told, mut failed) = (Vec::new(), 0);
+    for run in runs {
+        let id = run.id.to_string();
+        let said = match args.dry_run {
+            true => run.room.as_ref().and_then(|room| room.kept.clone()).unwrap_or_default(),
+            false => match remote.run_done(&id, &park).await {
+                Ok(done) => done.decision.said,
+                Err(failure) if failure.exit == Exit::Unreachable => return Err(failure),
+                Err(failure) => {
+                    failed += 1;
+                    failure.message
+                }
+            },
+        };
+        told.push(Pruned { id, name: run.name, said });
+    }
+    show::list(
+        &cx.out,
+        &told,
+        |one| one.id.clone(),
+        |_| {
+            let said = if args.dry_run { "WORKTREE" } else { "DONE" };
+            let mut table = Table::new(&["ID", "NAME", said]);
+            for one in &told {
+                let id = cell(ids::short(&one.id));
+                table.row(vec![id, cell(&one.name), cell(clean::line(&one.said))]);
+            }
+            table
+        },
+        "nothing to prune: no run that has ended has a worktree that waits for a decision",
+    )?;
+    match failed {
+        0 => Ok(Exit::Done),
+        failed => Err(Failure::failed(format!("{failed} of these could not be pruned"))),
+    }
+}
+
+/// What became of a worktree.
+#[derive(Serialize)]
+struct Pruned {
+    id: String,
+    name: String,
+    said: String,
 }
 
 /// # Errors

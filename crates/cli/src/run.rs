@@ -4,7 +4,7 @@
 use std::io::IsTerminal as _;
 use std::path::Path;
 
-use overmind_api::{Agent, Command, Run, RunCreate};
+use overmind_api::{Agent, Command, Run, RunCreate, RunStatus};
 use overmind_client::LogOptions;
 use overmind_core::nearest::nearest;
 use overmind_node::config::env;
@@ -177,6 +177,7 @@ async fn begin(
         command: None,
         sandbox: args.command.sandbox.map(Into::into),
         room: args.room.wish(),
+        conversation: None,
     };
     let in_words = agent.is_none();
     let agent = match agent {
@@ -238,6 +239,10 @@ async fn begin(
         }
         draft.sandbox = chosen.map(|chosen| chosen.sandbox);
     }
+    // Whatever a run starts itself is to come to an end; so is a program.
+    let alone = draft.parent.is_none() && remote.own().is_none();
+    let once = args.once || cx.env.text(env::ONCE).is_some_and(|it| !it.is_empty() && it != "0");
+    draft.conversation = (!in_words).then_some(alone && !once);
     draft.agent_id = agent.id.to_string();
     let key = args.idempotency_key.as_deref();
     let made = match remote.run_create(&draft, key).await {
@@ -377,6 +382,11 @@ async fn follow_command(cx: &Context, remote: &Remote, made: &Run) -> Outcome {
         }
         if asked::in_place(cx, remote, &run).await? {
             continue;
+        }
+        if run.status == RunStatus::Idle {
+            command::so_far(cx, remote, &id, &mut options, &mut spoken).await?;
+            watch::epilogue(cx, &run);
+            return Ok(Exit::Done);
         }
         if watch::waits(run.status) {
             watch::epilogue(cx, &run);

@@ -159,7 +159,8 @@ pub fn ended(status: RunStatus) -> bool {
         RunStatus::Queued
         | RunStatus::Running
         | RunStatus::AwaitingInput
-        | RunStatus::AwaitingApproval => false,
+        | RunStatus::AwaitingApproval
+        | RunStatus::Idle => false,
     }
 }
 
@@ -168,20 +169,36 @@ fn agent_cell(name: Option<&String>, id: AgentId) -> (String, Tone) {
     name.map_or_else(|| dim(ids::short(&id.to_string())), cell)
 }
 
+/// How a run stands, in a word that a person can act on.
+pub fn state(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Queued => "queued",
+        RunStatus::Running => "working",
+        RunStatus::AwaitingInput => "needs answer",
+        RunStatus::AwaitingApproval => "needs approval",
+        RunStatus::Idle => "your turn",
+        RunStatus::Succeeded => "done",
+        RunStatus::Failed => "failed",
+        RunStatus::Canceled => "stopped",
+    }
+}
+
 /// How a run stands: what its command does or ended with, and whether it has raised alarms.
 fn status_cell(status: RunStatus, command: Standing, alarms: u32) -> (String, Tone) {
-    let (mut text, mut tone) = (status.to_string(), story::tone(status));
+    standing_cell(status, state(status), command, alarms)
+}
+
+fn standing_cell(status: RunStatus, word: &str, command: Standing, alarms: u32) -> (String, Tone) {
+    let (mut text, mut tone) = (word.to_owned(), story::tone(status));
     match (ended(status), command) {
         (false, Standing { stopping: true, .. }) => (text, tone) = ("stopping".into(), Tone::Waits),
         (false, Standing { restarting: true, .. }) => {
             (text, tone) = ("restarting".into(), Tone::Waits);
         }
         (true, Standing { exit_code: Some(code), .. }) if code != 0 => {
-            text = format!("{status}, exit {code}");
+            text = format!("{text}, exit {code}");
         }
-        (true, Standing { signal: Some(signal), .. }) => {
-            text = format!("{status}, signal {signal}")
-        }
+        (true, Standing { signal: Some(signal), .. }) => text = format!("{text}, signal {signal}"),
         (_, Standing { .. }) => {}
     }
     match alarms {
@@ -334,7 +351,7 @@ pub fn show_run<R: Listed>(cx: &Context, run: &R) -> Result<(), Failure> {
         vec![
             ("run", cell(basics.id.to_string())),
             ("name", cell(basics.name)),
-            ("status", status_cell(basics.status, basics.standing, 0)),
+            ("status", standing_cell(basics.status, basics.status.as_str(), basics.standing, 0)),
         ]
     })
 }

@@ -113,6 +113,7 @@ impl Story {
                 "does {} again: the restart hid its result",
                 clean::line(text("tool_name").unwrap_or("the last action"))
             )),
+            "run.idle" => paint("your turn", Tone::Good, self.colour),
             "run.succeeded" => paint("succeeded", Tone::Good, self.colour),
             "run.canceled" => {
                 let by = clean::line(text("by").unwrap_or("someone")).into_owned();
@@ -137,6 +138,11 @@ impl Story {
                 let message = clean::block(text("message").unwrap_or_default()).into_owned();
                 let by = clean::line(text("by").unwrap_or("someone"));
                 format!("{by} answers: {message}")
+            }
+            "run.told" => {
+                let message = clean::block(text("message").unwrap_or_default()).into_owned();
+                let by = clean::line(text("by").unwrap_or("someone"));
+                format!("{by} says: {message}")
             }
             "approval.requested" => {
                 let tool = clean::line(text("tool_name").unwrap_or("an action")).into_owned();
@@ -501,7 +507,7 @@ pub fn tone(status: RunStatus) -> Tone {
     match status {
         RunStatus::Queued => Tone::Dim,
         RunStatus::Running => Tone::Busy,
-        RunStatus::AwaitingInput | RunStatus::AwaitingApproval => Tone::Waits,
+        RunStatus::AwaitingInput | RunStatus::AwaitingApproval | RunStatus::Idle => Tone::Waits,
         RunStatus::Succeeded => Tone::Good,
         RunStatus::Failed => Tone::Bad,
         RunStatus::Canceled => Tone::Waits,

@@ -29,8 +29,10 @@ pub enum Until {
     Now,
     /// The run has ended.
     Ended,
-    /// The run has ended, or waits for a human.
+    /// The run has ended, rests, or waits for a human.
     Settled,
+    /// The run has ended or rests.
+    Rested,
     /// Its program runs, or could not be started.
     Begun,
 }
@@ -57,10 +59,7 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
         },
     };
     let run = remote.run(&id).await?;
-    let of_command = run.process.is_some()
-        || (run.room.is_some()
-            && remote.find_agent(&run.agent_id.to_string()).await?.command.is_some());
-    if of_command {
+    if is_of_command(&remote, &run).await? {
         return command::logs(cx, &remote, &run, args).await;
     }
     if args.tail.is_some() || args.since.is_some() || args.grep.is_some() {
@@ -71,6 +70,17 @@ pub async fn logs(cx: &Context, args: &LogsArgs) -> Outcome {
     let until = if args.follow { Until::Ended } else { Until::Now };
     follow(cx, &remote, &id, until).await?;
     Ok(Exit::Done)
+}
+
+/// Whether a run's agent is a command.
+///
+/// # Errors
+///
+/// When its agent cannot be asked for.
+pub async fn is_of_command(remote: &Remote, run: &Run) -> Result<bool, Failure> {
+    Ok(run.process.is_some()
+        || (run.room.is_some()
+            && remote.find_agent(&run.agent_id.to_string()).await?.command.is_some()))
 }
 
 /// # Errors
@@ -190,9 +200,14 @@ async fn is_reached(
     let TimelineData::Event(event) = &entry.data else { return Ok(false) };
     Ok(match until {
         Until::Now | Until::Ended => false,
+        Until::Rested => {
+            event.kind == "run.idle" && remote.run(id).await?.status == RunStatus::Idle
+        }
         Until::Settled => {
-            (event.kind.contains("await") || event.kind.starts_with("approval."))
-                && waits(remote.run(id).await?.status)
+            (event.kind.contains("await")
+                || event.kind.starts_with("approval.")
+                || event.kind == "run.idle")
+                && stands(remote.run(id).await?.status)
         }
         Until::Begun => match event.kind.as_str() {
             "process.started" => true,
@@ -255,12 +270,27 @@ pub async fn ended(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failu
     until(cx, remote, id, Until::Ended, &mut Place::None).await
 }
 
-/// Whether a run in this state waits for a person.
+/// Waits until a run has ended or rests: until nothing more comes of what it was asked.
+///
+/// # Errors
+///
+/// When the server stays away.
+pub async fn rested(cx: &Context, remote: &Remote, id: &str) -> Result<Run, Failure> {
+    until(cx, remote, id, Until::Rested, &mut Place::None).await
+}
+
+/// Whether nothing goes on in a run in this state before a person does something.
+fn stands(status: RunStatus) -> bool {
+    waits(status) || status == RunStatus::Idle
+}
+
+/// Whether a run in this state has asked a person something.
 pub fn waits(status: RunStatus) -> bool {
     match status {
         RunStatus::AwaitingInput | RunStatus::AwaitingApproval => true,
         RunStatus::Queued
         | RunStatus::Running
+        | RunStatus::Idle
         | RunStatus::Succeeded
         | RunStatus::Failed
         | RunStatus::Canceled => false,
@@ -270,7 +300,9 @@ pub fn waits(status: RunStatus) -> bool {
 /// The exit code that tells how a run stands.
 pub fn exit_of(status: RunStatus) -> Exit {
     match status {
-        RunStatus::Succeeded | RunStatus::Queued | RunStatus::Running => Exit::Done,
+        RunStatus::Succeeded | RunStatus::Queued | RunStatus::Running | RunStatus::Idle => {
+            Exit::Done
+        }
         RunStatus::Failed => Exit::RunFailed,
         RunStatus::Canceled => Exit::RunCanceled,
         RunStatus::AwaitingInput | RunStatus::AwaitingApproval => Exit::RunWaits,
@@ -333,12 +365,26 @@ pub fn epilogue(cx: &Context, run: &Run) {
         RunStatus::AwaitingApproval => {
             cx.out.note(&format!("decide: overmind approve {short}, or overmind deny {short}"));
         }
+        RunStatus::Idle => cx.out.note(&turn_of(run)),
         RunStatus::Queued
         | RunStatus::Running
         | RunStatus::Succeeded
         | RunStatus::Failed
         | RunStatus::Canceled => {}
     }
+}
+
+/// What a person can do with a run that rests.
+fn turn_of(run: &Run) -> String {
+    let name = &run.name;
+    let worktree = run.room.as_ref().is_some_and(|room| room.worktree.is_some());
+    let decide = match worktree {
+        true => {
+            format!("see its work: overmind work {name}; merge it: overmind done {name} --merge")
+        }
+        false => format!("end it: overmind stop {name}"),
+    };
+    format!("your turn: overmind send {name} \"…\"; {decide}")
 }
 
 /// # Errors

@@ -26,7 +26,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
         "Runs",
         &[
             "info", "wait", "result", "send", "answer", "deny", "kill", "work", "diff", "fork",
-            "undo", "replay", "events", "top", "url", "artifact",
+            "undo", "prune", "replay", "events", "top", "url", "artifact",
         ],
     ),
     ("What agents use", &["tool", "mcp", "memory", "mesh", "mail", "acl"]),

@@ -155,6 +155,7 @@ impl InboxItem {
             | Input::Judged { .. }
             | Input::Bound { .. }
             | Input::TimeLimit
+            | Input::Told { .. }
             | Input::Life(_)
             | Input::Room(_)
             | Input::Forked

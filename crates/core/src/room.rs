@@ -54,8 +54,11 @@ pub struct RoomWish {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomEnd {
-    /// Removed; what is uncommitted becomes a commit on its branch first.
+    /// It stays until somebody decides over its work ([`RoomDone`]), and goes if it has none. Services,
+    /// ports and databases go.
     #[default]
+    Decide,
+    /// Removed; what is uncommitted becomes a commit on its branch first.
     Park,
     /// It stays where it is. Services, ports and databases go.
     Keep,
@@ -94,6 +97,9 @@ pub struct RoomOrder {
     pub wish: RoomWish,
     /// What its services and hooks run in. Only looked at when it is made.
     pub sandbox: RoomSandbox,
+    /// What it was the last time, of a session that goes on after its end: a worktree of that time
+    /// that is still there is taken up.
+    pub before: Option<Box<RoomMade>>,
 }
 
 /// Longest line that a commit is called after, in characters.
@@ -173,6 +179,9 @@ pub struct RoomClosed {
     /// Where the worktree still is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
+    /// Whether that is only until somebody decides: see [`RoomEnd::Decide`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undecided: bool,
     /// The branch of the project's repository that has the work, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
@@ -244,6 +253,8 @@ pub enum RoomDone {
     },
     /// The worktree stays. Only while there is one.
     Keep,
+    /// The worktree goes; what is uncommitted becomes a commit on the session's branch first.
+    Park,
     /// Thrown away. Its last state can be brought back for a while by the commit in the answer.
     Discard,
 }

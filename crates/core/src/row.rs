@@ -21,17 +21,20 @@ pub enum SessionStatus {
     Running,
     AwaitingInput,
     AwaitingApproval,
+    /// It has given its answer and rests until somebody says more, or ends it.
+    Idle,
     Succeeded,
     Failed,
     Canceled,
 }
 
 impl SessionStatus {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Running,
         Self::AwaitingInput,
         Self::AwaitingApproval,
+        Self::Idle,
         Self::Succeeded,
         Self::Failed,
         Self::Canceled,
@@ -43,6 +46,7 @@ impl SessionStatus {
             Self::Running => "running",
             Self::AwaitingInput => "awaiting_input",
             Self::AwaitingApproval => "awaiting_approval",
+            Self::Idle => "idle",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Canceled => "canceled",
@@ -53,11 +57,15 @@ impl SessionStatus {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// Ended for good: nothing changes such a session any more.
+    /// Ended. Of such a session only a person's next word makes more: see [`crate::session`].
     pub const fn is_terminal(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Canceled => true,
-            Self::Queued | Self::Running | Self::AwaitingInput | Self::AwaitingApproval => false,
+            Self::Queued
+            | Self::Running
+            | Self::AwaitingInput
+            | Self::AwaitingApproval
+            | Self::Idle => false,
         }
     }
 }

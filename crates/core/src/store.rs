@@ -124,6 +124,8 @@ pub fn chain_hash(
 pub enum Guard {
     /// The session stands at exactly this epoch and has not ended.
     SessionEpoch { session: SessionId, epoch: u32 },
+    /// The session stands at exactly this epoch and has ended.
+    SessionEnded { session: SessionId, epoch: u32 },
     /// The session exists (any epoch, any status).
     SessionExists { session: SessionId },
     /// The agent stands at exactly this version.

@@ -172,7 +172,11 @@ impl Engine {
         let (mut after, mut more) = (None, false);
         loop {
             let filter = SessionFilter {
-                statuses: vec![SessionStatus::Running, SessionStatus::AwaitingInput],
+                statuses: vec![
+                    SessionStatus::Running,
+                    SessionStatus::AwaitingInput,
+                    SessionStatus::Idle,
+                ],
                 ..SessionFilter::default()
             };
             let page = Page { limit: 1000, after };

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::agent::AgentStatus;
 use overmind_core::ids::SessionId;
 use overmind_core::process::provider::launch;
 use overmind_core::process::{
     Activity, LogQuery, LogReader, NoteKind, ProcessError, ProcessKey, Processes, Usage,
 };
-use overmind_core::row::{Role, SessionRow};
-use overmind_core::store::{Commit, Guard, NewEvent, StreamId};
+use overmind_core::row::{Role, SessionRow, SessionStatus};
+use overmind_core::store::{Commit, Guard, NameFilter, NewEvent, Page, SessionFilter, StreamId};
 use serde_json::json;
 
 use crate::Engine;
 use crate::caller::Caller;
+use crate::cortex::Order;
 use crate::error::EngineError;
+use crate::sessions::{check_message, open_statuses};
 
 /// Longest text that is sent at once, in bytes.
 const SEND_BYTES: usize = 200_000;
@@ -83,14 +86,18 @@ impl Engine {
         Ok(self.processes()?.log(id, query).await?)
     }
 
-    /// Writes to the input of a run's command, in the encoding of its provider's protocol if it
-    /// speaks one, marks the log as a person's word, and records who did. `raw` sends the bytes as
+    /// Says more to a run: it goes on with that when it rests or has ended, hears it before its
+    /// next turn while a model works on it, and takes it as the answer when it asks something.
+    ///
+    /// Of a command that lives it is written to the input, in the encoding of its provider's protocol
+    /// if it speaks one, marked in the log as a person's word, and recorded. `raw` sends the bytes as
     /// they are, without a line end; of a `secret` neither the log nor the event has the text.
     ///
     /// # Errors
     ///
-    /// [`EngineError::Conflict`] when it has no process now, its input is closed, or it does not
-    /// read within ten seconds: the message says how much was taken.
+    /// [`EngineError::Conflict`] when it can take no more: it waits for an approval, or it is a command
+    /// without a conversation that has no process now, whose input is closed, or that does not read
+    /// within ten seconds (the message says how much was taken).
     pub async fn session_send(
         &self,
         by: &Caller,
@@ -107,6 +114,9 @@ impl Engine {
         if text.len() > SEND_BYTES {
             let message = format!("text must have at most {SEND_BYTES} bytes");
             return Err(EngineError::invalid("text", message));
+        }
+        if let Some(order) = self.told(by, id, &text, raw || secret).await? {
+            return self.cortex.order(id, order).await;
         }
         let (row, key) = self.alive(id).await?;
         let processes = self.processes()?;
@@ -136,6 +146,74 @@ impl Engine {
         let guards = vec![Guard::SessionExists { session: id }];
         self.cortex.store.commit(Commit { guards, events: vec![event], changes: vec![] }).await?;
         Ok(row)
+    }
+
+    /// What is asked of a run whose conversation takes `text`; `None`: its command's input does.
+    async fn told(
+        &self,
+        by: &Caller,
+        id: SessionId,
+        text: &str,
+        bytes: bool,
+    ) -> Result<Option<Order>, EngineError> {
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
+        let row = self.find_session(id).await?;
+        let alive = row.command.as_ref().is_some_and(|command| command.pid.is_some());
+        if bytes || (alive && row.status != Idle) {
+            return Ok(None);
+        }
+        let (message, by) = (text.to_owned(), by.name.clone());
+        match row.status {
+            Idle => {}
+            status if status.is_terminal() => {
+                let agent = self.cortex.agent(row.agent).await?;
+                if agent.is_none_or(|agent| agent.status != AgentStatus::Active) {
+                    let message = "Run has ended, and its agent is disabled or removed";
+                    return Err(EngineError::conflict(message));
+                }
+                self.has_name(&row).await?;
+            }
+            _ if row.command.is_some() => return Ok(None),
+            AwaitingInput => {
+                check_message(&message)?;
+                return Ok(Some(Order::Answer { item: None, message, by }));
+            }
+            AwaitingApproval => {
+                let message = format!(
+                    "{0} waits for an approval: `overmind approve {0}` or `overmind deny {0}`",
+                    row.name
+                );
+                return Err(EngineError::conflict(message));
+            }
+            Queued
+            | Running
+            | SessionStatus::Succeeded
+            | SessionStatus::Failed
+            | SessionStatus::Canceled => {}
+        }
+        check_message(&message)?;
+        Ok(Some(Order::Tell { message, by }))
+    }
+
+    /// Refuses to go on with a run whose name another one has by now.
+    async fn has_name(&self, row: &SessionRow) -> Result<(), EngineError> {
+        let filter = SessionFilter {
+            colony: Some(row.colony),
+            name: Some(NameFilter::Is(row.name.clone())),
+            statuses: open_statuses(),
+            ..SessionFilter::default()
+        };
+        let page = Page { after: None, limit: 1 };
+        match self.cortex.store.session_list(filter, page).await?.pop() {
+            None => Ok(()),
+            Some(other) => {
+                let message = format!(
+                    "Run has ended, and {} is called {} now: end that one first",
+                    other.id, row.name
+                );
+                Err(EngineError::conflict(message))
+            }
+        }
     }
 
     /// What a run's processes use now.

@@ -229,6 +229,10 @@ struct Repeat {
     files: Option<Files>,
     toolset: Option<Arc<Toolset>>,
     session: Option<Session>,
+    /// How it stood before the end that it has come to, while that is not known to have gone on.
+    before_end: Option<Box<Session>>,
+    /// Events up to there.
+    kept: usize,
     events: Vec<NewEvent>,
     steps: std::collections::BTreeMap<u32, StepRow>,
 }
@@ -246,7 +250,21 @@ impl Repeat {
         let (toolset, session) = (None, None);
         let (events, steps) = (Vec::new(), std::collections::BTreeMap::new());
         let files = None;
-        Self { source, fork, id, by, now, gated, files, toolset, session, events, steps }
+        Self {
+            source,
+            fork,
+            id,
+            by,
+            now,
+            gated,
+            files,
+            toolset,
+            session,
+            before_end: None,
+            kept: 0,
+            events,
+            steps,
+        }
     }
 
     /// Takes the source's next event; false when the fork's point is reached.
@@ -340,12 +358,18 @@ impl Repeat {
         }
         let record = session.record(&input);
         let (next, step) = session.clone().step(&input, self.now);
-        // A session that has ended has nothing to go on with; nor has one whose end is decided, and
-        // whose room is still to be given back.
-        let ends = next.status().is_terminal() || next.is_closing();
-        if next.row().steps > self.fork.at || ends {
+        if next.row().steps > self.fork.at {
             self.session = Some(session);
             return Ok(false);
+        }
+        // A session that has ended has nothing to go on with, unless it was told more; nor has one
+        // whose end is decided, and whose room is still to be given back.
+        match next.status().is_terminal() || next.is_closing() {
+            false => self.before_end = None,
+            true if self.before_end.is_none() => {
+                (self.before_end, self.kept) = (Some(Box::new(session)), self.events.len());
+            }
+            true => {}
         }
         self.push(record.0, record.1);
         for decision in step.events {
@@ -369,13 +393,19 @@ impl Repeat {
 
     /// How many steps it repeats.
     fn steps(&self) -> u32 {
-        self.session.as_ref().map_or(0, |session| session.row().steps)
+        let open = self.before_end.as_deref().or(self.session.as_ref());
+        open.map_or(0, |session| session.row().steps)
     }
 
     fn finish(mut self) -> Result<(Session, Commit), EngineError> {
-        let Some(session) = self.session.take() else {
+        let Some(mut session) = self.session.take() else {
             return Err(unreadable(self.source, "its log is empty"));
         };
+        if let Some(open) = self.before_end.take() {
+            session = *open;
+            self.events.truncate(self.kept);
+            self.steps.retain(|idx, _| *idx < session.row().steps);
+        }
         let (kind, payload) = session.record(&Input::Forked);
         self.push(kind, payload);
         let (session, step) = session.step(&Input::Forked, self.now);

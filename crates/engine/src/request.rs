@@ -71,6 +71,8 @@ pub struct SessionDraft {
     pub step_limit: Option<u32>,
     /// Absolute directory; `None` takes the server's workspace.
     pub workspace: Option<String>,
+    /// Whether it rests after its answer; `None`: only a program that takes more input does.
+    pub conversation: Option<bool>,
     /// The Idempotency-Key header and the BLAKE3 of the body.
     pub idempotency: Option<(String, [u8; 32])>,
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use overmind_core::command::StopHow;
 use overmind_core::ids::SessionId;
 use overmind_core::room::history::{RoomSnapshot, RoomUndone};
 use overmind_core::room::stay::{RoomDecision, RoomPhase};
@@ -12,11 +13,12 @@ use overmind_core::room::{
     RoomWhen, RoomWish, RoomWork, Rooms, about,
 };
 use overmind_core::row::{Role, SessionRow, SessionStatus};
-use overmind_core::session::{Recorded, Spec};
+use overmind_core::session::{Recorded, STOP_GRACE_MS, Spec};
 use overmind_core::store::{EventQuery, StreamId};
 
 use crate::Engine;
 use crate::caller::Caller;
+use crate::cortex::Order;
 use crate::error::EngineError;
 
 /// Longest name of a revision or branch, in bytes.
@@ -137,7 +139,7 @@ impl Engine {
         let (wish, about) = (spec.room.unwrap_or_default(), about(&spec.task));
         let (session, name, project) = (row.id, row.name.clone(), row.workspace.clone().into());
         let sandbox = RoomSandbox::default();
-        let order = RoomOrder { session, name, about, project, wish, sandbox };
+        let order = RoomOrder { session, name, about, project, wish, sandbox, before: None };
         Ok(Stay { order, made, closed: room.closed.clone() })
     }
 
@@ -164,8 +166,8 @@ impl Engine {
         Ok(self.rooms()?.work(&order, &made, closed.as_ref()).await?)
     }
 
-    /// Carries out what somebody decided over a session's work, and records it. Only
-    /// [`RoomDone::PrBranch`] may be asked for while its command runs.
+    /// Carries out what somebody decided over a session's work, and records it. One that rests is
+    /// ended first. Only [`RoomDone::PrBranch`] may be asked for while it works.
     ///
     /// # Errors
     ///
@@ -184,10 +186,16 @@ impl Engine {
             RoomDone::Merge { into: None }
             | RoomDone::PrBranch { name: None }
             | RoomDone::Keep
+            | RoomDone::Park
             | RoomDone::Discard => {}
         }
         let _deciding = Deciding::begin(&self.decisions, id)?;
         let row = self.find_session(id).await?;
+        let row = match (row.status, &what) {
+            (SessionStatus::Idle, RoomDone::PrBranch { .. }) => row,
+            (SessionStatus::Idle, _) => self.concluded(row, by).await?,
+            _ => row,
+        };
         let stay = self.stay(&row).await?;
         if !row.status.is_terminal() {
             let phase = row.room.as_ref().map(|room| room.phase);
@@ -238,6 +246,7 @@ impl Engine {
             }
             SessionStatus::AwaitingInput
             | SessionStatus::AwaitingApproval
+            | SessionStatus::Idle
             | SessionStatus::Succeeded
             | SessionStatus::Failed
             | SessionStatus::Canceled => {}
@@ -283,8 +292,24 @@ impl Engine {
         Ok(self.rooms()?.fix().await)
     }
 
+    /// Ends the rest of a session, and waits until it has ended.
+    async fn concluded(&self, row: SessionRow, by: &Caller) -> Result<SessionRow, EngineError> {
+        let how = StopHow::Stop { grace_ms: STOP_GRACE_MS };
+        let row = self.cortex.order(row.id, Order::Stop { how, by: by.name.clone() }).await?;
+        let longest = GIVING_BACK + Duration::from_millis(u64::from(STOP_GRACE_MS));
+        self.ended_within(row, longest).await
+    }
+
     /// Waits, not for long, until a session that is ending has ended.
     pub(crate) async fn ended(&self, row: SessionRow) -> Result<SessionRow, EngineError> {
+        self.ended_within(row, GIVING_BACK).await
+    }
+
+    async fn ended_within(
+        &self,
+        row: SessionRow,
+        longest: Duration,
+    ) -> Result<SessionRow, EngineError> {
         let id = row.id;
         if row.status.is_terminal() {
             return Ok(row);
@@ -299,7 +324,7 @@ impl Engine {
                 }
             }
         };
-        match tokio::time::timeout(GIVING_BACK, wait).await {
+        match tokio::time::timeout(longest, wait).await {
             Ok(row) => row,
             Err(_) => self.find_session(id).await,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
-use overmind_core::command::{CommandSpec, MAX_ARGUMENT, StopHow};
+use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
 use overmind_core::room::RoomWhen;
@@ -131,6 +131,8 @@ impl Engine {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
             self.room_wish(draft.room, project)?
         };
+        let command = agent_spec.command.as_ref();
+        let takes_more = command.is_some_and(|command| command.kind == CommandKind::Session);
         let trace = self.trace_of_child(by, parent).await?;
         let toolset = self.cortex.current_toolset().await?;
         let spec = Spec {
@@ -150,6 +152,7 @@ impl Engine {
             fork: None,
             room,
             trace,
+            conversation: draft.conversation.unwrap_or(takes_more),
         };
         self.runs_as_said(&spec.task, &spec.agent)?;
         for attempt in 0.. {

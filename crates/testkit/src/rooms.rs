@@ -212,6 +212,7 @@ impl Rooms for FakeRooms {
                 RoomDone::Merge { .. } => "merged",
                 RoomDone::PrBranch { .. } => "on its branch",
                 RoomDone::Keep => "kept",
+                RoomDone::Park => "put aside",
                 RoomDone::Discard => "discarded",
             };
             let (branch, commit) = (made.branch.clone(), Some("c0ffee".to_owned()));

@@ -201,6 +201,7 @@ async fn begin(engine: &Engine, agent: &str) -> Result<SessionId, EngineError> {
         room: None,
         step_limit: None,
         workspace: None,
+        conversation: None,
         idempotency: None,
     };
     Ok(engine.session_create(&Caller::admin(), draft).await?.value.id)
@@ -217,6 +218,7 @@ async fn end(engine: &Engine, id: SessionId) -> Result<SessionRow, Failure> {
             SessionStatus::Queued | SessionStatus::Running => {}
             SessionStatus::AwaitingInput
             | SessionStatus::AwaitingApproval
+            | SessionStatus::Idle
             | SessionStatus::Failed
             | SessionStatus::Canceled => {
                 return Err(Failure::failed(format!(

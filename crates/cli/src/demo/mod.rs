@@ -462,7 +462,8 @@ fn succeeded(run: &Run) -> Result<(), Failure> {
         | RunStatus::Queued
         | RunStatus::Running
         | RunStatus::AwaitingInput
-        | RunStatus::AwaitingApproval => {
+        | RunStatus::AwaitingApproval
+        | RunStatus::Idle => {
             let why = run.error.as_ref().map(story::error_text);
             let why =
                 why.or_else(|| run.prompt.clone()).unwrap_or_else(|| "no reason given".into());

@@ -173,6 +173,11 @@ impl RoomRow {
         Self { phase, made: None, closed: None, error: None, done: None, attested }
     }
 
+    /// As it is while it is made again, after what it was before.
+    pub fn again(before: Option<RoomMade>) -> Self {
+        Self { made: before, ..Self::preparing() }
+    }
+
     /// Notes what a program's sandbox was measured to give, in place of what was known of it.
     pub fn note(&mut self, one: RoomAttested) {
         match self.attested.iter().position(|known| known.of == one.of) {

@@ -142,6 +142,8 @@ impl Session {
             Phase::Fresh
             | Phase::Deciding { .. }
             | Phase::Asking { .. }
+            | Phase::Resting
+            | Phase::Waking { .. }
             | Phase::Forked { .. }
             | Phase::Preparing { .. }
             | Phase::Living(_)
@@ -549,8 +551,6 @@ impl Session {
         self.advance(now, out);
     }
 
-    // --- crashes
-
     /// The call at `at` answers that its arguments do not fit; it counts like any failed call.
     pub(super) fn misfit(&mut self, at: usize, why: String, now: Timestamp, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
@@ -584,6 +584,8 @@ impl Session {
         self.with_call(at, |call| call.step = Some(step.clone()));
         Some(step)
     }
+
+    // --- crashes
 
     /// Goes on after a crash: each effect that was under way is judged by its class.
     pub(super) fn recover(&mut self, now: Timestamp, out: &mut Step) {
@@ -665,8 +667,10 @@ impl Session {
                 self.advance(now, out);
             }
             Phase::Fresh => self.start(now, out),
+            Phase::Waking { .. } => self.wake(now, out),
             Phase::Asking { .. }
             | Phase::Approving { .. }
+            | Phase::Resting
             | Phase::Forked { .. }
             | Phase::Preparing { .. }
             | Phase::Living(_)

@@ -40,6 +40,25 @@ impl Conversation {
         self.push(Message::Tool { call_id, name, content, is_error });
     }
 
+    /// Gives each call of the last decision that has no result yet this one: before anything else is
+    /// said providers want them all.
+    pub(super) fn close_calls(&mut self, result: &str) {
+        let (mut open, mut answered) = (Vec::new(), Vec::new());
+        for message in self.messages.iter().rev() {
+            match message {
+                Message::Tool { call_id, .. } => answered.push(call_id.clone()),
+                Message::Assistant { calls, .. } => {
+                    open = calls.iter().map(|call| (call.id.clone(), call.name.clone())).collect();
+                    break;
+                }
+                Message::User { .. } => break,
+            }
+        }
+        for (id, name) in open.into_iter().filter(|(id, _)| !answered.contains(id)) {
+            self.tool(&id, &name, result.to_owned(), false);
+        }
+    }
+
     pub(super) fn messages(&self) -> Arc<Vec<Message>> {
         Arc::clone(&self.messages)
     }

@@ -15,11 +15,6 @@ impl Session {
         self.end(SessionStatus::Failed, &why, now, out);
     }
 
-    pub(super) fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
-        self.row.final_answer = Some(answer);
-        self.end(SessionStatus::Succeeded, "the session ended", now, out);
-    }
-
     /// The one way out: stops everything, gives a room back, and says so once.
     pub(super) fn end(&mut self, status: SessionStatus, why: &str, now: Timestamp, out: &mut Step) {
         self.halt(why, now, out);
@@ -30,7 +25,7 @@ impl Session {
     }
 
     /// Closes open steps and aborts effects: nothing goes on from here.
-    fn halt(&mut self, why: &str, now: Timestamp, out: &mut Step) {
+    pub(super) fn halt(&mut self, why: &str, now: Timestamp, out: &mut Step) {
         self.stop_clock(now);
         // What this same step would have begun needs no stopping: it never begins.
         let begins = std::mem::take(&mut out.effects);
@@ -68,7 +63,8 @@ impl Session {
             | SessionStatus::Queued
             | SessionStatus::Running
             | SessionStatus::AwaitingInput
-            | SessionStatus::AwaitingApproval => None,
+            | SessionStatus::AwaitingApproval
+            | SessionStatus::Idle => None,
         };
         out.events.extend(event);
     }

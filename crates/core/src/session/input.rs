@@ -58,6 +58,9 @@ pub struct Spec {
     /// The span that it was asked for in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Traceparent>,
+    /// Whether it rests after its answer, until somebody says more, instead of ending.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub conversation: bool,
 }
 
 /// Where a fork comes from and what it changes from the fork on.
@@ -116,6 +119,14 @@ pub enum Input {
     },
     /// A human answered the question that the session waits on.
     Answered {
+        message: String,
+        by: String,
+        epoch: u32,
+        hive: HiveId,
+    },
+    /// A person said more to a conversation that rests, works or has ended. The epoch is a new one
+    /// where it has left its place.
+    Told {
         message: String,
         by: String,
         epoch: u32,
@@ -277,6 +288,7 @@ pub const REBUILT_FROM: &[&str] = &[
     "model.infer.completed",
     "model.infer.failed",
     "run.input_received",
+    "run.told",
     "approval.answered",
     "approval.bound",
     "tool.judged",
@@ -368,6 +380,10 @@ impl Recorded {
             "run.input_received" => {
                 let AnswerPayload { message, by, epoch, hive } = read(kind, payload)?;
                 Self::Input(Input::Answered { message, by, epoch, hive })
+            }
+            "run.told" => {
+                let AnswerPayload { message, by, epoch, hive } = read(kind, payload)?;
+                Self::Input(Input::Told { message, by, epoch, hive })
             }
             "approval.answered" => {
                 let DecisionPayload { approval_id, approve, reason, by, epoch, hive } =
@@ -516,6 +532,7 @@ impl Input {
             | Self::Judged { .. }
             | Self::Bound { .. }
             | Self::Answered { .. }
+            | Self::Told { .. }
             | Self::Decided { .. }
             | Self::Canceled { .. }
             | Self::TimeLimit
@@ -591,6 +608,10 @@ impl Input {
             ),
             Self::Answered { message, by, epoch, hive } => (
                 "run.input_received",
+                json!({"run_id": run, "message": message, "by": by, "epoch": epoch, "hive": hive}),
+            ),
+            Self::Told { message, by, epoch, hive } => (
+                "run.told",
                 json!({"run_id": run, "message": message, "by": by, "epoch": epoch, "hive": hive}),
             ),
             Self::Decided { approval, approve, reason, by, epoch, hive } => (

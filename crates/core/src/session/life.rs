@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::phase::Phase;
 use super::{Decision, Session, Step};
 use crate::command::{
-    CommandRow, CommandSpec, Launch, LifeEnded, LifeInput, LifeOrder, Notice, StopHow,
+    CommandKind, CommandRow, CommandSpec, Launch, LifeEnded, LifeInput, LifeOrder, Notice, StopHow,
 };
 use crate::effect::{Effect, EffectAction};
 use crate::ids::{EffectId, InboxId};
@@ -34,6 +34,8 @@ pub(super) struct Lives {
     restarts: RestartState,
     /// The provider's last word.
     result: Option<Answer>,
+    /// What was said to a conversation without a program: its next life begins with that.
+    said: Option<String>,
     /// Up to where in the log its output has been read.
     read: u64,
     of_life: Figures,
@@ -60,12 +62,16 @@ pub(super) struct Living {
     asks: Option<Asked>,
     /// What its protocol asks beside.
     more: VecDeque<Ask>,
+    /// What it begins with in place of its task.
+    said: Option<String>,
     /// The conversation that it was told to go on with.
     conversation: Option<String>,
     /// Whether it has not said yet that it does.
     resuming: bool,
     /// Its protocol has told an answer.
     answered: bool,
+    /// Its turn is over: it rests.
+    rests: bool,
     /// When the next life begins; there while none is under way.
     due: Option<Timestamp>,
 }
@@ -81,8 +87,15 @@ struct Asked {
 /// Why a life is being ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
-    Asked { how: StopHow, by: String },
-    Silent { seconds: u64 },
+    /// `rested`: nothing was under way, so it ends as well as its last answer was.
+    Asked {
+        how: StopHow,
+        by: String,
+        rested: bool,
+    },
+    Silent {
+        seconds: u64,
+    },
 }
 
 impl Session {
@@ -120,7 +133,8 @@ impl Session {
                             living.ending.is_none() && asked != Some(question)
                         }
                         Notice::GoesOn => living.asks.is_some(),
-                        Notice::Silent { .. } => living.ending.is_none(),
+                        // Who rests says nothing.
+                        Notice::Silent { .. } => living.ending.is_none() && !living.rests,
                         // What was read again after a restart has been taken already.
                         Notice::Told(told) => told.upto > self.lives.read,
                     }
@@ -154,6 +168,7 @@ impl Session {
         self.lives.result.take_if(|result| result.is_error);
         self.phase = Phase::Living(Box::new(Living {
             effect: Some(effect),
+            said: self.lives.said.take(),
             conversation,
             resuming,
             ..Living::default()
@@ -186,12 +201,12 @@ impl Session {
         let living = self.phase.living()?;
         let fresh = living.up.is_none();
         // As it was when the life began, whatever it has said of itself since.
-        let conversation = living.conversation.clone();
+        let (conversation, said) = (living.conversation.clone(), living.said.as_deref());
         let room = self.row.room.as_ref().and_then(|room| room.made.as_ref());
         let level = room.and_then(|room| room.sandbox).unwrap_or(SandboxLevel::None);
         let enclosed = self.agent.sandbox.max(level) != SandboxLevel::None;
         let launch::Line { argv, first } =
-            launch::line(command, enclosed, &self.row.task, conversation.as_deref());
+            launch::line(command, enclosed, &self.row.task, conversation.as_deref(), said);
         Some(Launch {
             life: row.life,
             argv,
@@ -241,7 +256,8 @@ impl Session {
     fn stop_asked(&mut self, how: StopHow, by: &str, now: Timestamp, out: &mut Step) {
         // Before its first life nothing has to be ended but the making of its room.
         let Some(living) = self.living() else { return self.stopped(by, now, out) };
-        living.ending = Some(Ending::Asked { how, by: by.to_owned() });
+        let rested = living.rests && how != StopHow::Kill;
+        living.ending = Some(Ending::Asked { how, by: by.to_owned(), rested });
         let Some(effect) = living.effect else {
             // Between two lives there is nothing to be ended but the waiting.
             return self.stopped(by, now, out);
@@ -272,8 +288,15 @@ impl Session {
         let (up, ending) = (living.up.unwrap_or(end.at), living.ending.clone());
         let refused = matches!(end.status(), Some(ExitStatus::Code(code)) if code != 0);
         let unknown = living.resuming && refused;
+        let rested = living.rests && living.ending.is_none();
+        let said = living.said.clone();
         self.no_question(now);
+        if rested && self.has_conversation() {
+            // Whatever ended it, the conversation is there, and nobody waits for a program.
+            return self.rests_on(end, now, out);
+        }
         if unknown {
+            self.lives.said = said;
             // It ended without a word of the conversation: the next life begins a new one.
             self.command_row().conversation = None;
         }
@@ -332,7 +355,12 @@ impl Session {
         out: &mut Step,
     ) {
         let (code, message) = match ending {
-            Some(Ending::Asked { how: _, by }) => return self.stopped(&by, now, out),
+            Some(Ending::Asked { how: _, by: _, rested: true }) => {
+                return self.end(SessionStatus::Succeeded, "the session ended", now, out);
+            }
+            Some(Ending::Asked { how: _, by, rested: false }) => {
+                return self.stopped(&by, now, out);
+            }
             Some(Ending::Silent { seconds }) => {
                 ("stuck", format!("the command said nothing for {seconds} s and was ended"))
             }
@@ -415,6 +443,11 @@ impl Session {
         }
         for ask in &told.asks {
             self.asked(ask, now, out);
+        }
+        match told.turn_over {
+            Some(true) => self.turn_over(now, out),
+            Some(false) => self.works_again(now, out),
+            None => {}
         }
         for id in &told.gone {
             let Some(living) = self.living() else { return };
@@ -517,6 +550,70 @@ impl Session {
         self.row.prompt = Some(question.text.clone());
     }
 
+    /// The program waits for what is said next.
+    fn turn_over(&mut self, now: Timestamp, out: &mut Step) {
+        let is_session = self.command().is_some_and(|it| it.kind == CommandKind::Session);
+        if !self.spec.conversation || !is_session {
+            return;
+        }
+        let answer = self.lives.result.as_ref().map(|it| it.text.clone()).unwrap_or_default();
+        let Some(living) = self.living() else { return };
+        if living.ending.is_some() || living.asks.is_some() {
+            return;
+        }
+        living.rests = true;
+        self.stop_clock(now);
+        self.rests_with(answer, out);
+    }
+
+    /// It goes on by itself: somebody typed in its terminal, or a letter came.
+    fn works_again(&mut self, now: Timestamp, out: &mut Step) {
+        if !self.goes_on(now) {
+            return;
+        }
+        out.events.push(Decision { kind: "run.went_on", payload: json!({"run_id": self.row.id}) });
+    }
+
+    /// Ends its rest. False where it had none.
+    fn goes_on(&mut self, now: Timestamp) -> bool {
+        let rested = self.living().is_some_and(|living| std::mem::take(&mut living.rests));
+        if rested {
+            self.row.status = SessionStatus::Running;
+            self.row.final_answer = None;
+            self.running_since = Some(now);
+        }
+        rested
+    }
+
+    /// Whether its program lives and waits for what is said next.
+    pub(super) fn rests_alive(&self) -> bool {
+        self.phase.living().is_some_and(|living| living.rests && living.ending.is_none())
+    }
+
+    /// A person says more to a program that rests.
+    pub(super) fn tell_life(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
+        let Some(effect) = self.phase.living().and_then(|living| living.effect) else { return };
+        self.goes_on(now);
+        let (text, by) = (message.to_owned(), by.to_owned());
+        self.order(effect, LifeOrder::Type { text, by, asked_at: None }, out);
+    }
+
+    /// Its program ended while it rested: it rests without one.
+    fn rests_on(&mut self, end: &LifeEnded, now: Timestamp, out: &mut Step) {
+        let row = self.command_row();
+        (row.exit_code, row.signal) = (end.exit_code, end.signal);
+        row.log_removed |= end.log_removed;
+        let answer = self.row.final_answer.take().unwrap_or_default();
+        self.rest(answer, now, out);
+    }
+
+    /// What its next life begins with.
+    pub(super) fn begin_life_with(&mut self, said: String, now: Timestamp, out: &mut Step) {
+        self.lives.restarts = RestartState::default();
+        self.lives.said = Some(said);
+        self.begin_life(now, out);
+    }
+
     /// What was asked needs no answer any more.
     fn no_question(&mut self, now: Timestamp) {
         let asked = self.living().is_some_and(|living| living.asks.take().is_some());
@@ -552,15 +649,19 @@ impl Session {
             Some(Ask { id, question: asked.question, at })
         });
         let Some(effect) = living.effect else { return };
-        let ending = living.ending.clone();
+        let (ending, rests) = (living.ending.clone(), living.rests);
         if let Some(launch) = self.launch() {
             self.perform(effect, launch, out);
         }
         if let Some(ask) = asked {
             self.asked(&ask, now, out);
         }
+        if rests && ending.is_none() {
+            self.stop_clock(now);
+            self.row.status = SessionStatus::Idle;
+        }
         let (how, reason) = match ending {
-            Some(Ending::Asked { how, by }) => (how, format!("stopped by {by}")),
+            Some(Ending::Asked { how, by, rested: _ }) => (how, format!("stopped by {by}")),
             Some(Ending::Silent { seconds }) => {
                 (StopHow::Kill, format!("killed: no activity for {seconds}s"))
             }

@@ -15,6 +15,7 @@ mod input;
 mod life;
 mod model_turn;
 mod phase;
+mod rest;
 mod room;
 pub mod supervise;
 mod toolset;
@@ -37,7 +38,7 @@ use self::toolset::Offer;
 pub use self::toolset::Toolset;
 use crate::agent::{AgentSpec, PolicyKind};
 use crate::attest::AttestationRef;
-use crate::command::{LifeInput, LifeOrder};
+use crate::command::{LifeInput, LifeOrder, StopHow};
 use crate::effect::Effect;
 use crate::gate::Labels;
 use crate::ids::{ApprovalId, EffectId, InboxId, StepId};
@@ -93,6 +94,11 @@ pub enum Refusal {
     NotJudging,
     #[error("Run has no command to stop")]
     NoCommand,
+    #[error("Run works, and cannot be told anything now: wait until it rests, or stop it")]
+    NotResting,
+    /// A script, or a program whose conversations nothing here goes on with.
+    #[error("Run has ended, and what it ran has no conversation to go on with: start it again")]
+    NoConversation,
     /// An answer would stand in the log.
     #[error("Run asks for a secret, which an answer would write into the log: send it as one")]
     SecretAsked,
@@ -311,10 +317,11 @@ impl Session {
     ///
     /// [`Refusal`], in the words that a user sees.
     pub fn accepts(&self, input: &Input) -> Result<(), Refusal> {
-        use SessionStatus::{AwaitingApproval, AwaitingInput, Queued, Running};
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
         if self.row.status.is_terminal() {
             return Err(match input {
                 Input::Answered { .. } => Refusal::NotAwaitingInput,
+                Input::Told { .. } => return self.may_be_told(input),
                 Input::Decided { .. } => Refusal::NotAwaitingApproval,
                 Input::ToolDone { .. } | Input::ModelDone { .. } | Input::Bound { .. } => {
                     Refusal::Stale
@@ -343,7 +350,8 @@ impl Session {
                 ok(status == Queued && *epoch > self.row.epoch, Refusal::NotQueued)
             }
             Input::Recovered { epoch, .. } => {
-                let placed = status == Running || (status == AwaitingInput && self.is_alive());
+                let waits = matches!(status, AwaitingInput | Idle);
+                let placed = status == Running || (waits && self.is_alive());
                 ok(placed && *epoch > self.row.epoch, Refusal::NotRunning)
             }
             Input::Canceled { .. }
@@ -353,7 +361,11 @@ impl Session {
             {
                 Err(Refusal::Ending)
             }
-            Input::Life(LifeInput::StopAsked { .. }) if self.is_preparing() => Ok(()),
+            Input::Life(LifeInput::StopAsked { .. })
+                if self.is_preparing() || self.is_resting() =>
+            {
+                Ok(())
+            }
             Input::Life(life @ LifeInput::StopAsked { .. }) => {
                 ok(self.is_alive(), Refusal::NoCommand)?;
                 ok(self.life_fits(life), Refusal::Stale)
@@ -381,6 +393,7 @@ impl Session {
             Input::Answered { epoch, .. } => {
                 ok(status == AwaitingInput && *epoch > self.row.epoch, Refusal::NotAwaitingInput)
             }
+            Input::Told { .. } => self.may_be_told(input),
             Input::Decided { approval, epoch, .. } => ok(
                 status == AwaitingApproval
                     && self.row.approval == Some(*approval)
@@ -416,6 +429,7 @@ impl Session {
             | Input::Judged { .. }
             | Input::Bound { .. }
             | Input::Answered { .. }
+            | Input::Told { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
@@ -445,6 +459,8 @@ impl Session {
                 | Phase::Acting { .. }
                 | Phase::Asking { .. }
                 | Phase::Approving { .. }
+                | Phase::Resting
+                | Phase::Waking { .. }
                 | Phase::Forked { .. }
                 | Phase::Preparing { .. }
                 | Phase::Living(_)
@@ -462,6 +478,7 @@ impl Session {
             Input::Started { .. }
             | Input::Recovered { .. }
             | Input::Answered { .. }
+            | Input::Told { .. }
             | Input::Decided { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit
@@ -513,6 +530,12 @@ impl Session {
             Input::Answered { message, by, .. } if self.is_alive() => {
                 self.answer_life(message, by, now, out);
             }
+            Input::Told { message, by, epoch, hive } => {
+                if self.is_resting() || self.row.status.is_terminal() {
+                    self.place(*epoch, *hive, now);
+                }
+                self.told_more(message, by, now, out);
+            }
             Input::Answered { message, by: _, epoch, hive } => {
                 self.place(*epoch, *hive, now);
                 self.answered(message, now, out);
@@ -528,6 +551,12 @@ impl Session {
                 let seconds = self.agent.limits.max_seconds;
                 let message = format!("the session ran for its limit of {seconds} s");
                 self.fail(json!({"code": "time_limit", "message": message}), now, out);
+            }
+            // What rests has nothing to be stopped but its rest.
+            Input::Life(LifeInput::StopAsked { how: StopHow::Stop { .. }, .. })
+                if self.is_resting() =>
+            {
+                self.end(SessionStatus::Succeeded, "the session ended", now, out);
             }
             Input::Life(life) => self.life(life, now, out),
             Input::Room(room) => self.room_said(room, now, out),
@@ -589,6 +618,8 @@ impl Session {
             | Phase::Acting { .. }
             | Phase::Asking { .. }
             | Phase::Approving { .. }
+            | Phase::Resting
+            | Phase::Waking { .. }
             | Phase::Preparing { .. }
             | Phase::Living(_)
             | Phase::Closing(_)
@@ -605,11 +636,12 @@ impl Session {
         self.forked = true;
         self.phase.forget_grants();
         match &self.phase {
-            // A fork at a question waits for its own answer.
-            Phase::Asking { .. } | Phase::Approving { .. } => {}
+            // A fork at a question waits for its own answer, and one at rest for its own next word.
+            Phase::Asking { .. } | Phase::Approving { .. } | Phase::Resting => {}
             Phase::Fresh
             | Phase::Deciding { .. }
             | Phase::Acting { .. }
+            | Phase::Waking { .. }
             | Phase::Forked { .. }
             | Phase::Preparing { .. }
             | Phase::Living(_)

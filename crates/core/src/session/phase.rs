@@ -32,6 +32,12 @@ pub(super) enum Phase {
         calls: Vec<Call>,
         approval: Approval,
     },
+    /// It has given its answer; a person may say more, or end it.
+    Resting,
+    /// A person said more: it goes on with that when its room is there.
+    Waking {
+        message: String,
+    },
     /// A fork whose repeated part is over and that has not started yet.
     Forked {
         then: Box<Phase>,
@@ -151,6 +157,8 @@ impl Phase {
             | Self::Acting { .. }
             | Self::Asking { .. }
             | Self::Approving { .. }
+            | Self::Resting
+            | Self::Waking { .. }
             | Self::Forked { .. }
             | Self::Preparing { .. }
             | Self::Closing(_)
@@ -171,6 +179,8 @@ impl Phase {
             | Self::Fresh
             | Self::Asking { .. }
             | Self::Approving { .. }
+            | Self::Resting
+            | Self::Waking { .. }
             | Self::Ended => (None, &[]),
         };
         model.into_iter().chain(calls.iter().filter_map(|call| match call.state {
@@ -214,6 +224,8 @@ impl Phase {
             Self::Asking { question: Question::Model | Question::Budget { .. } }
             | Self::Fresh
             | Self::Deciding { .. }
+            | Self::Resting
+            | Self::Waking { .. }
             | Self::Living(_)
             | Self::Closing(_)
             | Self::Ended => return,
@@ -246,6 +258,8 @@ impl Phase {
             Self::Forked { then } | Self::Preparing { then, .. } => then.into_open_steps(),
             Self::Fresh
             | Self::Deciding { .. }
+            | Self::Resting
+            | Self::Waking { .. }
             | Self::Living(_)
             | Self::Closing(_)
             | Self::Ended => Vec::new(),

@@ -94,6 +94,7 @@ impl Session {
             about: about(&self.spec.task),
             project: self.row.workspace.clone().into(),
             wish: self.room_wish()?.clone(),
+            before: self.row.room.as_ref().and_then(|room| room.made.clone()).map(Box::new),
         })
     }
 
@@ -106,7 +107,8 @@ impl Session {
             false => self.new_effect().0,
         };
         self.phase = Phase::Preparing { effect, then };
-        self.row.room = Some(Box::new(RoomRow::preparing()));
+        let before = self.row.room.take().and_then(|room| room.made);
+        self.row.room = Some(Box::new(RoomRow::again(before)));
         out.events.push(Decision {
             kind: "room.preparing",
             payload: json!({
@@ -146,6 +148,8 @@ impl Session {
             | Phase::Acting { .. }
             | Phase::Asking { .. }
             | Phase::Approving { .. }
+            | Phase::Resting
+            | Phase::Waking { .. }
             | Phase::Forked { .. }
             | Phase::Living(_)
             | Phase::Ended => {}
@@ -210,7 +214,11 @@ impl Session {
     pub(super) fn room_of_fork(&mut self, out: &mut Step) {
         let waits = matches!(
             self.phase,
-            Phase::Asking { .. } | Phase::Approving { .. } | Phase::Closing(_) | Phase::Ended
+            Phase::Asking { .. }
+                | Phase::Approving { .. }
+                | Phase::Resting
+                | Phase::Closing(_)
+                | Phase::Ended
         );
         if waits || !self.forked || self.row.room.is_some() || self.room_wish().is_none() {
             return;

@@ -16,13 +16,15 @@ use overmind_core::process::prompt::{Provider, Question};
 use overmind_core::process::provider::{Ask, Fact, Scope, Spent, Told};
 use overmind_core::process::restart::RestartWhen;
 use overmind_core::replay::Replayer;
-use overmind_core::room::stay::{RoomAct, RoomInput, RoomPhase};
-use overmind_core::room::{RoomClosed, RoomError, RoomErrorKind, RoomMade, RoomWhen, RoomWish};
+use overmind_core::room::stay::{RoomAct, RoomPhase};
+use overmind_core::room::{RoomWhen, RoomWish};
 use overmind_core::row::SessionStatus;
+use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Input, REBUILT_FROM, Refusal, STOP_GRACE_MS, Session, Spec, Step};
 use overmind_core::time::Timestamp;
 use serde_json::json;
 
+use crate::lives_rooms::room_report;
 use crate::properties::rng::Rng;
 use crate::world::{find, rules, toolset};
 
@@ -80,27 +82,6 @@ fn cost(scope: Scope, microusd: u64, input_tokens: u64) -> Fact {
     Fact::Spent(Spent { scope, usage, cost_microusd, calls: 1 })
 }
 
-/// What a hive may say about `act`.
-pub(crate) fn room_report(effect: u64, act: &RoomAct, good: bool) -> RoomInput {
-    let error = RoomError::new(RoomErrorKind::Failed, "the database did not come up");
-    match (act, good) {
-        (RoomAct::Prepare(order), true) => {
-            assert_eq!(order.project, std::path::Path::new("/w"));
-            let made = RoomMade {
-                directory: "/rooms/1/tree/sub".into(),
-                branch: Some(format!("overmind/{}", order.name)),
-                ..RoomMade::default()
-            };
-            RoomInput::Ready { effect, made: Box::new(made) }
-        }
-        (RoomAct::Prepare(_), false) => RoomInput::Failed { effect, error },
-        (RoomAct::Close { .. }, true) => {
-            RoomInput::Closed { effect, closed: Box::new(RoomClosed::default()) }
-        }
-        (RoomAct::Close { .. }, false) => RoomInput::Left { effect, error },
-    }
-}
-
 fn question(text: &str, secret: bool) -> Question {
     Question { text: text.into(), options: Vec::new(), secret }
 }
@@ -124,13 +105,24 @@ impl World {
         Self { session, spec, now, log, launch, room, decided, orders, next: 0 }
     }
 
+    /// Of a command that runs in no sandbox.
+    pub(crate) fn on_the_host(command: CommandSpec) -> Self {
+        let mut world = Self::new(command, 0);
+        std::sync::Arc::make_mut(&mut world.spec.agent).sandbox = SandboxLevel::None;
+        world.session = Session::begin(world.spec.clone(), toolset(), world.now);
+        world.log[0].1 = serde_json::to_string(&world.spec).expect("plain data");
+        world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
+        world.life(LifeInput::Started { effect: 0, pid: 100 });
+        world
+    }
+
     fn started(command: CommandSpec) -> Self {
         let mut world = Self::new(command, 0);
         world.feed(Input::Started { epoch: 1, hive: HiveId::LOCAL, agent_active: true });
         world
     }
 
-    fn up(command: CommandSpec) -> Self {
+    pub(crate) fn up(command: CommandSpec) -> Self {
         let mut world = Self::started(command);
         world.life(LifeInput::Started { effect: 0, pid: 100 });
         world
@@ -152,16 +144,16 @@ impl World {
         self.feed(Input::Life(input));
     }
 
-    fn notice(&mut self, notice: Notice) {
+    pub(crate) fn notice(&mut self, notice: Notice) {
         let effect = self.effect();
         self.life(LifeInput::Noticed { effect, notice });
     }
 
-    fn told(&mut self, upto: u64, facts: &[Fact]) {
+    pub(crate) fn told(&mut self, upto: u64, facts: &[Fact]) {
         self.notice(Notice::Told(Box::new(Told::new(upto, facts))));
     }
 
-    fn recover(&mut self) {
+    pub(crate) fn recover(&mut self) {
         let epoch = self.session.row().epoch + 1;
         self.feed(Input::Recovered { epoch, hive: HiveId::LOCAL });
     }
@@ -306,6 +298,12 @@ impl World {
                 let asked = self.session.waiting().expect("it asks something");
                 assert_eq!(row.prompt.as_deref(), asked.details["prompt"].as_str());
                 assert_eq!(self.session.deadline(), None, "its time runs while it waits");
+            }
+            SessionStatus::Idle => {
+                assert_eq!(self.session.waiting(), None, "a rest is no question");
+                assert_eq!(self.session.deadline(), None, "its time runs while it rests");
+                assert_eq!(self.session.is_alive(), !under_way.is_empty());
+                assert_eq!(command.restart_at, None);
             }
             SessionStatus::AwaitingApproval => panic!("a command asks for no approvals"),
             SessionStatus::Succeeded | SessionStatus::Failed | SessionStatus::Canceled => {

@@ -7,14 +7,37 @@ use overmind_core::command::{CommandSpec, LifeInput, LifeOrder, RestartRules, St
 use overmind_core::enclosure::Network;
 use overmind_core::ids::HiveId;
 use overmind_core::room::stay::{RoomAct, RoomInput, RoomPhase};
-use overmind_core::room::{Leak, RoomClosed, RoomEnd, RoomMade, RoomSandbox, RoomWhen, RoomWish};
+use overmind_core::room::{
+    Leak, RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomSandbox, RoomWhen, RoomWish,
+};
 use overmind_core::row::SessionStatus;
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::session::{Input, Refusal};
 use serde_json::Value;
 
-use crate::lives::{GRACE, World, always, anything, command, random_rules, room_report};
+use crate::lives::{GRACE, World, always, anything, command, random_rules};
 use crate::properties::rng::Rng;
+
+/// What a hive may say about `act`.
+pub(crate) fn room_report(effect: u64, act: &RoomAct, good: bool) -> RoomInput {
+    let error = RoomError::new(RoomErrorKind::Failed, "the database did not come up");
+    match (act, good) {
+        (RoomAct::Prepare(order), true) => {
+            assert_eq!(order.project, std::path::Path::new("/w"));
+            let made = RoomMade {
+                directory: "/rooms/1/tree/sub".into(),
+                branch: Some(format!("overmind/{}", order.name)),
+                ..RoomMade::default()
+            };
+            RoomInput::Ready { effect, made: Box::new(made) }
+        }
+        (RoomAct::Prepare(_), false) => RoomInput::Failed { effect, error },
+        (RoomAct::Close { .. }, true) => {
+            RoomInput::Closed { effect, closed: Box::new(RoomClosed::default()) }
+        }
+        (RoomAct::Close { .. }, false) => RoomInput::Left { effect, error },
+    }
+}
 
 fn wish() -> RoomWish {
     RoomWish { base: Some("main".into()), end: RoomEnd::Keep, ..RoomWish::default() }

@@ -7,10 +7,13 @@
 mod approvals;
 mod budget;
 mod cancel;
+mod conversations;
 mod fork;
 mod letters;
 mod limits;
 mod lives;
+mod lives_answers;
+mod lives_rest;
 mod lives_rooms;
 mod model_turns;
 mod properties;

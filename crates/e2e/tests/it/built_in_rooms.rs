@@ -26,8 +26,8 @@ fn a_built_in_agent_works_in_a_worktree_of_the_repository_where_its_caller_stand
     let run = task(&house, "edit", &[], "write: made.txt: by an agent");
     assert_eq!(run["status"], "succeeded", "{run}");
     assert_eq!(run["room"]["branch"], "overmind/edit", "{run}");
-    assert_eq!(run["room"]["phase"], "closed", "{run}");
-    assert!(!House::directory(&run).exists(), "its tree is given back");
+    assert_eq!(run["room"]["phase"], "kept", "{run}");
+    assert!(House::directory(&run).exists(), "it stays until somebody decides");
     assert!(!house.project.join("made.txt").exists(), "the project is as it was");
     house.run(&["work", "edit"]).ok().shows("by an agent");
     house.run(&["replay", "edit", "--verify"]).ok();
@@ -37,7 +37,7 @@ fn a_built_in_agent_works_in_a_worktree_of_the_repository_where_its_caller_stand
     let id = forked["id"].as_str().unwrap();
     house.run(&["wait", id]).ok();
     let fork = house.home.named(forked["name"].as_str().unwrap());
-    assert_eq!(fork["room"]["phase"], "closed", "{fork}");
+    assert_eq!(fork["room"]["phase"], "kept", "{fork}");
     assert_ne!(fork["room"]["branch"], run["room"]["branch"], "{fork}");
     house.run(&["done", id, "--discard", "--yes"]).ok();
     house.run(&["done", "edit", "--merge"]).ok();
@@ -167,6 +167,9 @@ fn the_files_of_a_run_are_brought_back_step_by_step_and_a_fork_begins_with_those
 
     house.run(&["input", "edit", "yes"]).ok();
     house.home.status("edit", "succeeded");
+    house.run(&["undo", "edit"]).ok().shows("d/x");
+    house.run(&["undo", "edit", "--to", "4"]).ok();
+    house.run(&["done", "edit", "--park"]).ok().shows("overmind/edit");
     house.run(&["undo", "edit"]).fails(5).says("overmind fork edit --at STEP");
     // Its tree is gone, what was saved of it is not.
     house.git(&["commit", "-qm", "later", "--allow-empty"]);
@@ -257,6 +260,7 @@ fn git_works_in_the_sandbox_of_a_built_in_agent_and_commits_are_by_the_person() 
     let said = said(&house, "git");
     let (_, log) = said[0].split_once(" first\n").unwrap_or_else(|| panic!("{said:?}"));
     assert!(log.starts_with("/tmp/tmp.") && log.ends_with(BY_ANN), "{log}");
+    house.run(&["done", "git", "--park"]).ok();
     assert_eq!(
         house.git(&["log", "-1", "--format=%an %s", "overmind/git"]),
         "Ann of the house x\n"

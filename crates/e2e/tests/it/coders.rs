@@ -152,7 +152,7 @@ fn answered(request: &Received) -> usize {
 
 /// Whether its task is done: it has ended, or rests until it is told more.
 fn is_good(row: &Value) -> bool {
-    row["error"].is_null() && ["succeeded", "idle"].iter().any(|status| row["status"] == *status)
+    row["error"].is_null() && row["status"] == "succeeded"
 }
 
 fn has_tools(request: &Received) -> bool {

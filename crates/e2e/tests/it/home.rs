@@ -106,6 +106,8 @@ impl Home {
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", self.path())
             .env("OVERMIND_DATA", self.data())
+            // What rests is tested where that is meant.
+            .env("OVERMIND_ONCE", "1")
             .stdin(Stdio::null());
         command
     }

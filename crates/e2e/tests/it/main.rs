@@ -7,6 +7,7 @@ mod budgets;
 mod built_in_rooms;
 mod coders;
 mod commands;
+mod conversations;
 mod crash;
 mod demo;
 mod docker;

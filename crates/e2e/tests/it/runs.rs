@@ -136,7 +136,7 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
         "newest first: {}",
         lines[1]
     );
-    assert!(lines[2].contains("sh") && lines[2].contains("succeeded"));
+    assert!(lines[2].contains("sh") && lines[2].contains("done"));
     let by_agent = home.run(&["ps", "--all", "--agent", "sh", "-o", "json"]).ok().json();
     assert_eq!(by_agent.as_array().unwrap().len(), 1);
     let by_status = home.run(&["ps", "--status", "failed", "-o", "json"]).ok().json();

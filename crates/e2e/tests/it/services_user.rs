@@ -174,10 +174,12 @@ fn a_room_whose_programs_are_another_users_works_and_is_given_back_whole() {
 
     house.run(&["stop", "other"]).ok();
     let ended = house.ended("other");
-    assert_eq!((&ended["room"]["phase"], &ended["room"]["leaks"]), (&json!("closed"), &json!([])));
+    assert_eq!((&ended["room"]["phase"], &ended["room"]["leaks"]), (&json!("kept"), &json!([])));
     assert_eq!(ended["room"]["warnings"], json!([]), "{ended}");
     // The branch of that decision is somebody's now: the rest of the work has another.
-    let branch = ended["room"]["branch"].as_str().unwrap();
+    house.run(&["done", "other", "--park"]).ok();
+    let decided = house.home.named("other");
+    let branch = decided["room"]["done"]["branch"].as_str().unwrap();
     let show = |file: &str| house.git(&["show", &format!("{branch}:{file}")]);
     for file in ["who.txt", "set-up.txt", "torn-down.txt"] {
         assert_eq!(show(file), "1000\n", "{file}: {}", house.log("other"));

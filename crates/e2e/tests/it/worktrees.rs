@@ -80,8 +80,10 @@ impl House {
         run["room"]["directory"].as_str().unwrap_or_else(|| panic!("no room: {run}")).into()
     }
 
-    /// Nothing is left of any run, on the machine or in the repository.
+    /// Nothing is left of any run, on the machine or in the repository, but work that nobody decided:
+    /// that is put on its branch.
     pub(crate) fn check(self) {
+        self.run(&["prune"]).ok();
         assert_eq!(self.git(&["status", "--porcelain"]), "", "the primary is as it was");
         let doctor = self.run(&["doctor", "-o", "json"]);
         assert!(!doctor.out.contains("\"kind\": \"worktree\""), "{}", doctor.out);
@@ -139,11 +141,16 @@ fn two_runs_of_one_project_do_not_see_each_other_and_their_work_is_merged() {
         std::fs::write(House::directory(run).join("go"), "").unwrap();
     }
     let one = house.ended("one");
-    assert_eq!((&one["status"], &one["room"]["phase"]), (&json!("succeeded"), &json!("closed")));
+    assert_eq!((&one["status"], &one["room"]["phase"]), (&json!("succeeded"), &json!("kept")));
     house.ended("two");
-    assert!(!House::directory(&one).exists(), "its tree is given back");
+    let trees = [House::directory(&one), House::directory(&two)];
+    assert!(trees.iter().all(|tree| tree.exists()), "they stay until somebody decides");
+    house.run(&["done", "one", "--park"]).ok().shows("overmind/one");
+    house.run(&["prune", "--dry-run", "-o", "json"]).ok().shows("\"two\"");
+    house.run(&["prune", "--older-than", "1h"]).ok();
+    assert!(!trees[0].exists() && trees[1].exists(), "one was decided, the other is not old");
     let branches = house.git(&["branch", "--list", "overmind/*", "--format=%(refname:short)"]);
-    assert_eq!(branches, "overmind/one\novermind/two\n");
+    assert_eq!(branches, "overmind/one\n");
     house.run(&["work", "one", "--stat"]).ok().shows("2 files");
     house.run(&["done", "one", "--merge"]).ok();
     assert_eq!(std::fs::read_to_string(house.project.join("one.txt")).unwrap(), "by one\n");
@@ -186,10 +193,10 @@ fn a_room_outlives_the_server_and_is_given_back_by_the_next_one() {
     house.home.0.kill();
     house.home.0.start(&["--listen", "none"], &[]);
     let long = house.home.status("long", "canceled");
-    assert_eq!(long["room"]["phase"], "closed", "{long}");
-    assert!(!directory.exists());
-    house.git(&["show", "overmind/long:ports.txt"]);
+    assert_eq!(long["room"]["phase"], "kept", "{long}");
+    assert!(directory.join("ports.txt").exists());
     house.run(&["done", "long", "--discard", "--yes"]).ok();
+    assert!(!directory.exists());
     house.run(&["done", "early", "--discard", "--yes"]).ok();
     house.check();
 }
@@ -228,6 +235,7 @@ fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its
     let by = "Ann of the house <ann@house>|Ann of the house";
     house.run(&["run", "--name", "fix", "echo twice > story.txt"]).ok();
     house.ended("fix");
+    house.run(&["done", "fix", "--park"]).ok();
     assert_eq!(last("overmind/fix"), format!("{by}|echo twice > story.txt|fix"));
     // Beside a commit of the user's, so that a merge commit joins both.
     std::fs::write(house.project.join("other.txt"), "mine\n").unwrap();
@@ -296,8 +304,9 @@ fn a_service_of_a_room_answers_at_its_own_address() {
     assert_eq!((fetch("one"), fetch("two")), ("once\n".to_owned(), "twice\n".to_owned()));
     house.home.says("one", one["room"]["urls"]["web"].as_str().unwrap());
     house.run(&["kill", "--all"]).ok();
-    for name in ["one", "two"] {
-        assert_eq!(house.ended(name)["room"]["phase"], "closed");
+    // Where nothing was done, nothing is to be decided.
+    for (name, phase) in [("one", "closed"), ("two", "kept")] {
+        assert_eq!(house.ended(name)["room"]["phase"], phase);
     }
     house.run(&["done", "two", "--discard", "--yes"]).ok();
     house.check();
@@ -323,7 +332,8 @@ fn a_sandboxed_run_sees_its_own_room_only() {
     for hidden in ["seen", "project", "data"] {
         assert!(!log.lines().any(|line| line == hidden), "{hidden}: {log}");
     }
-    assert_eq!(house.git(&["show", "overmind/boxed:new.txt"]), "new\n");
+    let tree = House::directory(&boxed);
+    assert_eq!(git_in(&tree, &["show", "HEAD:new.txt"]), "new\n");
     house.run(&["kill", "other"]).ok();
     house.ended("other");
     house.run(&["done", "boxed", "--discard", "--yes"]).ok();

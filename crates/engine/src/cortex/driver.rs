@@ -6,6 +6,7 @@
 mod attested;
 mod live;
 mod mail;
+mod orders;
 mod postponed;
 mod rooms;
 #[cfg(test)]
@@ -18,7 +19,7 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::bus::{Assignment, ToHive};
 use overmind_core::canary::Alarm;
-use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice, StopHow};
+use overmind_core::command::{LifeInput, LifeOrder, LifeWord, Notice};
 use overmind_core::effect::{Effect, EffectAction, EffectResult};
 use overmind_core::failpoint;
 use overmind_core::gate::{self, GateVerdict};
@@ -103,7 +104,7 @@ pub(super) async fn drive(
     };
     let outcome = driver.run(&mailbox).await;
     let status = driver.session().status();
-    if status == SessionStatus::AwaitingInput {
+    if matches!(status, SessionStatus::AwaitingInput | SessionStatus::Idle) {
         // At rest, it can take a letter.
         cortex.mesh.post.poke(driver.session().row().agent);
     }
@@ -126,6 +127,7 @@ pub(super) async fn drive(
         SessionStatus::Queued | SessionStatus::Running => {}
         SessionStatus::AwaitingInput
         | SessionStatus::AwaitingApproval
+        | SessionStatus::Idle
         | SessionStatus::Succeeded
         | SessionStatus::Failed
         | SessionStatus::Canceled => cortex.left(id),
@@ -319,56 +321,7 @@ impl Driver {
             Mail::RoomAttested { of, attested } => {
                 Box::pin(self.room_attested(of, attested)).await?;
             }
-            Mail::Order { order, reply } => {
-                let another = match &order {
-                    Order::Answer { item: Some(item), .. } => {
-                        self.session().waiting().is_none_or(|waiting| waiting.id != *item)
-                    }
-                    Order::Answer { item: None, .. }
-                    | Order::Cancel { .. }
-                    | Order::Stop { .. }
-                    | Order::Kill { .. }
-                    | Order::Decide { .. } => false,
-                };
-                if another {
-                    let _ = reply.send(Err(EngineError::conflict("Run waits for another answer")));
-                    return Ok(());
-                }
-                let input = match order {
-                    Order::Cancel { by } => Input::Canceled { by },
-                    Order::Stop { how, by } => match self.session().row().command {
-                        Some(_) => Input::Life(LifeInput::StopAsked { how, by }),
-                        None => Input::Canceled { by },
-                    },
-                    Order::Kill { by } => match self.session().row().command {
-                        Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
-                        None => Input::Canceled { by },
-                    },
-                    Order::Answer { item: _, message, by } => {
-                        Input::Answered { message, by, epoch, hive }
-                    }
-                    Order::Decide { approval, approve, reason, by } => {
-                        Input::Decided { approval, approve, reason, by, epoch, hive }
-                    }
-                };
-                let answer = match self.session().accepts(&input) {
-                    // It is being ended already, and at least as hard.
-                    Err(Refusal::Stale)
-                        if matches!(input, Input::Life(LifeInput::StopAsked { .. })) =>
-                    {
-                        Ok(self.session().row().clone())
-                    }
-                    Err(refusal) => Err(EngineError::conflict(refusal.to_string())),
-                    Ok(()) => match self.input(input).await {
-                        Ok(()) => Ok(self.session().row().clone()),
-                        Err(stop) => {
-                            let _ = reply.send(Err(shutting_down()));
-                            return Err(stop);
-                        }
-                    },
-                };
-                let _ = reply.send(answer);
-            }
+            Mail::Order { order, reply } => self.ordered(order, reply).await?,
             // Handled after the mail, as for every other one.
             Mail::Drain => {}
         }
@@ -437,6 +390,20 @@ impl Driver {
         self.input_after(ahead, input, now).await
     }
 
+    /// What must hold for whatever it does next: nobody else has moved it meanwhile. One that has
+    /// ended must have its name for itself when it goes on.
+    fn stands(&self) -> Vec<Guard> {
+        let row = self.session().row();
+        let (session, epoch, colony) = (self.id, row.epoch, row.colony);
+        match row.status.is_terminal() {
+            false => vec![Guard::SessionEpoch { session, epoch }],
+            true => vec![
+                Guard::SessionEnded { session, epoch },
+                Guard::NameFree { colony, name: row.name.clone() },
+            ],
+        }
+    }
+
     /// Feeds one input, makes what follows durable, and sends the effects off.
     async fn input(&mut self, input: Input) -> Result<(), Stop> {
         let now = self.cortex.clock.now();
@@ -450,8 +417,7 @@ impl Driver {
         input: Input,
         now: Timestamp,
     ) -> Result<(), Stop> {
-        let guard = Guard::SessionEpoch { session: self.id, epoch: self.session().row().epoch };
-        let commit = Commit { guards: vec![guard], events: ahead, changes: Vec::new() };
+        let commit = Commit { guards: self.stands(), events: ahead, changes: Vec::new() };
         Box::pin(self.input_in(commit, None, input, now)).await
     }
 
@@ -652,9 +618,12 @@ impl Driver {
             self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
         // A command goes on without a new start; so does one whose room is to be given back.
-        let again =
-            matches!(before.status, SessionStatus::AwaitingInput | SessionStatus::AwaitingApproval);
-        if running && again && !placed && row.command.is_none() {
+        let again = matches!(
+            before.status,
+            SessionStatus::AwaitingInput | SessionStatus::AwaitingApproval | SessionStatus::Idle
+        );
+        let had_left = before.command.as_ref().is_none_or(|command| command.pid.is_none());
+        if running && again && !placed && (row.command.is_none() || had_left) {
             // It left its place while it waited for a person, and has one again to give its room back.
             self.tell(ToHive::Assign(assignment(self.session(), self.cortex.config.traced))).await;
         }
@@ -675,7 +644,8 @@ impl Driver {
             SessionStatus::Queued
             | SessionStatus::Running
             | SessionStatus::AwaitingInput
-            | SessionStatus::AwaitingApproval => {}
+            | SessionStatus::AwaitingApproval
+            | SessionStatus::Idle => {}
         }
         if row.status != SessionStatus::Running {
             self.cortex.left(self.id);

@@ -441,15 +441,15 @@ impl Cortex {
         self.fill_inbox().await?;
         self.keep_what_lives().await?;
         let mut recovered = 0;
-        for status in [SessionStatus::Running, SessionStatus::AwaitingInput, SessionStatus::Queued]
-        {
+        use SessionStatus::{AwaitingInput, Idle, Queued, Running};
+        for status in [Running, AwaitingInput, Idle, Queued] {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;
                 let Some(last) = page.last() else { break };
                 after = Some(last.id);
                 for row in &page {
-                    if status == SessionStatus::AwaitingInput {
+                    if matches!(status, AwaitingInput | Idle) {
                         // A command lives on while it waits for a human; nothing else does.
                         if row.command.as_ref().is_some_and(|command| command.pid.is_some()) {
                             recovered += 1;
@@ -458,7 +458,7 @@ impl Cortex {
                         continue;
                     }
                     let ticket = self.ticket(row).await?;
-                    if status == SessionStatus::Running {
+                    if status == Running {
                         recovered += 1;
                         lock(&self.queue).run_now(ticket);
                         self.post(row.id, Mail::Recover);
@@ -477,8 +477,8 @@ impl Cortex {
     /// about any.
     async fn keep_what_lives(&self) -> Result<(), StoreError> {
         let (mut lives, mut resting, mut rooms) = (Vec::new(), Vec::new(), Vec::new());
-        use SessionStatus::{AwaitingApproval, AwaitingInput, Running};
-        for status in [Running, AwaitingInput, AwaitingApproval] {
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Running};
+        for status in [Running, AwaitingInput, AwaitingApproval, Idle] {
             let mut after = None;
             loop {
                 let page = self.store.session_scan(status, after, SCAN).await?;
@@ -702,7 +702,7 @@ impl Cortex {
                     text(body);
                 }
             }
-            Input::Answered { message, .. } => text(message),
+            Input::Answered { message, .. } | Input::Told { message, .. } => text(message),
             Input::Decided { reason: Some(reason), .. } => text(reason),
             // A policy sees the arguments, and shows what it saw.
             Input::Judged { verdict } => self.mask(&mut **verdict),

@@ -231,6 +231,11 @@ impl Engine {
                         .await
                         .map(drop)
                 }
+                (_, SessionStatus::Idle) => {
+                    let by = format!("agent:{}", letter.from);
+                    let message = shown(letter);
+                    self.cortex.order(row.id, Order::Tell { message, by }).await.map(drop)
+                }
                 _ => continue,
             };
             match taken {
@@ -256,6 +261,7 @@ impl Engine {
             room: None,
             step_limit: None,
             workspace: None,
+            conversation: Some(false),
             idempotency: Some((letter.id.to_string(), [0; 32])),
         };
         match Box::pin(self.session_create(&starter, draft)).await {
@@ -270,16 +276,16 @@ impl Engine {
     /// Sessions of an agent that have not ended, those that wait for input first, newer before
     /// older.
     async fn live_sessions(&self, agent: AgentId) -> Result<Vec<SessionRow>, EngineError> {
-        use SessionStatus::{AwaitingApproval, AwaitingInput, Queued, Running};
+        use SessionStatus::{AwaitingApproval, AwaitingInput, Idle, Queued, Running};
         let filter = SessionFilter {
             agent: Some(agent),
-            statuses: vec![AwaitingInput, Running, AwaitingApproval, Queued],
+            statuses: vec![AwaitingInput, Idle, Running, AwaitingApproval, Queued],
             ..SessionFilter::default()
         };
         let page = Page { limit: LOOKED_AT, after: None };
         let mut rows = self.cortex.store.session_list(filter, page).await?;
         rows.retain(|row| row.room.as_ref().is_none_or(|room| room.phase != RoomPhase::Closing));
-        rows.sort_by_key(|row| row.status != AwaitingInput);
+        rows.sort_by_key(|row| !matches!(row.status, AwaitingInput | Idle));
         Ok(rows)
     }
 

@@ -186,6 +186,8 @@ impl Engine {
             room: None,
             step_limit: None,
             workspace: parent.as_ref().and_then(|row| self.place_of_children(row)),
+            // Whoever started it waits for its answer.
+            conversation: Some(false),
             idempotency: key,
         };
         if let Some(parent) = &parent {

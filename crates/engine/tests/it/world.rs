@@ -296,6 +296,7 @@ pub(crate) fn session_draft(agent: &str, task: &str) -> SessionDraft {
         room: None,
         step_limit: None,
         workspace: None,
+        conversation: None,
         idempotency: None,
     }
 }

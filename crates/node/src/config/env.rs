@@ -20,6 +20,8 @@ pub const SERVER: &str = "OVERMIND_SERVER";
 /// The token that the commands of the client present.
 pub const TOKEN: &str = "OVERMIND_TOKEN";
 /// In a command that is a run, and in a command of a tool: the run that it is of.
+/// Not empty and not `0`: `run` ends with the answer, as with `--once`.
+pub const ONCE: &str = "OVERMIND_ONCE";
 pub const SESSION_ID: &str = "OVERMIND_SESSION_ID";
 pub const SESSION: &str = "OVERMIND_SESSION";
 /// PEM file of the roots that the client trusts in place of the machine's.
@@ -100,6 +102,7 @@ pub const NAMES: &[&str] = &[
     SERVER,
     TOKEN,
     SESSION_ID,
+    ONCE,
     SESSION,
     CA_FILE,
     LISTEN,

@@ -48,8 +48,18 @@ pub(crate) async fn run_create(
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
     let idempotency = body.idempotency(&headers)?;
-    let RunCreate { agent_id, task, step_limit, workspace, name, parent, command, sandbox, room } =
-        body.value;
+    let RunCreate {
+        agent_id,
+        task,
+        step_limit,
+        workspace,
+        name,
+        parent,
+        command,
+        sandbox,
+        room,
+        conversation,
+    } = body.value;
     let draft = SessionDraft {
         agent: agent_id,
         task,
@@ -60,6 +70,7 @@ pub(crate) async fn run_create(
         room: room.map(Into::into),
         step_limit,
         workspace,
+        conversation,
         idempotency,
     };
     let engine = cx.engine.clone();

@@ -378,7 +378,7 @@ async fn runs_are_listed_newest_first_and_filtered() {
     assert_eq!(
         answer.problem(422),
         "status: must be one or more of queued, running, awaiting_input, awaiting_approval, \
-         succeeded, failed, canceled, separated by commas, not `done`"
+         idle, succeeded, failed, canceled, separated by commas, not `done`"
     );
     assert_eq!(world.get("/api/runs?agent=nobody").await.problem(404), "Agent not found");
 }

@@ -1,5 +1,6 @@
 //! One commit inside the group's transaction: guards, events, changes.
 
+use overmind_core::ids::SessionId;
 use overmind_core::inbox::InboxItem;
 use overmind_core::row::StepRow;
 use overmind_core::store::{Committed, Guard};
@@ -51,25 +52,30 @@ fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committ
     Ok(Committed { global: log.global(), places })
 }
 
+/// Whether a session stands at this epoch, and has ended or not.
+fn stands(conn: &Connection, session: SessionId, epoch: u32, ended: bool) -> Outcome<()> {
+    let found: Option<(i64, bool)> = conn
+        .prepare_cached(
+            "SELECT epoch, status IN ('succeeded', 'failed', 'canceled')
+             FROM sessions WHERE id = ?1",
+        )?
+        .query_row([blob(session.as_u128())], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Err(Fault::conflict(match found {
+        None => format!("session {session} does not exist"),
+        Some((_, true)) if !ended => format!("session {session} has ended"),
+        Some((_, false)) if ended => format!("session {session} has not ended"),
+        Some((at, _)) if at != i64::from(epoch) => {
+            format!("session {session} stands at epoch {at}, not {epoch}")
+        }
+        Some(_) => return Ok(()),
+    }))
+}
+
 fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
     match guard {
-        Guard::SessionEpoch { session, epoch } => {
-            let found: Option<(i64, bool)> = conn
-                .prepare_cached(
-                    "SELECT epoch, status IN ('succeeded', 'failed', 'canceled')
-                     FROM sessions WHERE id = ?1",
-                )?
-                .query_row([blob(session.as_u128())], |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()?;
-            match found {
-                None => Err(Fault::conflict(format!("session {session} does not exist"))),
-                Some((_, true)) => Err(Fault::conflict(format!("session {session} has ended"))),
-                Some((at, false)) if at != i64::from(*epoch) => Err(Fault::conflict(format!(
-                    "session {session} stands at epoch {at}, not {epoch}"
-                ))),
-                Some((_, false)) => Ok(()),
-            }
-        }
+        Guard::SessionEpoch { session, epoch } => stands(conn, *session, *epoch, false),
+        Guard::SessionEnded { session, epoch } => stands(conn, *session, *epoch, true),
         Guard::SessionExists { session } => {
             let found = conn
                 .prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?

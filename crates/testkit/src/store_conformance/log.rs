@@ -166,7 +166,9 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     let with =
         |guard: Guard| Commit { guards: vec![guard], ..one_event(StreamId::System, json!({})) };
     let epoch = |epoch| with(Guard::SessionEpoch { session: row.id, epoch });
+    let ended = |epoch| with(Guard::SessionEnded { session: row.id, epoch });
     store.commit(epoch(3)).await.unwrap();
+    refused(store.commit(ended(3)).await);
     refused(store.commit(epoch(2)).await);
     refused(store.commit(epoch(4)).await);
     let stranger = world.session_id();
@@ -191,6 +193,9 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     row.status = SessionStatus::Canceled;
     store.commit(one_change(Change::SessionUpdate(Box::new(row.clone())))).await.unwrap();
     refused(store.commit(epoch(3)).await);
+    let ended = |epoch| with(Guard::SessionEnded { session: row.id, epoch });
+    store.commit(ended(3)).await.unwrap();
+    refused(store.commit(ended(2)).await);
     store.commit(free(row.colony, &row.name)).await.unwrap();
     store.commit(with(Guard::SessionExists { session: row.id })).await.unwrap();
     // Guards alone are checked too, and write nothing.
@@ -200,7 +205,7 @@ pub(super) async fn guards_hold_or_refuse(store: &dyn Store, world: &World) {
     };
     refused(store.commit(alone).await);
     let events = store.events(of_stream(StreamId::System, 0, 100)).await.unwrap();
-    assert_eq!(events.len(), 7, "one for each guard that held");
+    assert_eq!(events.len(), 8, "one for each guard that held");
 }
 
 pub(super) async fn guards_see_the_commits_before_them(store: &dyn Store, world: &World) {

@@ -149,6 +149,8 @@ pub struct MadeTree {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeEnd {
+    /// Removed if it has no work, and stays otherwise.
+    Decide,
     /// Removed; uncommitted work is first parked as a commit on its branch.
     Park,
     /// Stays where it is.

@@ -410,7 +410,9 @@ impl Workspace {
                 server.drop(names).await.map_err(|err| chain(&err))
             }
             Step::Sqlite { file, .. } => {
-                if tree == TreeEnd::Keep || !is_inside(state, file) {
+                // Where it goes, it goes with the tree.
+                let stays = matches!(tree, TreeEnd::Keep | TreeEnd::Decide);
+                if stays || !is_inside(state, file) {
                     return Ok(());
                 }
                 let file = file.clone();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use overmind_core::Fut;
 use overmind_core::process::ProcessUser;
-use overmind_core::room::{RoomClosed, RoomError};
+use overmind_core::room::{RoomClosed, RoomError, RoomMade};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::time::Clock;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,18 @@ struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secrets: Option<Vec<String>>,
     tree: TreeIntent,
+    /// It is there, of a time before, and known to be so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again: Option<Again>,
+}
+
+/// A tree that is taken up again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Again {
+    cwd: PathBuf,
+    borrowed: Vec<PathBuf>,
+    withheld: Vec<String>,
+    sandbox: Option<SandboxLevel>,
 }
 
 /// What is known of a tree once it is made.
@@ -161,6 +173,7 @@ impl Maker {
                 user: user.map(|user| (user.uid, user.gid)),
                 secrets: secrets.map(<[String]>::to_vec),
                 tree: plan.intent().clone(),
+                again: None,
             };
             let intent = serde_json::to_value(&intent)
                 .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
@@ -168,6 +181,71 @@ impl Maker {
             return Ok((intent, promise));
         }
         Err(TreeError::NameTaken { session: name })
+    }
+
+    /// The session's own tree of before, to be taken up; `None` where that is gone, or is another's.
+    /// Blocks.
+    pub(super) fn again(
+        &self,
+        session: &str,
+        (name, about): (&str, &str),
+        user: Option<ProcessUser>,
+        before: &RoomMade,
+    ) -> Result<Option<(Value, Promise)>, TreeError> {
+        let Some(worktree) = &before.worktree else { return Ok(None) };
+        let Some(found) = self.own(session, worktree)? else { return Ok(None) };
+        let place = found.intent.place.as_path().to_owned();
+        let intent = Intent {
+            session: session.to_owned(),
+            name: name.to_owned(),
+            about: about.to_owned(),
+            sandbox: before.sandbox,
+            user: user.map(|user| (user.uid, user.gid)),
+            secrets: None,
+            tree: found.intent,
+            again: Some(Again {
+                cwd: before.directory.clone(),
+                borrowed: before.borrowed.clone(),
+                withheld: before.withheld.clone(),
+                sandbox: before.sandbox,
+            }),
+        };
+        let intent = serde_json::to_value(&intent)
+            .map_err(|source| TreeError::Notes { place: place.clone(), source })?;
+        self.0.promised.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone());
+        Ok(Some((intent, Promise { maker: self.clone(), place, used: false })))
+    }
+
+    /// Takes up a tree of before.
+    fn take_up(&self, intent: &Intent, again: &Again) -> Result<MadeTree, String> {
+        let tree = &intent.tree;
+        self.0.trees.keep(tree, false).map_err(|err| chain(&err))?;
+        let details = Details {
+            cwd: again.cwd.clone(),
+            warnings: Vec::new(),
+            sandbox: again.sandbox,
+            borrowed: again.borrowed.clone(),
+            withheld: again.withheld.clone(),
+        };
+        Ok(MadeTree {
+            path: tree.tree(),
+            branch: Some(tree.branch.clone()),
+            base: tree.base.clone(),
+            env: self.env_of(tree, BTreeMap::new()),
+            borrowed: again.borrowed.clone(),
+            details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
+        })
+    }
+
+    /// Variables of a tree: its own, and who commits in it.
+    fn env_of(
+        &self,
+        tree: &TreeIntent,
+        mut env: BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let by = self.0.trees.by(tree.source().as_ref());
+        env.extend(by.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        env
     }
 
     fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Plan>> {
@@ -252,6 +330,9 @@ impl Maker {
     }
 
     fn make_now(&self, intent: &Intent) -> Result<(MadeTree, Vec<String>), String> {
+        if let Some(again) = &intent.again {
+            return Ok((self.take_up(intent, again)?, Vec::new()));
+        }
         let plan = self.plans().remove(intent.tree.place.as_path());
         // Planned in an earlier life: such a lease is undone and not gone on with.
         let plan = plan.ok_or("its plan is not known any more: prepare the session again")?;
@@ -274,14 +355,12 @@ impl Maker {
             sandbox: intent.sandbox,
             borrowed: borrowed.clone(),
         };
-        let mut env: BTreeMap<String, String> = made
+        let env: BTreeMap<String, String> = made
             .env
             .into_iter()
             .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
             .collect();
-        let source = intent.tree.source();
-        let by = self.0.trees.by(source.as_ref());
-        env.extend(by.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        let env = self.env_of(&intent.tree, env);
         let tree = MadeTree {
             path: made.path,
             branch: Some(made.intent.branch),
@@ -322,12 +401,18 @@ impl Maker {
             self.let_go(tree.place.as_path());
             return Ok(());
         }
+        // What is given back half made is as it was before, and a person's wish goes before ours.
         let asked_to_stay = there.as_ref().is_some_and(|one| one.ending == Some(Ending::Kept));
-        let end = if asked_to_stay && end == TreeEnd::Park { TreeEnd::Keep } else { end };
+        let end = match end {
+            TreeEnd::Park | TreeEnd::Decide if asked_to_stay => TreeEnd::Keep,
+            TreeEnd::Park if intent.again.is_some() => TreeEnd::Decide,
+            end => end,
+        };
         let mut closed = RoomClosed::default();
         if there.is_some() {
             let saved = match end {
                 TreeEnd::Keep => self.keep_now(tree, &mut closed),
+                TreeEnd::Decide => self.keep_work(tree, &mut closed),
                 TreeEnd::Park => self.park_now(intent, &mut closed),
                 TreeEnd::Discard => self.discard_now(tree, &mut closed),
             };
@@ -362,6 +447,41 @@ impl Maker {
         self.0.trees.keep(tree, true)?;
         closed.kept = Some(tree.tree());
         Ok(())
+    }
+
+    /// Removes a tree without work; one with work stays.
+    fn keep_work(&self, tree: &TreeIntent, closed: &mut RoomClosed) -> Result<(), TreeError> {
+        match self.0.trees.remove(tree) {
+            Ok(_) => Ok(()),
+            Err(TreeError::Unsaved { .. }) => {
+                closed.undecided = true;
+                self.keep_now(tree, closed)
+            }
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Saves the work of a tree that stayed on its branch, and removes it. Blocks.
+    pub(super) fn park_kept(
+        &self,
+        session: &str,
+        name: &str,
+        about: &str,
+        tree: &TreeIntent,
+    ) -> Result<RoomClosed, String> {
+        let intent = Intent {
+            session: session.to_owned(),
+            name: name.to_owned(),
+            about: about.to_owned(),
+            sandbox: None,
+            user: None,
+            secrets: None,
+            tree: tree.clone(),
+            again: None,
+        };
+        self.0.trees.keep(tree, false).map_err(|err| chain(&err))?;
+        self.end_now(&intent, TreeEnd::Park)?;
+        Ok(self.ended(session).map(|known| known.closed).unwrap_or_default())
     }
 
     fn park_now(&self, intent: &Intent, closed: &mut RoomClosed) -> Result<(), TreeError> {
@@ -556,6 +676,7 @@ impl Tree for Maker {
                     user: None,
                     secrets: None,
                     tree: found.intent,
+                    again: None,
                 };
                 maker.fix_now(&intent)
             })

@@ -293,6 +293,14 @@ impl LocalRooms {
             let level = at.sandbox.level.max(sandbox.unwrap_or(SandboxLevel::None));
             let user = user.filter(|_| level != SandboxLevel::None);
             let session = at.session.to_string();
+            if let Some(before) = &at.before
+                && let Some(again) = maker
+                    .again(&session, (&at.name, &at.about), user, before)
+                    .map_err(|err| say::of_tree(&err))?
+            {
+                let (intent, promise) = again;
+                return Ok((found, intent, promise));
+            }
             let secrets = Some(found.config.secrets.as_slice());
             let secrets = secrets.filter(|_| level != SandboxLevel::None);
             let planned = maker.plan((&session, &at.about), sandbox, user, secrets, request);
@@ -354,6 +362,7 @@ impl LocalRooms {
             return Ok(core.maker.ended(session).map(|known| known.closed).unwrap_or_default());
         }
         let tree = match end {
+            RoomEnd::Decide => TreeEnd::Decide,
             RoomEnd::Park => TreeEnd::Park,
             RoomEnd::Keep => TreeEnd::Keep,
             RoomEnd::Discard => TreeEnd::Discard,

@@ -153,6 +153,15 @@ impl LocalRooms {
                 "the worktree of {} is gone; its work is on {branch}",
                 about.name
             ))),
+            (RoomDone::Park, Where::Tree { intent, open }) => {
+                self.put_aside(&core, &about, *intent, open).await
+            }
+            (RoomDone::Park, Where::Branch { branch, commit, .. }) => Ok(RoomOutcome {
+                said: format!("The work of {} is on {branch}.", about.name),
+                branch: Some(branch),
+                commit: Some(commit),
+                ..RoomOutcome::default()
+            }),
             (RoomDone::Discard, Where::Tree { intent, open }) => {
                 self.give_up(&core, &about, *intent, open).await
             }
@@ -223,12 +232,13 @@ impl LocalRooms {
             (RoomDone::PrBranch { .. }, Where::Nowhere { why: None }) => {
                 Err(say::not_found(format!("{} changed nothing: there is no branch", about.name)))
             }
-            (RoomDone::Merge { .. } | RoomDone::Discard, Where::Nowhere { why: None }) => {
-                Ok(RoomOutcome {
-                    said: format!("{} changed nothing: there was nothing to do.", about.name),
-                    ..RoomOutcome::default()
-                })
-            }
+            (
+                RoomDone::Merge { .. } | RoomDone::Discard | RoomDone::Park,
+                Where::Nowhere { why: None },
+            ) => Ok(RoomOutcome {
+                said: format!("{} changed nothing: there was nothing to do.", about.name),
+                ..RoomOutcome::default()
+            }),
             (RoomDone::Keep, Where::Nowhere { why: None }) => {
                 Err(say::not_found(format!("the worktree of {} is gone", about.name)))
             }
@@ -257,6 +267,36 @@ impl LocalRooms {
             kept: Some(about.worktree.clone()),
             warnings,
             ..RoomOutcome::default()
+        })
+    }
+
+    /// Its work goes to its branch, and the tree goes.
+    async fn put_aside(
+        &self,
+        core: &Arc<Core>,
+        about: &About,
+        intent: TreeIntent,
+        open: bool,
+    ) -> Result<RoomOutcome, RoomError> {
+        let closed = if open {
+            self.end_alone(&about.session, RoomEnd::Park, Arc::new(|_| {})).await?
+        } else {
+            let (maker, at) = (core.maker.clone(), about.clone());
+            blocking(move || Ok(maker.park_kept(&at.session, &at.name, &at.about, &intent)))
+                .await?
+                .map_err(say::failed)?
+        };
+        let said = match (&closed.kept, &closed.branch) {
+            (Some(kept), _) => format!("{} could not be removed: it stays.", kept.display()),
+            (None, Some(branch)) => format!("The work of {} is on {branch}.", about.name),
+            (None, None) => format!("{} changed nothing: its worktree is gone.", about.name),
+        };
+        Ok(RoomOutcome {
+            said,
+            branch: closed.branch,
+            commit: closed.commit,
+            kept: closed.kept,
+            warnings: closed.warnings,
         })
     }
 

@@ -97,6 +97,7 @@ impl Yard {
             project: self.repo.clone(),
             wish: RoomWish::default(),
             sandbox: RoomSandbox::default(),
+            before: None,
         }
     }
 

@@ -76,21 +76,44 @@ pub fn must_answer(command: &CommandSpec) -> bool {
         && matches!(command.provider, Provider::Claude | Provider::Codex)
 }
 
-/// The command line for a task, or for going on with a conversation of an earlier life. `enclosed`: in
-/// a sandbox, where the program's own prompts and its own sandbox are off.
-pub fn line(command: &CommandSpec, enclosed: bool, task: &str, conversation: Option<&str>) -> Line {
+/// The command line for a task, or for going on with a conversation of an earlier life: with what was
+/// `said` since, or else where it left off. `enclosed`: in a sandbox, where the program's own prompts
+/// and its own sandbox are off.
+pub fn line(
+    command: &CommandSpec,
+    enclosed: bool,
+    task: &str,
+    conversation: Option<&str>,
+    said: Option<&str>,
+) -> Line {
     if !is_own(command) {
         return Line { argv: command.line(task), first: None };
     }
+    let fresh = conversation.is_none() || said.is_some();
+    let task = match (conversation, said) {
+        (Some(_), said) => said.unwrap_or(GO_ON).to_owned(),
+        (None, None) => task.to_owned(),
+        // The conversation is lost; what it was about is not.
+        (None, Some(said)) => format!("{task}\n\n{said}"),
+    };
     match command.provider {
-        Provider::Codex => Line { argv: codex(command, enclosed, task, conversation), first: None },
+        Provider::Codex => {
+            Line { argv: codex(command, enclosed, &task, conversation), first: None }
+        }
         Provider::Claude | Provider::Raw | Provider::Lines => {
-            claude(command, enclosed, task, conversation)
+            claude(command, enclosed, &task, conversation, fresh)
         }
     }
 }
 
-fn claude(command: &CommandSpec, enclosed: bool, task: &str, conversation: Option<&str>) -> Line {
+/// `fresh`: a program that waits for input is told the task, and not only what it was started for.
+fn claude(
+    command: &CommandSpec,
+    enclosed: bool,
+    task: &str,
+    conversation: Option<&str>,
+    fresh: bool,
+) -> Line {
     let session = command.kind == CommandKind::Session;
     let asks = asks(command, enclosed);
     let typed = asks || session;
@@ -114,10 +137,9 @@ fn claude(command: &CommandSpec, enclosed: bool, task: &str, conversation: Optio
     }
     argv.extend(command.argv.iter().cloned());
     if session {
-        let fresh = conversation.is_none() && !task.is_empty();
-        return Line { argv, first: fresh.then(|| input(Provider::Claude, task)) };
+        let told = fresh && !task.is_empty();
+        return Line { argv, first: told.then(|| input(Provider::Claude, task)) };
     }
-    let task = conversation.map_or(task, |_| GO_ON);
     if typed {
         return Line { argv, first: Some(input(Provider::Claude, task)) };
     }
@@ -147,7 +169,7 @@ fn codex(
     if let Some(conversation) = conversation {
         argv.extend(words(&["resume", conversation]));
     }
-    argv.extend(words(&["--", conversation.map_or(task, |_| GO_ON)]));
+    argv.extend(words(&["--", task]));
     argv
 }
 

@@ -134,6 +134,9 @@ pub struct Told {
     pub asks: Vec<Ask>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
+    /// Whether a turn was over at the end of what was read, or one goes on; `None` where nothing tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_over: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,11 +165,12 @@ impl Told {
                     let before = told.answer.take().filter(|_| text.is_empty() && !is_error);
                     let answer = Answer { text: text.clone(), is_error: *is_error };
                     told.answer = Some(before.unwrap_or(answer));
+                    told.turn_over = Some(true);
                 }
-                Fact::Said { .. }
-                | Fact::ToolUse { .. }
-                | Fact::ToolResult { .. }
-                | Fact::Trouble { .. } => {}
+                Fact::Said { .. } | Fact::ToolUse { .. } | Fact::ToolResult { .. } => {
+                    told.turn_over = Some(false);
+                }
+                Fact::Trouble { .. } => {}
             }
         }
         told

@@ -410,17 +410,17 @@ fn the_programs_are_started_with_what_they_need() {
     let claude = own(Provider::Claude, &[]);
     assert!(launch::is_own(&claude) && launch::is_read(&claude) && !launch::has_terminal(&claude));
     // In a sandbox nobody is asked.
-    let line = launch::line(&claude, true, "-do it", None);
+    let line = launch::line(&claude, true, "-do it", None, None);
     let words =
         "claude -p --output-format stream-json --verbose --permission-mode bypassPermissions --";
     let expected: Vec<&str> = words.split(' ').chain(["-do it"]).collect();
     assert_eq!((line.argv.iter().map(String::as_str).collect(), line.first), (expected, None));
     assert_eq!(launch::input_of(&claude, true), launch::Input::Closed);
     // A later life goes on with the conversation; the task is in it.
-    let again = launch::line(&claude, true, "-do it", Some("c-1")).argv;
+    let again = launch::line(&claude, true, "-do it", Some("c-1"), None).argv;
     assert_eq!(again[again.len() - 4..], ["--resume", "c-1", "--", launch::GO_ON]);
     // In none a person is, and the task is typed.
-    let line = launch::line(&claude, false, "-do it", None);
+    let line = launch::line(&claude, false, "-do it", None, None);
     let words = "claude -p --input-format stream-json --output-format stream-json --verbose \
                  --permission-mode acceptEdits --permission-prompt-tool stdio";
     assert_eq!(line.argv.join(" "), words);
@@ -429,19 +429,19 @@ fn the_programs_are_started_with_what_they_need() {
         json!({"type": "user", "message": message}).to_string() + "\n"
     };
     assert_eq!(line.first, Some(typed("-do it")));
-    let again = launch::line(&claude, false, "-do it", Some("c-1"));
+    let again = launch::line(&claude, false, "-do it", Some("c-1"), None);
     assert_eq!(again.first, Some(typed(launch::GO_ON)));
     assert_eq!(launch::input_of(&claude, false), launch::Input::UntilAnswer);
     // Whoever names another tool to be asked means it.
     let asked = own(Provider::Claude, &["--permission-prompt-tool", "mcp__a__b"]);
-    let line = launch::line(&asked, false, "do", None);
+    let line = launch::line(&asked, false, "do", None, None);
     assert_eq!((launch::input_of(&asked, false), line.first), (launch::Input::Closed, None));
 
     let model = Some("opus".to_owned());
     let argv = &["--dangerously-skip-permissions"];
     let kind = CommandKind::Session;
     let session = CommandSpec { model, kind, ..own(Provider::Claude, argv) };
-    let line = launch::line(&session, true, "hello", None);
+    let line = launch::line(&session, true, "hello", None, None);
     let text = line.argv.join(" ");
     assert!(!text.contains("--permission-mode") && text.contains("--model opus"), "{text}");
     assert!(text.ends_with(argv[0]) && text.contains("--input-format stream-json"), "{text}");
@@ -450,7 +450,7 @@ fn the_programs_are_started_with_what_they_need() {
         serde_json::from_str::<Value>(&first).unwrap(),
         json!({"type": "user", "message": {"role": "user", "content": "hello"}})
     );
-    let later = launch::line(&session, false, "hello", Some("c"));
+    let later = launch::line(&session, false, "hello", Some("c"), None);
     assert_eq!(later.first, None, "it was said already");
     assert_eq!(launch::input_of(&session, true), launch::Input::Open);
 
@@ -458,7 +458,7 @@ fn the_programs_are_started_with_what_they_need() {
     for (enclosed, sandbox) in
         [(false, "--sandbox workspace-write"), (true, "--dangerously-bypass-approvals-and-sandbox")]
     {
-        let line = launch::line(&codex, enclosed, "do", Some("t-1")).argv.join(" ");
+        let line = launch::line(&codex, enclosed, "do", Some("t-1"), None).argv.join(" ");
         let begin = format!("codex exec --json --skip-git-repo-check {sandbox} -c x=1 resume");
         assert_eq!(line, format!("{begin} t-1 -- {}", launch::GO_ON));
         assert_eq!(launch::input_of(&codex, enclosed), launch::Input::Closed);
@@ -471,7 +471,7 @@ fn the_programs_are_started_with_what_they_need() {
     assert!(!launch::is_own(&custom) && launch::has_terminal(&custom));
     assert!(!launch::is_read(&custom), "a screen is not read");
     for enclosed in [false, true] {
-        let line = launch::line(&custom, enclosed, "x", Some("c"));
+        let line = launch::line(&custom, enclosed, "x", Some("c"), None);
         assert_eq!(line.argv, ["my-claude", "-p", "x"]);
     }
     assert!(own(Provider::Lines, &[]).check().is_err());

@@ -33,7 +33,9 @@ use crate::world::{Entry, Reply, World, ok, replayed, says, verdict};
 const TURNS: u32 = 60;
 
 /// Events and ends that some schedule of every test must come across.
-const MUST_SEE: [&str; 38] = [
+const MUST_SEE: [&str; 40] = [
+    "run.idle",
+    "run.told",
     "run.started",
     "run.recovered",
     "run.handed_over",
@@ -147,7 +149,7 @@ impl Player {
     fn play(&mut self, watch: fn(&mut Self)) {
         for _ in 0..TURNS {
             watch(self);
-            if self.w.status().is_terminal() {
+            if self.w.status().is_terminal() && !self.rng.one_in(8) {
                 return;
             }
             self.turn();
@@ -159,6 +161,9 @@ impl Player {
     fn turn(&mut self) {
         let pause = self.rng.below(3);
         self.w.wait(pause);
+        if self.w.status().is_terminal() {
+            return self.tell();
+        }
         match self.rng.below(100) {
             0 => self.feed(Input::Canceled { by: "bob".into() }),
             1..8 => self.w.crash(),
@@ -179,6 +184,13 @@ impl Player {
     fn feed(&mut self, input: Input) {
         self.inputs += 1;
         self.last = self.w.feed(input);
+    }
+
+    /// A person says more.
+    fn tell(&mut self) {
+        let words = ["and a test", "shell:id", "read:a", "curl", "go on"];
+        let message = self.rng.pick(&words);
+        self.feed(self.w.told_more(message));
     }
 
     fn progress(&mut self) {
@@ -231,6 +243,8 @@ impl Player {
                 let approve = !self.rng.one_in(3);
                 self.feed(self.w.decided(approval, approve));
             }
+            SessionStatus::Idle if self.rng.one_in(3) => self.feed(self.w.stopped()),
+            SessionStatus::Idle => self.tell(),
             SessionStatus::Succeeded | SessionStatus::Failed | SessionStatus::Canceled => {}
         }
     }
@@ -294,6 +308,9 @@ fn of_epoch(input: Input, new: u32) -> Input {
         Input::Recovered { epoch: _, hive } => Input::Recovered { epoch: new, hive },
         Input::Answered { message, by, epoch: _, hive } => {
             Input::Answered { message, by, epoch: new, hive }
+        }
+        Input::Told { message, by, epoch: _, hive } => {
+            Input::Told { message, by, epoch: new, hive }
         }
         Input::Decided { approval, approve, reason, by, epoch: _, hive } => {
             Input::Decided { approval, approve, reason, by, epoch: new, hive }

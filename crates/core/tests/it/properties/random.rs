@@ -42,7 +42,9 @@ pub(super) fn setup(rng: &mut Rng) -> Setup {
         _ => setup,
     };
     let (budget, attempts) = (1 + rng.small(5), 1 + rng.small(3));
+    let rests = rng.one_in(2);
     setup
+        .conversation(rests)
         .step_limit(step_limit)
         .approvals(approvals)
         .on_unknown(rng.pick(&[

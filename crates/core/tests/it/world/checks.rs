@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use overmind_core::approval::action_hash;
+use overmind_core::command::LifeInput;
 use overmind_core::effect::{Effect, EffectAction};
 use overmind_core::gate;
 use overmind_core::ids::HiveId;
@@ -25,7 +26,11 @@ impl World {
 
     #[track_caller]
     pub(super) fn check(&mut self, before: &Session, kind: &str, input: &Input, step: &Step) {
-        assert!(!before.status().is_terminal(), "an ended session took {input:?}");
+        let wakes = matches!(input, Input::Told { .. });
+        assert!(wakes || !before.status().is_terminal(), "an ended session took {input:?}");
+        if before.status().is_terminal() {
+            self.ends = 0;
+        }
         let may_repeat = self.may_repeat(input);
         self.note_verdict(before, input);
         self.check_placement(before, input);
@@ -63,7 +68,12 @@ impl World {
                 assert!(*epoch > old.epoch, "a stale epoch was accepted");
                 assert_eq!((new.epoch, new.hive), (*epoch, Some(*hive)));
             }
-            Input::ToolDone { .. }
+            Input::Told { epoch, hive, .. } if old.status != SessionStatus::Running => {
+                assert!(*epoch > old.epoch, "a stale epoch was accepted");
+                assert_eq!((new.epoch, new.hive), (*epoch, Some(*hive)));
+            }
+            Input::Told { .. }
+            | Input::ToolDone { .. }
             | Input::ModelDone { .. }
             | Input::Judged { .. }
             | Input::Bound { .. }
@@ -110,6 +120,7 @@ impl World {
                     self.taken_back.insert(flight.step.expect("a tool"));
                 }
             }
+            Input::Life(LifeInput::StopAsked { .. }) => {}
             Input::Life(_) | Input::Room(_) => {
                 panic!("these sessions run no commands: see `lives`")
             }
@@ -128,6 +139,7 @@ impl World {
             }
             Input::Started { .. }
             | Input::Answered { .. }
+            | Input::Told { .. }
             | Input::Canceled { .. }
             | Input::TimeLimit => {}
         }

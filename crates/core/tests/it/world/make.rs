@@ -91,8 +91,15 @@ impl Setup {
             fork: None,
             room: None,
             trace: None,
+            conversation: false,
         };
         Self { spec, toolset, judge: 0 }
+    }
+
+    /// It rests after its answer.
+    pub(crate) fn conversation(mut self, rests: bool) -> Self {
+        self.spec.conversation = rests;
+        self
     }
 
     pub(crate) fn model_name(mut self, model: &str) -> Self {

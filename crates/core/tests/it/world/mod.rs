@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overmind_core::agent::OnUnknown;
+use overmind_core::command::{LifeInput, StopHow};
 use overmind_core::effect::{Effect, EffectAction};
 use overmind_core::gate::{self, GateVerdict, PolicyVersion};
 use overmind_core::ids::{ApprovalId, EffectId, HiveId, SessionId, StepId};
@@ -174,13 +175,13 @@ impl World {
 
     fn verdict(&mut self) -> GateVerdict {
         self.judged += 1;
-        let random = blake3::hash(format!("{} {}", self.judge, self.judged).as_bytes());
         let call = self.session.to_judge().expect("a call that waits for its verdict");
         let misfit =
             || GateVerdict::misfit(call.tool, "it is cut".into(), PolicyVersion("p1".into()));
         if !call.args.is_object() {
             return misfit();
         }
+        let random = blake3::hash(format!("{} {}", self.judge, self.judged).as_bytes());
         verdict(match random.as_bytes()[0] {
             _ if self.judge == 0 => gate::Decision::Allow,
             0..160 => gate::Decision::Allow,
@@ -247,6 +248,17 @@ impl World {
     pub(crate) fn answered(&self, message: &str) -> Input {
         let (message, by) = (message.to_owned(), "ann".to_owned());
         Input::Answered { message, by, epoch: self.next_epoch(), hive: HiveId::LOCAL }
+    }
+
+    pub(crate) fn told_more(&self, message: &str) -> Input {
+        let (message, by) = (message.to_owned(), "ann".to_owned());
+        Input::Told { message, by, epoch: self.next_epoch(), hive: HiveId::LOCAL }
+    }
+
+    /// Ends its rest, as `stop` does.
+    pub(crate) fn stopped(&self) -> Input {
+        let how = StopHow::Stop { grace_ms: 1 };
+        Input::Life(LifeInput::StopAsked { how, by: "ann".to_owned() })
     }
 
     pub(crate) fn decided(&self, approval: ApprovalId, approve: bool) -> Input {
@@ -346,18 +358,25 @@ impl World {
             prompt: prompt.map(str::to_owned),
             gated: self.session.spec().gated,
         });
-        let mut fork = Self::begin(spec, Arc::clone(&self.toolset));
         let inputs: Vec<_> = self.log.iter().filter(|entry| entry.input.is_some()).collect();
-        let kept = inputs
+        let mut kept = inputs
             .iter()
             .enumerate()
             .position(|(n, _)| inputs.get(n + 1).map_or(u32::MAX, |e| e.steps_before) > at)
             .expect("the last input passes every index");
-        for entry in &inputs[..kept] {
-            fork.now = entry.ts;
-            let input = entry.input.clone().expect("an input");
-            fork.feed_one(fork.session.adopt(input));
-        }
+        let mut fork = loop {
+            let mut fork = Self::begin(spec.clone(), Arc::clone(&self.toolset));
+            for entry in &inputs[..kept] {
+                fork.now = entry.ts;
+                let input = entry.input.clone().expect("an input");
+                fork.feed_one(fork.session.adopt(input));
+            }
+            if !fork.status().is_terminal() {
+                break fork;
+            }
+            // An end that nobody's word followed is not repeated.
+            kept -= 1;
+        };
         fork.judge = self.judge;
         fork.feed(Input::Forked);
         fork
@@ -399,6 +418,7 @@ impl World {
                     self.answer(answer)
                 }
                 SessionStatus::AwaitingApproval => self.decide(true),
+                SessionStatus::Idle => self.feed(self.stopped()),
                 SessionStatus::Succeeded | SessionStatus::Failed | SessionStatus::Canceled => {
                     return;
                 }
@@ -514,6 +534,7 @@ impl World {
                     && ["retry", "again"].contains(&message.trim().to_lowercase().as_str())
             }
             Input::Started { .. }
+            | Input::Told { .. }
             | Input::ModelDone { .. }
             | Input::Judged { .. }
             | Input::Bound { .. }

@@ -144,6 +144,11 @@ pub(crate) enum Order {
         message: String,
         by: String,
     },
+    /// More to do for a conversation that rests, works or has ended.
+    Tell {
+        message: String,
+        by: String,
+    },
     Decide {
         approval: ApprovalId,
         approve: bool,

@@ -1,0 +1,136 @@
+//! Conversations: a session that rests after its answer, and goes on when somebody says more.
+//!
+//! At rest nothing of a session is under way but a program that waits for input, and its room stays.
+//! A session that has ended goes on in the same way, with the room that is left of it or a new one.
+
+use serde_json::json;
+
+use super::phase::Phase;
+use super::supervise::History;
+use super::{Decision, Input, Refusal, Session, Step};
+use crate::agent::PolicyKind;
+use crate::process::provider::launch;
+use crate::row::{SessionStatus, StepKind};
+use crate::time::Timestamp;
+
+/// What a call that ended a turn is told as its result, before the next turn.
+const ANSWERED: &str = "{\"ok\": true}";
+
+impl Session {
+    /// It has an answer: it rests if it is a conversation that can go on, and ends otherwise.
+    pub(super) fn succeed(&mut self, answer: String, now: Timestamp, out: &mut Step) {
+        if self.spec.conversation && self.has_conversation() {
+            return self.rest(answer, now, out);
+        }
+        self.row.final_answer = Some(answer);
+        self.end(SessionStatus::Succeeded, "the session ended", now, out);
+    }
+
+    pub(super) fn rest(&mut self, answer: String, now: Timestamp, out: &mut Step) {
+        self.halt("the session rests", now, out);
+        self.phase = Phase::Resting;
+        self.rests_with(answer, out);
+    }
+
+    /// Says that it rests; what becomes of the phase is the caller's.
+    pub(super) fn rests_with(&mut self, answer: String, out: &mut Step) {
+        self.row.status = SessionStatus::Idle;
+        out.events.push(Decision {
+            kind: "run.idle",
+            payload: json!({"run_id": self.row.id, "final_answer": answer}),
+        });
+        self.row.final_answer = Some(answer);
+    }
+
+    /// Whether there is a conversation that does without a process.
+    pub(super) fn has_conversation(&self) -> bool {
+        self.command().is_none_or(launch::is_own)
+            && self.row.command.as_ref().is_none_or(|row| row.conversation.is_some())
+    }
+
+    /// Whether it rests without a program: with one, that is asked instead.
+    pub(super) fn is_resting(&self) -> bool {
+        matches!(self.phase, Phase::Resting)
+    }
+
+    /// Whether a person's next word means anything now.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`], in the words that a user sees.
+    pub(super) fn may_be_told(&self, input: &Input) -> Result<(), Refusal> {
+        let Input::Told { epoch, .. } = input else { return Err(Refusal::Stale) };
+        if self.rests_alive() || self.is_thinking() {
+            return Ok(());
+        }
+        if !self.is_resting() && !self.row.status.is_terminal() {
+            return Err(Refusal::NotResting);
+        }
+        if !self.command().is_none_or(launch::is_own) {
+            return Err(Refusal::NoConversation);
+        }
+        match *epoch > self.row.epoch {
+            true => Ok(()),
+            false => Err(Refusal::Stale),
+        }
+    }
+
+    /// Whether a model works on it, which hears what is said before its next turn.
+    fn is_thinking(&self) -> bool {
+        self.row.status == SessionStatus::Running
+            && self.policy() != PolicyKind::Deterministic
+            && matches!(self.phase, Phase::Deciding { .. } | Phase::Acting { .. })
+    }
+
+    /// A person says more.
+    pub(super) fn told_more(&mut self, message: &str, by: &str, now: Timestamp, out: &mut Step) {
+        if self.rests_alive() {
+            self.tell_life(message, by, now, out);
+        } else if matches!(self.phase, Phase::Deciding { .. } | Phase::Acting { .. }) {
+            self.notes.push(format!("The user says: {message}"));
+        } else {
+            self.woken(message, now, out);
+        }
+    }
+
+    /// It rests or has ended, and has its place again.
+    fn woken(&mut self, message: &str, now: Timestamp, out: &mut Step) {
+        (self.row.finished_at, self.row.final_answer, self.row.error) = (None, None, None);
+        // What it may do is counted anew for each thing that it is asked.
+        if self.spec.step_limit > 0 {
+            self.row.step_limit = self.row.steps.saturating_add(self.spec.step_limit);
+        }
+        self.ran = std::time::Duration::ZERO;
+        (self.history, self.failures, self.nudged) = (History::default(), 0, false);
+        self.turn += 1;
+        let waking = Phase::Waking { message: message.to_owned() };
+        if self.room_wish().is_some() && !self.has_room() {
+            return self.prepare_room(Box::new(waking), out);
+        }
+        self.phase = waking;
+        self.wake(now, out);
+    }
+
+    /// Goes on with what was said.
+    pub(super) fn wake(&mut self, now: Timestamp, out: &mut Step) {
+        let Phase::Waking { message } = std::mem::replace(&mut self.phase, Phase::Ended) else {
+            return;
+        };
+        if self.command().is_some() {
+            return self.begin_life_with(message, now, out);
+        }
+        let input = json!({"task": message, "agent_id": self.row.agent, "run_id": self.row.id});
+        let Some(step) = self.open_step(StepKind::Plan, input, now, out) else { return };
+        self.close_step(step, json!({"ok": true, "note": "told more"}), None, now, out);
+        if self.policy() == PolicyKind::Deterministic {
+            return self.decide_by_rules(&message, now, out);
+        }
+        self.convo.close_calls(ANSWERED);
+        if self.convo.is_empty() {
+            // It ended before its first turn: the task has not been said yet.
+            self.convo.user(self.row.task.clone());
+        }
+        self.convo.user(message);
+        self.ask_model(now, out);
+    }
+}

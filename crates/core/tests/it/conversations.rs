@@ -1,0 +1,120 @@
+//! Sessions that rest after their answer, and go on with what a person says next.
+
+use overmind_core::model::Message;
+use overmind_core::row::SessionStatus;
+use overmind_core::session::Refusal;
+use serde_json::json;
+
+use crate::world::{call, calls, model, ok, rules, says};
+
+#[test]
+fn a_conversation_rests_after_its_answer_and_costs_nothing() {
+    let mut w = model().conversation(true).start();
+    w.model(says("mended"));
+    let row = w.session.row();
+    assert_eq!(row.status, SessionStatus::Idle);
+    assert_eq!((row.final_answer.as_deref(), row.finished_at), (Some("mended"), None));
+    assert!(w.session.waiting().is_none(), "nothing in the inbox");
+    assert!(w.session.due().is_none() && w.flights.is_empty(), "nothing is due or under way");
+    w.rebuild();
+}
+
+#[test]
+fn what_is_said_next_is_the_next_turn_of_the_same_conversation() {
+    let mut w = model().conversation(true).start();
+    w.model(calls([
+        ("a", "read_file", json!({"path": "a"})),
+        ("b", "final_answer", json!({"message": "mended"})),
+    ]));
+    w.tool("read_file", ok(json!({})));
+    assert_eq!(w.status(), SessionStatus::Idle);
+    w.feed(w.told_more("and add a test for it"));
+    assert_eq!(w.told(), "and add a test for it");
+    let said: Vec<_> = w
+        .request()
+        .messages
+        .iter()
+        .filter_map(|message| match message {
+            Message::User { text } => Some(text.as_str()),
+            Message::Assistant { .. } | Message::Tool { .. } => None,
+        })
+        .collect();
+    assert_eq!(said, ["mend the test", "and add a test for it"]);
+    w.model(call("c", "final_answer", json!({"message": "added"})));
+    assert_eq!(w.session.row().final_answer.as_deref(), Some("added"));
+    w.rebuild();
+}
+
+#[test]
+fn a_rest_that_is_stopped_ends_well_and_a_word_wakes_it_again() {
+    let mut w = model().conversation(true).start();
+    w.model(says("mended"));
+    w.feed(w.stopped());
+    w.succeeded("mended");
+    assert_eq!(w.refused(&w.stopped()), Refusal::Finished);
+    w.feed(w.told_more("once more"));
+    assert_eq!((w.status(), w.told().as_str()), (SessionStatus::Running, "once more"));
+    let row = w.session.row();
+    assert_eq!((row.finished_at, row.final_answer.as_deref()), (None, None));
+    w.model(says("again"));
+    assert_eq!(w.status(), SessionStatus::Idle);
+    w.rebuild();
+}
+
+#[test]
+fn a_session_that_has_ended_goes_on_when_it_is_told_more_whatever_its_end_was() {
+    let mut w = model().start();
+    w.model(says("mended"));
+    w.succeeded("mended");
+    w.feed(w.told_more("and now?"));
+    assert_eq!(w.told(), "and now?");
+    w.cancel();
+    w.feed(w.told_more("go on"));
+    assert_eq!(w.told(), "go on");
+    w.model(says("well"));
+    w.succeeded("well");
+    w.rebuild();
+}
+
+#[test]
+fn a_word_while_a_model_works_is_said_before_its_next_turn() {
+    let mut w = model().conversation(true).start();
+    w.feed(w.told_more("use tabs"));
+    w.model(call("a", "read_file", json!({"path": "a"})));
+    w.tool("read_file", ok(json!({})));
+    assert_eq!(w.told(), "The user says: use tabs");
+    w.rebuild();
+}
+
+#[test]
+fn steps_are_counted_anew_for_each_thing_that_is_asked() {
+    let mut w = model().conversation(true).step_limit(2).start();
+    for n in 0..3 {
+        w.model(says("done"));
+        assert_eq!(w.status(), SessionStatus::Idle, "round {n}");
+        w.feed(w.told_more("again"));
+    }
+    w.model(call("a", "read_file", json!({"path": "a"})));
+    w.tool("read_file", ok(json!({})));
+    w.model(says("too much"));
+    w.failed("step_limit");
+}
+
+#[test]
+fn rules_decide_by_what_is_said_next() {
+    let mut w = rules("read:a").conversation(true).start();
+    w.tool("read_file", ok(json!({"content": "x"})));
+    assert_eq!(w.status(), SessionStatus::Idle);
+    w.feed(w.told_more("read:b"));
+    assert_eq!(w.running(), ["read_file"]);
+    w.rebuild();
+}
+
+#[test]
+fn who_waits_for_an_answer_or_is_queued_cannot_be_told_more() {
+    let mut w = model().conversation(true).start();
+    w.model(call("a", "ask_user", json!({"message": "which?"})));
+    assert_eq!(w.refused(&w.told_more("x")), Refusal::NotResting);
+    let queued = model().conversation(true).begin();
+    assert_eq!(queued.refused(&queued.told_more("x")), Refusal::NotResting);
+}

@@ -1,0 +1,125 @@
+//! Runs that rest after their answer, and go on with what a person sends.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use serde_json::{Value, json};
+
+use crate::home::{Done, done};
+use crate::worktrees::House;
+
+fn house() -> House {
+    let house = House::new(None);
+    let write = |path: &str| json!({"calls": [{"name": "write_file", "args": {"path": path, "content": path}}]});
+    let says = |text: &str| json!({"text": text});
+    let turns = json!([
+        write("fix.txt"),
+        says("It is mended."),
+        write("test.txt"),
+        says("There is a test for it."),
+        write("more.txt"),
+        says("And more."),
+    ]);
+    house.home.0.scripted("coder", &turns, &[]);
+    house
+}
+
+/// A run of the agent by a person who said nothing of ending with the answer.
+fn start(house: &House, more: &[&str]) -> Done {
+    let args = [&["run", "--name", "fix"], more, &["coder", "fix the failing test"]].concat();
+    let mut command = house.home.0.command(&args);
+    done(command.env_remove("OVERMIND_ONCE").current_dir(&house.project).output().unwrap()).ok()
+}
+
+fn fix(house: &House, more: &[&str]) -> Value {
+    start(house, more);
+    house.home.named("fix")
+}
+
+#[test]
+fn a_run_rests_after_its_answer_goes_on_with_what_is_sent_and_is_decided() {
+    let house = house();
+    let told = start(&house, &["--follow"]);
+    told.shows("It is mended.").says("overmind send fix").says("overmind done fix --merge");
+    let run = house.home.named("fix");
+    assert_eq!((&run["status"], &run["final_answer"]), (&json!("idle"), &json!("It is mended.")));
+    assert_eq!(house.run(&["inbox", "-o", "json"]).ok().json(), json!([]), "nothing is asked");
+    house.run(&["ps"]).ok().shows("fix").shows("your turn");
+    house.run(&["wait", "fix"]).ok();
+    let tree = House::directory(&run);
+    assert!(tree.join("fix.txt").exists() && !tree.join("test.txt").exists());
+
+    let sent = house.run(&["send", "--wait", "fix", "and add a test for it"]).ok();
+    sent.shows("admin says: and add a test for it").shows("There is a test for it.");
+    assert!(!sent.out.contains("It is mended."), "only what is new: {}", sent.out);
+    assert!(tree.join("test.txt").exists(), "the same files");
+
+    // What the last turn did is brought back while it rests.
+    let undone = house.run(&["undo", "fix", "-o", "json"]).ok().json();
+    assert!(tree.join("fix.txt").exists() && !tree.join("test.txt").exists());
+    house.run(&["undo", "fix", "--to", undone["saved"].as_str().unwrap()]).ok();
+    assert!(tree.join("test.txt").exists(), "undone itself");
+
+    house.run(&["done", "fix", "--merge"]).ok();
+    let run = house.home.named("fix");
+    assert_eq!(
+        (&run["status"], &run["final_answer"]),
+        (&json!("succeeded"), &json!("There is a test for it."))
+    );
+    for file in ["fix.txt", "test.txt"] {
+        assert_eq!(std::fs::read_to_string(house.project.join(file)).unwrap(), file);
+    }
+    house.run(&["replay", "fix", "--verify"]).ok();
+    house.check();
+}
+
+#[test]
+fn a_run_that_rests_is_there_after_a_crash_and_stopping_it_is_a_good_end() {
+    let mut house = house();
+    let run = fix(&house, &["--wait"]);
+    assert_eq!(run["status"], "idle");
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    assert_eq!(house.home.named("fix")["status"], "idle");
+    assert!(House::directory(&run).join("fix.txt").exists(), "its files are kept");
+    house.run(&["send", "--wait", "fix", "and a test"]).ok().shows("There is a test for it.");
+    house.run(&["stop", "fix"]).ok().shows("succeeded");
+    assert_eq!(house.home.named("fix")["status"], "succeeded");
+    house.run(&["done", "fix", "--merge"]).ok();
+    assert!(house.project.join("test.txt").exists());
+    house.check();
+}
+
+#[test]
+fn a_run_that_has_ended_goes_on_with_the_same_conversation_and_files() {
+    let house = house();
+    let run = fix(&house, &["--once", "--wait"]);
+    assert_eq!(run["status"], "succeeded", "{run}");
+    house.run(&["send", "--wait", "fix", "and a test"]).ok().shows("There is a test for it.");
+    let tree = House::directory(&house.home.named("fix"));
+    assert!(tree.join("fix.txt").exists() && tree.join("test.txt").exists(), "{}", tree.display());
+    house.run(&["done", "fix", "--merge"]).ok();
+    for file in ["fix.txt", "test.txt"] {
+        assert!(house.project.join(file).exists(), "{file}");
+    }
+    // Its work is merged: what comes now begins with what the project has.
+    house.run(&["send", "--wait", "fix", "and more"]).ok().shows("And more.");
+    let tree = House::directory(&house.home.named("fix"));
+    assert!(tree.join("test.txt").exists() && tree.join("more.txt").exists());
+    house.run(&["done", "fix", "--discard", "--yes"]).ok();
+    assert!(!house.project.join("more.txt").exists());
+    house.check();
+}
+
+#[test]
+fn what_cannot_be_told_more_says_why() {
+    let house = house();
+    house.run(&["run", "--name", "script", "--wait", "true"]).ok();
+    house.run(&["send", "script", "more"]).fails(5).says("no conversation to go on with");
+    fix(&house, &["--wait"]);
+    house.run(&["send", "fix", " "]).fails(2);
+    house.run(&["agent", "disable", "coder"]).ok();
+    house.run(&["stop", "fix"]).ok();
+    house.run(&["send", "fix", "more"]).fails(5).says("disabled");
+    house.run(&["done", "fix", "--discard", "--yes"]).ok();
+    house.check();
+}

@@ -1,0 +1,71 @@
+//! What callers ask of a session: ends, answers, decisions, and more to do.
+
+use overmind_core::command::{LifeInput, StopHow};
+use overmind_core::row::{SessionRow, SessionStatus};
+use overmind_core::session::{Input, Refusal};
+use tokio::sync::oneshot;
+
+use super::{Driver, Order, Stop};
+use crate::cortex::shutting_down;
+use crate::error::EngineError;
+
+impl Driver {
+    /// Does what is asked, and answers with the row as it is then.
+    pub(super) async fn ordered(
+        &mut self,
+        order: Order,
+        reply: oneshot::Sender<Result<SessionRow, EngineError>>,
+    ) -> Result<(), Stop> {
+        let (epoch, hive) = (self.session().row().epoch + 1, self.cortex.hive());
+        let another = match &order {
+            Order::Answer { item: Some(item), .. } => {
+                self.session().waiting().is_none_or(|waiting| waiting.id != *item)
+            }
+            Order::Answer { item: None, .. }
+            | Order::Cancel { .. }
+            | Order::Stop { .. }
+            | Order::Kill { .. }
+            | Order::Tell { .. }
+            | Order::Decide { .. } => false,
+        };
+        if another {
+            let _ = reply.send(Err(EngineError::conflict("Run waits for another answer")));
+            return Ok(());
+        }
+        let input = match order {
+            Order::Cancel { by } => Input::Canceled { by },
+            Order::Stop { how, by } => match self.session().row().command {
+                _ if self.session().status() == SessionStatus::Idle => {
+                    Input::Life(LifeInput::StopAsked { how, by })
+                }
+                Some(_) => Input::Life(LifeInput::StopAsked { how, by }),
+                None => Input::Canceled { by },
+            },
+            Order::Kill { by } => match self.session().row().command {
+                Some(_) => Input::Life(LifeInput::StopAsked { how: StopHow::Kill, by }),
+                None => Input::Canceled { by },
+            },
+            Order::Answer { item: _, message, by } => Input::Answered { message, by, epoch, hive },
+            Order::Tell { message, by } => Input::Told { message, by, epoch, hive },
+            Order::Decide { approval, approve, reason, by } => {
+                Input::Decided { approval, approve, reason, by, epoch, hive }
+            }
+        };
+        let answer = match self.session().accepts(&input) {
+            // It is being ended already, and at least as hard.
+            Err(Refusal::Stale) if matches!(input, Input::Life(LifeInput::StopAsked { .. })) => {
+                Ok(self.session().row().clone())
+            }
+            Err(refusal) => Err(EngineError::conflict(refusal.to_string())),
+            Ok(()) => match self.input(input).await {
+                Ok(()) => Ok(self.session().row().clone()),
+                Err(stop) => {
+                    let _ = reply.send(Err(shutting_down()));
+                    return Err(stop);
+                }
+            },
+        };
+        let _ = reply.send(answer);
+        Ok(())
+    }
+}
