@@ -154,12 +154,25 @@ pub struct MemoryQuery {
     pub filter: MemoryFilter,
     /// Also items that others have replaced.
     pub history: bool,
+    /// The session that asks, if one does: what the search costs is its own.
+    pub session: Option<SessionId>,
+    /// Who asks, as the log names callers.
+    pub caller: String,
 }
 
 impl MemoryQuery {
     /// A query over all current items of a collection.
     pub fn new(colony: ColonyId, collection: String, query: String, top_k: usize) -> Self {
-        Self { colony, collection, query, top_k, filter: MemoryFilter::default(), history: false }
+        Self {
+            colony,
+            collection,
+            query,
+            top_k,
+            filter: MemoryFilter::default(),
+            history: false,
+            session: None,
+            caller: String::new(),
+        }
     }
 }
 

@@ -114,7 +114,9 @@ impl Engine {
         }
         let colony = ColonyId::DEFAULT;
         let top_k = top_k as usize;
-        let query = MemoryQuery { colony, collection, query, top_k, filter, history };
+        let (session, caller) = (None, by.name.clone());
+        let query =
+            MemoryQuery { colony, collection, query, top_k, filter, history, session, caller };
         self.cortex.memory.search(query).await.map_err(memory_error)
     }
 

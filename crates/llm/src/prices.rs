@@ -66,6 +66,10 @@ const CATALOGUE: &[(&str, &str, Price)] = &[
     ("openai", "o3", usd(2000, 500, 2000, 8000)),
     ("openai", "o3-mini", usd(1100, 550, 1100, 4400)),
     ("openai", "o4-mini", usd(1100, 275, 1100, 4400)),
+    // Embeddings have no output.
+    ("openai", "text-embedding-3-small", usd(20, 20, 20, 0)),
+    ("openai", "text-embedding-3-large", usd(130, 130, 130, 0)),
+    ("openai", "text-embedding-ada-002", usd(100, 100, 100, 0)),
     ("anthropic", "claude-fable-5-1", usd(10_000, 250, 12_500, 50_000)),
     ("anthropic", "claude-fable-5", usd(10_000, 1000, 12_500, 50_000)),
     ("anthropic", "claude-opus-5-5", usd(4000, 200, 5000, 20_000)),
@@ -226,7 +230,8 @@ mod tests {
         for (provider, model, price) in CATALOGUE {
             assert!(seen.insert((provider, model)), "{model} stands twice");
             assert!(price.cached_input <= price.input, "{model}");
-            assert!(price.input < price.output, "{model}");
+            let embeds = model.starts_with("text-embedding-");
+            assert!(price.input < price.output || (embeds && price.output == 0), "{model}");
         }
     }
 }

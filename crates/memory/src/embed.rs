@@ -6,9 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use overmind_core::Fut;
+use overmind_core::budget::{Behalf, Came, Meter, Metered, NotMetered, Wish, estimate};
+use overmind_core::json;
+use overmind_core::model::Usage;
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config::HttpConfig;
 
@@ -44,13 +47,21 @@ pub trait Embedder: Send + Sync + fmt::Debug {
     }
 
     /// The vector of `text`, of any length but zero; empty when there is nothing in the text
-    /// that the model knows.
+    /// that the model knows. What it costs is counted as `behalf`'s.
     ///
     /// # Errors
     ///
     /// [`EmbedError`]; there is no other way to learn that the embedder is down.
-    fn embed<'a>(&'a self, text: &'a str) -> Fut<'a, Result<Vec<f32>, EmbedError>>;
+    fn embed<'a>(
+        &'a self,
+        text: &'a str,
+        behalf: &'a Behalf,
+    ) -> Fut<'a, Result<Vec<f32>, EmbedError>>;
 }
+
+/// Who is billed for the embeddings, by the name that the price table has for it: the variables are OpenAI's,
+/// wherever they lead.
+const PROVIDER: &str = "openai";
 
 /// `POST {model, input}` to an OpenAI-compatible endpoint.
 ///
@@ -60,11 +71,25 @@ pub trait Embedder: Send + Sync + fmt::Debug {
 pub struct HttpEmbedder {
     config: HttpConfig,
     client: OnceLock<Result<Client, EmbedError>>,
+    meter: Arc<dyn Meter>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Answer {
     data: Vec<Datum>,
+    // Read apart: figures of any shape do not make an embedding worthless.
+    usage: Option<Value>,
+}
+
+impl Answer {
+    /// What it says to be billed. Nothing at all is no figure: a text has tokens.
+    fn usage(&self) -> Option<Usage> {
+        let usage = self.usage.as_ref()?;
+        let names = ["prompt_tokens", "total_tokens"];
+        let told = names.iter().find_map(|name| json::count(usage.get(*name)?));
+        told.filter(|tokens| *tokens > 0)
+            .map(|input_tokens| Usage { input_tokens, ..Usage::default() })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -73,8 +98,9 @@ struct Datum {
 }
 
 impl HttpEmbedder {
-    pub fn new(config: HttpConfig) -> Self {
-        Self { config, client: OnceLock::new() }
+    /// `meter` keeps the books: nothing is asked that it refuses.
+    pub fn new(config: HttpConfig, meter: Arc<dyn Meter>) -> Self {
+        Self { config, client: OnceLock::new(), meter }
     }
 
     fn client(&self) -> Result<&Client, EmbedError> {
@@ -87,30 +113,53 @@ impl HttpEmbedder {
         client.as_ref().map_err(Clone::clone)
     }
 
-    async fn ask(&self, text: &str) -> Result<Vec<f32>, EmbedError> {
+    async fn ask(&self, text: &str, behalf: &Behalf) -> Result<Vec<f32>, EmbedError> {
+        let client = self.client()?;
         let mut body = json!({"model": self.config.model, "input": text});
         if let Some(dims) = self.config.dims {
             body["dimensions"] = dims.into();
         }
-        let mut answer = self
-            .client()?
+        let wish = Wish {
+            behalf: behalf.clone(),
+            provider: PROVIDER.to_owned(),
+            model: self.config.model.clone(),
+            format: "embeddings",
+            input_tokens: estimate::input_tokens(text.len() as u64, 1),
+        };
+        let call = self.meter.open(wish).await.map_err(|err| unpaid(&err))?;
+        let sending = client
             .post(self.config.url.clone())
             .bearer_auth(self.config.key.expose())
             .json(&body)
-            .send()
-            .await
-            .map_err(|err| self.unreachable(&err))?;
+            .send();
+        // From here on whoever forgets the call pays for it: it may have been done.
+        let mut answer = match sending.await {
+            Ok(answer) => answer,
+            Err(err) => {
+                if err.is_connect() || err.is_builder() {
+                    call.end(Came::Unbilled(0));
+                }
+                return Err(self.unreachable(&err));
+            }
+        };
         let status = answer.status();
-        let bytes = self.read(&mut answer).await?;
+        let bytes = match self.read(&mut answer).await {
+            Ok(bytes) => bytes,
+            Err(err) => {
+                if status != StatusCode::OK {
+                    call.end(Came::Unbilled(status.as_u16()));
+                }
+                return Err(err);
+            }
+        };
         if status != StatusCode::OK {
+            call.end(Came::Unbilled(status.as_u16()));
             let transient = status.is_server_error()
                 || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
             let said = String::from_utf8_lossy(&bytes);
             return Err(self.error(&format!("answered {status}: {}", said.trim()), transient));
         }
-        let answer: Answer = serde_json::from_slice(&bytes).map_err(|err| {
-            self.error(&format!("answered something other than embeddings: {err}"), false)
-        })?;
+        let answer = self.answered(&bytes, call)?;
         let vector = answer.data.into_iter().next().map(|datum| datum.embedding);
         let vector = vector
             .filter(|v| !v.is_empty())
@@ -125,6 +174,15 @@ impl HttpEmbedder {
             )),
             Some(_) | None => Ok(vector),
         }
+    }
+
+    /// Ends the call by what its answer says of itself.
+    fn answered(&self, bytes: &[u8], call: Box<dyn Metered>) -> Result<Answer, EmbedError> {
+        let answer = serde_json::from_slice::<Answer>(bytes);
+        call.end(Came::Answered(answer.as_ref().ok().and_then(Answer::usage)));
+        answer.map_err(|err| {
+            self.error(&format!("answered something other than embeddings: {err}"), false)
+        })
     }
 
     async fn read(&self, answer: &mut Response) -> Result<Vec<u8>, EmbedError> {
@@ -170,9 +228,18 @@ impl Embedder for HttpEmbedder {
         self.config.dims
     }
 
-    fn embed<'a>(&'a self, text: &'a str) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
-        Box::pin(self.ask(text))
+    fn embed<'a>(
+        &'a self,
+        text: &'a str,
+        behalf: &'a Behalf,
+    ) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
+        Box::pin(self.ask(text, behalf))
     }
+}
+
+/// A call that may not be made.
+fn unpaid(err: &NotMetered) -> EmbedError {
+    EmbedError { message: err.to_string(), transient: err.is_temporary() }
 }
 
 fn build(url: &Url) -> reqwest::Result<Client> {

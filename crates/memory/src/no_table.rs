@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use overmind_core::Fut;
+use overmind_core::budget::Behalf;
 
 use crate::config::ConfigError;
 use crate::embed::{EmbedError, Embedder};
@@ -28,7 +29,7 @@ impl Embedder for FileEmbedder {
         Box::pin(async { Err(refused()) })
     }
 
-    fn embed<'a>(&'a self, _: &'a str) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
+    fn embed<'a>(&'a self, _: &'a str, _: &'a Behalf) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
         Box::pin(async { Err(refused()) })
     }
 }

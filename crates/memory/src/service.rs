@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use overmind_core::Fut;
+use overmind_core::budget::Behalf;
 use overmind_core::ids::{EffectId, IdSource, MemoryId};
 use overmind_core::memory::{
     Memory, MemoryDraft, MemoryError, MemoryHit, MemoryItem, MemoryQuery, Reembedded,
@@ -37,6 +38,8 @@ pub const LOCAL_MODEL: &str = "fts5-bm25";
 const MAX_EMBEDDED_BYTES: usize = 16_000;
 /// Most items of one batch of `reembed` and `collect`: each is one commit.
 const MAX_BATCH: u32 = 500;
+/// Who asks for vectors of items that are there already, as the log names callers.
+const REEMBEDDING: &str = "reembed";
 /// Locks over which keyed stores are spread.
 const LOCKS: usize = 64;
 
@@ -62,6 +65,12 @@ const LOCKS: usize = 64;
 /// Storing and searching fail with [`MemoryError::Embedding`]. A search by words alone would
 /// look like an answer and be a worse one; an item stored without its vector would stay
 /// half-findable for good. Only a blank query needs no embedder.
+///
+/// # What it costs
+///
+/// A call of an embeddings server is reserved and settled like any call of a model: in the budgets of the
+/// session that remembers or searches, or of the swarm. What they refuse fails with
+/// [`MemoryError::Embedding`], before anything is sent.
 ///
 /// # What leaves the machine
 ///
@@ -123,7 +132,8 @@ impl MemoryService {
         provenance.event = provenance.event.map(|event| self.masked(event));
         let (embedding, embedding_model) = match &self.embedder {
             Some(embedder) => {
-                let vector = self.vector(&**embedder, &text).await?;
+                let behalf = Behalf { colony, session: source, caller: provenance.author.clone() };
+                let vector = self.vector(&**embedder, &text, &behalf).await?;
                 (vector, model(&**embedder).await?.as_ref().to_owned())
             }
             None => (Vec::new(), LOCAL_MODEL.to_owned()),
@@ -175,7 +185,9 @@ impl MemoryService {
 
     async fn find(&self, query: MemoryQuery) -> Result<Vec<MemoryHit>, MemoryError> {
         check_query(&query)?;
-        let MemoryQuery { colony, collection, query, top_k, filter, history } = query;
+        let MemoryQuery { colony, collection, query, top_k, filter, history, session, caller } =
+            query;
+        let behalf = Behalf { colony, session, caller };
         let collection = Some(collection);
         let scope = MemoryScope { colony, collection, filter, history, now: self.clock.now() };
         let newest = |limit: usize| {
@@ -207,7 +219,7 @@ impl MemoryService {
         // What stands behind that in both lists cannot come to the front.
         let limit = (4 * top_k).max(50);
         let near = async || -> Result<Vec<MemoryMatch>, MemoryError> {
-            let vector = self.vector(&**embedder, &self.masked(query.clone())).await?;
+            let vector = self.vector(&**embedder, &self.masked(query.clone()), &behalf).await?;
             if vector.is_empty() {
                 return Ok(Vec::new());
             }
@@ -231,7 +243,9 @@ impl MemoryService {
         let more = stale.len() == limit as usize;
         let mut changes = Vec::with_capacity(stale.len());
         for item in &stale {
-            let vector = self.vector(&**embedder, &item.text).await?;
+            let behalf =
+                Behalf { colony: item.colony, session: None, caller: REEMBEDDING.to_owned() };
+            let vector = self.vector(&**embedder, &item.text, &behalf).await?;
             changes.push(Change::MemoryEmbed { id: item.id, model: name.as_ref().into(), vector });
         }
         if changes.is_empty() {
@@ -284,13 +298,18 @@ impl MemoryService {
 
     /// The vector of the text's beginning, at unit length; empty when the model knows nothing of
     /// it.
-    async fn vector(&self, embedder: &dyn Embedder, text: &str) -> Result<Vec<f32>, MemoryError> {
+    async fn vector(
+        &self,
+        embedder: &dyn Embedder,
+        text: &str,
+        behalf: &Behalf,
+    ) -> Result<Vec<f32>, MemoryError> {
         // Endpoints refuse an empty input; a text of nothing has no meaning to be found by.
         let text = match &text[..text.floor_char_boundary(MAX_EMBEDDED_BYTES)] {
             "" => " ",
             text => text,
         };
-        let mut vector = embedder.embed(text).await.map_err(failed)?;
+        let mut vector = embedder.embed(text, behalf).await.map_err(failed)?;
         if vector.is_empty() {
             return Ok(vector);
         }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::budget::Behalf;
 use safetensors::{Dtype, SafeTensors};
 use tokenizers::Tokenizer;
 
@@ -100,7 +101,7 @@ impl Embedder for FileEmbedder {
         Box::pin(self.with(|model| Ok(Arc::clone(&model.name))))
     }
 
-    fn embed<'a>(&'a self, text: &'a str) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
+    fn embed<'a>(&'a self, text: &'a str, _: &'a Behalf) -> Fut<'a, Result<Vec<f32>, EmbedError>> {
         let text = text.to_owned();
         Box::pin(self.with(move |model| model.embed(&text)))
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use overmind_core::budget::Behalf;
 use overmind_core::ids::{ColonyId, MemoryId};
 use overmind_core::memory::{Memory, MemoryError, MemoryItem, MemoryQuery, Provenance, Trust};
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
@@ -44,7 +45,8 @@ pub(crate) async fn measure(
     corpus: &Corpus,
     items: usize,
 ) -> Result<Speed, MemoryError> {
-    let dims = parts.embedder.embed("some text").await.map_err(embedding)?.len();
+    let dims =
+        parts.embedder.embed("some text", &Behalf::default()).await.map_err(embedding)?.len();
     fill(parts, COLLECTION, texts(corpus, items)).await?;
     let memory = |embedder: Option<Arc<dyn Embedder>>| {
         let Parts { store, clock, ids, .. } = parts;
@@ -127,7 +129,7 @@ async fn item(
     collection: &str,
     text: String,
 ) -> Result<MemoryItem, MemoryError> {
-    let mut embedding = parts.embedder.embed(&text).await.map_err(embedding)?;
+    let mut embedding = parts.embedder.embed(&text, &Behalf::default()).await.map_err(embedding)?;
     let length = embedding.iter().map(|part| part * part).sum::<f32>().sqrt();
     if length > 0.0 {
         embedding.iter_mut().for_each(|part| *part /= length);

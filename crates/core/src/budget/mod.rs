@@ -16,6 +16,7 @@
 pub mod estimate;
 mod ledger;
 mod limit;
+mod meter;
 pub mod period;
 pub mod price;
 mod refusal;
@@ -29,6 +30,7 @@ pub use self::ledger::{
     Settled, Snapshot, Window, WindowKey, Windowed,
 };
 pub use self::limit::{Extra, Limit, LimitProblem, Source, UnknownPrice};
+pub use self::meter::{Behalf, Came, Meter, Metered, NotMetered, Wish};
 pub use self::period::Period;
 pub use self::price::{NoPrices, Price, PriceRow, Prices, Quote};
 pub use self::refusal::{Refusal, Shape, Unit, Wire};
@@ -56,6 +58,13 @@ impl Spend {
 
     pub const fn new(microusd: u64, tokens: u64) -> Self {
         Self { microusd: Some(microusd), tokens }
+    }
+
+    /// Both together; without a price when one of them has none.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let microusd = self.microusd.zip(other.microusd).map(|(a, b)| a.saturating_add(b));
+        Self { microusd, tokens: self.tokens.saturating_add(other.tokens) }
     }
 }
 

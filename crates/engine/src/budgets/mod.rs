@@ -7,6 +7,7 @@
 
 mod admin;
 mod early;
+mod meter;
 mod native;
 mod queue;
 mod writer;

@@ -44,7 +44,7 @@ impl MeshDoor {
         self.0.send_replace(Bound::Closed);
     }
 
-    async fn engine(&self) -> Result<Engine, MeshError> {
+    pub(crate) async fn engine(&self) -> Result<Engine, MeshError> {
         let closed = || MeshError::Unavailable("the server is shutting down".to_owned());
         let mut bound = self.0.subscribe();
         let bound = bound.wait_for(|bound| !matches!(bound, Bound::Not)).await;

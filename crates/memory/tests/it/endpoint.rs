@@ -3,6 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use overmind_core::Fut;
+use overmind_core::budget::{Came, Meter, Metered, NotMetered, Refusal, Wish};
+use overmind_core::time::Timestamp;
 use overmind_memory::{Config, HttpConfig, HttpEmbedder};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -52,7 +55,13 @@ impl Endpoint {
 
     /// An embedder for this endpoint, with its settings read as the product reads them.
     pub(crate) fn embedder(&self, model: &str, dims: Option<&str>) -> Arc<HttpEmbedder> {
-        Arc::new(HttpEmbedder::new(config(&self.url, model, dims)))
+        Arc::new(HttpEmbedder::new(config(&self.url, model, dims), Arc::<Books>::default()))
+    }
+
+    /// One whose calls stand in `books`.
+    pub(crate) fn embedder_in(&self, model: &str, books: &Arc<Books>) -> Arc<HttpEmbedder> {
+        let meter = Arc::clone(books) as Arc<dyn Meter>;
+        Arc::new(HttpEmbedder::new(config(&self.url, model, None), meter))
     }
 
     pub(crate) fn last(&self) -> Request {
@@ -143,4 +152,65 @@ pub(crate) fn meaning(body: &Value) -> Option<String> {
         about(&["ship", "boat", "sail"]),
         about(&["bread", "flour", "oven"]),
     ])
+}
+
+/// Books that note each call and its end in words.
+#[derive(Debug, Default)]
+pub(crate) struct Books {
+    told: Arc<Mutex<Vec<String>>>,
+    /// Refuses each call.
+    closed: bool,
+}
+
+impl Books {
+    pub(crate) fn closed() -> Arc<Self> {
+        Arc::new(Self { closed: true, ..Self::default() })
+    }
+
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.told.lock().unwrap().clone()
+    }
+}
+
+struct Noted {
+    told: Arc<Mutex<Vec<String>>>,
+    ended: bool,
+}
+
+impl Metered for Noted {
+    fn end(mut self: Box<Self>, came: Came) {
+        self.ended = true;
+        self.told.lock().unwrap().push(format!("{came:?}"));
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.told.lock().unwrap().push("forgotten".to_owned());
+        }
+    }
+}
+
+impl Meter for Books {
+    fn open(&self, wish: Wish) -> Fut<'_, Result<Box<dyn Metered>, NotMetered>> {
+        let Wish { behalf, provider, model, format, input_tokens } = wish;
+        let (session, caller) = (behalf.session, behalf.caller);
+        self.told.lock().unwrap().push(format!(
+            "{provider} {model} {format} for {session:?} of `{caller}`: {input_tokens} tokens at most"
+        ));
+        let noted = Noted { told: Arc::clone(&self.told), ended: false };
+        let halted = Refusal::Halted {
+            by: "admin".into(),
+            reason: "a test".into(),
+            since: Timestamp::default(),
+        };
+        let closed = self.closed;
+        Box::pin(async move {
+            if closed {
+                return Err(NotMetered::Refused(halted));
+            }
+            Ok(Box::new(noted) as Box<dyn Metered>)
+        })
+    }
 }

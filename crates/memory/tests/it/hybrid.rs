@@ -2,22 +2,31 @@
 
 use std::sync::Arc;
 
-use overmind_core::memory::{Memory, MemoryError};
+use overmind_core::budget::Behalf;
+use overmind_core::ids::SessionId;
+use overmind_core::memory::{Memory, MemoryDraft, MemoryError, MemoryQuery};
 use overmind_memory::{EmbedError, Embedder, HttpEmbedder};
 use serde_json::json;
 
-use crate::endpoint::{Endpoint, KEY, config, meaning, respond, vector};
+use crate::endpoint::{Books, Endpoint, KEY, config, meaning, respond, vector};
 use crate::support::{Bench, ask, draft, keyed};
 
 async fn error_of(answer: impl Fn() -> String + Send + Sync + 'static) -> EmbedError {
     let endpoint = Endpoint::start(move |_| Some(answer())).await;
-    endpoint.embedder("m", None).embed("x").await.expect_err("the endpoint does not answer well")
+    endpoint
+        .embedder("m", None)
+        .embed("x", &Behalf::default())
+        .await
+        .expect_err("the endpoint does not answer well")
 }
 
 #[tokio::test]
 async fn the_request_is_the_one_that_openai_documents() {
     let endpoint = Endpoint::start(|_| vector(&[3.0, 4.0])).await;
-    let found = endpoint.embedder("text-embedding-3-small", None).embed(" some text ").await;
+    let found = endpoint
+        .embedder("text-embedding-3-small", None)
+        .embed(" some text ", &Behalf::default())
+        .await;
     assert_eq!(found, Ok(vec![3.0, 4.0]));
     let request = endpoint.last();
     assert!(request.head.starts_with("post /v1/embeddings http/1.1\r\n"), "{}", request.head);
@@ -25,7 +34,7 @@ async fn the_request_is_the_one_that_openai_documents() {
     assert!(request.head.contains("content-type: application/json"), "{}", request.head);
     assert_eq!(request.body, json!({"model": "text-embedding-3-small", "input": " some text "}));
     let sized = endpoint.embedder("m", Some("2"));
-    assert_eq!(sized.embed("x").await, Ok(vec![3.0, 4.0]));
+    assert_eq!(sized.embed("x", &Behalf::default()).await, Ok(vec![3.0, 4.0]));
     assert_eq!(endpoint.last().body, json!({"model": "m", "input": "x", "dimensions": 2}));
 }
 
@@ -130,7 +139,7 @@ async fn when_the_endpoint_is_down_nothing_is_stored_and_the_error_says_so() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}/v1/embeddings", listener.local_addr().unwrap())
     };
-    let embedder = Arc::new(HttpEmbedder::new(config(&closed, "m", None)));
+    let embedder = Arc::new(HttpEmbedder::new(config(&closed, "m", None), Arc::<Books>::default()));
     let bench = Bench::new(Some(embedder));
     for result in [
         bench.memory.store(draft("x")).await.map(|_| ()),
@@ -196,7 +205,7 @@ async fn a_vector_without_direction_is_an_error() {
 #[tokio::test]
 async fn dimensions_that_were_asked_for_are_demanded() {
     let endpoint = Endpoint::start(|_| vector(&[1.0, 0.0, 0.0])).await;
-    let err = endpoint.embedder("m", Some("2")).embed("x").await.unwrap_err();
+    let err = endpoint.embedder("m", Some("2")).embed("x", &Behalf::default()).await.unwrap_err();
     let wanted = "answered 3 dimensions where OVERMIND_EMBEDDING_DIMS wants 2";
     assert!(err.message.ends_with(wanted), "{}", err.message);
 }
@@ -214,8 +223,9 @@ async fn a_redirect_is_not_followed() {
 async fn a_server_without_tls_behind_an_https_url_is_an_error_and_not_a_panic() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/v1/embeddings", listener.local_addr().unwrap());
-    let embedder = HttpEmbedder::new(config(&url, "m", None));
-    let (asked, accepted) = tokio::join!(embedder.embed("x"), async {
+    let embedder = HttpEmbedder::new(config(&url, "m", None), Arc::<Books>::default());
+    let behalf = Behalf::default();
+    let (asked, accepted) = tokio::join!(embedder.embed("x", &behalf), async {
         // A machine without root certificates never comes here.
         let accept = tokio::time::timeout(std::time::Duration::from_secs(5), listener.accept());
         drop(accept.await);
@@ -229,8 +239,58 @@ async fn a_server_without_tls_behind_an_https_url_is_an_error_and_not_a_panic() 
 async fn an_endpoint_that_never_answers_is_given_up_after_ten_seconds() {
     let endpoint = Endpoint::start(|_| None).await;
     let begun = tokio::time::Instant::now();
-    let err = endpoint.embedder("m", None).embed("x").await.unwrap_err();
+    let err = endpoint.embedder("m", None).embed("x", &Behalf::default()).await.unwrap_err();
     assert!(begun.elapsed() <= std::time::Duration::from_secs(11), "{:?}", begun.elapsed());
     assert!(err.transient);
     assert!(err.message.ends_with("did not answer within 10 s"), "{}", err.message);
+}
+
+#[tokio::test]
+async fn each_call_is_in_the_books_of_whom_it_is_for() {
+    let endpoint = Endpoint::start(|_| {
+        let body = r#"{"data":[{"embedding":[3.0,4.0]}],"usage":{"prompt_tokens":7.0}}"#;
+        Some(respond("200 OK", body))
+    })
+    .await;
+    let books = Arc::<Books>::default();
+    let bench = Bench::new(Some(endpoint.embedder_in("m", &books)));
+    let session = Some(SessionId::from_u128(5));
+    bench.memory.store(MemoryDraft { source: session, ..draft("Oslo") }).await.unwrap();
+    let (caller, wanted) = ("ada".to_owned(), ask("Oslo", 1));
+    bench.memory.search(MemoryQuery { caller, ..wanted }).await.unwrap();
+    let told = books.told();
+    assert_eq!(told.len(), 4, "{told:?}");
+    let by_session = format!("openai m embeddings for {session:?} of ``: 1020 tokens at most");
+    assert_eq!(told[0], by_session);
+    assert_eq!(told[2], "openai m embeddings for None of `ada`: 1020 tokens at most");
+    assert!(told[1].contains("input_tokens: 7") && told[1] == told[3], "{told:?}");
+}
+
+#[tokio::test]
+async fn what_the_books_refuse_is_not_sent() {
+    let endpoint = Endpoint::start(meaning).await;
+    let books = Books::closed();
+    let bench = Bench::new(Some(endpoint.embedder_in("m", &books)));
+    let err = bench.memory.store(draft("x")).await.unwrap_err();
+    assert!(matches!(err, MemoryError::Embedding { transient: false, .. }), "{err}");
+    assert!(err.to_string().contains("halted by admin"), "{err}");
+    assert_eq!(endpoint.count(), 0);
+}
+
+#[tokio::test]
+async fn what_was_refused_is_not_billed_and_what_was_never_answered_counts_whole() {
+    for (status, ended) in
+        [("429 Too Many Requests", "Unbilled(429)"), ("200 OK", "Answered(None)")]
+    {
+        let endpoint = Endpoint::start(move |_| Some(respond(status, "{}"))).await;
+        let books = Arc::<Books>::default();
+        let embedder = endpoint.embedder_in("m", &books);
+        embedder.embed("x", &Behalf::default()).await.unwrap_err();
+        assert_eq!(books.told()[1..], [ended], "{status}");
+    }
+    // It takes the request, and closes the connection.
+    let endpoint = Endpoint::start(|_| Some(String::new())).await;
+    let books = Arc::<Books>::default();
+    endpoint.embedder_in("m", &books).embed("x", &Behalf::default()).await.unwrap_err();
+    assert_eq!(books.told()[1..], ["forgotten"]);
 }

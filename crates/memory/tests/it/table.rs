@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use overmind_core::budget::Behalf;
 use overmind_core::memory::Memory;
 use overmind_memory::{Embedder, FileEmbedder};
 use serde_json::{Value, json};
@@ -50,9 +51,13 @@ fn model(dir: &Path, weights: &[u8]) -> Arc<FileEmbedder> {
 async fn a_text_is_the_mean_of_its_known_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let table = model(dir.path(), &weights("embeddings", "F32", &[5, 2], &f32s()));
-    assert_eq!(table.embed("Cat boat zeppelin").await, Ok(vec![0.5, -1.0]));
-    assert_eq!(table.embed("kitten").await, Ok(vec![0.5, 0.25]));
-    assert_eq!(table.embed("zeppelin").await, Ok(vec![]), "nothing that it knows");
+    assert_eq!(table.embed("Cat boat zeppelin", &Behalf::default()).await, Ok(vec![0.5, -1.0]));
+    assert_eq!(table.embed("kitten", &Behalf::default()).await, Ok(vec![0.5, 0.25]));
+    assert_eq!(
+        table.embed("zeppelin", &Behalf::default()).await,
+        Ok(vec![]),
+        "nothing that it knows"
+    );
 }
 
 #[tokio::test]
@@ -75,8 +80,16 @@ async fn numbers_of_two_bytes_mean_the_same() {
     for (format, data) in [("F16", of(&half)), ("BF16", of(&bf16))] {
         let dir = tempfile::tempdir().unwrap();
         let table = model(dir.path(), &weights("embedding.weight", format, &[5, 2], &data));
-        assert_eq!(table.embed("cat boat").await, Ok(vec![0.5, -1.0]), "{format}");
-        assert_eq!(table.embed("kitten").await, Ok(vec![0.5, 0.25]), "{format}");
+        assert_eq!(
+            table.embed("cat boat", &Behalf::default()).await,
+            Ok(vec![0.5, -1.0]),
+            "{format}"
+        );
+        assert_eq!(
+            table.embed("kitten", &Behalf::default()).await,
+            Ok(vec![0.5, 0.25]),
+            "{format}"
+        );
     }
 }
 
@@ -107,24 +120,28 @@ async fn a_file_that_is_no_static_model_is_refused_by_name() {
         (weights("embeddings", "F32", &[1 << 40, 1 << 40], &data), "cannot be used"),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let err = model(dir.path(), &file).embed("cat").await.unwrap_err();
+        let err = model(dir.path(), &file).embed("cat", &Behalf::default()).await.unwrap_err();
         assert!(!err.transient);
         assert!(err.message.contains(wanted), "{}", err.message);
         assert!(err.message.contains(&dir.path().display().to_string()), "{}", err.message);
     }
     let dir = tempfile::tempdir().unwrap();
     let nothing = FileEmbedder::new(dir.path().into());
-    let text = nothing.embed("cat").await.unwrap_err().message;
+    let text = nothing.embed("cat", &Behalf::default()).await.unwrap_err().message;
     assert!(text.ends_with("there is no model.safetensors"), "{text}");
     std::fs::write(dir.path().join("x.safetensors"), weights("embeddings", "F32", &[5, 2], &data))
         .unwrap();
-    let text = nothing.embed("cat").await.unwrap_err().message;
+    let text = nothing.embed("cat", &Behalf::default()).await.unwrap_err().message;
     assert!(text.contains("tokenizer.json cannot be read"), "{text}");
     std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
-    let text = nothing.embed("cat").await.unwrap_err().message;
+    let text = nothing.embed("cat", &Behalf::default()).await.unwrap_err().message;
     assert!(text.contains("tokenizer.json cannot be used"), "{text}");
     std::fs::write(dir.path().join("tokenizer.json"), tokenizer().to_string()).unwrap();
-    assert_eq!(nothing.embed("cat").await, Ok(vec![1.0, 0.0]), "once it is right, it is read");
+    assert_eq!(
+        nothing.embed("cat", &Behalf::default()).await,
+        Ok(vec![1.0, 0.0]),
+        "once it is right, it is read"
+    );
 }
 
 #[tokio::test]
@@ -156,7 +173,7 @@ async fn needs_embedding_model_a_real_model_gives_the_vectors_that_python_gives(
         ),
         ("a cat sleeps", [-0.01314, -0.07448, 0.07597, 0.06855, 0.01889, -0.04435]),
     ] {
-        let vector = table.embed(text).await.unwrap();
+        let vector = table.embed(text, &Behalf::default()).await.unwrap();
         assert_eq!(vector.len(), 256);
         let length = vector.iter().map(|part| part * part).sum::<f32>().sqrt();
         for (part, wanted) in vector.iter().zip(wanted) {

@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overmind_core::budget::Meter;
 use overmind_core::canary::Planter;
 use overmind_core::enclosure::Enclose;
 use overmind_core::gate::Gate;
@@ -118,7 +119,10 @@ impl App {
             microvm_options(&config),
         );
         let by_level = sandboxes.clone();
-        let memory = memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock))?;
+        let door = MeshDoor::default();
+        let meter = Arc::new(door.clone()) as Arc<dyn Meter>;
+        let memory =
+            memory(&config, Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock), meter)?;
         let vault = vault::open(&config, &store, &clock, token_key, &listeners).await?;
         let models = Arc::new(models(&config, Some(Arc::clone(&vault) as Arc<dyn Secrets>))?);
         let parts = overmind_tools::Parts {
@@ -129,7 +133,6 @@ impl App {
             true => Some(Planter::new(&token_key).with(config.declared_canaries()?)),
             false => None,
         };
-        let door = MeshDoor::default();
         let mesh = Arc::new(door.clone()) as Arc<dyn Mesh>;
         let tools = tools::gateway(&config, parts, canaries.clone(), &mesh)?;
         let gate = gate::open(&config.policy)?;
@@ -502,6 +505,7 @@ fn memory(
     config: &Config,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    meter: Arc<dyn Meter>,
 ) -> Result<Arc<dyn Memory>, StartError> {
     use overmind_memory::{
         Config as MemoryConfig, Embedder, FileEmbedder, HttpEmbedder, MemoryService,
@@ -509,7 +513,9 @@ fn memory(
     let embedder = match MemoryConfig::from_vars(&|name| config.var(name))? {
         MemoryConfig::Local => None,
         MemoryConfig::File(dir) => Some(Arc::new(FileEmbedder::new(dir)) as Arc<dyn Embedder>),
-        MemoryConfig::OpenAi(http) => Some(Arc::new(HttpEmbedder::new(http)) as Arc<dyn Embedder>),
+        MemoryConfig::OpenAi(http) => {
+            Some(Arc::new(HttpEmbedder::new(http, meter)) as Arc<dyn Embedder>)
+        }
     };
     Ok(Arc::new(MemoryService::new(store, clock, Arc::new(SystemIds), embedder)))
 }

@@ -150,7 +150,11 @@ impl Tool for SearchMemory {
         Box::pin(async move {
             let SearchArgs { collection, query, top_k } = parse(args)?;
             let top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
-            let query = MemoryQuery::new(context.colony, collection, query, top_k);
+            let query = MemoryQuery {
+                session: Some(context.session),
+                caller: context.session.to_string(),
+                ..MemoryQuery::new(context.colony, collection, query, top_k)
+            };
             let hits = self.0.search(query).await.map_err(failure)?;
             // Each item gets the same share of what one answer may carry.
             let share = MAX_TEXT_BYTES / hits.len().max(1);
