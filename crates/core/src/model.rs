@@ -165,7 +165,8 @@ pub struct ModelReply {
 #[error("{message}")]
 pub struct ModelFailure {
     /// `model_unconfigured`, `model_unknown`, `auth`, `rate_limited`, `overloaded`, `timeout`,
-    /// `network_error`, `bad_request`, `bad_response`, `context_length`, `cassette`.
+    /// `network_error` (nothing was asked), `connection_lost` (after the request was sent),
+    /// `bad_request`, `bad_response`, `context_length`, `cassette`.
     pub code: String,
     /// What was attempted, on what, why it failed, what the reader can do. Never holds a key.
     pub message: String,
@@ -193,6 +194,8 @@ pub enum ModelDelta {
     Restarted {
         attempt: u32,
         why: String,
+        /// The code of that failure: whether the attempt may be billed follows from it.
+        code: String,
     },
 }
 

@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -113,24 +114,38 @@ pub struct Call {
     pub sent: Sent,
 }
 
-/// Whether anything of a call has left for a provider: only then can it have cost something.
+/// What of a call has left for a provider: only that can have cost something.
 #[derive(Debug, Default)]
-pub struct Sent(AtomicBool);
+pub struct Sent {
+    begun: AtomicBool,
+    lost: Mutex<Vec<usize>>,
+}
 
 impl Sent {
     /// To be said before the first byte leaves.
     pub fn mark(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.begun.store(true, Ordering::Relaxed);
     }
 
     pub fn is_marked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// A provider had the request, and what it did with it will never be known: `hop` says which of
+    /// them. It may be billed.
+    pub fn lose(&self, hop: usize) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).push(hop);
+    }
+
+    /// The hops that were asked without an end, one entry for each time.
+    pub fn lost(&self) -> Vec<usize> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl Clone for Sent {
     fn clone(&self) -> Self {
-        Self(AtomicBool::new(self.is_marked()))
+        Self { begun: AtomicBool::new(self.is_marked()), lost: Mutex::new(self.lost()) }
     }
 }
 

@@ -110,8 +110,9 @@ async fn attempts(
             return Err(fault.failure);
         }
         attempt += 1;
-        let why = fail::redact(fault.failure, &gateway.secrets()).message;
-        sink(ModelDelta::Restarted { attempt, why });
+        let failure = fail::redact(fault.failure, &gateway.secrets());
+        let (why, code) = (failure.message, failure.code);
+        sink(ModelDelta::Restarted { attempt, why, code });
     }
 }
 
@@ -226,11 +227,17 @@ async fn once(
         .body(serde_json::to_vec(body).expect("a map with text keys is JSON"));
     let idle = idle_timeout(call);
     let lost = |doing: &str, err: reqwest::Error| {
-        fail::of_network(about, doing, &fail::chain(&err.without_url()))
+        fail::of_loss(about, doing, &fail::chain(&err.without_url()))
     };
     let response = match timeout(idle, request.send()).await {
         Err(_) => return Err(fail::of_silence(about, idle)),
-        Ok(Err(err)) if err.is_connect() => return Err(lost("could not be reached", err)),
+        Ok(Err(err)) if err.is_connect() => {
+            return Err(fail::of_network(
+                about,
+                "could not be reached",
+                &fail::chain(&err.without_url()),
+            ));
+        }
         Ok(Err(err)) => return Err(lost("closed the connection before it answered", err)),
         Ok(Ok(response)) => response,
     };
@@ -276,7 +283,7 @@ async fn once(
             };
             fail::of_nonsense(about, &why, None)
         }
-        Stop::Broken(Broken::Cut) => fail::of_network(about, "ended the reply too early", ""),
+        Stop::Broken(Broken::Cut) => fail::of_loss(about, "ended the reply too early", ""),
     })
 }
 

@@ -20,6 +20,7 @@ pub(crate) const RATE_LIMITED: &str = "rate_limited";
 pub(crate) const OVERLOADED: &str = "overloaded";
 pub(crate) const TIMEOUT: &str = "timeout";
 pub(crate) const NETWORK: &str = "network_error";
+pub(crate) const LOST: &str = "connection_lost";
 pub(crate) const BAD_REQUEST: &str = "bad_request";
 pub(crate) const BAD_RESPONSE: &str = "bad_response";
 pub(crate) const CONTEXT_LENGTH: &str = "context_length";
@@ -206,6 +207,14 @@ pub(crate) fn of_network(about: About<'_>, doing: &str, why: &str) -> Fault {
         retry: true,
         wait: None,
     }
+}
+
+/// The failure of a connection that broke after the request was sent: the provider may have done the work,
+/// and bill it.
+pub(crate) fn of_loss(about: About<'_>, doing: &str, why: &str) -> Fault {
+    let mut fault = of_network(about, doing, why);
+    LOST.clone_into(&mut fault.failure.code);
+    fault
 }
 
 /// The failure of a provider that is configured with something that cannot be sent.

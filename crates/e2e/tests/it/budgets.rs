@@ -224,3 +224,72 @@ fn prices_are_shown_with_their_day_and_their_source() {
         .unwrap();
     home.run(&["prices"]).fails(1).says("models.x.input");
 }
+
+#[test]
+fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
+    let runtime = Runtime::new().unwrap();
+    let said = Answer::say(Say::text("all is well").usage(1_000, 100));
+    let script = Script::new([Answer::hang_up(), said]);
+    let upstream = runtime.block_on(Upstream::start(script));
+    let mut home = Home::new();
+    private_dir(&home.data());
+    std::fs::write(home.data().join("prices.toml"), PRICES).unwrap();
+    World::start(&mut home, &upstream);
+    home.run(&["agent", "create", "--name", "worker", "--model", "m-1"]).ok();
+    let run = home.run(&["run", "worker", "go", "-o", "name"]).ok().line().to_owned();
+    home.wait_for(&run, "succeeded");
+    let row = until("it is settled", || {
+        let rows = home.run(&["costs", "--by", "session", "-o", "json"]).ok().json();
+        Some(rows[0].clone()).filter(|row| row["calls"] == 1)
+    });
+    assert_eq!(upstream.requests().len(), 2, "both are one call of the run");
+    // The first may have been read whole: as many tokens as it has bytes.
+    let body = upstream.requests()[0].body.to_string().len();
+    let input = row["input_tokens"].as_u64().unwrap();
+    assert!(input > 2_000 && input < 3_000 + 2 * u64::try_from(body).unwrap(), "{row}");
+    assert_eq!(row["microusd"], input + 2 * 100, "{row}");
+}
+
+#[test]
+fn memorys_embeddings_are_reserved_settled_and_stopped_like_any_call() {
+    let runtime = Runtime::new().unwrap();
+    let body =
+        r#"{"data":[{"embedding":[3.0,4.0]}],"usage":{"prompt_tokens":500,"total_tokens":500}}"#;
+    let answer = Answer::raw(200, "application/json", body);
+    let script = Script::always(answer).every_path().for_strangers();
+    let upstream = runtime.block_on(Upstream::start(script));
+    let mut home = Home::new();
+    let url = format!("{}/v1/embeddings", upstream.base_url());
+    let key = ("OPENAI_API_KEY", "embeddings-key-0815");
+    home.start(&["--listen", "none"], &[key, ("OVERMIND_OPENAI_EMBEDDINGS_URL", url.as_str())]);
+    let asked = || upstream.requests().len();
+    let cost = |by: &str| -> Value { home.run(&["costs", "--by", by, "-o", "json"]).ok().json() };
+
+    // The default model has a price: a limit in dollars lets it pass.
+    home.run(&["budget", "set", "swarm", "--usd", "1", "--per", "day"]).ok();
+    home.run(&["memory", "add", "the harbour of Oslo"]).ok();
+    let rows = until("it is settled", || Some(cost("model")).filter(|rows| rows[0]["calls"] == 1));
+    assert_eq!(rows[0]["key"], "text-embedding-3-small", "{rows}");
+    // 500 tokens at two cents for a million.
+    assert_eq!((&rows[0]["input_tokens"], &rows[0]["microusd"]), (&500.into(), &10.into()));
+
+    // What a session remembers is its own and its agent's.
+    home.agent("keeper", &[]);
+    let run = home.run(&["run", "keeper", "remember: Bergen has rain", "-o", "name"]).ok();
+    let run = run.line().to_owned();
+    home.wait_for(&run, "succeeded");
+    let mine =
+        |rows: &Value| rows.as_array().unwrap().iter().find(|row| row["key"] == run).cloned();
+    let row = until("the session's is settled", || mine(&cost("session")));
+    assert_eq!((&row["input_tokens"], &row["microusd"]), (&500.into(), &10.into()), "{row}");
+    home.run(&["replay", &run, "--verify"]).ok();
+
+    // A stop holds for them, and so does a limit that is spent.
+    let before = asked();
+    home.run(&["halt", "--reason", "who is this"]).ok();
+    home.run(&["memory", "search", "Oslo"]).fails(1).says("halted by admin");
+    home.run(&["resume"]).ok();
+    home.run(&["budget", "set", "swarm", "--tokens", "1100", "--per", "day"]).ok();
+    home.run(&["memory", "search", "Oslo"]).fails(1).says("swarm");
+    assert_eq!(asked(), before, "nothing was sent");
+}

@@ -170,3 +170,28 @@ fn a_provider_that_fails_is_passed_on_and_costs_nothing() {
         assert_eq!(gateway.upstream.requests().len(), 1);
     }
 }
+
+#[test]
+fn a_connection_that_breaks_after_the_request_counts_the_most_that_it_may_have_cost() {
+    for answer in [
+        Answer::hang_up(),
+        // It answered, and so it bills, though nobody can read what it says.
+        Answer::raw(200, "application/json", "{\"choices\": [nonsense"),
+    ] {
+        let gateway = Gateway::new(Script::always(answer));
+        let (_, token) = gateway.session("broken");
+        let body = json!({"model": "openai-chat:small-1", "max_tokens": 77, "messages": [
+            {"role": "user", "content": "hi"}]});
+        let url = format!("{}/llm/anthropic/v1/messages", gateway.url);
+        let request = gateway.client.post(url).bearer_auth(&token).json(&body);
+        let status =
+            gateway.runtime.block_on(async { request.send().await.unwrap().status().as_u16() });
+        assert_eq!(status, 502);
+        let told = gateway.settled("broken");
+        assert_eq!(gateway.upstream.requests().len(), 1, "it is not asked twice: {told}");
+        assert_eq!(told["ended"], "failed", "{told}");
+        let sent = u64::try_from(body.to_string().len()).unwrap();
+        let (input, output) = tokens(&told);
+        assert!(input >= sent + 77 && output == 0, "{sent} bytes and 77 tokens: {told}");
+    }
+}

@@ -44,7 +44,7 @@ pub(crate) struct Held {
     /// Bytes streamed in this attempt, and in those before it.
     streamed: u64,
     lost: u64,
-    /// Attempts that broke off after something had been streamed.
+    /// Attempts that broke off after the provider had the request.
     broken: u64,
 }
 
@@ -145,8 +145,8 @@ impl Held {
         match delta {
             ModelDelta::Text(text) | ModelDelta::Reasoning(text) => self.streamed += bytes(text),
             ModelDelta::ToolArgs { name, text } => self.streamed += bytes(name) + bytes(text),
-            ModelDelta::Restarted { .. } => {
-                self.broken += u64::from(self.streamed > 0);
+            ModelDelta::Restarted { code, .. } => {
+                self.broken += u64::from(self.streamed > 0 || !UNBILLED.contains(&code.as_str()));
                 self.lost += std::mem::take(&mut self.streamed);
             }
         }
@@ -183,12 +183,14 @@ impl Held {
                 record.status = failure.status.unwrap_or(0);
                 record.ended = Ended::Failed;
                 let silent = self.streamed + self.lost == 0;
-                if silent && UNBILLED.contains(&failure.code.as_str()) {
+                let billed = self.streamed > 0 || !UNBILLED.contains(&failure.code.as_str());
+                if !billed && self.broken == 0 {
                     self.ticket.stage = Stage::Done;
                     let call = self.ticket.call();
                     let _ = self.ticket.budgets.end(call, Outcome::Nothing, record, UNWATCHED);
                 } else {
                     record.ended = if silent { Ended::Failed } else { Ended::Cut };
+                    self.broken += u64::from(billed);
                     self.end_as_streamed(record);
                 }
             }
@@ -205,11 +207,12 @@ impl Held {
         let _ = self.ticket.budgets.end(self.ticket.call(), outcome, record, UNWATCHED);
     }
 
-    /// What was sent, and what had come back when it ended: both as much as they can have been.
+    /// What was sent in all attempts that may be billed, and what had come back: both as much as they can
+    /// have been.
     fn end_as_streamed(&mut self, mut record: CallRecord) {
         let now = estimate::streamed_tokens(self.streamed).min(self.output);
         record.usage = Usage {
-            input_tokens: self.input.saturating_mul(self.broken + 1),
+            input_tokens: self.input.saturating_mul(self.broken),
             output_tokens: now.saturating_add(estimate::streamed_tokens(self.lost)),
             ..Usage::default()
         };
@@ -222,6 +225,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         if self.ticket.stage == Stage::Open {
             let record = CallRecord::of(self.ticket.ask(), Ended::Cancelled);
+            self.broken += 1;
             self.end_as_streamed(record);
         }
     }

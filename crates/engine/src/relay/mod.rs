@@ -102,8 +102,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`RelayError`]; nothing was sent then, or nothing was billed, but where the token has ended
-    /// while a provider was asked: the most that it may have cost counts then.
+    /// [`RelayError`]; nothing was sent then, or nothing was billed, but where the token has ended while a
+    /// provider was asked, or its connection broke after it had the request: the most that it may have cost
+    /// counts then.
     ///
     /// # Cancel safety
     ///
@@ -152,16 +153,17 @@ impl Engine {
                 let refusal = Refusal::new(RefusalKind::Unauthenticated, LAPSED);
                 match call.sent.is_marked() {
                     true => tab.forsaken(&refusal),
-                    false => tab.failed(&refusal, call.endpoint.dialect()),
+                    false => tab.failed(&refusal, None, call.endpoint.dialect()),
                 }
                 return Err(refusal.into());
             }
             opened = upstreams.open(&call, &hops) => opened,
         };
+        let lost = lost(upstreams, &call, &hops);
         match opened {
-            Ok(answer) => Ok(tab.opened(answer, &hops, pass.clone())),
+            Ok(answer) => Ok(tab.opened(answer, &hops, lost, pass.clone())),
             Err(refusal) => {
-                tab.failed(&refusal, call.endpoint.dialect());
+                tab.failed(&refusal, lost, call.endpoint.dialect());
                 Err(refusal.into())
             }
         }
@@ -252,26 +254,11 @@ impl Engine {
         call: &Call,
         hops: &[Hop],
     ) -> Ask {
-        let most = match call.endpoint {
-            Endpoint::Embeddings => 0,
-            Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::CountTokens => {
-                MOST_OUTPUT
-            }
-        };
-        let usage = call.peek.worst(most);
-        let worst = if call.endpoint.is_billed() {
-            let costs = hops.iter().map(|hop| match upstreams.worst(hop, &usage) {
-                Worst::Costs(microusd) => Some(microusd),
-                Worst::Unknown => None,
-            });
-            let microusd = costs.collect::<Option<Vec<u64>>>();
-            Spend {
-                microusd: microusd.and_then(|costs| costs.into_iter().max()),
-                tokens: usage.input_tokens.saturating_add(usage.output_tokens),
-            }
-        } else {
-            Spend::NONE
-        };
+        let each = hops.iter().map(|hop| worst(upstreams, call, hop));
+        let worst = each.reduce(|a, b| Spend {
+            microusd: a.microusd.zip(b.microusd).map(|(a, b)| a.max(b)),
+            tokens: a.tokens.max(b.tokens),
+        });
         let first = hops.first();
         Ask {
             call: self.budgets().call_id(),
@@ -281,10 +268,37 @@ impl Engine {
             caller: by.name.clone(),
             provider: first.map(|hop| hop.provider.clone()).unwrap_or_default(),
             model: first.map(|hop| hop.model.clone()).unwrap_or_default(),
-            worst,
+            worst: worst.unwrap_or(Spend::NONE),
             at: self.cortex.clock.now(),
         }
     }
+}
+
+/// The most that a call can cost at one provider.
+fn worst(upstreams: &dyn Upstreams, call: &Call, hop: &Hop) -> Spend {
+    if !call.endpoint.is_billed() {
+        return Spend::NONE;
+    }
+    let most = match call.endpoint {
+        Endpoint::Embeddings => 0,
+        Endpoint::Chat | Endpoint::Responses | Endpoint::Messages | Endpoint::CountTokens => {
+            MOST_OUTPUT
+        }
+    };
+    let usage = call.peek.worst(most);
+    let microusd = match upstreams.worst(hop, &usage) {
+        Worst::Costs(microusd) => Some(microusd),
+        Worst::Unknown => None,
+    };
+    Spend { microusd, tokens: usage.input_tokens.saturating_add(usage.output_tokens) }
+}
+
+/// What providers may bill that had the call and gave no answer that could be used: nobody saw anything of
+/// what they did, so the most that it can have cost counts.
+fn lost(upstreams: &dyn Upstreams, call: &Call, hops: &[Hop]) -> Option<Spend> {
+    let lost = call.sent.lost();
+    let each = lost.iter().filter_map(|at| hops.get(*at)).map(|hop| worst(upstreams, call, hop));
+    each.reduce(Spend::plus)
 }
 
 /// Whether a party may name a model: by the name that it gave, or by where that leads.

@@ -93,11 +93,12 @@ impl Tab {
         Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
-    /// Ends it: nobody answered, and nothing was billed.
-    pub(super) fn failed(self, refusal: &Refusal, dialect: Dialect) {
+    /// Ends it: nobody answered, and nothing is billed but what was `lost`.
+    pub(super) fn failed(self, refusal: &Refusal, lost: Option<Spend>, dialect: Dialect) {
         let (hold, mut record) = self.unanswered(refusal, Ended::Failed);
         record.status = refusal.status(dialect);
-        hold.end(None, record);
+        record.usage.add(unseen(lost));
+        hold.end(lost, record);
     }
 
     /// Ends it: a provider was asked, and its answer is for nobody any more. Who has seen nothing of
@@ -117,7 +118,14 @@ impl Tab {
         (self.hold, record)
     }
 
-    pub(super) fn opened(self, answer: Answer, hops: &[Hop], pass: Pass) -> Relayed {
+    /// `lost`: what providers may bill that were asked before.
+    pub(super) fn opened(
+        self,
+        answer: Answer,
+        hops: &[Hop],
+        lost: Option<Spend>,
+        pass: Pass,
+    ) -> Relayed {
         let Answer { hop, status, headers, body } = answer;
         let kind = headers.get("content-type").map(HeaderValue::as_bytes);
         let is_stream =
@@ -137,6 +145,7 @@ impl Tab {
                 status,
                 first_byte_ms,
                 said,
+                lost: lost.map(Box::new),
             })),
         };
         Relayed { status, headers, body }
@@ -171,6 +180,8 @@ struct Open {
     first_byte_ms: u64,
     /// `None` where nothing is kept. What hashes it is two kilobytes.
     said: Option<Box<Said>>,
+    /// Hardly ever there.
+    lost: Option<Box<Spend>>,
 }
 
 /// The last bytes of a stream of events: whether one is whole there.
@@ -277,7 +288,8 @@ impl RelayedBody {
 
     fn settle(&mut self, ended: Ended, error: Option<CallError>) {
         let (Some(open), Some(pieces)) = (self.open.take(), self.pieces.take()) else { return };
-        let Open { tab, hop, status, first_byte_ms, said } = *open;
+        let Open { tab, hop, status, first_byte_ms, said, lost } = *open;
+        let lost = lost.map(|lost| *lost);
         let Tab { models, ask, hold, seen, began } = tab;
         let mut record = CallRecord::of(&ask, ended);
         record.provider.clone_from(&hop.provider);
@@ -298,7 +310,8 @@ impl RelayedBody {
         }
         if status >= 400 {
             record.ended = Ended::Failed;
-            hold.end(None, record);
+            record.usage.add(unseen(lost));
+            hold.end(lost, record);
             return;
         }
         if !seen.endpoint.is_billed() {
@@ -316,8 +329,14 @@ impl RelayedBody {
         let Usage { input_tokens, output_tokens, .. } = record.usage;
         let cost = models.upstreams().and_then(|all| all.cost(&hop, &record.usage));
         let spend = Spend { microusd: cost, tokens: input_tokens.saturating_add(output_tokens) };
-        hold.end(Some(spend), record);
+        record.usage.add(unseen(lost));
+        hold.end(Some(spend.plus(lost.unwrap_or(Spend::NONE))), record);
     }
+}
+
+/// Tokens of which nobody knows what they were.
+fn unseen(lost: Option<Spend>) -> Usage {
+    Usage { input_tokens: lost.map_or(0, |lost| lost.tokens), ..Usage::default() }
 }
 
 impl Drop for RelayedBody {

@@ -383,12 +383,16 @@ impl Gateway {
                 // A connection that broke later than this: nothing was said, but something may have
                 // been done and billed. Only what never arrived is sent again.
                 let again = err.is_connect;
+                if !again {
+                    call.sent.lose(at);
+                }
                 let why = fail::chain(&*err.err);
                 let text = format!("provider {} could not be asked: {why}", hop.provider);
                 let refusal = Refusal::new(RefusalKind::Unreachable, text);
                 return Err(Miss::Refused { refusal, again });
             }
             Err(_) => {
+                call.sent.lose(at);
                 let text = format!("provider {} did not answer in time", hop.provider);
                 return Err(never(Refusal::new(RefusalKind::Silent, text)));
             }
@@ -441,6 +445,7 @@ impl Gateway {
         let status = response.status().as_u16();
         if packed {
             if translated {
+                call.sent.lose(at);
                 let text = format!("provider {} packed its answer, unasked", hop.provider);
                 let refusal = Refusal::new(RefusalKind::Unreachable, text);
                 return Err(Miss::Refused { refusal, again: false });
@@ -478,7 +483,9 @@ impl Gateway {
             body.response = Some(response.into_body());
             return Ok(Answer { hop: at, status, headers, body: Box::new(body) });
         }
+        // It answered, so it bills: what it said is for nobody.
         let no = |why: String| {
+            call.sent.lose(at);
             let text = format!("provider {}: {why}", hop.provider);
             Miss::Refused { refusal: Refusal::new(RefusalKind::Unreachable, text), again: false }
         };

@@ -16,7 +16,7 @@ fn restarts(deltas: &[ModelDelta]) -> Vec<(u32, &str)> {
     deltas
         .iter()
         .filter_map(|delta| match delta {
-            ModelDelta::Restarted { attempt, why } => Some((*attempt, why.as_str())),
+            ModelDelta::Restarted { attempt, why, .. } => Some((*attempt, why.as_str())),
             ModelDelta::Text(_) | ModelDelta::Reasoning(_) | ModelDelta::ToolArgs { .. } => None,
         })
         .collect()
@@ -169,7 +169,7 @@ async fn a_stream_cut_after_any_event_is_never_taken_for_a_whole_one() {
             .await;
             assert_eq!(
                 (failure.code.as_str(), failure.transient),
-                ("network_error", true),
+                ("connection_lost", true),
                 "{wire:?} after {n} events: {failure:?}"
             );
         }

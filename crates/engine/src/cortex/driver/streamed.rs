@@ -87,7 +87,7 @@ impl Driver {
             ModelDelta::Text(text) => ("assistant", None, text),
             ModelDelta::Reasoning(text) => ("reasoning", None, text),
             ModelDelta::ToolArgs { name, text } => ("decision", Some(name), text),
-            ModelDelta::Restarted { attempt, why } => {
+            ModelDelta::Restarted { attempt, why, .. } => {
                 streamed.chars = 0;
                 streamed.tails.clear();
                 let payload = json!({
