@@ -259,11 +259,11 @@ mod tests {
             ("a/ ..", "has a segment that begins or ends with a space"),
             (
                 "cod\u{202E}txt.exe",
-                "must not have the character U+202E, which cannot be seen: leave it out",
+                "must not have the character U+202E at position 4, which cannot be seen: leave it out",
             ),
             (
                 "a\u{200B}b",
-                "must not have the character U+200B, which cannot be seen: leave it out",
+                "must not have the character U+200B at position 2, which cannot be seen: leave it out",
             ),
         ] {
             assert_eq!(ArtifactName::parse(bad).unwrap_err().to_string(), why, "{bad:?}");

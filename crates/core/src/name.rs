@@ -15,11 +15,16 @@ pub fn invisible(text: &str) -> Option<char> {
         matches!(
             c,
             '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}'
-            | '\u{180B}'..='\u{180F}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
+            | '\u{180B}'..='\u{180F}' | '\u{FE00}'..='\u{FE0F}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}'
             | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FEFF}' | '\u{FFA0}'
             | '\u{FFF9}'..='\u{FFFB}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0000}'..='\u{E0FFF}'
         )
     })
+}
+
+/// White space that looks like a blank and is none.
+fn odd_space(c: char) -> bool {
+    c.is_whitespace() && c != ' '
 }
 
 /// That every character of a name can be seen and stands where it is: for every name that people
@@ -27,36 +32,106 @@ pub fn invisible(text: &str) -> Option<char> {
 ///
 /// # Errors
 ///
-/// The character by its code point, in words that follow what is named.
+/// The character by its place and code point, in words that follow what is named.
 pub fn check_visible(text: &str) -> Result<(), String> {
-    match text.chars().find(|c| c.is_control()).or_else(|| invisible(text)) {
+    let hidden =
+        |c: char| c.is_control() || odd_space(c) || invisible(c.encode_utf8(&mut [0; 4])).is_some();
+    match text.chars().enumerate().find(|(_, c)| hidden(*c)) {
         None => Ok(()),
-        Some(c) => Err(format!(
-            "must not have the character U+{:04X}, which cannot be seen: leave it out",
-            u32::from(c)
+        Some((at, c)) => Err(format!(
+            "must not have the character {}, which {}: leave it out",
+            placed(at, c),
+            if odd_space(c) && !c.is_control() {
+                "only looks like a blank"
+            } else {
+                "cannot be seen"
+            }
         )),
     }
+}
+
+/// That a name reads as what it is: [`check_visible`], and no word of it has letters of another script
+/// that look like Latin ones.
+///
+/// # Errors
+///
+/// As [`check_visible`].
+pub fn check_readable(text: &str) -> Result<(), String> {
+    check_visible(text)?;
+    let mut from = 0;
+    for word in text.split(|c: char| !c.is_alphanumeric()) {
+        let letters = || word.chars().filter(|c| c.is_alphabetic());
+        // A word of Cyrillic or Greek is one as long as something tells it from a Latin one.
+        let own = letters().any(|c| !looks_latin(c) && !c.is_ascii());
+        let latin = letters().any(|c| c.is_ascii());
+        for (at, c) in word.chars().enumerate() {
+            if styled(c) || (looks_latin(c) && (latin || !own)) {
+                return Err(format!(
+                    "must not have the character {}, which looks like a Latin letter and is none: \
+                     type that letter",
+                    placed(from + at, c)
+                ));
+            }
+        }
+        from += word.chars().count() + 1;
+    }
+    Ok(())
+}
+
+/// A character and where it stands, counted from 1.
+fn placed(at: usize, c: char) -> String {
+    format!("U+{:04X} at position {}", u32::from(c), at + 1)
+}
+
+/// Latin letters and digits in other clothes: full width, Roman numerals, mathematical.
+fn styled(c: char) -> bool {
+    matches!(c, '\u{FF10}'..='\u{FF5A}' | '\u{2160}'..='\u{217F}' | '\u{1D400}'..='\u{1D7FF}'
+        | '\u{2100}'..='\u{214F}' | '\u{24B6}'..='\u{24E9}')
+}
+
+/// Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones.
+fn looks_latin(c: char) -> bool {
+    "аеорсухіјѕһԁԛԝѵАВЕКМНОРСТУХІЈЅҺԌԚԜѴανορυικΑΒΕΖΗΙΚΜΝΟΡΤΥΧϲϳոսօցհ".contains(c)
 }
 
 /// What is wrong with a name that a user has chosen.
 ///
 /// # Errors
 ///
-/// The rule that it breaks, in words that follow `name`.
-pub fn check(name: &str) -> Result<(), &'static str> {
+/// The rule that it breaks and where, in words that follow `name`.
+pub fn check(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NAME {
-        return Err("must have 1 to 63 characters");
+        return Err("must have 1 to 63 characters".to_owned());
     }
-    if !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-        return Err("may have small letters, digits and hyphens");
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if let Some((at, c)) = name.chars().enumerate().find(|(_, c)| !plain(*c)) {
+        return Err(format!("may have small letters, digits and hyphens, not {}", shown(at, c)));
     }
     if name.starts_with('-') || name.ends_with('-') {
-        return Err("must begin and end with a letter or digit");
+        return Err("must begin and end with a letter or digit".to_owned());
     }
     if name.bytes().all(|b| b.is_ascii_hexdigit()) && name.len() >= 3 && has_digit(name) {
-        return Err("looks like a part of an id: give it a letter beyond f");
+        return Err("looks like a part of an id: give it a letter beyond f".to_owned());
     }
     Ok(())
+}
+
+/// A character that is out of place: as it is where that is safe and clear, else by its code point.
+pub(crate) fn shown(at: usize, c: char) -> String {
+    match c.is_ascii_graphic() {
+        true => format!("`{c}` at position {}", at + 1),
+        false => placed(at, c),
+    }
+}
+
+/// Whether a text looks like a key and not like what somebody calls it: a long piece of letters and
+/// digits without a word in it.
+pub fn looks_like_a_key(text: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
+        part.len() >= 20
+            && part.bytes().any(|b| b.is_ascii_digit())
+            && part.bytes().any(|b| b.is_ascii_alphabetic())
+    })
 }
 
 fn has_digit(name: &str) -> bool {
@@ -127,8 +202,56 @@ mod tests {
             let err = check_visible(text).unwrap_err();
             assert!(err.contains(code), "{err}");
         }
-        for text in ["coder", "Prüferin 2", "コーダー", "✔️ done", "שלום"] {
-            assert_eq!(check_visible(text), Ok(()), "{text}");
+        for (text, wanted) in [
+            ("done \u{2714}\u{FE0F}", "U+FE0F at position 7, which cannot be seen"),
+            ("two\u{A0}words", "U+00A0 at position 4, which only looks like a blank"),
+            ("two\u{3000}words", "U+3000 at position 4, which only looks like a blank"),
+        ] {
+            let err = check_visible(text).unwrap_err();
+            assert!(err.contains(wanted), "{err}");
+        }
+        for text in ["coder", "Prüferin 2", "コーダー", "✔ done", "שלום"] {
+            assert_eq!(check_readable(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn letters_that_look_like_latin_ones_are_named_by_place_and_code_point() {
+        for (text, wanted) in [
+            ("c\u{43E}der", "U+043E at position 2"),
+            ("the \u{441}oder", "U+0441 at position 5"),
+            ("\u{440}\u{430}\u{443}", "U+0440 at position 1"),
+            ("al\u{3BF}ha", "U+03BF at position 3"),
+            ("\u{FF41}bc", "U+FF41 at position 1"),
+            ("\u{1D41A}bc", "U+1D41A at position 1"),
+        ] {
+            let err = check_readable(text).unwrap_err();
+            assert!(err.contains(wanted), "{err}");
+        }
+        for text in ["кодер 2", "тест coder", "αβγδ", "Ärger", "naïve"] {
+            assert_eq!(check_readable(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_told_from_what_it_is_called() {
+        for key in ["AKIAIOSFODNN7EXAMPLE", "sk-proj-4f9aXk2mQ8vLw3Zt7RbN1c", &"0a".repeat(16)] {
+            assert!(looks_like_a_key(key), "{key}");
+        }
+        for name in ["openai_api_key", "github-token-2024", "db.production.eu-west-1", "key1"] {
+            assert!(!looks_like_a_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_name_may_not_have_is_said_with_its_place() {
+        for (name, wanted) in [
+            ("fix_login", "not `_` at position 4"),
+            ("fix\u{FE0F}", "not U+FE0F at position 4"),
+            ("\u{441}oder", "not U+0441 at position 1"),
+        ] {
+            let err = check(name).unwrap_err();
+            assert!(err.contains(wanted), "{err}");
         }
     }
 

@@ -54,9 +54,12 @@ pub struct SecretName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a name has 1 to {MAX_NAME} letters, digits, `_`, `-` and `.`, and begins with a letter or \
-     digit"
+     digit{wrong}"
 )]
-pub struct NameError;
+pub struct NameError {
+    /// What is out of place, and where.
+    wrong: String,
+}
 
 impl std::borrow::Borrow<str> for SecretName {
     fn borrow(&self) -> &str {
@@ -74,10 +77,13 @@ impl FromStr for SecretName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
-        let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
-        if !first || text.len() > MAX_NAME || !text.bytes().all(plain) {
-            return Err(NameError);
+        let plain =
+            |at, c: char| c.is_ascii_alphanumeric() || (at > 0 && matches!(c, '_' | '-' | '.'));
+        if let Some((at, c)) = text.chars().enumerate().find(|(at, c)| !plain(*at, *c)) {
+            return Err(NameError { wrong: format!(", not {}", crate::name::shown(at, c)) });
+        }
+        if text.is_empty() || text.len() > MAX_NAME {
+            return Err(NameError { wrong: format!("; this one has {} bytes", text.len()) });
         }
         Ok(Self(text.to_ascii_lowercase().into()))
     }

@@ -412,7 +412,7 @@ fn check(spec: &AgentSpec) -> Result<(), EngineError> {
         Ok(())
     };
     text("name", &spec.name, 200)?;
-    name::check_visible(&spec.name)
+    name::check_readable(&spec.name)
         .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
     if spec.name.starts_with("agt_") {
         return Err(EngineError::invalid("name", "name must not look like an id (`agt_…`)"));

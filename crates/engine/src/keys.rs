@@ -127,7 +127,7 @@ impl Engine {
         if name.is_empty() || name.chars().count() > 100 {
             return Err(EngineError::invalid("name", "name must be 1 to 100 printable characters"));
         }
-        name::check_visible(name)
+        name::check_readable(name)
             .map_err(|why| EngineError::invalid("name", format!("name {why}")))?;
         self.no_secret("name", name)?;
         if name == "admin" || name.starts_with("ses_") {

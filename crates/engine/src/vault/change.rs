@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use overmind_core::name;
 use overmind_core::row::Role;
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_core::vault::grant::{Grant, GrantRow, MAX_GRANTS};
@@ -56,6 +57,7 @@ impl Engine {
     ) -> Result<SecretView, EngineError> {
         by.require(Role::Admin)?;
         let name = named(name)?;
+        self.names_no_key(&name, &secret)?;
         if keep > MAX_KEPT {
             let text = format!("keep is 0 to {MAX_KEPT}");
             return Err(EngineError::invalid("keep", text));
@@ -123,6 +125,7 @@ impl Engine {
                 let text = format!("`{name}` is there twice");
                 return Err(EngineError::invalid("secrets", text));
             }
+            self.names_no_key(&name, &secret)?;
             new.extend(vault.new_version(by, &name, secret, 0)?);
         }
         let first = |new: &&New| new.before.is_none();
@@ -134,6 +137,21 @@ impl Engine {
             vault.write(by, new, None).await?;
         }
         Ok(names.iter().map(|name| vault.shown(name)).collect())
+    }
+
+    /// Refuses a new name that is a key: names stand in lists, events and logs as they are. One that is
+    /// there already stays of use.
+    fn names_no_key(&self, name: &SecretName, secret: &Secret) -> Result<(), EngineError> {
+        if self.vault.state().secrets.contains_key(name) {
+            return Ok(());
+        }
+        let same = secret.expose().eq_ignore_ascii_case(name.as_str());
+        if !same && !name::looks_like_a_key(name.as_str()) {
+            return self.no_secret("name", name.as_str());
+        }
+        let message = "name looks like a key, and names are shown in lists and logs: write what the \
+                       secret is for, such as `openai_api_key`, and give the key on standard input";
+        Err(EngineError::invalid("name", message))
     }
 
     /// Removes a secret with all its versions.
