@@ -3,6 +3,7 @@
 
 mod artifacts;
 mod attach;
+mod bounds;
 mod budgets;
 mod built_in_rooms;
 mod coders;
