@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::Fut;
 use crate::attest::Attested;
-use crate::command::{LifeOrder, LifeWord};
+use crate::command::{LifeOrder, LifeWord, StopHow};
 use crate::effect::{Effect, EffectResult};
 use crate::enclosure::Surroundings;
 use crate::ids::{AgentId, ColonyId, EffectId, HiveId, SessionId};
@@ -73,6 +73,13 @@ pub enum ToHive {
         epoch: u32,
         effect: EffectId,
         order: LifeOrder,
+    },
+    /// End the commands of this session, of whatever epoch, before it stands in the log: the store
+    /// cannot be written, and what fills its disk may be them. The order of the log follows.
+    EndUnrecorded {
+        session: SessionId,
+        how: StopHow,
+        reason: String,
     },
     /// The end of this life stands in the log: whatever keeps it may forget it.
     Recorded {

@@ -1,4 +1,5 @@
-//! What nobody may take from others: places on the server, a person's terminal.
+//! What nobody may take from others: places on the server, a person's terminal, the names that people
+//! read, the disk.
 
 #![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
 
@@ -160,4 +161,107 @@ fn what_agents_wrote_steers_no_terminal_and_no_pipe() {
     let get = ["artifact", "get", mean, "words.txt"];
     harmless("on a terminal", &get, &on_a_terminal(&house, &get));
     house.run(&["kill", "echo", asks]).ok();
+}
+
+/// A disk of its own for the data directory.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn mount(at: std::path::PathBuf) -> Self {
+        std::fs::create_dir_all(&at).unwrap();
+        let options = ["-t", "tmpfs", "-o", "size=48m,mode=0700", "overmind-bounds"];
+        let mount = std::process::Command::new("mount").args(options).arg(&at).output().unwrap();
+        assert!(mount.status.success(), "{}", String::from_utf8_lossy(&mount.stderr));
+        Self(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).output();
+    }
+}
+
+/// Status and body of an answer.
+fn get(address: &str, path: &str) -> (u16, String) {
+    use std::io::Write as _;
+    let mut stream = TcpStream::connect(address).unwrap();
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn a_command_that_fills_the_disk_is_ended_and_the_log_says_so_when_there_is_room() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting a small disk needs root");
+        return;
+    }
+    let mut home = Home::new();
+    let _disk = Disk::mount(home.data());
+    let started = home.start(&["--listen", "127.0.0.1:0"], &[]);
+    let address = started["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
+    assert_eq!(get(&address, "/readyz").0, 200);
+    for (order, status) in [("kill", "canceled"), ("stop", "canceled")] {
+        let (name, file) = (format!("runaway-{order}"), home.data().join(order));
+        let line = format!(
+            "while :; do head -c 65536 /dev/zero >> {} 2> /dev/null || sleep 0.02; done",
+            file.display()
+        );
+        let run = ["run", "--detach", "-o", "name", "--name", &name, "--sandbox", "none"];
+        let id = home.run(&[&run[..], &["--", "sh", "-c", &line]].concat()).ok();
+        let id = id.line().trim().to_owned();
+        let run = until("it runs", || {
+            Some(home.fetch(&id)).filter(|run| !run["process"]["pid"].is_null())
+        });
+        let (code, said) = until("the disk is full", || {
+            Some(get(&address, "/readyz")).filter(|(code, _)| *code != 200)
+        });
+        assert!(code == 503 && said.contains("is full"), "{said}");
+        // Nothing fits any more, not even in what the store has of it already.
+        until("nothing is written any more", || {
+            let full = |_: u32| std::fs::write(home.data().join("probe"), [0; 4096]).is_err();
+            let probed = (0..8).all(full);
+            let _ = std::fs::remove_file(home.data().join("probe"));
+            probed.then_some(())
+        });
+        let done = home.run(&[order, &name]);
+        assert!(done.code == 0 || done.err.contains("were told to end"), "{}", done.err);
+        let process = std::path::PathBuf::from(format!("/proc/{}", run["process"]["pid"]));
+        until("it has ended on the full disk", || (!process.exists()).then_some(()));
+        assert!(file.exists());
+        std::fs::remove_file(&file).unwrap();
+        home.wait_for(&id, status);
+        until("there is room", || (get(&address, "/readyz").0 == 200).then_some(()));
+        let events = home.run(&["events", &id, "-o", "json", "--limit", "1000"]).ok().out;
+        assert!(events.contains("by admin") || events.contains("\"by\": \"admin\""), "{events}");
+    }
+}
+
+#[test]
+fn names_that_deceive_or_are_keys_are_refused_with_what_is_wrong() {
+    let home = Home::up();
+    for (name, said) in [
+        ("c\u{43e}der", "U+043E at position 2"),
+        ("coder\u{fe0f}", "U+FE0F at position 6"),
+        ("my\u{a0}coder", "U+00A0 at position 3"),
+    ] {
+        let args = ["agent", "create", "--name", name, "--model", "deterministic"];
+        home.run(&args).fails(2).says(said);
+        home.run(&["run", "--name", name, "--", "true"]).fails(2).says("at position");
+    }
+    let value = home.path().join("value");
+    let key = "AKIAIOSFODNN7EXAMPLE";
+    std::fs::write(&value, "a-value-of-some-length-71").unwrap();
+    for (name, said) in [(key, "looks like a key"), ("gith\u{443}b", "U+0443 at position 5")] {
+        let mut command = home.command(&["vault", "set", name, "--from-stdin"]);
+        command.stdin(std::fs::File::open(&value).unwrap());
+        let refused = crate::home::done(command.output().unwrap());
+        assert!(refused.code == 2 && refused.err.contains(said), "{name}: {}", refused.err);
+    }
+    let listed = home.run(&["vault", "list", "-o", "json"]).ok();
+    assert!(!listed.out.to_lowercase().contains(&key.to_lowercase()), "{}", listed.out);
 }

@@ -30,7 +30,7 @@ const AT_ONCE: usize = 20;
 const DISK: u32 = 96;
 
 /// Refusals that are no failure: what they say is true.
-const TOO_LATE: [&str; 7] = [
+const TOO_LATE: [&str; 8] = [
     "Run is ending already",
     "already finished",
     "has no process now",
@@ -38,6 +38,8 @@ const TOO_LATE: [&str; 7] = [
     "started without input",
     "its input is closed",
     "the program does not read",
+    // Of a kill while the disk is full: it is done, and written down later.
+    "were told to end",
 ];
 
 /// What a command of the storm does.

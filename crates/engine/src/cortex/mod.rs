@@ -11,6 +11,7 @@ mod inbox;
 mod keeper;
 mod load;
 pub(crate) mod tokens;
+mod unrecorded;
 mod watch;
 
 use std::collections::HashMap;
@@ -88,7 +89,7 @@ pub(crate) struct Cortex {
     /// Set when the drain begins: nothing new starts.
     draining: AtomicBool,
     /// Why the store refuses writes now, if it does.
-    degraded: Mutex<Option<String>>,
+    degraded: tokio::sync::watch::Sender<Option<String>>,
     queue: Mutex<FairQueue>,
     drivers: Mutex<HashMap<SessionId, Slot>>,
     fresh: Mutex<HashMap<SessionId, Box<Session>>>,
@@ -196,7 +197,7 @@ impl Cortex {
             alarms: Alarms::default(),
             mesh: MeshState::default(),
             draining: AtomicBool::new(false),
-            degraded: Mutex::new(None),
+            degraded: tokio::sync::watch::Sender::new(None),
             drivers: Mutex::default(),
             fresh: Mutex::default(),
             agents: Mutex::default(),
@@ -322,9 +323,13 @@ impl Cortex {
         if self.draining() {
             return Err(shutting_down());
         }
+        let end = order.end();
         let (reply, answer) = oneshot::channel();
         self.post(session, Mail::Order { order, reply });
-        answer.await.unwrap_or_else(|_| Err(shutting_down()))
+        match end {
+            Some((how, by)) => self.ended_by(session, how, &by, answer).await,
+            None => answer.await.unwrap_or_else(|_| Err(shutting_down())),
+        }
     }
 
     /// Writes down what was decided over the work of a session's room.
@@ -656,12 +661,16 @@ impl Cortex {
         if self.draining() {
             return Readiness::Draining;
         }
-        let why = lock(&self.degraded).clone().or_else(|| self.store.trouble());
+        let why = self.degraded.borrow().clone().or_else(|| self.store.trouble());
         why.map_or(Readiness::Ready, Readiness::Degraded)
     }
 
     fn set_degraded(&self, why: Option<String>) {
-        *lock(&self.degraded) = why;
+        self.degraded.send_if_modified(|now| {
+            let changed = *now != why;
+            *now = why;
+            changed
+        });
     }
 
     /// Masks secrets in plain data.

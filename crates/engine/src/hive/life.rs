@@ -716,6 +716,13 @@ impl Lives {
         }
     }
 
+    /// Has all lives of a session end.
+    pub(crate) fn end_all(&self, session: SessionId, how: StopHow, reason: &str) {
+        for one in self.under_way().values().filter(|one| one.key.session == session) {
+            one.orders.put(LifeOrder::End { how, reason: reason.to_owned() });
+        }
+    }
+
     /// Does what is wanted of a life. Typing is done beside: a program that does not read must not
     /// keep it from being ended.
     async fn obey(self: &Arc<Self>, key: ProcessKey, kept: Kept, order: LifeOrder) {

@@ -157,6 +157,11 @@ impl Hive {
                     lives.order(effect, order);
                 }
             }
+            ToHive::EndUnrecorded { session, how, reason } => {
+                if let Some(lives) = self.lives.clone() {
+                    lives.end_all(session, how, &reason);
+                }
+            }
             ToHive::Recorded { session, life } => {
                 if let Some(lives) = self.lives.clone() {
                     let key = ProcessKey { session, epoch: life };

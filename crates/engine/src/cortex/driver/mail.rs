@@ -156,3 +156,14 @@ pub(crate) enum Order {
         by: String,
     },
 }
+
+impl Order {
+    /// How the session's commands end by it, and who wants that.
+    pub(crate) fn end(&self) -> Option<(StopHow, String)> {
+        match self {
+            Self::Stop { how, by } => Some((*how, by.clone())),
+            Self::Cancel { by } | Self::Kill { by } => Some((StopHow::Kill, by.clone())),
+            Self::Answer { .. } | Self::Tell { .. } | Self::Decide { .. } => None,
+        }
+    }
+}
