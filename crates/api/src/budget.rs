@@ -60,7 +60,7 @@ pub struct BudgetLeft {
 pub struct Budget {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "lim_4f1c02d3a9e18b57a6d2f3c4b5a69788"))]
     pub id: LimitId,
-    /// `swarm`, `colony:<id>`, `agent:<id>` or `session:<id>`.
+    /// `swarm`, `colony:<id>`, `agent:<id>`, `session:<id>` or `key:<name>`.
     #[cfg_attr(
         feature = "openapi",
         schema(example = "agent:agt_0190b2c4d5e67000800000000000002a")
@@ -150,7 +150,7 @@ impl Budget {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BudgetPut {
-    /// `swarm`, `colony:default`, `agent:<id or name>` or `session:<id>`.
+    /// `swarm`, `colony:default`, `agent:<id or name>`, `session:<id>` or `key:<name>`.
     #[cfg_attr(feature = "openapi", schema(example = "agent:coder"))]
     pub scope: String,
     pub per: Period,

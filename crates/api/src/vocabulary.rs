@@ -65,6 +65,8 @@ words! {
         Agent = "agent",
         Model = "model",
         Session = "session",
+        /// Who calls models without a run: an API key, by name, or `admin`.
+        Key = "key",
         Day = "day",
     }
 

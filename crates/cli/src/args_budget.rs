@@ -10,6 +10,7 @@ Examples:
   overmind budget set swarm --usd 50 --per month
   overmind budget set agent:coder --usd 5 --per day
   overmind budget set agent:coder --usd 4 --per day --soft     warns once a day
+  overmind budget set key:ci --usd 10 --per month              calls of models with this API key
   overmind budget set session:019a --tokens 2000000 --per total
 
 A call begins only if the most that it may cost fits into every limit that applies. Days and months
@@ -34,7 +35,7 @@ Example:
 
 #[derive(Clone, Debug, Args)]
 pub struct BudgetSetArgs {
-    /// `swarm`, `colony:default`, `agent:NAME` or `session:RUN`
+    /// `swarm`, `colony:default`, `agent:NAME`, `session:RUN` or `key:NAME`
     pub scope: String,
     /// US dollars
     #[arg(long, value_name = "N", required_unless_present = "tokens")]
@@ -86,7 +87,9 @@ pub struct CostsArgs {
 pub enum ByArg {
     Agent,
     Model,
+    #[value(alias = "run")]
     Session,
+    Key,
     Day,
 }
 

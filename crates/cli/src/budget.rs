@@ -172,6 +172,7 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
         ByArg::Agent => CostBy::Agent,
         ByArg::Model => CostBy::Model,
         ByArg::Session => CostBy::Session,
+        ByArg::Key => CostBy::Key,
         ByArg::Day => CostBy::Day,
     };
     let query = CostsQuery {
@@ -191,6 +192,7 @@ pub async fn costs(cx: &Context, args: &CostsArgs) -> Outcome {
             CostBy::Agent => "AGENT",
             CostBy::Model => "MODEL",
             CostBy::Session => "RUN",
+            CostBy::Key => "KEY",
             CostBy::Day => "DAY",
         };
         let mut columns = vec![head, "COST", "CALLS", "INPUT", "OUTPUT"];

@@ -637,8 +637,11 @@ pub trait Store: Send + Sync + fmt::Debug {
         scope: budget::Scope,
         since: i32,
     ) -> Fut<'_, Result<budget::Baseline, StoreError>>;
-    /// Costs by agent, model, session or day. Reads daily sums only.
+    /// Costs by agent, model, session, key or day. Reads daily sums only.
     fn costs(&self, query: CostQuery) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
+    /// What the calls of these sessions came to in all, in no order; nothing of a session without any.
+    /// Reads daily sums only.
+    fn session_costs(&self, ids: Vec<SessionId>) -> Fut<'_, Result<Vec<CostRow>, StoreError>>;
     /// Calls that have ended, those that began last first; of one session where one is named.
     fn call_list(
         &self,

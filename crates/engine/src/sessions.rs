@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
 use overmind_core::attest::Kept;
+use overmind_core::budget::CostRow;
 use overmind_core::command::{CommandKind, CommandSpec, MAX_ARGUMENT, StopHow};
 use overmind_core::ids::{AgentId, ApprovalId, SessionId};
 use overmind_core::name;
@@ -351,7 +352,36 @@ impl Engine {
         };
         let SessionQuery { statuses, agent, parent, name } = query;
         let filter = SessionFilter { colony: None, agent, statuses, parent, tree, name };
-        Ok(self.cortex.store.session_list(filter, page).await?)
+        self.settled(self.cortex.store.session_list(filter, page).await?).await
+    }
+
+    /// Rows as they are shown: what the calls of a session came to is what was settled for it, and not what
+    /// it heard. A program that asks its provider past the gateway says itself what it spent; what
+    /// memory's embeddings cost it comes on top of that.
+    async fn settled(&self, mut rows: Vec<SessionRow>) -> Result<Vec<SessionRow>, EngineError> {
+        // What is free may be gathered for a moment, and its session has heard the same of it.
+        let free = |row: &SessionRow| row.cost_microusd == Some(0);
+        if !rows.iter().all(free) {
+            self.budgets().flush().await;
+        }
+        let ids = rows.iter().map(|row| row.id).collect();
+        let costs = self.cortex.store.session_costs(ids).await?;
+        let costs: HashMap<String, CostRow> =
+            costs.into_iter().map(|cost| (cost.key.clone(), cost)).collect();
+        for row in &mut rows {
+            let Some(cost) = costs.get(&row.id.to_string()) else { continue };
+            let known = (cost.unpriced == 0).then_some(cost.microusd);
+            if free(row) && known == Some(0) {
+                continue;
+            }
+            if row.command.is_some() && cost.usage.output_tokens == 0 {
+                row.usage.add(cost.usage);
+                row.cost_microusd = row.cost_microusd.zip(known).map(|(a, b)| a.saturating_add(b));
+            } else {
+                (row.usage, row.cost_microusd) = (cost.usage, known);
+            }
+        }
+        Ok(rows)
     }
 
     /// One session.
@@ -365,7 +395,8 @@ impl Engine {
         id: SessionId,
     ) -> Result<SessionRow, EngineError> {
         self.reads(by, Role::Viewer, id).await?;
-        self.find_session(id).await
+        let row = self.find_session(id).await?;
+        self.settled(vec![row]).await?.pop().ok_or_else(|| EngineError::not_found("Run"))
     }
 
     /// Refuses whoever may not run programs on the host, where this session does: its own token may.

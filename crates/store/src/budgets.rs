@@ -1,7 +1,7 @@
 //! Budgets at rest: limits, windows, open reservations, calls, and daily sums of what they cost.
 //!
 //! A window is one row that is added to; a call adds to the daily sums of its colony, agent,
-//! model and session, once for all calls of a commit. Nothing here reads all calls.
+//! model and session, or of its caller where it has no session, once for all calls of a commit. Nothing here reads all calls.
 
 use std::collections::HashMap;
 
@@ -58,6 +58,7 @@ enum Of {
     Agent(Option<AgentId>),
     Model(String),
     Session(Option<SessionId>),
+    Key(String),
 }
 
 impl Of {
@@ -68,6 +69,7 @@ impl Of {
             Self::Agent(id) => ("agent", id.map(|id| id.to_string()).unwrap_or_default()),
             Self::Model(model) => ("model", model.clone()),
             Self::Session(id) => ("session", id.map(|id| id.to_string()).unwrap_or_default()),
+            Self::Key(name) => ("key", name.clone()),
         }
     }
 }
@@ -77,12 +79,15 @@ impl Sums {
     pub(crate) fn note(&mut self, write: &Write) {
         let Write::CallInsert(call) = write else { return };
         let day = period::day_of(call.started_at);
-        for of in [
+        // Of a call in a session's name it is the session that says whose it is.
+        let key = call.session.is_none().then(|| Of::Key(call.caller.clone()));
+        let all = [
             Of::Colony(call.colony),
             Of::Agent(call.agent),
             Of::Model(call.asked.model.as_ref().unwrap_or(&call.model).clone()),
             Of::Session(call.session),
-        ] {
+        ];
+        for of in all.into_iter().chain(key) {
             let sum = self.0.entry((day, of)).or_insert_with_key(|(day, of)| {
                 let (dim, key) = of.named();
                 let usage = Usage::default();
@@ -358,6 +363,7 @@ pub(crate) fn baseline(conn: &Connection, scope: Scope, since: i32) -> Outcome<B
         Scope::Swarm => one(conn, sum, params![since, "colony"], read)?,
         Scope::Colony(id) => one(conn, &keyed, params![since, "colony", id.to_string()], read)?,
         Scope::Agent(id) => one(conn, &keyed, params![since, "agent", id.to_string()], read)?,
+        Scope::Key(name) => one(conn, &keyed, params![since, "key", name.as_str()], read)?,
         Scope::Session(id) => {
             let family = family(conn, id)?;
             let mut all = Baseline::default();
@@ -393,6 +399,7 @@ pub(crate) fn costs(conn: &Connection, query: CostQuery) -> Outcome<Vec<CostRow>
         CostBy::Agent => ("agent", "key", "2 DESC, 1"),
         CostBy::Model => ("model", "key", "2 DESC, 1"),
         CostBy::Session => ("session", "key", "2 DESC, 1"),
+        CostBy::Key => ("key", "key", "2 DESC, 1"),
         CostBy::Day => ("colony", "day", "1 DESC"),
     };
     let sql = format!(
@@ -406,19 +413,38 @@ pub(crate) fn costs(conn: &Connection, query: CostQuery) -> Outcome<Vec<CostRow>
     many(conn, &sql, with, |row| {
         let cells = Cells::new(row, "spend");
         let key = match query.by {
-            CostBy::Agent | CostBy::Model | CostBy::Session => cells.text(0)?,
+            CostBy::Agent | CostBy::Model | CostBy::Session | CostBy::Key => cells.text(0)?,
             CostBy::Day => {
                 let day = i32::try_from(cells.int(0)?).map_err(|_| cells.wrong(0, "a day"))?;
                 period::day_name(day)
             }
         };
-        Ok(CostRow {
-            key,
-            microusd: cells.u64(1)?,
-            calls: cells.u64(2)?,
-            unpriced: cells.u64(3)?,
-            usage: usage(&cells, 4)?,
-        })
+        cost(&cells, key)
+    })
+}
+
+/// A row of sums, from its second column on.
+fn cost(cells: &Cells<'_>, key: String) -> Outcome<CostRow> {
+    Ok(CostRow {
+        key,
+        microusd: cells.u64(1)?,
+        calls: cells.u64(2)?,
+        unpriced: cells.u64(3)?,
+        usage: usage(cells, 4)?,
+    })
+}
+
+pub(crate) fn session_costs(conn: &Connection, ids: &[SessionId]) -> Outcome<Vec<CostRow>> {
+    let ids: Vec<String> = ids.iter().map(SessionId::to_string).collect();
+    // A look at the key for each: no session has more than some days.
+    let sql = "SELECT spend.key, sum(microusd), sum(calls), sum(unpriced), sum(input_tokens),
+         sum(output_tokens), sum(cached_input_tokens), sum(cache_write_tokens),
+         sum(reasoning_tokens)
+       FROM json_each(?1) AS wanted JOIN spend ON spend.dim = 'session' AND spend.key = wanted.value
+       GROUP BY 1";
+    many(conn, sql, [serde_json::json!(ids).to_string()], |row| {
+        let cells = Cells::new(row, "spend");
+        cost(&cells, cells.text(0)?)
     })
 }
 

@@ -561,6 +561,10 @@ impl Store for Sqlite {
         Box::pin(self.read("adding up costs", move |conn| budgets::costs(conn, query)))
     }
 
+    fn session_costs(&self, ids: Vec<SessionId>) -> Fut<'_, Result<Vec<CostRow>, StoreError>> {
+        Box::pin(self.read("adding up costs", move |conn| budgets::session_costs(conn, &ids)))
+    }
+
     fn call_list(
         &self,
         session: Option<SessionId>,

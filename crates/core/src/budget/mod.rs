@@ -34,7 +34,7 @@ pub use self::meter::{Behalf, Came, Meter, Metered, NotMetered, Wish};
 pub use self::period::Period;
 pub use self::price::{NoPrices, Price, PriceRow, Prices, Quote};
 pub use self::refusal::{Refusal, Shape, Unit, Wire};
-pub use self::scope::{Scope, ScopeError};
+pub use self::scope::{KeyName, Scope, ScopeError};
 pub use self::store::BudgetChange;
 
 use crate::ids::{AgentId, CallId, ColonyId, SessionId};
@@ -200,17 +200,20 @@ pub enum CostBy {
     Agent,
     Model,
     Session,
+    /// Who calls without a session, by name.
+    Key,
     Day,
 }
 
 impl CostBy {
-    pub const ALL: [Self; 4] = [Self::Agent, Self::Model, Self::Session, Self::Day];
+    pub const ALL: [Self; 5] = [Self::Agent, Self::Model, Self::Session, Self::Key, Self::Day];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Model => "model",
             Self::Session => "session",
+            Self::Key => "key",
             Self::Day => "day",
         }
     }
@@ -232,10 +235,10 @@ pub struct CostQuery {
     pub limit: u32,
 }
 
-/// What one agent, model, session or day came to.
+/// What one agent, model, session, key or day came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostRow {
-    /// An id, a model's name or a date; empty for calls without one.
+    /// An id, a name or a date; empty for calls without one.
     pub key: String,
     pub calls: u64,
     /// Millionths of a US dollar, of calls whose price is known.

@@ -1,4 +1,5 @@
-//! What a limit is about: the whole swarm, a colony, an agent, or one session with its children.
+//! What a limit is about: the whole swarm, a colony, an agent, one session with its children, or whoever calls
+//! with a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,6 +16,38 @@ pub enum Scope {
     Agent(AgentId),
     /// A session and all that it started.
     Session(SessionId),
+    /// Calls that are nobody's session: those with this API key, or with the admin token (`admin`).
+    Key(KeyName),
+}
+
+/// The name of a caller, of at most [`KeyName::MAX`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyName([u8; Self::MAX]);
+
+impl KeyName {
+    /// Longest name in bytes. Keys with a longer one have no limits of their own.
+    pub const MAX: usize = 48;
+
+    /// `None` when it is empty, too long or has a NUL.
+    pub fn of(name: &str) -> Option<Self> {
+        if name.is_empty() || name.len() > Self::MAX || name.contains('\0') {
+            return None;
+        }
+        let mut bytes = [0; Self::MAX];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Some(Self(bytes))
+    }
+
+    pub fn as_str(&self) -> &str {
+        let len = self.0.iter().position(|byte| *byte == 0).unwrap_or(Self::MAX);
+        std::str::from_utf8(&self.0[..len]).expect("it was made of a text")
+    }
+}
+
+impl fmt::Debug for KeyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
 }
 
 impl fmt::Display for Scope {
@@ -24,13 +57,14 @@ impl fmt::Display for Scope {
             Self::Colony(id) => write!(f, "colony:{id}"),
             Self::Agent(id) => write!(f, "agent:{id}"),
             Self::Session(id) => write!(f, "session:{id}"),
+            Self::Key(name) => write!(f, "key:{}", name.as_str()),
         }
     }
 }
 
 /// A text that names no scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a scope: swarm, colony:<id>, agent:<id> or session:<id>")]
+#[error("`{0}` is not a scope: swarm, colony:<id>, agent:<id>, session:<id> or key:<name>")]
 pub struct ScopeError(String);
 
 impl FromStr for Scope {
@@ -47,6 +81,7 @@ impl FromStr for Scope {
             "colony" => id.parse().map(Self::Colony).map_err(|_| wrong()),
             "agent" => id.parse().map(Self::Agent).map_err(|_| wrong()),
             "session" => id.parse().map(Self::Session).map_err(|_| wrong()),
+            "key" => KeyName::of(id).map(Self::Key).ok_or_else(wrong),
             _ => Err(wrong()),
         }
     }
@@ -76,13 +111,17 @@ mod tests {
             Scope::Colony(ColonyId::DEFAULT),
             Scope::Agent(AgentId::from_u128(7)),
             Scope::Session(SessionId::from_u128(8)),
+            Scope::Key(KeyName::of("ci: nightly").unwrap()),
+            Scope::Key(KeyName::of(&"é".repeat(24)).unwrap()),
         ];
         for scope in scopes {
             assert_eq!(scope.to_string().parse(), Ok(scope));
         }
         assert_eq!("colony:default".parse(), Ok(Scope::Colony(ColonyId::DEFAULT)));
-        for bad in ["", "Swarm", "agent", "agent:", "agent:bob", "session:agt_1", "fleet:x"] {
+        for bad in ["", "Swarm", "agent", "agent:", "agent:bob", "session:agt_1", "key:", "fleet:x"]
+        {
             assert!(bad.parse::<Scope>().is_err(), "{bad}");
         }
+        assert!(format!("key:{}", "x".repeat(49)).parse::<Scope>().is_err());
     }
 }

@@ -12,6 +12,7 @@ use overmind_testkit::upstream::{Answer, Say, Script, Upstream};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use crate::gateway::{Gateway, messages};
 use crate::home::{Home, until};
 
 /// A dollar for a million tokens in, two out.
@@ -248,6 +249,9 @@ fn a_runs_attempts_that_broke_off_after_the_request_are_counted() {
     let input = row["input_tokens"].as_u64().unwrap();
     assert!(input > 2_000 && input < 3_000 + 2 * u64::try_from(body).unwrap(), "{row}");
     assert_eq!(row["microusd"], input + 2 * 100, "{row}");
+    // What the run itself says is what was settled for it.
+    let cost = home.fetch(&run)["cost_usd"].as_f64().unwrap();
+    assert!((cost * 1e6 - row["microusd"].as_f64().unwrap()).abs() < 0.5, "{cost} {row}");
 }
 
 #[test]
@@ -292,4 +296,35 @@ fn memorys_embeddings_are_reserved_settled_and_stopped_like_any_call() {
     home.run(&["budget", "set", "swarm", "--tokens", "1100", "--per", "day"]).ok();
     home.run(&["memory", "search", "Oslo"]).fails(1).says("swarm");
     assert_eq!(asked(), before, "nothing was sent");
+}
+
+#[test]
+fn what_a_key_spends_at_the_gateway_is_seen_and_bounded() {
+    let say = Answer::say(Say::text("hello").usage(1_000, 100));
+    let dir = tempfile::tempdir().unwrap();
+    let prices = dir.path().join("prices.toml");
+    std::fs::write(&prices, PRICES.replace("m-1", "small-1")).unwrap();
+    let config = format!("[models]\nprices = {prices:?}\n");
+    let gateway = Gateway::with(Script::always(say), &[], &config);
+    let home = &gateway.home;
+    let key = home.run(&["key", "create", "ci", "--role", "operator", "-o", "name"]).ok();
+    let key = key.line().to_owned();
+    let ask = |token: &str| {
+        let url = format!("{}/llm/anthropic/v1/messages", gateway.url);
+        gateway.send(gateway.client.post(url).bearer_auth(token).json(&messages("hi")))
+    };
+    assert_eq!(ask(&key).status, 200);
+    assert_eq!(ask(gateway.admin()).status, 200);
+    let rows = home.run(&["costs", "--by", "key", "-o", "json"]).ok().json();
+    let told: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| (&row["key"], &row["microusd"])).collect();
+    assert_eq!(told, [(&"admin".into(), &1_200.into()), (&"ci".into(), &1_200.into())], "{rows}");
+
+    // What was spent before counts, and another key's limit is its own.
+    home.run(&["budget", "set", "key:nobody", "--usd", "1", "--per", "day"]).fails(3);
+    home.run(&["budget", "set", "key:ci", "--tokens", "1200", "--per", "day"]).ok().shows("key:ci");
+    let refused = ask(&key);
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert!(refused.body.contains("key:ci"), "{}", refused.body);
+    assert_eq!(ask(gateway.admin()).status, 200);
 }

@@ -7,7 +7,7 @@ use overmind_core::budget::{
 };
 use overmind_core::ids::{CallId, ColonyId, InboxId, LimitId, SessionId};
 use overmind_core::inbox::{InboxCursor, InboxFilter, InboxItem, InboxState};
-use overmind_core::row::{Role, SessionStatus};
+use overmind_core::row::{ApiKey, Role, SessionStatus};
 use overmind_core::store::{Change, Commit, NewEvent, Page, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::json;
@@ -22,6 +22,8 @@ use crate::error::EngineError;
 
 /// Items of the inbox that are looked at when a limit was raised.
 const LOOKED_AT: u32 = 1000;
+/// Keys that are looked through at once.
+const KEYS: u32 = 100;
 /// Longest reason of an emergency stop, in bytes.
 const REASON_BYTES: usize = 2_000;
 /// Sessions read at a time when all are ended.
@@ -254,7 +256,7 @@ impl Engine {
     }
 
     /// The scope that a text names: as [`Scope`] does, or `agent:` and an agent's name, or
-    /// `session:` and a run's name.
+    /// `session:` and a run's name. A key must be there, and not be revoked.
     ///
     /// # Errors
     ///
@@ -273,7 +275,26 @@ impl Engine {
                 found.map(|_| scope).ok_or_else(|| EngineError::not_found("Run"))
             }
             Scope::Colony(id) if id != ColonyId::DEFAULT => Err(EngineError::not_found("Colony")),
-            Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) => Ok(scope),
+            Scope::Key(name) if !self.is_key(name.as_str()).await? => {
+                Err(EngineError::not_found("API key"))
+            }
+            Scope::Swarm | Scope::Colony(_) | Scope::Agent(_) | Scope::Key(_) => Ok(scope),
+        }
+    }
+
+    /// Whether somebody calls by this name: the holder of the data directory, or of an API key.
+    async fn is_key(&self, name: &str) -> Result<bool, EngineError> {
+        let mut after = None;
+        loop {
+            let keys = self.cortex.store.api_key_list(Page { limit: KEYS, after }).await?;
+            let is_it = |key: &ApiKey| key.name == name && key.revoked_at.is_none();
+            if name == Caller::admin().name || keys.iter().any(is_it) {
+                return Ok(true);
+            }
+            if keys.len() < KEYS as usize {
+                return Ok(false);
+            }
+            after = keys.last().map(|key| key.id);
         }
     }
 

@@ -18,7 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use overmind_core::budget::{
-    Ask, CallRecord, Ended, Halt, Ledger, Prices, Refusal, Reservation, Scope, Settled, Spend,
+    Ask, CallRecord, Ended, Halt, KeyName, Ledger, Prices, Refusal, Reservation, Scope, Settled,
+    Spend,
 };
 use overmind_core::ids::{CallId, IdSource, SessionId};
 use overmind_core::model::Usage;
@@ -248,6 +249,8 @@ impl Budgets {
         if let Some(session) = ask.session {
             let lineage = self.lineage(session).await?;
             scopes.extend(lineage.iter().copied().map(Scope::Session));
+        } else {
+            scopes.extend(KeyName::of(&ask.caller).map(Scope::Key));
         }
         Ok(scopes)
     }

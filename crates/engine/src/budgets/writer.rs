@@ -217,7 +217,10 @@ impl Budgets {
 
     /// Has everything written that was decided until now: reads of the store find it then. A
     /// store that refuses is waited for once.
-    pub(super) async fn flush(&self) {
+    pub(crate) async fn flush(&self) {
+        if self.0.ahead.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let (reply, answer) = oneshot::channel();
         {
             // In the order of the decisions, as all others.

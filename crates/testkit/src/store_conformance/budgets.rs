@@ -1,8 +1,9 @@
 //! Budgets at rest.
 
 use overmind_core::budget::{
-    Amount, Ask, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, Ended, Limit, Period,
-    Reservation, Scope, Source, Spend, UnknownPrice, WindowKey, Windowed, period,
+    Amount, Ask, BudgetChange, CAP, CallRecord, Content, CostBy, CostQuery, CostRow, Ended,
+    KeyName, Limit, Period, Reservation, Scope, Source, Spend, UnknownPrice, WindowKey, Windowed,
+    period,
 };
 use overmind_core::ids::{AgentId, CallId, ColonyId, LimitId, SessionId};
 use overmind_core::model::Usage;
@@ -165,6 +166,14 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
     let agent = AgentId::from_u128(7).to_string();
     assert_eq!(costs(CostBy::Agent, 0, 20).await, [(agent, 3, 2_000, 1)]);
     assert_eq!(costs(CostBy::Session, 0, 20).await.len(), 3, "calls without a session are one row");
+    // Only what no session has called is its caller's.
+    let caller = calls[2].caller.clone();
+    assert_eq!(costs(CostBy::Key, 0, 20).await, [(caller.clone(), 1, 0, 1)]);
+    let of = vec![child.id, SessionId::from_u128(99)];
+    let rows = store.session_costs(of).await.unwrap();
+    let (key, usage) = (child.id.to_string(), calls[1].usage);
+    assert_eq!(rows, [CostRow { key, calls: 1, microusd: 1_000, unpriced: 0, usage }]);
+    assert_eq!(store.session_costs(vec![parent.id, child.id]).await.unwrap().len(), 2);
 
     let sum = async |scope: Scope, since: i32| {
         let found = store.budget_baseline(scope, since).await.unwrap();
@@ -173,6 +182,8 @@ pub(super) async fn calls_are_added_up_by_day(store: &dyn Store, w: &World) {
     assert_eq!(sum(Scope::Swarm, i32::MIN).await, (2_000, 360, 1));
     assert_eq!(sum(Scope::Colony(ColonyId::DEFAULT), 11).await, (1_000, 240, 1));
     assert_eq!(sum(Scope::Agent(AgentId::from_u128(8)), 0).await, (0, 0, 0));
+    let key = KeyName::of(&caller).unwrap();
+    assert_eq!(sum(Scope::Key(key), 0).await, (0, 120, 1));
     assert_eq!(sum(Scope::Session(parent.id), 0).await, (2_000, 240, 0), "its child's, too");
     assert_eq!(sum(Scope::Session(child.id), 0).await, (1_000, 120, 0));
 
