@@ -265,3 +265,26 @@ fn names_that_deceive_or_are_keys_are_refused_with_what_is_wrong() {
     let listed = home.run(&["vault", "list", "-o", "json"]).ok();
     assert!(!listed.out.to_lowercase().contains(&key.to_lowercase()), "{}", listed.out);
 }
+
+#[test]
+fn a_project_has_the_server_dial_only_what_an_admin_granted() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    for (engine, scheme) in [("redis", "redis"), ("postgres", "postgres")] {
+        let config = format!(
+            "version: 1\nservices:\n  db:\n    strategy: database\n    engine: {engine}\n    server: \
+             {scheme}://{at}\n"
+        );
+        let house = House::new(Some(&config));
+        let name = format!("dials-{engine}");
+        house
+            .run(&["run", "--detach", "--name", &name, "--sandbox", "namespace", "--", "true"])
+            .ok();
+        let run = house.ended(&name);
+        let error = run["error"].to_string();
+        assert!(error.contains(&format!("{at}, which is not granted")), "{run}");
+        assert!(error.contains("rooms.servers"), "{run}");
+        assert!(listener.accept().is_err(), "the server came to {at}");
+    }
+}

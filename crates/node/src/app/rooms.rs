@@ -41,6 +41,7 @@ pub(super) fn open(
             .iter()
             .map(|(name, secret)| (name.clone(), secret.expose().to_owned()))
             .collect(),
+        servers: config.rooms_servers.clone(),
         excludes_file: home.map(|home| home.join(".config/git/ignore")),
         git: match inherited("PATH") {
             Some(path) => Git::new("git".into(), path.into(), GIT),

@@ -54,6 +54,8 @@ pub struct Config {
     /// Where names of what runs serve are answered for.
     pub rooms_proxy: Option<SocketAddr>,
     /// Where worktrees of runs are made.
+    /// Database servers, `host:port`, that projects of runs in a sandbox may name.
+    pub rooms_servers: Vec<String>,
     pub rooms_worktrees: PathBuf,
     pub max_running: u32,
     pub max_running_per_agent: u32,
@@ -238,6 +240,7 @@ impl Config {
             accept_loss: false,
             listen,
             rooms_proxy,
+            rooms_servers: layers.list_of(key::ROOMS_SERVERS),
             rooms_worktrees: path(key::ROOMS_WORKTREES)
                 .unwrap_or_else(|| data.worktrees(layers.get(key::SANDBOX_RUN_AS).is_some())),
             socket,

@@ -65,6 +65,7 @@ pub const STORE_PATH: &str = "store.path";
 pub const RETENTION_DAYS: &str = "store.retention_days";
 pub const CHECKPOINT_SECONDS: &str = "store.checkpoint_seconds";
 pub const ROOMS_PROXY: &str = "rooms.proxy";
+pub const ROOMS_SERVERS: &str = "rooms.servers";
 pub const ROOMS_WORKTREES: &str = "rooms.worktrees";
 pub const WORKSPACE: &str = "engine.workspace";
 pub const MAX_RUNNING: &str = "engine.max_running";
@@ -196,6 +197,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Listen,
         Some("none"),
         "loopback address that answers for http://SERVICE.RUN.localhost:PORT/; `none` is no proxy",
+    ),
+    setting(
+        ROOMS_SERVERS,
+        None,
+        Kind::List,
+        Some(""),
+        "database servers, HOST:PORT, that .overmind.yml of runs in a sandbox may name by URL",
     ),
     setting(
         ROOMS_WORKTREES,

@@ -176,6 +176,20 @@ impl PostgresServer {
         self.config.get_ports().first().copied().unwrap_or(5432)
     }
 
+    /// Every place that a connection may be made to: a URL may name several, and numbers beside names.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let ports = self.config.get_ports();
+        let port = |at: usize| ports.get(at).or_else(|| ports.first()).copied().unwrap_or(5432);
+        let names = self.config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            #[cfg(unix)]
+            Host::Unix(path) => path.display().to_string(),
+        });
+        let numbers = self.config.get_hostaddrs().iter().map(ToString::to_string);
+        let all = |(at, host): (usize, String)| format!("{host}:{}", port(at));
+        names.enumerate().map(all).chain(numbers.enumerate().map(all)).collect()
+    }
+
     fn at(&self) -> String {
         format!("{}:{}", self.host(), self.port())
     }
@@ -555,6 +569,18 @@ pub(crate) fn url(user: &str, password: &str, host: &str, port: u16, database: &
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_place_that_a_url_may_lead_to_is_known() {
+        for (url, wanted) in [
+            ("postgres://ann:pw@db/app", &["db:5432"][..]),
+            ("postgres://a:1,b:2/app", &["a:1", "b:2"]),
+            ("postgres://db:7/app?hostaddr=127.0.0.1", &["db:7", "127.0.0.1:7"]),
+            ("postgres://%2Frun%2Fpg/app", &["/run/pg:5432"]),
+        ] {
+            assert_eq!(PostgresServer::parse(url).unwrap().addresses(), wanted, "{url}");
+        }
+    }
 
     #[test]
     fn names_follow_from_the_session_and_fit() {

@@ -77,7 +77,7 @@ impl RedisServer {
         Ok(Self { host: host.to_owned(), port, user, password })
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 

@@ -62,6 +62,8 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     /// Where `url_env` looks; nothing of it is inherited.
     pub secrets: BTreeMap<String, String>,
+    /// Database servers, `host:port`, that projects of sessions in a sandbox may name by URL.
+    pub servers: Vec<String>,
     pub clock: Arc<dyn Clock>,
     pub runner: Arc<dyn Runner>,
     /// What puts sandboxes around hooks, ready checks and commands of templates. Services get

@@ -65,6 +65,11 @@ pub enum ServiceError {
     Registry(#[from] RegistryError),
     #[error("the server's URL is to be in the variable {0}, which the daemon does not have")]
     NoUrl(String),
+    #[error(
+        "`server` names {address}, which is not granted to runs in a sandbox: an admin adds it to \
+         `rooms.servers` of the server's configuration, or gives a URL by `url_env`"
+    )]
+    NotGranted { address: String },
     #[error("a Redis of its own needs `redis-server` or `valkey-server`, and neither is installed")]
     NoRedis,
     #[error(
@@ -107,6 +112,7 @@ impl Site<'_> {
             }
             Strategy::Database(DatabaseService::Redis { server }) => {
                 let url = self.url_of(server)?;
+                self.granted(server, &[RedisServer::parse(&url)?.address()])?;
                 self.redis_index(service, url).await
             }
             Strategy::Compose(compose) => Box::pin(self.compose(service, compose)).await,
@@ -454,6 +460,21 @@ impl Site<'_> {
         }
     }
 
+    /// That a project names only servers which an admin has granted. The server connects to them, from
+    /// where it may reach more than who writes the project's file. Outside of any sandbox the
+    /// run itself, which only an admin starts, reaches the same.
+    fn granted(&self, server: &Server, addresses: &[String]) -> Result<(), ServiceError> {
+        if self.confinement.is_none() || !matches!(server, Server::Url(_)) {
+            return Ok(());
+        }
+        let granted = &self.workspace.options.servers;
+        let known = |address: &String| granted.iter().any(|one| one.eq_ignore_ascii_case(address));
+        match addresses.iter().find(|address| !known(address)) {
+            None => Ok(()),
+            Some(address) => Err(ServiceError::NotGranted { address: address.clone() }),
+        }
+    }
+
     async fn postgres(
         &self,
         service: &Service,
@@ -464,6 +485,7 @@ impl Site<'_> {
             Server::Url(_) | Server::UrlFrom(_) => {
                 let url = self.url_of(&config.server)?;
                 let server = PostgresServer::parse(&url)?;
+                self.granted(&config.server, &server.addresses())?;
                 (Some(url), server)
             }
         };

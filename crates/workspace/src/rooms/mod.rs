@@ -74,6 +74,8 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     /// See [`lease::Options::secrets`].
     pub secrets: BTreeMap<String, String>,
+    /// See [`lease::Options::servers`].
+    pub servers: Vec<String>,
     pub clock: Arc<dyn Clock>,
     /// A file of patterns that this user ignores everywhere (`core.excludesFile`).
     pub excludes_file: Option<PathBuf>,
@@ -100,6 +102,7 @@ impl Options {
             docker: None,
             environment: BTreeMap::new(),
             secrets: BTreeMap::new(),
+            servers: Vec::new(),
             clock,
             excludes_file: None,
             git: Git::default(),
@@ -500,6 +503,7 @@ impl Core {
             docker: options.docker,
             environment: options.environment,
             secrets: options.secrets,
+            servers: options.servers,
             clock: Arc::clone(&clock),
             runner,
             encloses: options.encloses,

@@ -172,6 +172,7 @@ impl Bench {
             docker: self.docker.clone(),
             environment,
             secrets: BTreeMap::new(),
+            servers: Vec::new(),
             clock: Arc::new(WallClock),
             runner: Arc::new(OwnProcesses::new(Arc::new(WallClock))),
             encloses: Encloses::default(),
