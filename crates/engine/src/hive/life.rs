@@ -27,6 +27,8 @@ use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
 use tokio::sync::{oneshot, watch};
 
+mod unrecorded;
+
 use super::look::{JUDGED_AFTER, LOOK, Look, ticks};
 use super::read::{self, Reading};
 use super::rooms::Stays;
@@ -713,13 +715,6 @@ impl Lives {
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
             one.orders.put(order);
-        }
-    }
-
-    /// Has all lives of a session end.
-    pub(crate) fn end_all(&self, session: SessionId, how: StopHow, reason: &str) {
-        for one in self.under_way().values().filter(|one| one.key.session == session) {
-            one.orders.put(LifeOrder::End { how, reason: reason.to_owned() });
         }
     }
 

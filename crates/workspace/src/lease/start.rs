@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use overmind_core::enclosure::Network;
 
+mod granted;
+
 use super::build::{Site, blocking};
 use super::{BuildError, JournalError, Made, Step, search_path, which};
 use crate::config::{
@@ -457,21 +459,6 @@ impl Site<'_> {
                 let found = self.workspace.options.secrets.get(name).cloned();
                 found.ok_or_else(|| ServiceError::NoUrl(name.clone()))
             }
-        }
-    }
-
-    /// That a project names only servers which an admin has granted. The server connects to them, from
-    /// where it may reach more than who writes the project's file. Outside of any sandbox the
-    /// run itself, which only an admin starts, reaches the same.
-    fn granted(&self, server: &Server, addresses: &[String]) -> Result<(), ServiceError> {
-        if self.confinement.is_none() || !matches!(server, Server::Url(_)) {
-            return Ok(());
-        }
-        let granted = &self.workspace.options.servers;
-        let known = |address: &String| granted.iter().any(|one| one.eq_ignore_ascii_case(address));
-        match addresses.iter().find(|address| !known(address)) {
-            None => Ok(()),
-            Some(address) => Err(ServiceError::NotGranted { address: address.clone() }),
         }
     }
 
