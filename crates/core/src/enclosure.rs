@@ -100,6 +100,9 @@ pub struct EnclosePlan {
     /// Further files and directories of the host, at the same path: to be read; to be written.
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
+    /// What of `read` comes from a repository and not from a person. No link leads to it, unless to a
+    /// directory of a repository's objects ([`crate::objects`]): a repository could name anything.
+    pub borrowed: Vec<PathBuf>,
     pub network: Network,
     /// Of the host's loopback, the session's own: what connects there is let in. Only looked at
     /// with [`Network::Mesh`].
@@ -127,6 +130,7 @@ impl fmt::Debug for EnclosePlan {
             .field("workspace", &self.workspace)
             .field("read", &self.read)
             .field("write", &self.write)
+            .field("borrowed", &self.borrowed)
             .field("network", &self.network)
             .field("ports", &self.ports)
             .field("reaches", &self.reaches)
@@ -168,7 +172,8 @@ impl Surroundings {
             cwd: workspace.clone(),
             workspace,
             terminal: false,
-            read: borrowed,
+            read: borrowed.clone(),
+            borrowed,
             write: Vec::new(),
             network,
             ports: Vec::new(),

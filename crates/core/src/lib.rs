@@ -31,6 +31,7 @@ pub mod mesh;
 pub mod model;
 pub mod name;
 pub mod nearest;
+pub mod objects;
 pub mod off_limits;
 pub mod piped;
 pub mod policy;

@@ -4,8 +4,10 @@
 //!
 //! Judged is what a path leads to, by device and inode, and not how it is written: links, bind
 //! mounts and relative paths lead to the same file. [`OffLimits::refusal`] is asked of every directory
-//! that a session is to be given; [`OffLimits::is_own`] of every file that a tool has opened.
+//! that a session is to be given; [`OffLimits::is_own`] of every file that a tool has opened, and
+//! [`OffLimits::all`] by whatever the server itself takes from a workspace.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,8 +25,13 @@ pub trait Own: Send + Sync + fmt::Debug {
     /// `None`: it may. Looks at the file system, for some microseconds.
     fn refusal(&self, path: &Path) -> Option<String>;
 
+    /// The files and directories that are the server's own, as they are there now.
+    fn all(&self) -> HashSet<FileId>;
+
     /// Whether a file or directory is the server's own.
-    fn is_own(&self, file: FileId) -> bool;
+    fn is_own(&self, file: FileId) -> bool {
+        self.all().contains(&file)
+    }
 
     /// Files and directories of a workspace that its sandboxes and file tools withhold, because they
     /// hold secrets that nobody granted; relative to it. Looks at the file system, at all of the
@@ -48,6 +55,11 @@ impl OffLimits {
     /// See [`Own::refusal`].
     pub fn refusal(&self, path: &Path) -> Option<String> {
         self.0.as_ref()?.refusal(path)
+    }
+
+    /// See [`Own::all`]: for who opens many files in a row.
+    pub fn all(&self) -> HashSet<FileId> {
+        self.0.as_ref().map(|own| own.all()).unwrap_or_default()
     }
 
     /// See [`Own::is_own`].

@@ -1,7 +1,7 @@
 //! Sessions as callers see them: create, look, order.
 
 use std::collections::HashMap;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use overmind_core::agent::{AgentSpec, AgentStatus};
@@ -35,6 +35,19 @@ const TASK_BYTES: usize = 200_000;
 const NAME_ATTEMPTS: u32 = 5;
 /// Most sessions above one another, the lowest counted.
 const DEEPEST: u32 = 16;
+
+/// A path without links, also where its end is not there yet. What cannot be looked at stays as it is,
+/// and is refused when it is opened.
+fn resolved(path: &Path) -> PathBuf {
+    let missing = |above: &Path| path.strip_prefix(above).map(Path::to_owned).unwrap_or_default();
+    let found = path.ancestors().find_map(|above| {
+        let real = above.canonicalize().ok()?;
+        let missing = missing(above);
+        // Joining nothing would leave a slash at the end.
+        Some(if missing.as_os_str().is_empty() { real } else { real.join(missing) })
+    });
+    found.unwrap_or_else(|| path.to_owned())
+}
 
 /// Of sessions that have not ended.
 pub(crate) fn open_statuses() -> Vec<SessionStatus> {
@@ -289,30 +302,34 @@ impl Engine {
     ) -> Result<Place, EngineError> {
         if let Some(row) = parent
             && (row.room.is_some() || by.child_of == Some(row.id))
-            && wanted.map_or(row.room.is_some(), |wanted| wanted == row.workspace)
+            && wanted.map_or(row.room.is_some(), |wanted| {
+                wanted == row.workspace || resolved(wanted.as_ref()) == Path::new(&row.workspace)
+            })
         {
             return Ok(Place { workspace: row.workspace.clone(), project: true });
         }
         let config = &self.cortex.config;
         let workspace = match wanted {
             None if config.private => {
-                config.workspace.join(id.to_string()).to_string_lossy().into_owned()
+                let own = resolved(&config.workspace).join(id.to_string());
+                own.to_string_lossy().into_owned()
             }
             None | Some(_) => self.workspace(by, wanted)?,
         };
         Ok(Place { workspace, project: wanted.is_some() })
     }
 
-    /// The directory that a session is started for. Only an admin may name one outside the server's
-    /// workspace: naming `/` would hand the agent everything that the server can read.
+    /// The directory that a session is started for, without links: what is judged is what is used
+    /// afterwards. Only an admin may name one outside the server's workspace: naming `/` would hand the
+    /// agent everything that the server can read.
     fn workspace(&self, by: &Caller, wanted: Option<&str>) -> Result<String, EngineError> {
-        let home = &self.cortex.config.workspace;
-        let off_limits = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
+        let home = resolved(&self.cortex.config.workspace);
+        let may_be_given = |path: &Path| match self.cortex.config.off_limits.refusal(path) {
             None => Ok(()),
             Some(why) => Err(EngineError::invalid("workspace", why)),
         };
         let Some(wanted) = wanted else {
-            off_limits(home)?;
+            may_be_given(&home)?;
             return Ok(home.to_string_lossy().into_owned());
         };
         let path = Path::new(wanted);
@@ -322,14 +339,16 @@ impl Engine {
             let message = "workspace must be an absolute path without `..`";
             return Err(EngineError::invalid("workspace", message));
         }
+        let real = resolved(path);
         let admin = by.rights == Rights::Role(Role::Admin);
-        if !admin && !path.starts_with(home) {
+        if !admin && !real.starts_with(&home) {
             return Err(EngineError::Forbidden {
                 message: format!("only an admin may use a workspace outside {}", home.display()),
             });
         }
-        off_limits(path)?;
-        Ok(wanted.to_owned())
+        may_be_given(&real)?;
+        let text = real.into_os_string().into_string();
+        text.map_err(|_| EngineError::invalid("workspace", "leads to a path that is not UTF-8"))
     }
 
     /// Sessions, newest first; for a session itself and those below it.

@@ -62,6 +62,8 @@ const NEVER: &[&str] = &["/proc", "/sys", "/dev"];
 struct Granted {
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
+    /// Of those that are read.
+    borrowed: Vec<PathBuf>,
     network: Network,
     /// Sorted. Only with the mesh.
     reaches: Vec<u16>,
@@ -201,7 +203,7 @@ impl Enclosures {
         if measured.len() >= MEASURED {
             measured.clear();
         }
-        let Granted { read, write, network, reaches, server, called } = granted.clone();
+        let Granted { read, write, borrowed, network, reaches, server, called } = granted.clone();
         let read_only = self.options.read_only.iter().cloned().chain(read).collect();
         let options = Options { read_only, ..self.options.clone() };
         let (sockets, door) = match server {
@@ -209,7 +211,7 @@ impl Enclosures {
             false => (Vec::new(), None),
         };
         let reaches = reaches.into_iter().map(|port| Reach { port, leads_to: port }).collect();
-        let living = Living { network, writable: write, sockets, door, reaches, called };
+        let living = Living { network, writable: write, borrowed, sockets, door, reaches, called };
         #[cfg(feature = "mutations")]
         let driver = match self.mutation.clone() {
             Some(mutation) => Namespace::broken(options, mutation),
@@ -293,7 +295,10 @@ impl Enclosures {
             Network::Host | Network::None => Vec::new(),
         };
         let (network, server) = (plan.network, plan.server);
-        Ok(Granted { read, write: list(&plan.write)?, network, reaches, server, called: false })
+        let mut borrowed = plan.borrowed.clone();
+        borrowed.retain(|path| read.contains(path));
+        let write = list(&plan.write)?;
+        Ok(Granted { read, write, borrowed, network, reaches, server, called: false })
     }
 
     fn private(&self) -> impl Iterator<Item = PathBuf> {

@@ -29,7 +29,7 @@ use overmind_core::off_limits::{FileId, OffLimits};
 use overmind_core::sandbox::SandboxLevel;
 use overmind_core::secret_file;
 use overmind_core::tool::ToolContext;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde_json::json;
 
@@ -214,7 +214,9 @@ impl Workspace {
             return Err(PathError::OffLimits { why });
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| {
+        // Judged was where it leads: a link that was put there since may lead elsewhere.
+        let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let root = rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
             io_error("opening the workspace", &path.to_string_lossy(), err.into())
         })?;
         let (path, off_limits) = (path.clone(), off_limits.clone());

@@ -194,6 +194,18 @@ async fn only_an_admin_works_outside_the_workspace() {
         world.engine.session_create(&operator, draft("/srv".into())).await,
         Err(EngineError::Forbidden { .. })
     ));
+    // A link leads where it leads, and not where it lies: it is judged and used without.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let real = elsewhere.path().canonicalize().unwrap();
+    std::os::unix::fs::symlink(&real, world.dir.path().join("link")).unwrap();
+    for way in ["link", "link/sub"] {
+        assert!(matches!(
+            world.engine.session_create(&operator, draft(format!("{home}/{way}"))).await,
+            Err(EngineError::Forbidden { .. })
+        ));
+    }
+    let made = world.engine.session_create(&world.by, draft(format!("{home}/link/sub"))).await;
+    assert_eq!(made.unwrap().value.workspace, real.join("sub").to_string_lossy());
     for bad in [format!("{home}/../x"), "relative".into(), format!("{home}2/..")] {
         assert!(matches!(
             world.engine.session_create(&operator, draft(bad)).await,

@@ -149,15 +149,14 @@ impl Own for Server {
             .then(|| format!("{shown} lies in the server's data directory {data}: {INSTEAD}"))
     }
 
-    fn is_own(&self, file: FileId) -> bool {
+    fn all(&self) -> HashSet<FileId> {
         // A name in there may be of a file that others call otherwise.
         let entries = std::fs::read_dir(&self.data).into_iter().flatten();
+        let entries = entries.filter_map(|entry| Some(id_of(&entry.ok()?.metadata().ok()?)));
         let rooms: Vec<_> = self.rooms.iter().filter_map(|room| id(room)).collect();
-        id(&self.data) == Some(file)
-            || self.files.iter().any(|own| id(own) == Some(file))
-            || entries
-                .filter_map(|entry| entry.ok()?.metadata().ok())
-                .any(|found| id_of(&found) == file && !rooms.contains(&file))
+        let inner = entries.filter(|found| !rooms.contains(found));
+        let outer = self.files.iter().filter_map(|own| id(own));
+        id(&self.data).into_iter().chain(outer).chain(inner).collect()
     }
 
     fn withheld(&self, workspace: &Path) -> Result<Vec<PathBuf>, String> {

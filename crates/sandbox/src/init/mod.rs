@@ -30,6 +30,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use crate::init::spec::{Doing, Ground, Kind, Report, Spec, Step, Stop};
 use crate::sys;
 
+pub(crate) mod borrowed;
 pub(crate) mod command;
 pub(crate) mod confined;
 pub(crate) mod door;

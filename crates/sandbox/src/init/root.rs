@@ -33,6 +33,7 @@ use rustix::mount::{
     OpenTreeFlags, UnmountFlags,
 };
 
+use crate::init::borrowed;
 use crate::init::confined::{INSIDE_ID, bound_processes};
 use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
@@ -361,7 +362,11 @@ fn granted(root: &OwnedFd, read_only: &[PathBuf], living: &Living) -> Result<(),
     // Stable: of one that is in both lists the writable one lies on top.
     all.sort_by_key(|(path, _)| path.components().count());
     for (path, attributes) in all {
-        show_as(root, path, beneath_root(path), attributes)?;
+        let host = match living.borrowed.contains(path) {
+            true => borrowed::open(path)?,
+            false => open_host(path, ResolveFlags::empty())?,
+        };
+        show_opened(root, &host, beneath_root(path), attributes)?;
     }
     let shared = living.network == Network::Host;
     for socket in living.sockets.iter().filter(|socket| shared && socket.exists()) {
@@ -376,19 +381,34 @@ fn beneath_root(path: &Path) -> &Path {
 
 /// Shows a file or directory of the host, and all that is mounted in it.
 fn show_as(root: &OwnedFd, host: &Path, inside: &Path, attributes: u64) -> Result<(), Stop> {
-    let is_missing = |err: io::Error| {
-        Stop::BadConfig(format!("cannot show {} in the sandbox: {err}", host.display()))
-    };
-    let found = std::fs::metadata(host).map_err(is_missing)?;
+    let tree = open_host(host, ResolveFlags::empty())?;
+    show_opened(root, &tree, inside, attributes)
+}
+
+fn show_opened(
+    root: &OwnedFd,
+    opened: &OwnedFd,
+    inside: &Path,
+    attributes: u64,
+) -> Result<(), Stop> {
+    let found = rustix::fs::fstat(opened).doing(Step::Mount, inside.display())?;
     let place = open_beneath_root(root, inside);
-    match (place, found.is_dir()) {
+    match (place, FileType::from_raw_mode(found.st_mode) == FileType::Directory) {
         // It is there already, as a part of what else is shown.
         (Ok(_), _) => {}
         (Err(_), true) => make_directory(root, inside)?,
         (Err(_), false) => write_file(root, inside, b"")?,
     }
-    let tree = clone_tree(CWD, host)?;
+    let tree = clone_tree(opened, Path::new(""))?;
     put(root, &tree, Depth::Recursive, attributes, inside)
+}
+
+/// What lies at a path of the host, to be shown.
+pub(crate) fn open_host(path: &Path, how: ResolveFlags) -> Result<OwnedFd, Stop> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
+        Stop::BadConfig(format!("cannot show {} in the sandbox: {err}", path.display()))
+    })
 }
 
 fn open_beneath_root(root: &OwnedFd, inside: &Path) -> Result<OwnedFd, Errno> {
@@ -607,11 +627,19 @@ fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Opens the workspace, which must be a directory that the caller may enter.
+/// Opens the workspace, which must be a directory that the caller may enter. Its path was judged
+/// without links: one that was put there since leads elsewhere.
 pub(crate) fn open_directory(path: &Path) -> Result<OwnedFd, Stop> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|err| {
-        Stop::BadConfig(format!("cannot open the workspace {}: {err}", path.display()))
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).map_err(|err| {
+        let path = path.display();
+        Stop::BadConfig(match err {
+            Errno::LOOP => format!(
+                "cannot open the workspace {path}: a link leads there; name it by its real path"
+            ),
+            err => format!("cannot open the workspace {path}: {err}"),
+        })
     })
 }
 

@@ -89,6 +89,8 @@ pub(crate) struct Living {
     pub(crate) network: Network,
     /// Files and directories of the host, at the same path.
     pub(crate) writable: Vec<PathBuf>,
+    /// What of the read-only ones a repository named: see [`super::root`].
+    pub(crate) borrowed: Vec<PathBuf>,
     /// Sockets of the host, at the same path; those that are not there are left out. With the
     /// host's network only.
     pub(crate) sockets: Vec<PathBuf>,

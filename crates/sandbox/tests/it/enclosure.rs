@@ -61,6 +61,7 @@ impl Place {
             terminal: false,
             read: Vec::new(),
             write: Vec::new(),
+            borrowed: Vec::new(),
             network: Network::Host,
             ports: Vec::new(),
             reaches: Vec::new(),
@@ -413,4 +414,41 @@ async fn figures_of_a_start() {
         medians.push(times[times.len() / 2]);
     }
     eprintln!("`true`, start to end: {:?}; enclosed: {:?}", medians[0], medians[1]);
+}
+
+#[tokio::test]
+async fn what_a_repository_names_is_shown_where_it_lies_and_through_a_link_only_as_objects() {
+    let place = Place::new();
+    for made in ["lent/pack", "lent/0f", "settings/ssh", "outer/real"] {
+        std::fs::create_dir_all(place.at(made)).unwrap();
+    }
+    std::fs::write(place.at("settings/ssh/key"), "secret").unwrap();
+    std::fs::write(place.at("lent/pack/p"), "packed").unwrap();
+    for (target, link) in [("lent", "objects"), ("settings", "evil"), ("outer", "way")] {
+        std::os::unix::fs::symlink(place.at(target), place.at(link)).unwrap();
+    }
+    let borrowing = |path: &str, script: &str| EnclosePlan {
+        read: vec![place.at(path)],
+        borrowed: vec![place.at(path)],
+        ..place.plan(&format!("{script} '{}'", place.at(path).display()))
+    };
+    for (path, wanted) in [("lent", "pack"), ("objects", "pack"), ("settings", "ssh")] {
+        let (status, out) = place.run(borrowing(path, "ls")).await;
+        assert!(status.success() && out.contains(wanted), "{path}: {out}");
+    }
+    for path in ["evil", "evil/ssh", "way/real"] {
+        let why = place.refused(borrowing(path, "ls -R")).await;
+        assert!(why.contains(path) && why.contains("real path"), "{why}");
+    }
+    // What was measured is not what lies there later.
+    let plan = borrowing("lent", "ls");
+    let mut command = place.command(plan).await;
+    std::fs::rename(place.at("lent"), place.at("lent-before")).unwrap();
+    std::os::unix::fs::symlink(place.at("settings"), place.at("lent")).unwrap();
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!output.status.success() && !said.contains("ssh"), "{said}");
+    // A person's grant is the person's to give.
+    let granted = EnclosePlan { borrowed: Vec::new(), ..borrowing("evil", "ls") };
+    assert!(place.run(granted).await.1.contains("ssh"));
 }

@@ -79,6 +79,9 @@ pub struct Confined {
     /// All that it may write.
     pub workspace: PathBuf,
     pub read: Vec<PathBuf>,
+    /// See [`EnclosePlan::borrowed`].
+    #[serde(default)]
+    pub borrowed: Vec<PathBuf>,
     /// Of this machine's loopback: let in; and let out. With the mesh for a network.
     pub ports: Vec<u16>,
     pub reaches: Vec<u16>,
@@ -146,6 +149,7 @@ impl Confinement {
             network,
             workspace: self.worktree.clone(),
             read: [self.sandbox.read.as_slice(), &self.borrowed].concat(),
+            borrowed: self.borrowed.clone(),
             ports,
             reaches,
         }
@@ -239,6 +243,7 @@ pub(crate) async fn launch(
         cwd: bare.cwd,
         terminal: false,
         read: confined.read.clone(),
+        borrowed: confined.borrowed.clone(),
         write: Vec::new(),
         network: confined.network,
         ports: confined.ports.clone(),
