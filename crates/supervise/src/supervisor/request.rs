@@ -151,7 +151,8 @@ pub(crate) async fn acknowledge(shared: &Arc<Shared>, key: ProcessKey) -> Result
             let life = entry.lock().life.clone();
             if let Some(life) = life.filter(|life| life.started.key == key) {
                 let asked = ask(entry, &life, "acknowledging the end", Ask::Acknowledge).await;
-                entry.lock().life = None;
+                // The next one may have begun meanwhile: it is heard as long as it is kept here.
+                entry.lock().life.take_if(|life| life.started.key == key);
                 if asked.is_ok() {
                     // It has removed them itself.
                     let _ = shared.forget(key.session, true);

@@ -11,8 +11,8 @@ use overmind_testkit::real::counterpart;
 use rustix::process::Signal;
 
 use crate::common::{
-    PATIENCE, PIPES, Place, TERMINAL, eventually, first, groups, leftovers, lines, marked, refusal,
-    session, shell,
+    PATIENCE, PIPES, Place, TERMINAL, eventually, first, groups, kill, leftovers, lines, marked,
+    parent, refusal, session, shell,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -401,4 +401,29 @@ async fn a_start_that_nobody_waits_for_any_more_leaves_nothing() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn the_end_of_a_life_is_told_that_began_while_the_one_before_it_was_acknowledged() {
+    let place = Place::new();
+    let one = first(session());
+    let two = ProcessKey { epoch: one.epoch + 1, ..one };
+    let started =
+        place.supervisor.start(ProcessSpec { io: PIPES, ..shell(one, "read x") }).await.unwrap();
+    let keeper = parent(started.pid);
+    place.supervisor.write(one, b"\n".to_vec(), LIMIT).await.unwrap();
+    place.exit(one).await;
+    // Its keeper answers only once the next life is there.
+    kill(keeper, Signal::STOP);
+    let mut acknowledged = std::pin::pin!(place.supervisor.acknowledge(one));
+    let asked = tokio::time::timeout(Duration::from_millis(50), acknowledged.as_mut()).await;
+    assert!(asked.is_err(), "a stopped keeper answers nothing");
+    let spec = ProcessSpec { io: PIPES, ..shell(two, "read x; exit 3") };
+    place.supervisor.start(spec).await.unwrap();
+    kill(keeper, Signal::CONT);
+    acknowledged.await.unwrap();
+    place.supervisor.write(two, b"\n".to_vec(), LIMIT).await.unwrap();
+    let told = tokio::time::timeout(LIMIT, place.exit(two)).await.expect("its end is told");
+    assert_eq!(told.status, ExitStatus::Code(3));
+    place.supervisor.acknowledge(two).await.unwrap();
 }
