@@ -206,6 +206,7 @@ fn text(path: std::path::PathBuf) -> String {
 
 impl From<stay::RoomRow> for Room {
     fn from(row: stay::RoomRow) -> Self {
+        let undecided = row.is_undecided();
         let stay::RoomRow { phase, made, closed, error, done, attested } = row;
         let had = made.is_some();
         let made = made.unwrap_or_default();
@@ -221,7 +222,7 @@ impl From<stay::RoomRow> for Room {
             commit: closed.commit,
             parked: closed.parked,
             kept: closed.kept.map(text),
-            undecided: closed.undecided && done.is_none(),
+            undecided,
             ports: made.ports,
             urls: made.urls,
             sandbox: made.sandbox.map(Into::into),
@@ -348,7 +349,15 @@ pub struct RoomDone {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 250, example = "mend-login"))]
     pub name: Option<String>,
+    /// What a commit says that is made for this: of what was not committed, or a merge. Not given: the
+    /// first line of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 10000, example = "Mend the login"))]
+    pub message: Option<String>,
 }
+
+/// Longest message of a commit, in bytes.
+const MESSAGE_BYTES: usize = 10_000;
 
 impl RoomDone {
     /// What is wrong with the values; empty when nothing is.
@@ -366,13 +375,26 @@ impl RoomDone {
             Some(name) => check_name(&mut errors, "name", name),
             None => {}
         }
+        let commits = !matches!(self.action, RoomAction::Keep | RoomAction::Discard);
+        match &self.message {
+            Some(_) if !commits => {
+                let why =
+                    "is of a `merge`, a `pr_branch` or a `park` only: nothing else makes a commit";
+                errors.push(FieldError::new("message", why));
+            }
+            Some(text) if text.trim().is_empty() || text.len() > MESSAGE_BYTES => {
+                let why = format!("must have 1 to {MESSAGE_BYTES} bytes, and not be blank");
+                errors.push(FieldError::new("message", why));
+            }
+            Some(_) | None => {}
+        }
         errors
     }
 }
 
 impl From<RoomDone> for core::RoomDone {
     fn from(done: RoomDone) -> Self {
-        let RoomDone { action, into, name } = done;
+        let RoomDone { action, into, name, message: _ } = done;
         match action {
             RoomAction::Merge => Self::Merge { into },
             RoomAction::PrBranch => Self::PrBranch { name },

@@ -295,7 +295,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   overmind done mend --merge                  into what is checked out in the project
-  overmind done mend --merge --into release
+  overmind done mend --merge --into release -m 'Mend the login'
   overmind done mend --pr-branch mend-login   a branch to be pushed; also while it runs
   overmind done mend --discard --yes
 

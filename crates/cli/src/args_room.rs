@@ -78,6 +78,9 @@ pub struct DoneArgs {
     /// Throw its work away
     #[arg(long)]
     pub discard: bool,
+    /// What a commit says that is made for it [default: the first line of the task]
+    #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["keep", "discard"])]
+    pub message: Option<String>,
     /// Do not ask before work is thrown away
     #[arg(short, long)]
     pub yes: bool,
@@ -92,7 +95,7 @@ impl DoneArgs {
             None if self.park => (RoomAction::Park, None, None),
             None => (RoomAction::Discard, None, None),
         };
-        RoomDone { action, into, name }
+        RoomDone { action, into, name, message: self.message.clone() }
     }
 }
 

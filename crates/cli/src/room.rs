@@ -209,7 +209,7 @@ pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
         let old = |at| args.older_than.is_none_or(|age| now.since(at) >= age);
         run.room.as_ref().is_some_and(|room| room.undecided) && run.finished_at.is_some_and(old)
     });
-    let park = RoomDone { action: RoomAction::Park, into: None, name: None };
+    let park = RoomDone { action: RoomAction::Park, into: None, name: None, message: None };
     let (mut told, mut failed) = (Vec::new(), 0);
     for run in runs {
         let id = run.id.to_string();

@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::process::Stdio;
 
 use overmind_api::{Agent, Command, Run, RunCreate, RunStatus};
 use overmind_client::LogOptions;
@@ -206,6 +207,10 @@ async fn begin(
                 draft.task.clone_from(line);
             }
             (true, _) => {
+                if let Some(program) = words.first().filter(|_| !args.room.here && !args.room.carry)
+                {
+                    uncommitted(cx, program, args.room.base.as_deref());
+                }
                 draft.task = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
                 let over = draft.command.take().unwrap_or_else(|| own.clone());
                 draft.command = Some(Command { argv: words, exact: true, ..over });
@@ -260,6 +265,13 @@ async fn begin(
     };
     let id = made.id.to_string();
     let is_command = agent.command.is_some();
+    if made.status == RunStatus::Queued
+        && let Ok(state) = remote.client().halt_fetch().await
+        && state.halted
+    {
+        let by = clean::line(state.by.as_deref().unwrap_or("somebody")).into_owned();
+        cx.out.note(&format!("halted by {by}: it begins when `overmind resume` ends that"));
+    }
     if args.wait || (args.follow && cx.out.format == Format::Name) {
         let run = watch::until(cx, remote, &id, Until::Settled, &mut Place::None).await?;
         show::one(&cx.out, &run, &id, || watch::summary(&run))?;
@@ -288,6 +300,28 @@ async fn begin(
         cx.out.note(&format!("watch it: overmind logs -f {}", made.name));
     }
     Ok(Exit::Done)
+}
+
+/// Says so when a program stands in the directory and is not in the commit that a worktree begins at.
+fn uncommitted(cx: &Context, program: &str, base: Option<&str>) {
+    if !program.contains('/') || program.starts_with('/') || !cx.cwd.join(program).is_file() {
+        return;
+    }
+    let base = base.unwrap_or("HEAD");
+    let known = |object: &str| {
+        let mut git = std::process::Command::new("git");
+        git.args(["-c", "core.fsmonitor=false", "cat-file", "-e", object]).current_dir(&cx.cwd);
+        git.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        git.status().is_ok_and(|status| status.success())
+    };
+    let path = program.trim_start_matches("./");
+    if known(base) && !known(&format!("{base}:./{path}")) {
+        let program = clean::line(program);
+        cx.out.note(&format!(
+            "{program} is not in {base}, so the worktree of the run does not have it unless the project \
+             copies it: commit it, add --carry, or work in this directory with --here"
+        ));
+    }
 }
 
 /// Refuses a run whose program never ran.

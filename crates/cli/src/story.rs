@@ -109,10 +109,14 @@ impl Story {
             }
             "sandbox.attested" => self.attested(payload.get("attestation"), text("of")),
             "run.forked" => paint("goes on by itself from here", Tone::Busy, self.colour),
-            "effect.redone" => self.dim(&format!(
-                "does {} again: the restart hid its result",
-                clean::line(text("tool_name").unwrap_or("the last action"))
-            )),
+            "effect.redone" => {
+                let tool = clean::line(text("tool_name").unwrap_or("the last action"));
+                let from = match payload.get("restored") {
+                    Some(Value::Bool(true)) => ", from the files as they were before it",
+                    Some(_) | None => "",
+                };
+                self.dim(&format!("does {tool} again{from}: the restart hid its result"))
+            }
             "run.idle" => paint("your turn", Tone::Good, self.colour),
             "run.succeeded" => paint("succeeded", Tone::Good, self.colour),
             "run.canceled" => {

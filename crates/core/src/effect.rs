@@ -38,6 +38,9 @@ pub enum EffectAction {
         definition: Option<String>,
         /// The number of its step, from 0.
         step: u32,
+        /// It was cut off, and is done again: what it did to the files of its session's room is taken
+        /// back first.
+        restore: bool,
     },
     Model(Box<ModelRequest>),
     /// Say what exactly a call would do, for a human to agree to. Changes nothing.

@@ -90,7 +90,8 @@ pub struct RoomOrder {
     pub session: SessionId,
     /// What people call the session; its branch is called after it.
     pub name: String,
-    /// What it is to do, in one line: commits of its work are called after it. May be empty.
+    /// What commits of its work say: what it is to do, in one line, or what somebody said of it. May be
+    /// empty.
     pub about: String,
     /// Any directory of the project. The session begins at the same place within its worktree.
     pub project: PathBuf,
@@ -390,6 +391,13 @@ pub trait Rooms: Send + Sync + fmt::Debug {
         session: SessionId,
         mark: RoomMark,
     ) -> Fut<'_, Result<Option<RoomSnapshot>, RoomError>>;
+
+    /// Sessions whose rooms are given back but for their worktrees.
+    fn kept(&self) -> Fut<'_, Result<Vec<SessionId>, RoomError>>;
+
+    /// Brings the files of an open room's worktree back to the newest snapshot: what changed them since
+    /// was cut off and is to be done again. `None`: nothing changed them, or there is no snapshot.
+    fn restore(&self, session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>>;
 
     /// Brings the files of a session's worktree back to a snapshot; without `to` to the last one
     /// before the latest change. What they are now is saved first. Nothing of the session may run.

@@ -304,6 +304,8 @@ impl Engine {
         let now = self.cortex.clock.now();
         let micros = i64::try_from(older_than.as_micros()).unwrap_or(i64::MAX);
         let before = Timestamp::from_micros(now.as_micros().saturating_sub(micros));
+        // Of a session that is gone nobody would decide any more.
+        self.park_undecided(by, before).await?;
         Ok(self.cortex.store.prune(before, now).await?)
     }
 

@@ -163,17 +163,20 @@ impl Engine {
             return Ok(None);
         }
         let (message, by) = (text.to_owned(), by.name.clone());
+        let agent = self.cortex.agent(row.agent).await?;
+        // Before its first life the row says nothing of a command.
+        let is_command = row.command.is_some()
+            || agent.as_ref().is_some_and(|agent| agent.spec.command.is_some());
         match row.status {
             Idle => {}
             status if status.is_terminal() => {
-                let agent = self.cortex.agent(row.agent).await?;
                 if agent.is_none_or(|agent| agent.status != AgentStatus::Active) {
                     let message = "Run has ended, and its agent is disabled or removed";
                     return Err(EngineError::conflict(message));
                 }
                 self.has_name(&row).await?;
             }
-            _ if row.command.is_some() => return Ok(None),
+            _ if is_command => return Ok(None),
             AwaitingInput => {
                 check_message(&message)?;
                 return Ok(Some(Order::Answer { item: None, message, by }));

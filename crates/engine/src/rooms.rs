@@ -15,6 +15,7 @@ use overmind_core::room::{
 use overmind_core::row::{Role, SessionRow, SessionStatus};
 use overmind_core::session::{Recorded, STOP_GRACE_MS, Spec};
 use overmind_core::store::{EventQuery, StreamId};
+use overmind_core::time::Timestamp;
 
 use crate::Engine;
 use crate::caller::Caller;
@@ -166,8 +167,8 @@ impl Engine {
         Ok(self.rooms()?.work(&order, &made, closed.as_ref()).await?)
     }
 
-    /// Carries out what somebody decided over a session's work, and records it. One that rests is
-    /// ended first. Only [`RoomDone::PrBranch`] may be asked for while it works.
+    /// Carries out what somebody decided over a session's work, and records it; `message` is what a commit
+    /// says that is made for it. One that rests is ended first. Only [`RoomDone::PrBranch`] may be asked for while it works.
     ///
     /// # Errors
     ///
@@ -178,6 +179,7 @@ impl Engine {
         by: &Caller,
         id: SessionId,
         what: RoomDone,
+        message: Option<String>,
     ) -> Result<(SessionRow, RoomDecision), EngineError> {
         by.require(Role::Operator)?;
         match &what {
@@ -208,12 +210,41 @@ impl Engine {
                 return Err(EngineError::conflict(message));
             }
         }
-        let Stay { order, made, closed } = stay;
+        let Stay { mut order, made, closed } = stay;
+        if let Some(message) = message {
+            self.no_secret("message", &message)?;
+            message.trim().clone_into(&mut order.about);
+        }
         let outcome = self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?;
         let (by, at) = (by.name.clone(), self.cortex.clock.now());
         let decision = RoomDecision { what, by, at, outcome };
         let row = self.cortex.room_done(id, decision.clone()).await?;
         Ok((row, decision))
+    }
+
+    /// Puts the work of sessions that ended before `before`, and over which nobody decided, on their
+    /// branches. How many there were; one that cannot be put aside is told in the log, and stays.
+    ///
+    /// # Errors
+    ///
+    /// When the worktrees or the sessions cannot be listed.
+    pub async fn park_undecided(&self, by: &Caller, before: Timestamp) -> Result<u32, EngineError> {
+        let Some(rooms) = &self.rooms else { return Ok(0) };
+        let mut parked = 0;
+        for id in rooms.kept().await? {
+            let Some(row) = self.cortex.store.session_fetch(id).await? else { continue };
+            let old = row.finished_at.is_some_and(|at| at < before);
+            if !old || !row.room.as_ref().is_some_and(|room| room.is_undecided()) {
+                continue;
+            }
+            match self.session_done(by, id, RoomDone::Park, None).await {
+                Ok(_) => parked += 1,
+                Err(err) => {
+                    tracing::warn!(session.id = %id, error = %err, "its worktree stays undecided");
+                }
+            }
+        }
+        Ok(parked)
     }
 
     /// Brings the files of a session's worktree back to a snapshot: to that before step `to`, or by

@@ -228,6 +228,14 @@ impl Rooms for FakeRooms {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    fn kept(&self) -> Fut<'_, Result<Vec<SessionId>, RoomError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn restore(&self, _session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     fn undo<'a>(
         &'a self,
         _order: &'a RoomOrder,

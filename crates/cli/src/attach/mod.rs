@@ -10,7 +10,7 @@ pub mod tty;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use overmind_api::{AttachMode, AttachSaid, Run, TerminalSize};
+use overmind_api::{AttachMode, AttachSaid, Run, RunStatus, TerminalSize};
 use overmind_client::{Terminal, TerminalNews};
 use overmind_core::time::Clock as _;
 use overmind_node::app::clock::SystemClock;
@@ -26,7 +26,7 @@ use super::context::Context;
 use super::exit::{Exit, Failure, Outcome};
 use super::remote::Remote;
 use super::spoken::Spoken;
-use super::{command, session};
+use super::{command, session, watch};
 
 /// How long a server that went away is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -113,6 +113,13 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
         ));
     }
     let mode = if args.read_only { AttachMode::Read } else { AttachMode::Write };
+    let begins = matches!(run.status, RunStatus::Queued | RunStatus::Running)
+        && run.process.as_ref().is_none_or(|process| process.life == 0)
+        && watch::is_of_command(&remote, &run).await?;
+    if begins {
+        cx.out.note(&format!("{} is about to begin", run.name));
+        watch::until(cx, &remote, &id, watch::Until::Begun, &mut watch::Place::None).await?;
+    }
     // A refusal comes before anything happens to the person's terminal.
     let terminal = match remote.run_attach(&id, mode, size(mode)).await {
         Ok(terminal) => terminal,

@@ -1,7 +1,7 @@
 //! Text from outside, made safe for a terminal.
 //!
 //! What models, commands and tools wrote may hold escape sequences that move the cursor, set
-//! the title, ask the terminal for a report or hide text. [`line`] and [`block`] show them as marks;
+//! the title, ask the terminal for a report or hide text. [`line()`] and [`block()`] show them as marks;
 //! [`passing`] is what all output goes through at last, and [`json`] what is written as JSON. Only
 //! `attach` gives a terminal what a program wrote.
 

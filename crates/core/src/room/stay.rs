@@ -178,6 +178,11 @@ impl RoomRow {
         Self { made: before, ..Self::preparing() }
     }
 
+    /// Whether its worktree is there because nobody has decided over its work yet.
+    pub fn is_undecided(&self) -> bool {
+        self.done.is_none() && self.closed.as_ref().is_some_and(|closed| closed.undecided)
+    }
+
     /// Notes what a program's sandbox was measured to give, in place of what was known of it.
     pub fn note(&mut self, one: RoomAttested) {
         match self.attested.iter().position(|known| known.of == one.of) {

@@ -115,6 +115,7 @@ impl Session {
                 class: call.class,
                 bound,
                 step: step.idx,
+                restore: false,
             },
         });
         self.with_call(at, |call| call.state = CallState::Running { effect: n, attempt: 1 });
@@ -262,6 +263,7 @@ impl Session {
                 bound: call.clearance.bound(),
                 definition: self.toolset.definition(&call.name),
                 step: call.step.as_ref().map_or(self.row.steps, |step| step.idx),
+                restore: false,
             },
         });
         self.with_call(at, |call| {
@@ -614,7 +616,8 @@ impl Session {
             .collect();
         for (at, effect, class) in hidden {
             match after_crash(class, self.agent.on_unknown) {
-                Recovery::Redo => self.redo(at, effect, out),
+                Recovery::Redo => self.redo(at, effect, false, out),
+                Recovery::AskHuman if self.stays_inside(at) => self.redo(at, effect, true, out),
                 Recovery::AskHuman => return self.ask_about_unknown(at, now, out),
                 Recovery::ReportUnknown => {
                     let note = "the node stopped while this ran; whether it was done is unknown";
@@ -658,7 +661,7 @@ impl Session {
                 for (at, effect) in waiting {
                     let Phase::Acting { calls } = &self.phase else { return };
                     match (effect, self.next_for(&calls[at])) {
-                        (Some(effect), Next::Begin) => self.redo(at, effect, out),
+                        (Some(effect), Next::Begin) => self.redo(at, effect, false, out),
                         (_, Next::Begin | Next::Judge | Next::Bind | Next::Ask) => {
                             self.with_call(at, |call| call.state = CallState::Waiting);
                         }
@@ -679,14 +682,17 @@ impl Session {
         }
     }
 
-    fn redo(&self, at: usize, effect: u64, out: &mut Step) {
+    fn redo(&self, at: usize, effect: u64, restore: bool, out: &mut Step) {
         let Phase::Acting { calls } = &self.phase else { return };
         let call = &calls[at];
         let step = call.step.as_ref().map(|step| step.id);
-        out.events.push(Decision {
-            kind: "effect.redone",
-            payload: json!({"run_id": self.row.id, "step_id": step, "effect": effect, "tool_name": call.name}),
+        let mut payload = json!({
+            "run_id": self.row.id, "step_id": step, "effect": effect, "tool_name": call.name,
         });
+        if restore {
+            payload["restored"] = json!(true);
+        }
+        out.events.push(Decision { kind: "effect.redone", payload });
         out.effects.push(Effect {
             id: EffectId::derive(self.row.id, effect),
             step,
@@ -698,6 +704,7 @@ impl Session {
                 bound: call.clearance.bound(),
                 definition: self.toolset.definition(&call.name),
                 step: call.step.as_ref().map_or(self.row.steps, |step| step.idx),
+                restore,
             },
         });
     }

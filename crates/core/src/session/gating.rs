@@ -15,6 +15,7 @@ use crate::gate::{self, GateVerdict, Labels};
 use crate::ids::{ApprovalId, InboxId};
 use crate::inbox::{InboxKind, Waiting, shown_args, title};
 use crate::row::SessionStatus;
+use crate::sandbox::SandboxLevel;
 use crate::time::Timestamp;
 use crate::tool::ToolOutcome;
 
@@ -42,6 +43,19 @@ pub(super) enum Next {
 }
 
 impl Session {
+    /// Whether all that a call may have done is in its session's room, whose files were saved before it:
+    /// a command in the room's sandbox that nobody had to agree to. One that speaks to this server may
+    /// have done something elsewhere.
+    pub(super) fn stays_inside(&self, at: usize) -> bool {
+        let Phase::Acting { calls } = &self.phase else { return false };
+        let Some(call) = calls.get(at) else { return false };
+        self.row.has_worktree()
+            && self.agent.sandbox != SandboxLevel::None
+            && matches!(call.name.as_str(), "run_shell" | "run_command")
+            && call.clearance.bound().is_none()
+            && !call.args.to_string().contains("overmind")
+    }
+
     /// The call that is to be judged now, if one is.
     pub fn to_judge(&self) -> Option<ToJudge<'_>> {
         let Phase::Acting { calls } = &self.phase else { return None };

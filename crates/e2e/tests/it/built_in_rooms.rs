@@ -364,3 +364,46 @@ fn what_a_room_does_unasked_is_undone_files_that_were_moved_away_too() {
     house.home.status("move", "canceled");
     house.check();
 }
+
+#[test]
+fn a_command_that_a_kill_cut_off_is_done_again_from_the_files_before_it_and_nobody_is_asked() {
+    let mut house = House::new(None);
+    std::fs::write(house.project.join(".gitignore"), "go\n").unwrap();
+    house.git(&["add", "-A"]);
+    house.git(&["commit", "-qm", "ignore"]);
+    let shell = |command: &str| json!({"calls": [{"name": "run_shell", "args": {"command": command, "allow_write": true, "write_subdir": "."}}]});
+    let turns = json!([
+        shell("echo first >> done.txt"),
+        shell("echo second >> done.txt; rm story.txt; while [ ! -e go ]; do sleep 0.05; done"),
+        {"text": "done"},
+    ]);
+    house.home.0.scripted("worker", &turns, &[]);
+    house.run(&["run", "--name", "cut", "-d", "worker", "go"]).ok();
+    house.home.until("cut", "its room is ready", |run| run["room"]["phase"] == "ready");
+    let tree = || House::directory(&house.home.named("cut"));
+    let done = || std::fs::read_to_string(tree().join("done.txt")).unwrap_or_default();
+    crate::home::until("it is in the middle", || {
+        (!tree().join("story.txt").exists()).then_some(())
+    });
+    assert_eq!(done(), "first\nsecond\n");
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    let done = || {
+        let tree = House::directory(&house.home.named("cut"));
+        (std::fs::read_to_string(tree.join("done.txt")).unwrap_or_default(), tree)
+    };
+    crate::home::until("it is done again", || {
+        (!events(&house, "cut", "effect.redone").is_empty()).then_some(())
+    });
+    let (_, tree) = done();
+    crate::home::until("it is in the middle again", || {
+        (!tree.join("story.txt").exists()).then_some(())
+    });
+    std::fs::write(tree.join("go"), "").unwrap();
+    house.home.status("cut", "succeeded");
+    assert_eq!(done().0, "first\nsecond\n", "as if it had been done once");
+    assert_eq!(events(&house, "cut", "effect.redone")[0]["restored"], true);
+    assert!(events(&house, "cut", "run.awaiting_input").is_empty(), "nobody is asked");
+    house.run(&["replay", "cut", "--verify"]).ok();
+    house.check();
+}

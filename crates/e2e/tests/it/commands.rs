@@ -473,3 +473,31 @@ fn many_commands_are_ended_together_and_none_survives() {
     eprintln!("20 commands were ended in {:?}", began.elapsed());
     home.check();
 }
+
+#[test]
+fn what_a_run_waits_for_and_what_its_worktree_lacks_is_said() {
+    let house = crate::worktrees::House::new(None);
+    house.run(&["halt"]).ok();
+    let mut held = house.home.0.command(&["run", "--name", "held", "--wait", "echo hi"]);
+    let mut held = held.current_dir(&house.project).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(held.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("`overmind resume` ends that")));
+    house.run(&["resume"]).ok();
+    assert!(held.wait().unwrap().success());
+
+    std::fs::write(house.project.join("new.sh"), "#!/bin/sh\necho new\n").unwrap();
+    let run = house.run(&["run", "--name", "lacks", "./new.sh"]);
+    run.says("./new.sh is not in HEAD").says("--carry");
+    std::fs::remove_file(house.project.join("new.sh")).unwrap();
+    house.run(&["run", "--name", "has", "cat", "./story.txt"]).ok();
+
+    // Right after it has been taken nothing of it lives yet.
+    house.run(&["run", "--name", "soon", "-d", "--", "sh", "-c", "echo there; sleep 600"]).ok();
+    let mut watch = house.home.0.command(&["attach", "soon", "--read-only"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut seen = BufReader::new(watch.stdout.take().unwrap()).lines();
+    assert!(seen.any(|line| line.unwrap().contains("there")));
+    house.run(&["kill", "soon"]).ok();
+    watch.wait().unwrap();
+    house.check();
+}

@@ -34,6 +34,7 @@ const TOO_LATE: [&str; 8] = [
     "Run is ending already",
     "already finished",
     "has no process now",
+    "no conversation to go on with",
     "is not alive",
     "started without input",
     "its input is closed",

@@ -243,6 +243,12 @@ fn what_a_run_had_not_committed_becomes_the_users_commit_and_is_called_after_its
     house.git(&["commit", "-qm", "mine"]);
     house.run(&["done", "fix", "--merge"]).ok();
     assert_eq!(last("main"), format!("{by}|echo twice > story.txt|fix"));
+    // In words of the person's own.
+    house.run(&["run", "--name", "more", "echo more > more.txt"]).ok();
+    house.ended("more");
+    house.run(&["done", "more", "--discard", "-m", "x"]).fails(2);
+    house.run(&["done", "more", "--merge", "-m", "Add more"]).ok();
+    assert_eq!(last("main"), format!("{by}|Add more|more"));
     assert_eq!(house.git(&["show", "main:story.txt"]), "twice\n");
     house.check();
 }

@@ -307,13 +307,16 @@ impl Hive {
                 let birth = Box::new(Birth { launch, token, not_before });
                 Box::pin(async move { hive.live(&assignment, id, birth).await })
             }
-            EffectAction::Tool { name, args, class, bound, definition, step } => {
+            EffectAction::Tool { name, args, class, bound, definition, step, restore } => {
                 let sessions = Arc::clone(sessions);
                 Box::pin(async move {
                     hive.due(not_before).await;
                     let call = Call { name, args, bound, definition };
                     if class == EffectClass::Pure {
                         return hive.call(&assignment, id, call, &sessions).await;
+                    }
+                    if restore && let Err(err) = hive.take_back(&assignment, id).await {
+                        return err;
                     }
                     // Services and people may have changed files since the last step.
                     hive.save_files(&assignment, id, RoomMark::Before(step)).await;

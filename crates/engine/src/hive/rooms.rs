@@ -11,6 +11,7 @@ use std::time::Duration;
 use overmind_core::Fut;
 use overmind_core::attest::Attested;
 use overmind_core::bus::{Assignment, HiveBus, ToCortex};
+use overmind_core::effect::EffectResult;
 use overmind_core::ids::{EffectId, SessionId};
 use overmind_core::process::{NoteKind, Processes};
 use overmind_core::room::history::RoomMark;
@@ -18,10 +19,12 @@ use overmind_core::room::stay::{RoomAct, RoomReport, RoomWord};
 use overmind_core::room::{
     RoomClosed, RoomEnd, RoomError, RoomErrorKind, RoomProgress, RoomSink, RoomWitness, Rooms,
 };
+use overmind_core::tool::ToolOutcome;
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::Hive;
+use super::{Done, Hive};
 
 /// Steps and warnings that are told of one act on a room.
 const MOST_WORDS: u32 = 200;
@@ -240,6 +243,45 @@ impl Hive {
             )),
         };
         self.say(ToCortex::Room { session, epoch, effect, word }).await;
+    }
+
+    /// Brings the files of a session's room back to what they were before a call that was cut off.
+    ///
+    /// # Errors
+    ///
+    /// What becomes of the call when they could not be brought back: whether it was done is not known.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, some files are brought back.
+    pub(super) async fn take_back(
+        &self,
+        assignment: &Assignment,
+        effect: EffectId,
+    ) -> Result<(), Done> {
+        let (session, epoch) = (assignment.session, assignment.epoch);
+        let Some(stays) = self.stays.as_ref().filter(|_| assignment.room.is_some()) else {
+            return Ok(());
+        };
+        stays.kept().await;
+        let failed = match stays.rooms.restore(session).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(undone)) if undone.failed.is_empty() => {
+                let text = format!("the files are as they were at snapshot {} again", undone.to);
+                let word = RoomWord::Step(text);
+                self.say(ToCortex::Room { session, epoch, effect, word }).await;
+                return Ok(());
+            }
+            Ok(Some(undone)) => undone.failed.join("; "),
+            Err(err) => err.to_string(),
+        };
+        let message = format!(
+            "the server stopped while this ran, and the files that it may have changed could not be \
+             brought back: {failed}; look at them before it is done again"
+        );
+        let result = json!({"ok": false, "error": {"code": "unknown_outcome", "message": message}});
+        let outcome = ToolOutcome { allowed: true, result };
+        Err(Done::of(EffectResult::Tool { outcome, latency_ms: 0 }))
     }
 
     /// Waits, not for ever, until no process of the session lives.

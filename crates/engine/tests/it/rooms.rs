@@ -304,7 +304,10 @@ async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
         engine.session_cancel(by, run).await,
         engine.session_cancel_all(by, run).await,
         engine.session_stop(by, run, StopHow::Kill).await,
-        engine.session_done(by, run, RoomDone::PrBranch { name: None }).await.map(|done| done.0),
+        engine
+            .session_done(by, run, RoomDone::PrBranch { name: None }, None)
+            .await
+            .map(|done| done.0),
     ] {
         let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("ending"), "{message}");
@@ -431,16 +434,16 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     // While it runs only a branch can be made of what is there.
     let merge = RoomDone::Merge { into: None };
     for early in [merge.clone(), RoomDone::Keep, RoomDone::Discard] {
-        let refused = engine.session_done(&by, run, early).await;
+        let refused = engine.session_done(&by, run, early, None).await;
         let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("has not ended"), "{message}");
     }
     let branch = RoomDone::PrBranch { name: Some("fix/it".into()) };
-    let (row, decision) = engine.session_done(&by, run, branch.clone()).await.unwrap();
+    let (row, decision) = engine.session_done(&by, run, branch.clone(), None).await.unwrap();
     assert_eq!((row.status, decision.what), (SessionStatus::Running, branch));
     house.exits(0).await;
     assert_eq!(house.ended(run).await.1.phase, RoomPhase::Kept);
-    let (row, decision) = engine.session_done(&by, run, merge.clone()).await.unwrap();
+    let (row, decision) = engine.session_done(&by, run, merge.clone(), None).await.unwrap();
     assert_eq!(decision.outcome.commit.as_deref(), Some("c0ffee"));
     let shown = engine.session_fetch(&by, run).await.unwrap();
     assert_eq!((shown.room.as_ref().unwrap().done.as_ref(), &shown), (Some(&decision), &row));
@@ -448,11 +451,11 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "room.done").count(), 2);
     // What failed is no decision.
     house.rooms.fail("done");
-    let failed = engine.session_done(&by, run, RoomDone::Discard).await;
+    let failed = engine.session_done(&by, run, RoomDone::Discard, None).await;
     assert!(matches!(failed, Err(EngineError::Unavailable { .. })), "{failed:?}");
     assert_eq!(engine.session_fetch(&by, run).await.unwrap(), row);
     let odd = RoomDone::PrBranch { name: Some("--force".into()) };
-    let refused = engine.session_done(&by, run, odd).await;
+    let refused = engine.session_done(&by, run, odd, None).await;
     assert!(matches!(refused, Err(EngineError::Invalid { .. })), "{refused:?}");
     // A restart reads the same.
     let house = house.restarted().await;
@@ -470,9 +473,9 @@ async fn two_decisions_at_once_are_one() {
     house.rooms.hang("done");
     let (engine, by) = (&house.world.engine, &house.world.by);
     let merge = RoomDone::Merge { into: None };
-    let (first, second) = tokio::join!(engine.session_done(by, run, merge.clone()), async {
+    let (first, second) = tokio::join!(engine.session_done(by, run, merge.clone(), None), async {
         house.until("done").await;
-        let second = engine.session_done(by, run, RoomDone::Discard).await;
+        let second = engine.session_done(by, run, RoomDone::Discard, None).await;
         house.rooms.let_go();
         second
     });

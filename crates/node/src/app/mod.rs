@@ -58,6 +58,8 @@ use clock::{SystemClock, SystemIds};
 pub use error::{StartError, chain};
 use lock::{DataLock, ServerFile};
 
+/// How often it is looked for worktrees that wait for a decision too long.
+const UNDECIDED_EVERY: Duration = Duration::from_secs(3600);
 /// How often retention looks for sessions that are old enough, once at the start included.
 const RETENTION_EVERY: Duration = Duration::from_secs(3600);
 /// Expired memory is not found from its moment on; this is about the space it takes.
@@ -680,6 +682,19 @@ impl Housekeeping {
                 }
             }
         });
+        if let Some(waits) = config.undecided {
+            let (engine, at) = (engine.clone(), Arc::clone(&clock));
+            this.repeat(UNDECIDED_EVERY, Arc::clone(&clock), move || {
+                let (engine, before) = (engine.clone(), at.now().before(waits));
+                async move {
+                    match engine.park_undecided(&Caller::admin(), before).await {
+                        Ok(0) => {}
+                        Ok(parked) => tracing::info!(parked, "put undecided work on its branch"),
+                        Err(err) => tracing::warn!(error = %err, "looking for undecided work"),
+                    }
+                }
+            });
+        }
         if let Some(older_than) = config.retention {
             let engine = engine.clone();
             this.repeat(RETENTION_EVERY, clock, move || {

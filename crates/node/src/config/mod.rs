@@ -90,6 +90,8 @@ pub struct Config {
     pub prices: Option<PathBuf>,
     pub permissions: PermissionsPlace,
     pub approval_ttl: Option<Duration>,
+    /// How long worktrees wait for a decision; `None`: for ever.
+    pub undecided: Option<Duration>,
     pub propose_after: u32,
     /// Where spans and figures are sent; `None`: nowhere.
     pub telemetry: Option<overmind_telemetry::Config>,
@@ -288,6 +290,10 @@ impl Config {
             approval_ttl: match count(key::APPROVAL_HOURS) {
                 0 => None,
                 hours => Some(Duration::from_secs(3600) * hours),
+            },
+            undecided: match count(key::UNDECIDED_DAYS) {
+                0 => None,
+                days => Some(Duration::from_secs(24 * 3600) * days),
             },
             propose_after: count(key::PROPOSE_AFTER),
             telemetry: telemetry::declared(&layers)?,

@@ -97,6 +97,7 @@ pub const PRIVATE_PATHS: &str = "tools.private_paths";
 pub const UNTRUSTED_PATHS: &str = "tools.untrusted_paths";
 pub const CANARIES: &str = "tools.canaries";
 pub const POLICY_FILE: &str = "policy.file";
+pub const UNDECIDED_DAYS: &str = "engine.undecided_days";
 pub const APPROVAL_HOURS: &str = "policy.approval_hours";
 pub const PROPOSE_AFTER: &str = "policy.propose_after";
 pub const VAULT_KEY_FILE: &str = "vault.key_file";
@@ -494,6 +495,13 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Whole { min: 0, max: 8760 },
         Some("168"),
         "an approval that took longer is asked for anew; 0 is never",
+    ),
+    setting(
+        UNDECIDED_DAYS,
+        None,
+        Kind::Whole { min: 0, max: 3650 },
+        Some("14"),
+        "worktrees of ended runs whose work nobody decided so long are put on their branches; 0 is never",
     ),
     setting(
         PROPOSE_AFTER,

@@ -47,9 +47,10 @@ pub(crate) async fn run_done(
     body: Body<RoomDone>,
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
+    let message = body.value.message.clone();
     let done = body.value.into();
     let engine = cx.engine.clone();
-    let work = async move { engine.session_done(&caller, id, done).await };
+    let work = async move { engine.session_done(&caller, id, done, message).await };
     let (run, decision) = cx.detached(work).await?;
     Ok(json(&RoomDoneResult { run: Run::from(run), decision: decision.into() }))
 }

@@ -80,6 +80,24 @@ impl LocalRooms {
         Ok(undone(restored.await?))
     }
 
+    /// Brings the files of an open room back to what they were before a step that was cut off.
+    pub(super) async fn take_back(
+        &self,
+        session: SessionId,
+    ) -> Result<Option<RoomUndone>, RoomError> {
+        let session = session.to_string();
+        let _gate = self.gate.read().await;
+        let _alone = self.alone(&session).await;
+        let core = self.core().await?;
+        let Some(lease) = core.lease(&session).await? else { return Ok(None) };
+        let maker = core.maker.clone();
+        let restored = blocking(move || {
+            let Some(found) = maker.own(&session, &lease.worktree)? else { return Ok(None) };
+            maker.trees().restore_newest(&found.intent, maker.now())
+        });
+        Ok(restored.await?.map(undone))
+    }
+
     /// What was saved before a step, for another room to begin at.
     pub(super) async fn saved_files(
         &self,

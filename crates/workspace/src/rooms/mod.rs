@@ -647,6 +647,14 @@ impl Rooms for LocalRooms {
         Box::pin(self.save_files(session, mark))
     }
 
+    fn kept(&self) -> Fut<'_, Result<Vec<SessionId>, RoomError>> {
+        Box::pin(self.kept_trees())
+    }
+
+    fn restore(&self, session: SessionId) -> Fut<'_, Result<Option<RoomUndone>, RoomError>> {
+        Box::pin(self.take_back(session))
+    }
+
     fn undo<'a>(
         &'a self,
         order: &'a RoomOrder,

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use overmind_core::ids::SessionId;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
     RoomWork,
@@ -244,6 +245,17 @@ impl LocalRooms {
             }
             (_, Where::Nowhere { why: Some(why) }) => Err(say::not_found(why)),
         }
+    }
+
+    /// Whose trees stayed.
+    pub(super) async fn kept_trees(&self) -> Result<Vec<SessionId>, RoomError> {
+        if !self.was_used() {
+            return Ok(Vec::new());
+        }
+        let maker = self.core().await?.maker.clone();
+        let listed = blocking(move || maker.trees().list()).await?;
+        let kept = listed.into_iter().filter(|one| one.ending == Some(Ending::Kept));
+        Ok(kept.filter_map(|one| one.intent.owner?.parse().ok()).collect())
     }
 
     async fn stay(

@@ -238,7 +238,6 @@ impl Trees {
     ) -> Result<Restored, TreeError> {
         let held = patiently(intent)?;
         let (saved, all) = self.save_held(&held, Some(0), now)?;
-        let (from, left_out) = (saved.at, saved.left_out);
         let target = match to {
             Some(label) => at_label(&all, label),
             None => before(&all),
@@ -250,7 +249,40 @@ impl Trees {
                 known: all.iter().map(FilesAt::label).collect(),
             });
         };
-        let paths = main(&held)?;
+        self.bring_files_to(&held, saved, &all, target, now)
+    }
+
+    /// Brings the files of a tree back to its newest saved state, after whatever changed them since was
+    /// cut off. `None`: they are as they were then, or no state was saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Trees::save_files`].
+    pub fn restore_newest(
+        &self,
+        intent: &TreeIntent,
+        now: i64,
+    ) -> Result<Option<Restored>, TreeError> {
+        let held = patiently(intent)?;
+        let (saved, all) = self.save_held(&held, Some(0), now)?;
+        // The last one of all is what they are now.
+        let newest = all.len().checked_sub(2).and_then(|at| all.get(at)).cloned();
+        match newest.filter(|_| saved.new) {
+            Some(target) => self.bring_files_to(&held, saved, &all, target, now).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn bring_files_to(
+        &self,
+        held: &Held,
+        saved: SavedFiles,
+        all: &[FilesAt],
+        target: FilesAt,
+        now: i64,
+    ) -> Result<Restored, TreeError> {
+        let (from, left_out) = (saved.at, saved.left_out);
+        let paths = main(held)?;
         let changes = self.changes(&paths.ours, &from.tree, &target.tree)?;
         if changes.is_empty() {
             let failed = Vec::new();
@@ -260,7 +292,7 @@ impl Trees {
         let (step, number) = next(all.last(), Some(0));
         let of = Some(target.label());
         let (commit, tree) = (String::new(), target.tree.clone());
-        self.put(&held, &paths, FilesAt { step, number, commit, tree, of }, now)?;
+        self.put(held, &paths, FilesAt { step, number, commit, tree, of }, now)?;
         Ok(Restored { to: target, from, changes, failed, left_out })
     }
 

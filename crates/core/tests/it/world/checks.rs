@@ -194,7 +194,7 @@ impl World {
         assert_eq!(self.status(), SessionStatus::Running, "an effect of a session that waits");
         let n = self.session.effect_number(effect.id).expect("a new effect is under way");
         match &effect.action {
-            EffectAction::Tool { name, args, class, bound, definition: _, step: _ } => {
+            EffectAction::Tool { name, args, class, bound, definition: _, step: _, restore: _ } => {
                 let known = self.toolset.find(name).map_or(EffectClass::Pure, |tool| tool.class);
                 assert_eq!(*class, known);
                 let step = effect.step.expect("a tool works for a step");
