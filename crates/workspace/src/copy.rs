@@ -1,206 +1,27 @@
 //! Copying files and directories without following a link, and removing what a session left.
 //!
-//! Sessions write in their trees, and what they wrote may be a link to anywhere. So a [`Dir`] is an open
-//! directory, and whatever lies beneath it is reached one component at a time, each opened without
-//! following links. A component that became a link meanwhile is an error, never a way out.
+//! Sessions write in their trees, and what they wrote may be a link to anywhere. So whatever lies beneath
+//! a directory is reached by the [`opener`](crate::opener), which leaves out the server's own as well.
 //!
 //! Contents are shared by the file system where it can (`FICLONE`: btrfs, XFS, bcachefs) and copied by
 //! the kernel where it cannot. Hard links are not used: a write to one of them in place, by the same
 //! user, changes the other, and that is how a session would write into the primary checkout.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path};
+use std::path::Path;
 
-use rustix::fd::OwnedFd;
 use rustix::fs::{
-    AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT,
-    fchmod, fstat, futimens, ioctl_ficlone, mkdirat, openat, readlinkat, renameat, statat,
-    symlinkat, unlinkat,
+    AtFlags, FileType, Mode, Stat, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens,
+    ioctl_ficlone, readlinkat, statat, symlinkat,
 };
 
-const LOOK: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+use crate::opener::{self, Dir, Entry};
 
 /// Directories within directories that a copy goes down.
 const DEEPEST: usize = 200;
-
-/// An open directory. Nothing beneath it is reached through a symbolic link.
-#[derive(Debug)]
-pub(crate) struct Dir(OwnedFd);
-
-/// One entry of a directory.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) name: OsString,
-    pub(crate) kind: FileType,
-}
-
-impl Dir {
-    /// Opens a directory by a path that is ours; its last component must not be a link.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(rustix::fs::open(path, LOOK, Mode::empty())?))
-    }
-
-    /// The directory beneath this one.
-    pub(crate) fn sub(&self, relative: &Path) -> io::Result<Self> {
-        self.walk(relative, false)
-    }
-
-    /// The directory beneath this one, made where it is missing.
-    pub(crate) fn sub_made(&self, relative: &Path) -> io::Result<Self> {
-        self.walk(relative, true)
-    }
-
-    fn walk(&self, relative: &Path, make: bool) -> io::Result<Self> {
-        let mut at = Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 0)?);
-        for component in relative.components() {
-            let name = match component {
-                Component::Normal(name) => name,
-                Component::CurDir => continue,
-                Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::InvalidInput,
-                        "a path that leads out of the directory",
-                    ));
-                }
-            };
-            if make {
-                match mkdirat(&at.0, name, Mode::from_raw_mode(0o755)) {
-                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-            at = Self(openat(&at.0, name, LOOK, Mode::empty())?);
-        }
-        Ok(at)
-    }
-
-    /// The directory that a path's last component lies in, and that component.
-    fn parent<'a>(&self, relative: &'a Path, make: bool) -> io::Result<(Self, &'a OsStr)> {
-        let name = relative
-            .file_name()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a path without a name"))?;
-        Ok((self.walk(relative.parent().unwrap_or(Path::new("")), make)?, name))
-    }
-
-    /// What lies at the path; `None` when nothing does, or its way there is no directory.
-    pub(crate) fn stat(&self, relative: &Path) -> io::Result<Option<Stat>> {
-        let at = self
-            .parent(relative, false)
-            .and_then(|(dir, name)| Ok(statat(&dir.0, name, AtFlags::SYMLINK_NOFOLLOW)?));
-        absent(at)
-    }
-
-    /// Whether a directory, and not a link to one, lies at the path.
-    pub(crate) fn has_dir(&self, relative: &Path) -> bool {
-        let stat = self.stat(relative).ok().flatten();
-        stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-    }
-
-    /// Opens a regular file for reading.
-    pub(crate) fn file(&self, relative: &Path) -> io::Result<File> {
-        let (dir, name) = self.parent(relative, false)?;
-        // Not blocking: the entry may be a pipe that nobody writes to.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(openat(&dir.0, name, flags, Mode::empty())?);
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        Ok(file)
-    }
-
-    /// The contents of a small file; `None` when there is none.
-    pub(crate) fn read(&self, relative: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
-        let Some(file) = absent(self.file(relative))? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        file.take(limit + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than it may be"));
-        }
-        Ok(Some(bytes))
-    }
-
-    /// Writes a file: a new one in place of whatever was there, never through it.
-    pub(crate) fn write(&self, relative: &Path, bytes: &[u8]) -> io::Result<()> {
-        let (dir, name) = self.parent(relative, true)?;
-        dir.unlink(name)?;
-        dir.create(name, 0o644)?.write_all(bytes)
-    }
-
-    /// Writes a file whole or not at all: in place of a file that is there, never through a link.
-    pub(crate) fn replace(&self, relative: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-        let (dir, name) = self.parent(relative, true)?;
-        let partial = format!(".overmind-{}", std::process::id());
-        let partial = OsStr::new(&partial);
-        dir.unlink(partial)?;
-        dir.create(partial, mode)?.write_all(bytes)?;
-        Ok(renameat(&dir.0, partial, &dir.0, name)?)
-    }
-
-    fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
-    }
-
-    fn unlink(&self, name: &OsStr) -> io::Result<()> {
-        match unlinkat(&self.0, name, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Removes a file or link, if there is one.
-    pub(crate) fn remove(&self, relative: &Path) -> io::Result<()> {
-        match absent(self.parent(relative, false))? {
-            Some((dir, name)) => dir.unlink(name),
-            None => Ok(()),
-        }
-    }
-
-    /// Removes the directories on the way to a path that are empty, the deepest first.
-    pub(crate) fn remove_empty_above(&self, relative: &Path) {
-        for dir in relative.ancestors().skip(1).filter(|dir| dir.file_name().is_some()) {
-            let removed = self
-                .parent(dir, false)
-                .and_then(|(above, name)| Ok(unlinkat(&above.0, name, AtFlags::REMOVEDIR)?));
-            if removed.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Makes a symbolic link.
-    pub(crate) fn link(&self, target: &Path, relative: &Path) -> io::Result<()> {
-        let (dir, name) = self.parent(relative, true)?;
-        Ok(symlinkat(target, &dir.0, name)?)
-    }
-
-    /// Every entry but `.` and `..`.
-    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        for entry in Listing::read_from(&self.0)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let name = OsString::from_vec(name.to_vec());
-            let kind = match entry.file_type() {
-                FileType::Unknown => FileType::from_raw_mode(
-                    statat(&self.0, &name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode,
-                ),
-                known => known,
-            };
-            entries.push(Entry { name, kind });
-        }
-        Ok(entries)
-    }
-}
 
 /// What is left of what a copy may take.
 #[derive(Clone, Copy, Debug)]
@@ -225,7 +46,7 @@ pub struct Copied {
     pub bytes: u64,
     /// Files whose blocks are shared with the original, so that they cost nothing yet.
     pub shared: u64,
-    /// Sockets, pipes and devices: they are not copied.
+    /// Sockets, pipes, devices and the server's own files: they are not copied.
     pub skipped: u64,
 }
 
@@ -247,7 +68,7 @@ pub(crate) fn copy_one(
     budget: &mut Budget,
 ) -> io::Result<Copied> {
     let (from, name) = from.parent(at, false)?;
-    let kind = FileType::from_raw_mode(statat(&from.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+    let kind = FileType::from_raw_mode(statat(&from.fd, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
     let (to, target) = to.parent(target, true)?;
     to.unlink(target)?;
     entry(&from, name, kind, &to, target, budget)
@@ -282,17 +103,26 @@ fn down(
             continue;
         }
         if kind != FileType::Directory {
-            copied.add(entry(from, &name, kind, to, &name, budget)?);
+            match entry(from, &name, kind, to, &name, budget) {
+                Err(err) if opener::is_own(&err) => copied.skipped += 1,
+                done => copied.add(done?),
+            }
             continue;
         }
         budget.take(0)?;
-        let source = from.sub(Path::new(&name))?;
+        let source = match from.sub(Path::new(&name)) {
+            Err(err) if opener::is_own(&err) => {
+                copied.skipped += 1;
+                continue;
+            }
+            opened => opened?,
+        };
         let target = to.sub_made(Path::new(&name))?;
         copied.add(down(&source, &target, &path, budget, leave, depth + 1)?);
-        let stat = fstat(&source.0)?;
+        let stat = fstat(&source.fd)?;
         // Last, so that a directory without write permission can be filled first.
-        fchmod(&target.0, Mode::from_raw_mode(stat.st_mode & 0o777))?;
-        futimens(&target.0, &modified(&stat))?;
+        fchmod(&target.fd, Mode::from_raw_mode(stat.st_mode & 0o777))?;
+        futimens(&target.fd, &modified(&stat))?;
     }
     Ok(copied)
 }
@@ -312,7 +142,7 @@ fn entry(
             let bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
             budget.take(bytes)?;
             let file = to.create(target, 0o600)?;
-            let shared = contents(&source, &file)?;
+            let shared = contents(&source, bytes, &file)?;
             // No set-user-id or set-group-id bit: a copy has another owner's authority.
             file.set_permissions(std::fs::Permissions::from_mode(stat.st_mode & 0o777))?;
             futimens(&file, &modified(&stat))?;
@@ -320,21 +150,21 @@ fn entry(
         }
         FileType::Symlink => {
             budget.take(0)?;
-            let points = readlinkat(&from.0, name, Vec::new())?;
-            symlinkat(points.as_c_str(), &to.0, target)?;
+            let points = readlinkat(&from.fd, name, Vec::new())?;
+            symlinkat(points.as_c_str(), &to.fd, target)?;
             Ok(Copied { files: 1, ..Copied::default() })
         }
         _ => Ok(Copied { skipped: 1, ..Copied::default() }),
     }
 }
 
-/// Copies a file's contents; `true` when the file system shares them.
-pub(crate) fn contents(mut from: &File, mut to: &File) -> io::Result<bool> {
+/// Copies a file's contents, as many bytes as it had; `true` when the file system shares them.
+pub(crate) fn contents(from: &File, bytes: u64, mut to: &File) -> io::Result<bool> {
     if ioctl_ficlone(to, from).is_ok() {
         return Ok(true);
     }
     // The kernel copies between the two files; nothing passes through this process.
-    io::copy(&mut from, &mut to)?;
+    io::copy(&mut from.take(bytes), &mut to)?;
     Ok(false)
 }
 
@@ -387,13 +217,13 @@ pub(crate) fn used(path: &Path) -> Option<u64> {
 pub(crate) fn give_to(path: &Path, user: u32, group: u32) -> io::Result<()> {
     let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
     let dir = Dir::open(path)?;
-    rustix::fs::fchown(&dir.0, Some(user), Some(group))?;
+    rustix::fs::fchown(&dir.fd, Some(user), Some(group))?;
     for Entry { name, kind } in dir.entries()? {
         if kind == FileType::Directory {
             give_to(&path.join(name), user.as_raw(), group.as_raw())?;
         } else {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(&dir.0, &name, Some(user), Some(group), flags)?;
+            rustix::fs::chownat(&dir.fd, &name, Some(user), Some(group), flags)?;
         }
     }
     Ok(())
@@ -416,24 +246,13 @@ fn permit(path: &Path, depth: usize) -> io::Result<()> {
             Dir::open(path)?
         }
     };
-    fchmod(&dir.0, Mode::from_raw_mode(0o700))?;
+    fchmod(&dir.fd, Mode::from_raw_mode(0o700))?;
     for Entry { name, kind } in dir.entries()? {
         if kind == FileType::Directory {
             permit(&path.join(name), depth + 1)?;
         }
     }
     Ok(())
-}
-
-/// Nothing where "no such file", "not a directory" and "a link" are one answer: it is not there.
-fn absent<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(err) => match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-            Some(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
-            _ => Err(err),
-        },
-    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod git;
 mod hooks;
 pub mod leaks;
 pub mod lease;
+mod opener;
 mod owner;
 pub mod pool;
 pub mod ports;

@@ -5,7 +5,7 @@
 //! withheld. Where there is no room, they are what is there now.
 
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +14,7 @@ use overmind_core::secret_file::{SEARCHED, Suspect, suspect};
 use serde::{Deserialize, Serialize};
 
 use crate::database::template::expression;
+use crate::opener::Dir;
 
 /// Beside a tree, where no sandbox shows it.
 const NOTES: &str = "withheld.json";
@@ -114,7 +115,7 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
         let is_secret = match why {
             Suspect::Directory => found.is_dir(),
             Suspect::Always => found.is_file(),
-            Suspect::Holding(texts) => found.is_file() && holds(&top.join(&real), texts)?,
+            Suspect::Holding(texts) => found.is_file() && holds(top, &real, texts)?,
         };
         if is_secret {
             if found.is_file() && found.nlink() > 1 {
@@ -164,9 +165,10 @@ fn target(top: &Path, path: &Path) -> io::Result<Option<(PathBuf, Metadata)>> {
 
 /// Whether one of the texts stands at the beginning of a file. One that nobody may read shows it to
 /// nobody.
-fn holds(file: &Path, texts: &[&str]) -> io::Result<bool> {
+fn holds(top: &Path, file: &Path, texts: &[&str]) -> io::Result<bool> {
     let mut begin = Vec::new();
-    match File::open(file).and_then(|file| file.take(SEARCHED).read_to_end(&mut begin)) {
+    let opened = Dir::open(top).and_then(|top| top.file(file));
+    match opened.and_then(|file| file.take(SEARCHED).read_to_end(&mut begin)) {
         Ok(_) => {}
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(_) => return Ok(true),

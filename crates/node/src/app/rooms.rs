@@ -12,7 +12,7 @@ use overmind_workspace::git::Git;
 use overmind_workspace::rooms::{LocalRooms, Options, Serving};
 use overmind_workspace::services::confine::Encloses;
 
-use super::{StartError, docker_options};
+use super::{StartError, docker_options, off_limits};
 use crate::config::Config;
 
 /// How long one call of git may take: a first checkout of a large repository included.
@@ -41,6 +41,7 @@ pub(super) fn open(
             .iter()
             .map(|(name, secret)| (name.clone(), secret.expose().to_owned()))
             .collect(),
+        off_limits: off_limits::of(config),
         servers: config.rooms_servers.clone(),
         excludes_file: home.map(|home| home.join(".config/git/ignore")),
         git: match inherited("PATH") {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use overmind_core::sandbox::SandboxLevel;
 
 use crate::env::Template;
+use crate::opener::{self, Own};
 
 pub use propose::{Proposal, Sources};
 pub use reader::Problem;
@@ -363,22 +364,22 @@ impl Config {
     ///
     /// [`ConfigError`] with every mistake, or why the file could not be read.
     pub fn load(project: &Path) -> Result<Self, ConfigError> {
+        Self::load_without(project, &Own::default())
+    }
+
+    /// The same, where what is the server's own is nobody's project file.
+    pub(crate) fn load_without(project: &Path, own: &Own) -> Result<Self, ConfigError> {
         let file = project.join(FILE);
         let refuse = |what: String| {
             let problem =
                 Problem { at: At { line: 1, column: 1 }, path: String::new(), what, hint: None };
             ConfigError { file: file.clone(), problems: vec![problem] }
         };
-        match std::fs::metadata(&file) {
-            Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(err) => return Err(refuse(format!("cannot be looked at: {err}"))),
-            Ok(found) if found.len() > MAX_BYTES => {
-                return Err(refuse(format!("is longer than {MAX_BYTES} bytes")));
-            }
-            Ok(_) => {}
-        }
-        let text = std::fs::read_to_string(&file)
-            .map_err(|err| refuse(format!("cannot be read: {err}")))?;
+        let text = opener::text(project, Path::new(FILE), MAX_BYTES, own);
+        let Some(text) = text.map_err(|err| refuse(opener::why(&err)))? else {
+            return Ok(Self::default());
+        };
+        let text = String::from_utf8(text).map_err(|_| refuse("is no text (UTF-8)".to_owned()))?;
         Self::parse(&text).map_err(|problems| ConfigError { file, problems })
     }
 

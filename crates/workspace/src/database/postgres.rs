@@ -46,12 +46,6 @@ pub enum PostgresError {
         #[source]
         source: tokio_postgres::Error,
     },
-    #[error("reading {} for the template", path.display())]
-    Read {
-        path: std::path::PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
 }
 
 /// The server's own words, which the client's error hides one level down.
@@ -411,13 +405,11 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Runs a file of SQL as the template's own role.
-    pub(crate) async fn script(&self, path: &Path) -> Result<(), PostgresError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| PostgresError::Read { path: path.to_owned(), source })?;
+    pub(crate) async fn script(&self, path: &Path, text: &str) -> Result<(), PostgresError> {
         let inside = self.server.connect(Some(&self.names.draft())).await?;
         let role = quoted(&self.names.name);
         inside.run("taking the template's role", &format!("SET ROLE {role}")).await?;
-        inside.run(format!("running {}", path.display()), &text).await
+        inside.run(format!("running {}", path.display()), text).await
     }
 
     /// Makes it a template: from now on it is copied and nobody connects to it.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags};
 
 /// Why a copy could not be made.
@@ -48,7 +49,9 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     }
     let partial = beside(to, ".overmind-partial");
     remove(&partial)?;
-    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    // By a path that was judged: a link that was put there since may lead elsewhere.
+    let plain = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let source = Connection::open_with_flags(from, plain);
     let source = source.map_err(failed)?;
     let mut target = Connection::open(&partial).map_err(failed)?;
     {
@@ -74,8 +77,9 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Makes an empty database and runs the scripts on it.
-pub(crate) fn create(to: &Path, scripts: &[PathBuf]) -> Result<(), SqliteError> {
+/// Makes an empty database and runs the scripts on it, each a path and what stands there. They reach no
+/// other file.
+pub(crate) fn create(to: &Path, scripts: &[(PathBuf, String)]) -> Result<(), SqliteError> {
     if let Some(parent) = to.parent() {
         std::fs::create_dir_all(parent).map_err(|source| SqliteError::File {
             what: "making the directory",
@@ -89,14 +93,14 @@ pub(crate) fn create(to: &Path, scripts: &[PathBuf]) -> Result<(), SqliteError> 
         source,
     };
     let database = Connection::open(to).map_err(|source| failed(to, source))?;
-    for script in scripts {
-        let text = std::fs::read_to_string(script).map_err(|source| SqliteError::File {
-            what: "reading",
-            path: script.clone(),
-            source,
-        })?;
-        database.execute_batch(&text).map_err(|source| failed(script, source))?;
+    // What a script attaches, or is told to write its database into, may lie anywhere: it runs in this process.
+    let attached = Limit::SQLITE_LIMIT_ATTACHED;
+    let most = database.limit(attached).map_err(|source| failed(to, source))?;
+    database.set_limit(attached, 0).map_err(|source| failed(to, source))?;
+    for (script, text) in scripts {
+        database.execute_batch(text).map_err(|source| failed(script, source))?;
     }
+    database.set_limit(attached, most).map_err(|source| failed(to, source))?;
     // Writes the header, so that the file is there and is a database.
     database.execute_batch("PRAGMA user_version = 0; VACUUM;").map_err(|e| failed(to, e))
 }
@@ -153,11 +157,19 @@ mod tests {
     fn scripts_make_an_empty_database() {
         let dir = tempfile::tempdir().unwrap();
         let script = dir.path().join("schema.sql");
-        std::fs::write(&script, "CREATE TABLE t (n); INSERT INTO t VALUES (1);").unwrap();
-        let to = dir.path().join("x.db");
-        create(&to, std::slice::from_ref(&script)).unwrap();
-        std::fs::write(&script, "CREATE TABEL u (n);").unwrap();
-        let err = create(&dir.path().join("y.db"), &[script]).unwrap_err();
+        let with = |to: &str, text: &str| {
+            create(&dir.path().join(to), &[(script.clone(), text.to_owned())])
+        };
+        with("x.db", "CREATE TABLE t (n); INSERT INTO t VALUES (1);").unwrap();
+        let err = with("y.db", "CREATE TABEL u (n);").unwrap_err();
         assert!(err.to_string().contains("schema.sql"));
+        // Which would be read, and written, as the server's user.
+        let other = dir.path().join("x.db").display().to_string();
+        let err =
+            with("z.db", &format!("ATTACH '{other}' AS x; CREATE TABLE u AS SELECT * FROM x.t"));
+        assert!(err.is_err());
+        let out = dir.path().join("out.db");
+        assert!(with("z.db", &format!("VACUUM INTO '{}'", out.display())).is_err());
+        assert!(!out.exists());
     }
 }

@@ -3,22 +3,23 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FileType;
+
 use crate::config::{CommandLine, DatabaseTemplate};
+use crate::opener::{self, Dir, Entry};
 
 /// How many files a template's patterns may name.
 const MAX_FILES: usize = 20_000;
+/// The largest of them.
+pub(crate) const LARGEST: u64 = 256 << 20;
 /// How deep directories are searched.
 const MAX_DEPTH: usize = 32;
 
 /// Why the files of a template could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateFilesError {
-    #[error("reading {} for the database's template", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error("{} is named by the database's template, and {why}", path.display())]
+    Read { path: PathBuf, why: String },
     #[error("the patterns of the database's template name more than {MAX_FILES} files")]
     TooMany,
     #[error("no file of the worktree is named by {patterns}: check `template.files`")]
@@ -45,14 +46,20 @@ pub(crate) fn key(
         Some(words @ CommandLine::Words(_)) => add(words.shown().as_bytes()),
         None => add(b""),
     }
-    let found = matching(worktree, &template.files)?;
+    let tree = Dir::open(worktree).map_err(|err| TemplateFilesError::Read {
+        path: worktree.into(),
+        why: opener::why(&err),
+    })?;
+    let found = matching(&tree, &template.files)?;
     if found.is_empty() && !template.files.is_empty() {
         return Err(TemplateFilesError::Nothing { patterns: template.files.join(", ") });
     }
     for path in template.sql.iter().chain(&found) {
         let full = worktree.join(path);
-        let content = std::fs::read(&full)
-            .map_err(|source| TemplateFilesError::Read { path: full, source })?;
+        let content = tree
+            .read_within(path.as_ref(), LARGEST)
+            .and_then(|text| text.ok_or_else(|| io::ErrorKind::NotFound.into()))
+            .map_err(|source| TemplateFilesError::Read { path: full, why: opener::why(&source) })?;
         add(path.as_os_str().as_encoded_bytes());
         add(&content);
     }
@@ -60,7 +67,7 @@ pub(crate) fn key(
 }
 
 /// The files beneath `root` that one of the patterns names, sorted.
-fn matching(root: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, TemplateFilesError> {
+fn matching(root: &Dir, patterns: &[String]) -> Result<Vec<PathBuf>, TemplateFilesError> {
     let mut found = Vec::new();
     for pattern in patterns {
         let Some(expression) = expression(pattern) else { continue };
@@ -77,28 +84,32 @@ fn matching(root: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, TemplateFi
 }
 
 fn walk(
-    root: &Path,
+    root: &Dir,
     path: &Path,
     depth: usize,
     expression: &regex::Regex,
     found: &mut Vec<PathBuf>,
 ) -> Result<(), TemplateFilesError> {
-    let full = root.join(path);
     // Links are not followed: they may lead out of the worktree, or in circles.
-    let Ok(kind) = std::fs::symlink_metadata(&full).map(|found| found.file_type()) else {
-        return Ok(());
+    let kind = match path.as_os_str().is_empty() {
+        true => FileType::Directory,
+        false => match root.stat(path) {
+            Ok(Some(stat)) => FileType::from_raw_mode(stat.st_mode),
+            Ok(None) | Err(_) => return Ok(()),
+        },
     };
-    if kind.is_file() && expression.is_match(&path.to_string_lossy()) {
+    if kind == FileType::RegularFile && expression.is_match(&path.to_string_lossy()) {
         found.push(path.to_owned());
         if found.len() > MAX_FILES {
             return Err(TemplateFilesError::TooMany);
         }
-    } else if kind.is_dir() && depth < MAX_DEPTH {
-        let entries = std::fs::read_dir(&full)
-            .map_err(|source| TemplateFilesError::Read { path: full.clone(), source })?;
-        for entry in entries.flatten() {
-            if entry.file_name() != ".git" {
-                walk(root, &path.join(entry.file_name()), depth + 1, expression, found)?;
+    } else if kind == FileType::Directory && depth < MAX_DEPTH {
+        let entries = root.sub(path).and_then(|dir| dir.entries()).map_err(|err| {
+            TemplateFilesError::Read { path: path.to_owned(), why: opener::why(&err) }
+        })?;
+        for Entry { name, .. } in entries {
+            if name != ".git" {
+                walk(root, &path.join(name), depth + 1, expression, found)?;
             }
         }
     }

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::dotenv;
-use crate::copy::Dir;
+use crate::opener::Dir;
 use crate::owner;
 use crate::tree::gitdir::pattern;
 
@@ -170,26 +171,25 @@ fn line_for(relative: &Path) -> String {
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// Changes the lines of a shared file under a lock, whole or not at all.
+/// Changes the lines of a shared file under a lock, whole or not at all. It may lie where the session
+/// writes: no link is followed.
 fn edit(list: &Path, change: impl FnOnce(&mut Vec<String>)) -> Result<(), EnvFileError> {
-    let parent = list.parent().unwrap_or(list);
-    std::fs::create_dir_all(parent).map_err(file("making", parent))?;
-    let lock = std::fs::File::open(parent).map_err(file("opening", parent))?;
-    lock.lock().map_err(file("locking", parent))?;
-    let text = match std::fs::read_to_string(list) {
-        Ok(text) => text,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(err) => return Err(file("reading", list)(err)),
-    };
+    let (Some(parent), Some(name)) = (list.parent(), list.file_name()) else { return Ok(()) };
+    let above = parent.parent().unwrap_or(parent);
+    let dir = Dir::open_plain(above)
+        .and_then(|dir| dir.sub_made(Path::new(parent.file_name().unwrap_or_default())))
+        .map_err(file("opening", parent))?;
+    flock(&dir.fd, FlockOperation::LockExclusive)
+        .map_err(|err| file("locking", parent)(err.into()))?;
+    let text = dir.read(Path::new(name), MAX_BYTES).map_err(file("reading", list))?;
+    let text = String::from_utf8_lossy(&text.unwrap_or_default()).into_owned();
     let mut lines: Vec<String> = text.lines().map(ToOwned::to_owned).collect();
     let before = lines.clone();
     change(&mut lines);
     if lines != before {
         let mut text = lines.join("\n");
         text.push('\n');
-        let partial = parent.join("exclude.overmind");
-        std::fs::write(&partial, text).map_err(file("writing", &partial))?;
-        std::fs::rename(&partial, list).map_err(file("writing", list))?;
+        dir.replace(Path::new(name), text.as_bytes(), 0o644).map_err(file("writing", list))?;
     }
     Ok(())
 }

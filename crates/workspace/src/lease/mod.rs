@@ -12,6 +12,7 @@
 
 mod build;
 mod journal;
+mod source;
 mod start;
 mod step;
 mod undo;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
+use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessUser;
 use overmind_core::room::RoomSandbox;
 use overmind_core::time::Clock;
@@ -71,6 +73,8 @@ pub struct Options {
     pub encloses: Encloses,
     /// Whom programs in sandboxes run as, if that is not the daemon's own user.
     pub user: Option<ProcessUser>,
+    /// What is the server's own: no service is made from it.
+    pub off_limits: OffLimits,
     /// What makes worktrees. Without it only [`Place::Directory`] can be leased.
     pub tree: Option<Arc<dyn Tree>>,
 }

@@ -83,6 +83,8 @@ pub enum ServiceError {
     Published { inside: u16, wanted: u16, found: Option<u16> },
     #[error("{} leads out of the worktree", .0.display())]
     Outside(PathBuf),
+    #[error("{} {why}", path.display())]
+    Refused { path: PathBuf, why: String },
     #[error("writing {}", path.display())]
     File {
         path: PathBuf,
@@ -372,28 +374,6 @@ impl Site<'_> {
         }
     }
 
-    /// Files of the worktree; one that a link leads out of it is refused.
-    fn mounts(
-        &self,
-        service: &Service,
-        container: &ContainerService,
-    ) -> Result<Vec<(PathBuf, String)>, ServiceError> {
-        let one = |(relative, inside): &(PathBuf, String)| {
-            let refuse = |why: String| ContainerError::Mount {
-                service: service.name.clone(),
-                path: relative.clone(),
-                why,
-            };
-            let real = self.worktree.join(relative).canonicalize();
-            let real = real.map_err(|err| refuse(err.to_string()))?;
-            if !real.starts_with(&self.worktree) {
-                return Err(refuse("it leads out of the worktree".to_owned()));
-            }
-            Ok((real, inside.clone()))
-        };
-        Ok(container.mounts.iter().map(one).collect::<Result<Vec<_>, ContainerError>>()?)
-    }
-
     async fn compose(
         &self,
         service: &Service,
@@ -408,7 +388,7 @@ impl Site<'_> {
         let plan = ComposePlan {
             service: service.name.clone(),
             project: format!("ovm-{short}-{}", service.name.to_ascii_lowercase()),
-            file: self.worktree.join(&config.file),
+            file: self.compose_file(&config.file).await?,
             ports_file: self.journal.dir().join(format!("{}.ports.yaml", service.name)),
             profiles: config.profiles.clone(),
             services: config.services.clone(),
@@ -514,8 +494,8 @@ impl Site<'_> {
             return Ok(names);
         };
         let filled = async {
-            for script in &template.sql {
-                draft.script(&self.worktree.join(script)).await?;
+            for (script, text) in self.scripts(template).await? {
+                draft.script(&script, &text).await?;
             }
             let own =
                 postgres_values(&service.name, server, &names.draft(), &names.name, &password);
@@ -595,8 +575,10 @@ impl Site<'_> {
         if outside {
             return Err(ServiceError::Outside(file));
         }
-        let source = config.source.as_ref().map(|source| self.project.join(source));
-        let source = source.filter(|source| source.exists());
+        let source = match &config.source {
+            Some(source) => self.source(source).await?,
+            None => None,
+        };
         let intent = Step::Sqlite { service: service.name.clone(), file: file.clone() };
         let step = self.journal.intend(&intent)?;
         let template = match &config.template {
@@ -657,8 +639,7 @@ impl Site<'_> {
             (Some(_), Some(_)) => own.to_owned(),
             (None, _) | (_, None) => dir.join(format!("{key}.new")),
         };
-        let scripts: Vec<PathBuf> =
-            template.sql.iter().map(|script| self.worktree.join(script)).collect();
+        let scripts = self.scripts(template).await?;
         let (from, to) = (source.map(Path::to_owned), draft.clone());
         let begun = blocking("making the template", move || {
             sqlite::remove(&to)?;

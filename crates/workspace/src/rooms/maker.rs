@@ -532,6 +532,8 @@ impl Maker {
             | TreeError::Kept { .. }
             | TreeError::TooLarge { .. }
             | TreeError::RepositoryGone { .. }
+            | TreeError::Unsound { .. }
+            | TreeError::OffLimits { .. }
             | TreeError::Git(GitError::Failed { .. } | GitError::TooMuch { .. }) => true,
             TreeError::Git(
                 GitError::Start { .. }

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::ids::SessionId;
+use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessUser;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
 use overmind_core::room::{
@@ -88,6 +89,8 @@ pub struct Options {
     /// Whom these run as, if that is not the daemon's own user: worktrees with sandboxes are given to
     /// this one, who must be able to come to [`Options::worktrees`].
     pub user: Option<ProcessUser>,
+    /// What is the server's own: it comes into no room.
+    pub off_limits: OffLimits,
 }
 
 impl Options {
@@ -109,6 +112,7 @@ impl Options {
             runner: None,
             encloses: Encloses::default(),
             user: None,
+            off_limits: OffLimits::default(),
         }
     }
 }
@@ -488,6 +492,7 @@ impl Core {
     fn open(options: Options) -> Result<Arc<Self>, RoomError> {
         let trees = Trees::open(&options.worktrees, options.git.clone());
         let trees = trees.map_err(|err| say::of_tree(&err))?.of_user(options.environment.clone());
+        let trees = trees.keeping_out(options.off_limits.clone());
         let endings = options.home.join("rooms");
         let maker = Maker::new(trees, endings, Arc::clone(&options.clock));
         let clock = Arc::clone(&options.clock);
@@ -508,6 +513,7 @@ impl Core {
             runner,
             encloses: options.encloses,
             user: options.user,
+            off_limits: options.off_limits,
             tree: Some(Arc::new(maker.clone())),
         });
         let workspace = workspace.map_err(|err| say::failed(chain(&err)))?;

@@ -6,6 +6,7 @@ use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder};
 
 use super::say;
 use crate::config::{Config, ConfigError, DirectoryStrategy, FILE, Problem};
+use crate::opener::{self, Own};
 use crate::pool::PoolSize;
 use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find};
 
@@ -27,6 +28,8 @@ pub(super) struct Project {
     pub(super) config: Config,
     /// What of the file could not be followed.
     pub(super) warnings: Vec<String>,
+    /// What is the server's own.
+    own: Own,
 }
 
 /// Where the order's project lies. Blocks, for a moment.
@@ -53,7 +56,7 @@ pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomErro
     let source = trees.source_of(&order.project).map_err(|err| say::of_tree(&err))?;
     let (top, config) = match source {
         Some(source) => match source.top.clone() {
-            Some(top) => (top.clone(), Config::load(&top)),
+            Some(top) => (top.clone(), Config::load_without(&top, &trees.own())),
             None => {
                 let base = order.wish.base.as_deref();
                 let text = trees.file_of(&source, base, FILE, MAX_BYTES);
@@ -71,7 +74,7 @@ pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomErro
         },
         None => {
             let top = order.project.canonicalize().unwrap_or_else(|_| order.project.clone());
-            let config = Config::load(&top);
+            let config = Config::load_without(&top, &trees.own());
             (top, config)
         }
     };
@@ -88,7 +91,7 @@ pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomErro
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, warnings })
+    Ok(Project { top, config, warnings, own: trees.own() })
 }
 
 /// All mistakes of a file, one a line.
@@ -128,7 +131,7 @@ pub(super) fn options(
     options.include.extend(worktree.include.iter().cloned());
     // The usual file is read with the tree.
     if worktree.include_file != ".worktreeinclude" {
-        options.include.extend(patterns(&project.top, &worktree.include_file)?);
+        options.include.extend(patterns(&project.top, &worktree.include_file, &project.own)?);
     }
     options.big = worktree
         .directories
@@ -145,7 +148,7 @@ pub(super) fn options(
     Ok(options)
 }
 
-fn patterns(top: &Path, file: &str) -> Result<Vec<String>, RoomError> {
+fn patterns(top: &Path, file: &str, own: &Own) -> Result<Vec<String>, RoomError> {
     let path = top.join(file);
     let refuse = |why: String| {
         let at = crate::config::At { line: 1, column: 1 };
@@ -153,16 +156,9 @@ fn patterns(top: &Path, file: &str) -> Result<Vec<String>, RoomError> {
         let err = ConfigError { file: path.clone(), problems: vec![problem] };
         RoomError::new(RoomErrorKind::Project, err.to_string())
     };
-    match std::fs::metadata(&path) {
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(err) => return Err(refuse(format!("cannot be looked at: {err}"))),
-        Ok(found) if !found.is_file() || found.len() > MAX_BYTES => {
-            return Err(refuse(format!("is no file, or longer than {MAX_BYTES} bytes")));
-        }
-        Ok(_) => {}
-    }
-    let text =
-        std::fs::read_to_string(&path).map_err(|err| refuse(format!("cannot be read: {err}")))?;
+    let text = opener::text(top, Path::new(file), MAX_BYTES, own);
+    let Some(text) = text.map_err(|err| refuse(opener::why(&err)))? else { return Ok(Vec::new()) };
+    let text = String::from_utf8(text).map_err(|_| refuse("is no text (UTF-8)".to_owned()))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 

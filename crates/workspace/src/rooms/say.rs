@@ -54,6 +54,8 @@ pub(super) fn conflict(why: impl Into<String>) -> RoomError {
 pub(super) fn of_tree(err: &TreeError) -> RoomError {
     let kind = match err {
         TreeError::BrokenRedirect { .. }
+        | TreeError::Unsound { .. }
+        | TreeError::OffLimits { .. }
         | TreeError::NoSuchBase { .. }
         | TreeError::NoSuchBranch { .. }
         | TreeError::BadBranch { .. }

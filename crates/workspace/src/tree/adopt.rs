@@ -16,8 +16,9 @@ use super::error::{At, TreeError};
 use super::gitdir;
 use super::names::is_reference;
 use super::pack::{pack_into, unpack_from};
-use crate::copy::{self, Budget, Copied, Dir, copy_dir};
+use crate::copy::{self, Budget, Copied, copy_dir};
 use crate::git::{Git, is_id, path_of};
+use crate::opener::Dir;
 
 /// The largest `packed-refs` and log of stashes.
 const LARGE: u64 = 64 << 20;

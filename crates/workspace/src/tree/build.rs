@@ -14,8 +14,9 @@ use super::pack::transfer;
 use super::prepare::Warning;
 use super::source::{References, Settings, SettingsCache, Source, read_small};
 use super::submodule;
-use crate::copy::{Budget, Dir, copy_one};
+use crate::copy::{Budget, copy_one};
 use crate::git::{Git, is_id, path_of};
+use crate::opener::Dir;
 
 /// Raised when trees built before cannot be used any more.
 const VERSION: u32 = 1;

@@ -14,9 +14,9 @@ use super::error::{At, TreeError};
 use super::gitdir::{self, Layout};
 use super::options::{BigDirectory, Options, Strategy};
 use super::prepare::{LeftBehind, Warning};
-use super::source::read_small;
-use crate::copy::{Budget, Copied, Dir, Entry, copy_dir, copy_one};
+use crate::copy::{Budget, Copied, contents, copy_dir, copy_one};
 use crate::git::{Answer, Git, GitError, path_of};
+use crate::opener::{self, Dir, Entry, Own};
 
 /// Bytes of the list of what is changed, untracked and ignored; what comes after is not looked at.
 const LIST: u64 = 32 << 20;
@@ -44,7 +44,9 @@ const MADE_BY_TOOLS: &[&str] = &[
 pub(crate) struct Primary<'a> {
     pub(crate) git: &'a Git,
     pub(crate) top: &'a Path,
-    pub(crate) index: PathBuf,
+    pub(crate) git_dir: &'a Path,
+    /// What does not come along.
+    pub(crate) own: Own,
     pub(crate) head: Option<&'a str>,
 }
 
@@ -88,7 +90,7 @@ pub(crate) fn bring(
     };
     brought.left = Some(seen.left);
     let dirs = (Dir::open(from.top), Dir::open(&paths.work));
-    let top = dirs.0.at("opening", from.top)?;
+    let top = dirs.0.at("opening", from.top)?.without(&from.own);
     let tree = dirs.1.at("opening", &paths.work)?;
     if options.carry_changes {
         carry(from, &seen, paths, (&top, &tree), options, &mut brought)?;
@@ -109,7 +111,7 @@ pub(crate) fn bring(
 impl Primary<'_> {
     fn look(&self, half: &Path, paths: &Paths) -> Result<Seen, TreeError> {
         let index = half.join("primary-index");
-        let copied = std::fs::copy(&self.index, &index).is_ok();
+        let copied = self.copy_index(&index).is_ok();
         let head = self.head.unwrap_or("refs/heads/none");
         gitdir::set_head(&paths.ours, head).at("writing the head of", &paths.ours)?;
         let list = match self.list(paths, &index) {
@@ -130,6 +132,12 @@ impl Primary<'_> {
         };
         let _ = std::fs::remove_file(&index);
         Ok(parse(&list))
+    }
+
+    fn copy_index(&self, to: &Path) -> std::io::Result<()> {
+        let from = Dir::open(self.git_dir)?.file(Path::new("index"))?;
+        let bytes = from.metadata()?.len();
+        contents(&from, bytes, &std::fs::File::create(to)?).map(drop)
     }
 
     fn list(&self, paths: &Paths, index: &Path) -> Result<Answer, GitError> {
@@ -210,7 +218,7 @@ fn carry(
         };
         if let Err(err) = done {
             let path = path.to_string_lossy().into_owned();
-            brought.warnings.push(Warning::CarryFailed { path, why: err.to_string() });
+            brought.warnings.push(Warning::CarryFailed { path, why: opener::why(&err) });
         }
     }
     Ok(())
@@ -237,10 +245,10 @@ fn big_directory(
         _ if !missing(dir) => {
             Err(std::io::Error::other("the base commit has something of this name"))
         }
-        Strategy::Share => {
+        Strategy::Share => top.sub(dir).and_then(|_| {
             let target = from.top.join(dir);
             tree.link(&target, dir).map(|()| brought.shared.push(target))
-        }
+        }),
         Strategy::Clone => top.sub(dir).and_then(|source| {
             let target = tree.sub_made(dir)?;
             let copied = copy_dir(&source, &target, budget, &|_, _| false)?;
@@ -302,20 +310,17 @@ fn include(
     }
     let mut patterns = options.include.join("\n").into_bytes();
     patterns.push(b'\n');
-    let list = from.top.join(".worktreeinclude");
-    if std::fs::symlink_metadata(&list).is_ok_and(|meta| meta.is_file()) {
-        match read_small(&list, INCLUDE) {
-            Ok(text) => patterns.extend(text.unwrap_or_default()),
-            Err(err) => brought.warnings.push(Warning::IncludeSkipped {
-                path: ".worktreeinclude".to_owned(),
-                why: err.to_string(),
-            }),
-        }
+    match top.read(Path::new(".worktreeinclude"), INCLUDE) {
+        Ok(text) => patterns.extend(text.unwrap_or_default()),
+        Err(err) => brought.warnings.push(Warning::IncludeSkipped {
+            path: ".worktreeinclude".to_owned(),
+            why: opener::why(&err),
+        }),
     }
     let mut budget = Budget { bytes: options.include_bytes, files: options.include_files };
     for path in named(from.git, half, &patterns, &candidates)? {
         let done = match tree.stat(&path) {
-            Ok(None) if leads_out(top, from.top, &path) => {
+            Ok(None) if leads_out(top, &path) => {
                 Err(std::io::Error::other("a link that leads out of the repository"))
             }
             Ok(None) => copy_one(top, &path, tree, &path, &mut budget),
@@ -390,7 +395,7 @@ fn named(
 }
 
 /// Whether a path is a link whose target lies outside the repository.
-fn leads_out(top: &Dir, at: &Path, path: &Path) -> bool {
+fn leads_out(top: &Dir, path: &Path) -> bool {
     let is_link = top
         .stat(path)
         .ok()
@@ -399,7 +404,7 @@ fn leads_out(top: &Dir, at: &Path, path: &Path) -> bool {
     if !is_link {
         return false;
     }
-    let Ok(target) = std::fs::read_link(at.join(path)) else { return true };
+    let Ok(target) = top.target(path) else { return true };
     let mut depth = path.components().count().saturating_sub(1);
     for component in target.components() {
         match component {

@@ -23,6 +23,13 @@ pub enum TreeError {
         file.display()
     )]
     BrokenRedirect { file: PathBuf },
+    #[error(
+        "{} {why}: what a repository consists of is opened only where it lies in the repository itself; \
+         put it there, or clone the repository anew", path.display()
+    )]
+    Unsound { path: PathBuf, why: String },
+    #[error("the repository that {} lies in begins at {}: {why}", project.display(), top.display())]
+    OffLimits { project: PathBuf, top: PathBuf, why: String },
     #[error("{base:?} names no commit in {}", repo.display())]
     NoSuchBase { base: String, repo: PathBuf },
     #[error("a session of the name {session} was made in the meantime: ask again")]

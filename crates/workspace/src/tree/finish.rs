@@ -376,7 +376,7 @@ impl Trees {
             tracing::warn!(session = intent.session, %err, "keeping a session's snapshots");
         }
         self.throw_away(&held.place)?;
-        if let Some(source) = intent.source().filter(|source| source.objects().is_dir()) {
+        if let Some(source) = intent.source().filter(|source| source.is_there()) {
             self.release_bases(intent.home(), &source)?;
         }
         Ok(Removed::Removed)
@@ -481,7 +481,7 @@ impl Trees {
 
     /// Saves the last commit that we know of a tree whose directory is gone.
     fn save_last_known(&self, held: &mut Held) -> Result<(), TreeError> {
-        let Some(source) = held.notes.intent.source().filter(|s| s.objects().is_dir()) else {
+        let Some(source) = held.notes.intent.source().filter(|s| s.is_there()) else {
             return Ok(());
         };
         let ours = held.place.join("ours");

@@ -8,8 +8,10 @@
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
+
+use crate::opener::{self, Dir};
 
 /// One setting: section, subsection, key, value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,15 +142,21 @@ const LIST: u64 = 64 << 10;
 
 /// These directories of objects and all that they borrow in turn, each once. What is not there is left
 /// out, and so is what lies in `ours`: sessions write there, and would say themselves what is shown to
-/// the next one.
+/// the next one. What a repository borrows is its owner's or everybody's to read, and is what such lists
+/// are for by all that lies in it: it is shown to sessions.
 pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf> {
     let ours = ours.canonicalize().unwrap_or_else(|_| ours.to_owned());
+    let owners: Vec<u32> = objects.iter().filter_map(|path| owner_of(path)).collect();
     let is_lent = |path: &Path| {
-        // What a list names is shown: it must be what such lists are for, by its name as well.
-        let store = path.join("pack").is_dir() || path.join("info").is_dir();
-        store
-            && path.ends_with("objects")
-            && path.canonicalize().is_ok_and(|real| !real.starts_with(&ours))
+        let Ok(real) = path.canonicalize() else { return false };
+        let common = real.parent().and_then(|common| Dir::open_plain(common).ok());
+        real.ends_with("objects")
+            && !real.starts_with(&ours)
+            && common.is_some_and(|common| {
+                matches!(common.read_within(Path::new("HEAD"), LIST), Ok(Some(_)))
+                    && opener::check_objects(&common).is_ok()
+            })
+            && (owner_of(&real).is_some_and(|owner| owners.contains(&owner)) || is_public(&real))
     };
     let (mut all, mut last) = (objects.clone(), objects);
     for _ in 0..IN_A_ROW {
@@ -162,6 +170,16 @@ pub(crate) fn with_alternates(objects: Vec<PathBuf>, ours: &Path) -> Vec<PathBuf
         }
     }
     all
+}
+
+fn owner_of(path: &Path) -> Option<u32> {
+    Some(path.metadata().ok()?.uid())
+}
+
+/// Whether every user may read what lies there.
+fn is_public(path: &Path) -> bool {
+    let mode = |path: &Path| path.metadata().map_or(0, |found| found.mode());
+    mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(|above| mode(above) & 0o001 != 0)
 }
 
 /// What a directory of objects borrows, as its list says.
@@ -262,6 +280,7 @@ mod tests {
         let lends = |name: &str, lists: &[u8]| {
             std::fs::create_dir_all(at(name).join("info")).unwrap();
             std::fs::write(at(name).join("info/alternates"), lists).unwrap();
+            std::fs::write(at(name).with_file_name("HEAD"), "ref: refs/heads/main").unwrap();
             at(name)
         };
         let text = |paths: &[PathBuf]| alternates(paths);
@@ -270,6 +289,10 @@ mod tests {
         lends("trees/session/tree/.git", b"");
         std::fs::create_dir_all(dir.path().join("no-store/objects")).unwrap();
         std::fs::create_dir_all(dir.path().join("other/pack")).unwrap();
+        // What is no directory of objects by what lies in it, or is one of nobody's repository.
+        std::fs::create_dir_all(lends("settings", b"").join("ssh")).unwrap();
+        std::os::unix::fs::symlink("/etc", lends("link", b"").join("pack")).unwrap();
+        std::fs::remove_file(lends("bare", b"").with_file_name("HEAD")).unwrap();
         let up = b"../../end/objects\n# /etc\n\"broken\n";
         lends("up", up);
         let all = [
@@ -278,6 +301,9 @@ mod tests {
             at("gone"),
             at("trees/session/tree/.git"),
             at("no-store"),
+            at("settings"),
+            at("link"),
+            at("bare"),
             dir.path().join("other"),
         ];
         let main = lends("main", &text(&all));

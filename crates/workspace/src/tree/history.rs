@@ -28,8 +28,9 @@ use super::snapshot::{
 };
 use super::source::Source;
 use super::{Trees, directories};
-use crate::copy::{self, Budget, Dir, copy_one};
+use crate::copy::{self, Budget, copy_one};
 use crate::git::{Git, is_id};
+use crate::opener::Dir;
 use crate::owner;
 
 /// Where the references are, in our own git directory.

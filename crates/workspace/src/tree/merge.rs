@@ -15,8 +15,8 @@ use super::notes::{Held, TreeIntent};
 use super::primary::Update;
 use super::snapshot::{Stamp, commit, shoot};
 use super::source::{self, Head, References, Source};
-use crate::copy::Dir;
 use crate::git::{GitError, path_of};
+use crate::opener::Dir;
 
 /// How long the index of a checkout may be another git's before a merge is refused.
 const OTHERS: Duration = Duration::from_secs(2);
@@ -190,7 +190,9 @@ impl Trees {
         let Some((_, top)) = out.into_iter().find(|(branch, _)| branch == name) else {
             return self.update(source, "merge a session", &update);
         };
-        let Some((at, _)) = source::find(&top)? else {
+        // What git names as a worktree is one of this repository, or somebody else's files.
+        let found = source::find(&top)?.filter(|(at, _)| at.common == source.common);
+        let Some((at, _)) = found else {
             return Err(TreeError::RepositoryGone { repo: top.clone(), tree: top });
         };
         let git_dir = Dir::open(&at.git_dir).at("opening", &at.git_dir)?;

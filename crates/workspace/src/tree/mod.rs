@@ -60,11 +60,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use overmind_core::off_limits::OffLimits;
 use rustix::fs::{FlockOperation, flock};
 
 use self::source::{Settings, SettingsCache};
 use crate::copy;
 use crate::git::Git;
+use crate::opener::Own;
 
 /// How long a lock of a daemon that was killed is waited for: its children hold it until they have become
 /// other programs.
@@ -98,6 +100,7 @@ pub struct Trees {
     merges: Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>,
     /// The environment of the user whose commits these are; without one they are Overmind's.
     user: BTreeMap<String, String>,
+    off_limits: OffLimits,
     /// Held as long as this lives: two daemons would remove each other's half-made trees.
     _lock: Lock,
 }
@@ -139,6 +142,7 @@ impl Trees {
             making: Mutex::default(),
             merges: Mutex::default(),
             user: BTreeMap::new(),
+            off_limits: OffLimits::default(),
             _lock: lock,
         };
         trees.clear_half_made()?;
@@ -150,6 +154,34 @@ impl Trees {
     #[must_use]
     pub fn of_user(self, environment: BTreeMap<String, String>) -> Self {
         Self { user: environment, ..self }
+    }
+
+    /// What is the server's own comes into no tree.
+    #[must_use]
+    pub fn keeping_out(self, off_limits: OffLimits) -> Self {
+        Self { off_limits, ..self }
+    }
+
+    /// What is the server's own, now.
+    pub(crate) fn own(&self) -> Own {
+        Own::of(&self.off_limits)
+    }
+
+    /// That a project may be given to a session: all of the repository that it lies in.
+    pub(crate) fn may_be_given(&self, project: &Path, source: &Source) -> Result<(), TreeError> {
+        if source.common.starts_with(&self.root) {
+            let why = "lies in a session's tree".to_owned();
+            return Err(TreeError::Unsound { path: source.common.clone(), why });
+        }
+        source.check(&self.own())?;
+        let top = source.top.as_ref().unwrap_or(&source.common);
+        match self.off_limits.refusal(top) {
+            None => Ok(()),
+            Some(why) => {
+                let (project, top) = (project.to_owned(), top.clone());
+                Err(TreeError::OffLimits { project, top, why })
+            }
+        }
     }
 
     /// Variables that make a commit the user's, in a project of theirs; none where nobody is named.

@@ -12,7 +12,7 @@ use super::error::{At, TreeError};
 use super::gitdir::pattern;
 use super::source::Source;
 use super::{Lock, Trees, directories};
-use crate::copy::Dir;
+use crate::opener::Dir;
 
 /// A path on this machine. Serializes as text, or as bytes where it is none.
 #[derive(Clone, PartialEq, Eq, Hash)]

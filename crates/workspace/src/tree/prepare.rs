@@ -19,7 +19,8 @@ use super::notes::{HostPath, Notes, Origin, TreeIntent};
 use super::options::{Options, Request};
 use super::source::{self, References, Settings, Source};
 use super::{Trees, adopt};
-use crate::copy::{self, Budget, Copied, Dir};
+use crate::copy::{self, Budget, Copied};
+use crate::opener::Dir;
 
 /// A decided tree. Nothing was changed yet.
 #[derive(Debug)]
@@ -214,6 +215,7 @@ impl Trees {
         let Some((mut source, subdir)) = source::find(project)? else {
             return self.plan_copy(project, &name, options);
         };
+        self.may_be_given(project, &source)?;
         let settings = self.settings.get(&self.git, &source)?;
         if source.git_dir == source.common && settings.is_on("core", "bare") {
             source.top = None;
@@ -371,6 +373,9 @@ impl Trees {
     /// The repository that a project lies in, as [`Trees::plan`] sees it; `None` outside of any.
     pub(crate) fn source_of(&self, project: &Path) -> Result<Option<Source>, TreeError> {
         let Some((mut source, _)) = source::find(project)? else { return Ok(None) };
+        if !project.canonicalize().is_ok_and(|project| project.starts_with(&self.root)) {
+            self.may_be_given(project, &source)?;
+        }
         let settings = self.settings.get(&self.git, &source)?;
         if source.git_dir == source.common && settings.is_on("core", "bare") {
             source.top = None;
@@ -529,7 +534,8 @@ impl Trees {
             let from = super::carry::Primary {
                 git: &self.git,
                 top,
-                index: seen.source.git_dir.join("index"),
+                git_dir: &seen.source.git_dir,
+                own: self.own(),
                 head: seen.refs.head.commit(),
             };
             brought = super::carry::bring(&from, half, &paths, options)?;
@@ -590,6 +596,7 @@ impl Trees {
         std::fs::create_dir(&tree).at("making", &tree)?;
         let dirs = (Dir::open(from.as_path()), Dir::open(&tree));
         let (from, to) = (dirs.0.at("opening", from)?, dirs.1.at("opening", &tree)?);
+        let from = from.without(&self.own());
         let mut budget = Budget { bytes: options.copy_bytes, files: options.copy_files };
         let copied =
             copy::copy_dir(&from, &to, &mut budget, &|_, _| false).at("copying into", &tree)?;

@@ -14,6 +14,7 @@ use super::upkeep::project_of;
 use super::{Trees, directories, names};
 use crate::copy;
 use crate::git::{GitError, path_of};
+use crate::opener::Dir;
 
 /// Where references to borrowed commits begin, of all daemons.
 const BASES: &str = "base/";
@@ -72,7 +73,7 @@ impl Trees {
     pub fn unused_bases(&self) -> Result<Vec<(PathBuf, String)>, TreeError> {
         let mut all = Vec::new();
         for home in self.homes()? {
-            let Some(source) = project_of(&home).filter(|source| source.objects().is_dir()) else {
+            let Some(source) = project_of(&home).filter(|source| source.is_there()) else {
                 continue;
             };
             self.with_unused_bases(&home, &source, |unused| {
@@ -91,7 +92,7 @@ impl Trees {
     /// As [`Trees::unused_bases`].
     pub fn release_unused_bases(&self) -> Result<(), TreeError> {
         for home in self.homes()? {
-            if let Some(source) = project_of(&home).filter(|source| source.objects().is_dir()) {
+            if let Some(source) = project_of(&home).filter(|source| source.is_there()) {
                 self.release_bases(&home, &source)?;
             }
         }
@@ -206,15 +207,15 @@ impl Trees {
             return Ok(());
         }
         let (lfs, to) = (source.common.join("lfs"), source.common.join("lfs/objects"));
-        std::fs::create_dir_all(&to).at("making", &to)?;
-        let open = |path: &Path| copy::Dir::open(path).at("opening", path);
-        let (from_dir, to_dir) = (open(&from)?, open(&to)?);
+        let from_dir = Dir::open(&from).at("opening", &from)?;
+        let common = Dir::open_plain(&source.common).at("opening", &source.common)?;
+        let to_dir = common.sub_made(Path::new("lfs/objects")).at("making", &to)?;
         let mut budget = copy::Budget { bytes: u64::MAX, files: u64::MAX };
         // Links are to what the primary's store has already.
         let there = |path: &Path, _| {
             let at = from.join(path);
             std::fs::symlink_metadata(at).is_ok_and(|meta| meta.is_symlink())
-                || to.join(path).is_file()
+                || to_dir.file(path).is_ok()
         };
         copy::copy_dir(&from_dir, &to_dir, &mut budget, &there).at("copying to", &to)?;
         if let Some((user, group)) = source.owner() {

@@ -12,8 +12,8 @@ use super::error::{At, TreeError};
 use super::notes::{Ending, Held, Origin, TreeIntent};
 use super::source::{OURS, References};
 use super::{Trees, gitdir};
-use crate::copy::Dir;
 use crate::git::{Git, path_of};
+use crate::opener::{Dir, Own};
 use crate::secrets;
 
 /// Bytes of new and changed files that a snapshot takes at most.
@@ -122,10 +122,11 @@ pub(crate) fn shoot(git: &Git, held: &Held, stamp: Stamp<'_>) -> Result<Vec<Shot
     if !tree.is_dir() {
         return Err(TreeError::Gone { place: tree });
     }
-    if let Some(source) = intent.source()
-        && !source.objects().is_dir()
-    {
-        return Err(TreeError::RepositoryGone { repo: source.common, tree });
+    if let Some(source) = intent.source() {
+        if !source.common.join("objects").exists() {
+            return Err(TreeError::RepositoryGone { repo: source.common, tree });
+        }
+        source.check(&Own::default())?;
     }
     let mut shots: Vec<Option<Shot>> = units.iter().map(|_| None).collect();
     for (at, unit) in units.iter().enumerate().rev() {

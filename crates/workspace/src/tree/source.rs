@@ -14,11 +14,24 @@ use super::error::{At, TreeError};
 use super::gitdir::Setting;
 use super::names;
 use crate::git::{Git, is_id};
+use crate::opener::{self, Dir, Own};
 
 /// The largest `.git` file, `HEAD` or `commondir`.
 const SMALL: u64 = 4 << 10;
 /// The largest of the files that are taken over as they are (exclude, sparse patterns, shallow).
 const PATTERNS: u64 = 8 << 20;
+
+/// The largest of those that git reads as a whole.
+const WHOLE: u64 = 1 << 30;
+
+/// What git writes to in a repository, or reads as a whole. Links of these lead elsewhere, and with them
+/// whatever the server does here as the host's user.
+const DIRECTORIES: &[&str] = &["refs", "logs", "info"];
+/// Of all worktrees, and of one. `HEAD` may be a link to a branch.
+const FILES: &[&str] =
+    &["HEAD", "config", "packed-refs", "shallow", "info/exclude", "objects/info/alternates"];
+const OF_ONE: &[&str] =
+    &["HEAD", "index", "commondir", "config.worktree", "info/sparse-checkout", "logs/HEAD"];
 
 /// Where a repository is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +47,36 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn objects(&self) -> PathBuf {
         self.common.join("objects")
+    }
+
+    /// Whether it is where it was, and as sound as then.
+    pub(crate) fn is_there(&self) -> bool {
+        self.check(&Own::default()).is_ok()
+    }
+
+    /// That all it consists of lies in it: read by the server and written as the host's user, a link to
+    /// elsewhere would be followed, a pipe waited for. Nor is any of it the server's own.
+    pub(crate) fn check(&self, own: &Own) -> Result<(), TreeError> {
+        let unsound = |path: PathBuf| {
+            move |err: io::Error| TreeError::Unsound { path, why: opener::why(&err) }
+        };
+        let open = |path: &Path| {
+            let opened = Dir::open_plain(path).at("opening the repository", path);
+            opened.map(|dir| dir.without(own))
+        };
+        let common = open(&self.common)?;
+        opener::check_objects(&common).map_err(unsound(self.objects()))?;
+        let of_one = if self.git_dir == self.common { None } else { Some(open(&self.git_dir)?) };
+        let one = of_one.as_ref().unwrap_or(&common);
+        for (at, dir, files) in [(&self.common, &common, FILES), (&self.git_dir, one, OF_ONE)] {
+            for name in DIRECTORIES {
+                dir.directory(Path::new(name)).map_err(unsound(at.join(name)))?;
+            }
+            for name in files {
+                dir.regular(Path::new(name), WHOLE).map_err(unsound(at.join(name)))?;
+            }
+        }
+        Ok(())
     }
 
     /// The user whose repository this is, when root works for somebody else: what is written into it
@@ -71,15 +114,18 @@ pub(crate) fn find(path: &Path) -> Result<Option<(Source, PathBuf)>, TreeError> 
         };
         let git_dir = std::fs::canonicalize(&git_dir).at("finding the repository", &git_dir)?;
         let subdir = top.and_then(|top| path.strip_prefix(top).ok()).unwrap_or(Path::new(""));
-        let common = match std::fs::read(git_dir.join("commondir")) {
-            Ok(text) => {
+        let named = git_dir.join("commondir");
+        let common = match read_small(&named, SMALL).at("reading", &named)? {
+            Some(text) => {
                 let text = text.trim_ascii_end();
                 let at = git_dir.join(crate::git::path_of(text));
-                std::fs::canonicalize(&at).at("finding the repository", &at)?
+                // What stands there may be another file's.
+                std::fs::canonicalize(&at).at("finding the repository that is named in", &named)?
             }
-            Err(_) => git_dir.clone(),
+            None => git_dir.clone(),
         };
         let source = Source { top: top.map(Path::to_owned), git_dir, common };
+        source.check(&Own::default())?;
         return Ok(Some((source, subdir.to_owned())));
     }
     Ok(None)
@@ -102,21 +148,13 @@ fn redirected(dir: &Path, file: &Path) -> Result<PathBuf, TreeError> {
         .ok_or_else(|| TreeError::BrokenRedirect { file: file.to_owned() })
 }
 
-/// The contents of a file that is taken over as data; `None` when there is none.
+/// The contents of a file that is taken over as data; `None` when there is none. Links to it stay within
+/// its directory.
 pub(crate) fn read_small(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let meta = match std::fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(err)
-            if matches!(err.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
-        {
-            return Ok(None);
-        }
-        Err(err) => return Err(err),
-    };
-    if !meta.is_file() || meta.len() > limit {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "no file, or too large a one"));
-    }
-    std::fs::read(path).map(Some)
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    let Some(dir) = opener::absent(Dir::open(dir))? else { return Ok(None) };
+    dir.read_within(Path::new(name), limit)
+        .map_err(|err| io::Error::new(err.kind(), format!("it {}", opener::why(&err))))
 }
 
 /// A repository's settings, and the files beside them that shape a checkout.

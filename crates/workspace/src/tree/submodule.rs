@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use super::error::TreeError;
 use super::source::{self, Source};
 use crate::git::Git;
+use crate::opener::{Dir, Own};
 
 /// A submodule whose repository is on this machine.
 #[derive(Debug)]
@@ -45,17 +46,21 @@ pub(crate) fn locate(
     let Some(name) = name.map(PathBuf::from).filter(|name| stays_within(name)) else {
         return Ok(None);
     };
-    let mut places =
-        vec![of.git_dir.join("modules").join(&name), of.common.join("modules").join(&name)];
+    let module = Path::new("modules").join(&name);
+    let mut places = vec![(of.git_dir.as_path(), module.clone()), (of.common.as_path(), module)];
     if let Some(top) = &of.top {
         // As it was before git kept them all in one place.
-        places.push(top.join(path).join(".git"));
+        places.push((top, path.join(".git")));
     }
-    let place = places.into_iter().find(|place| place.join("objects").is_dir());
-    Ok(place.map(|place| {
-        let source = Source { top: None, git_dir: place.clone(), common: place };
-        Found { name, source }
-    }))
+    // No link leads to one: the tree says where it is, and would say what is borrowed.
+    let is_there = |(root, at): &(&Path, PathBuf)| {
+        Dir::open(root).is_ok_and(|root| root.has_dir(&at.join("objects")))
+    };
+    let Some((root, at)) = places.into_iter().find(is_there) else { return Ok(None) };
+    let place = root.join(at);
+    let source = Source { top: None, git_dir: place.clone(), common: place };
+    source.check(&Own::default())?;
+    Ok(Some(Found { name, source }))
 }
 
 fn stays_within(name: &Path) -> bool {

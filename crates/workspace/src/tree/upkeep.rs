@@ -11,7 +11,7 @@ use super::gitdir;
 use super::notes::{Held, Origin, TreeIntent};
 use super::primary::Update;
 use super::source::{Settings, Source};
-use crate::copy;
+use crate::opener::Dir;
 
 /// What a sweep removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Trees {
             let paths = unit.paths(&held.place);
             let ours = paths.ours.join("objects/info/alternates");
             std::fs::write(&ours, &text).at("writing", &ours)?;
-            let theirs = copy::Dir::open(&intent.tree())
+            let theirs = Dir::open(&intent.tree())
                 .and_then(|tree| tree.sub(unit.theirs.as_path()))
                 .and_then(|dir| dir.write(Path::new("objects/info/alternates"), &text));
             theirs.at("writing the alternates of", &paths.theirs)?;
@@ -82,7 +82,7 @@ impl Trees {
         for home in self.homes()? {
             let Some(source) = project_of(&home) else { continue };
             let mut remains = true;
-            if source.objects().is_dir() {
+            if source.is_there() {
                 swept.bases += self.release_bases(&home, &source)?;
                 let (expired, left) = self.expire(&source, discarded_before)?;
                 swept.discarded += expired;

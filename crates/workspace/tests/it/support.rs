@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use overmind_core::Fut;
+use overmind_core::off_limits::OffLimits;
 use overmind_testkit::ports::WallClock;
 use overmind_workspace::config::Config;
 use overmind_workspace::leaks::{Finding, LeakKind};
@@ -177,6 +178,7 @@ impl Bench {
             runner: Arc::new(OwnProcesses::new(Arc::new(WallClock))),
             encloses: Encloses::default(),
             user: None,
+            off_limits: OffLimits::default(),
             tree: Some(Arc::new(Directories(self.path("trees")))),
         }
     }

@@ -14,6 +14,10 @@ use std::path::Path;
 use files::{Compose, ComposeEntry, Engine};
 
 use super::yaml;
+use crate::opener::{self, Own};
+
+/// The largest file that is looked at.
+const LARGEST: u64 = 1 << 20;
 
 /// The files of a project that a proposal is made from; what is absent is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,7 +80,10 @@ impl Sources {
     /// Reads what is there; a file that cannot be read counts as absent.
     pub fn read(project: &Path) -> Self {
         let first = |names: &[&str]| {
-            names.iter().find_map(|name| std::fs::read_to_string(project.join(name)).ok())
+            names.iter().find_map(|name| {
+                let text = opener::text(project, Path::new(name), LARGEST, &Own::default());
+                String::from_utf8(text.ok()??).ok()
+            })
         };
         let listed = std::fs::read_dir(project).into_iter().flatten().flatten();
         let mut names: Vec<String> =

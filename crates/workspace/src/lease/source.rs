@@ -1,0 +1,82 @@
+//! Files of a project that its services are made from, as the server's own process may read them.
+
+use std::path::{Path, PathBuf};
+
+use super::build::{Site, blocking};
+use super::start::ServiceError;
+use crate::config::{ContainerService, DatabaseTemplate, Service};
+use crate::database::template;
+use crate::opener::{self, Own};
+use crate::services::ContainerError;
+
+impl Site<'_> {
+    /// A database of the project that one of the session's is made from, as it is called without links.
+    pub(super) async fn source(&self, relative: &Path) -> Result<Option<PathBuf>, ServiceError> {
+        let own = Own::of(&self.workspace.options.off_limits);
+        let (project, relative) = (self.project.clone(), relative.to_owned());
+        let found = blocking("looking at the database", move || {
+            opener::place(&project, &relative, &own).map_err(|err| ServiceError::Refused {
+                path: project.join(relative),
+                why: opener::why(&err),
+            })
+        });
+        found.await?
+    }
+
+    /// The template's scripts, each with what stands there.
+    pub(super) async fn scripts(
+        &self,
+        template: &DatabaseTemplate,
+    ) -> Result<Vec<(PathBuf, String)>, ServiceError> {
+        let (worktree, paths) = (self.worktree.clone(), template.sql.clone());
+        let own = Own::of(&self.workspace.options.off_limits);
+        let read = blocking("reading the template's scripts", move || {
+            let one = |script: &PathBuf| {
+                let path = worktree.join(script);
+                let refuse = |why: String| ServiceError::Refused { path: path.clone(), why };
+                let text = opener::text(&worktree, script, template::LARGEST, &own);
+                let text = text.map_err(|err| refuse(opener::why(&err)))?;
+                let text = text.ok_or_else(|| refuse("is not there".to_owned()))?;
+                let text = String::from_utf8(text);
+                Ok((path.clone(), text.map_err(|_| refuse("is no text (UTF-8)".to_owned()))?))
+            };
+            paths.iter().map(one).collect()
+        });
+        read.await?
+    }
+
+    /// The file of a compose project, as it is called without links: its mistakes are quoted.
+    pub(super) async fn compose_file(&self, relative: &Path) -> Result<PathBuf, ServiceError> {
+        let (worktree, relative) = (self.worktree.clone(), relative.to_owned());
+        let own = Own::of(&self.workspace.options.off_limits);
+        let found = blocking("looking at the compose file", move || {
+            let path = worktree.join(&relative);
+            match opener::place(&worktree, &relative, &own) {
+                Ok(Some(found)) => Ok(found),
+                Ok(None) => Err(ServiceError::Refused { path, why: "is not there".to_owned() }),
+                Err(err) => Err(ServiceError::Refused { path, why: opener::why(&err) }),
+            }
+        });
+        found.await?
+    }
+
+    /// Files and directories of the worktree that a container is shown; one that a link leads out of it is
+    /// refused.
+    pub(super) fn mounts(
+        &self,
+        service: &Service,
+        container: &ContainerService,
+    ) -> Result<Vec<(PathBuf, String)>, ServiceError> {
+        let own = Own::of(&self.workspace.options.off_limits);
+        let one = |(relative, inside): &(PathBuf, String)| {
+            let refuse = |err: std::io::Error| ContainerError::Mount {
+                service: service.name.clone(),
+                path: relative.clone(),
+                why: format!("it {}", opener::why(&err)),
+            };
+            let real = opener::shown(&self.worktree, relative, &own).map_err(refuse)?;
+            Ok((real, inside.clone()))
+        };
+        Ok(container.mounts.iter().map(one).collect::<Result<Vec<_>, ContainerError>>()?)
+    }
+}
