@@ -15,6 +15,53 @@ pub const UNSAFE_FILES: &[&str] = &[
     "crates/supervise/src/sys.rs",
 ];
 
+/// Files of the workspace crate that open paths by themselves, and what these are. Whatever lies in a
+/// workspace or a repository is opened by the opener: as the host's user, the server would follow a link.
+const OPENING_FILES: &[(&str, &str)] = &[
+    ("crates/workspace/src/opener.rs", "the opener"),
+    ("crates/workspace/src/database/cluster.rs", "the own database server's directory"),
+    ("crates/workspace/src/leaks/mod.rs", "the kernel's tables, our marks"),
+    ("crates/workspace/src/lease/journal.rs", "our journals"),
+    ("crates/workspace/src/lease/mod.rs", "our ids"),
+    ("crates/workspace/src/lease/undo.rs", "our marks"),
+    (
+        "crates/workspace/src/owner.rs",
+        "the top of a tree of ours; what is beneath, through no link",
+    ),
+    ("crates/workspace/src/ports/registry.rs", "the machine's list of ports"),
+    ("crates/workspace/src/rooms/maker.rs", "our notes of ends"),
+    ("crates/workspace/src/secrets.rs", "our notes beside a tree"),
+    ("crates/workspace/src/services/cgroup.rs", "control groups"),
+    ("crates/workspace/src/services/ready.rs", "our logs of services"),
+    ("crates/workspace/src/services/runner.rs", "our logs of services"),
+    ("crates/workspace/src/services/tree.rs", "the kernel's tables"),
+    ("crates/workspace/src/tree/adopt.rs", "our git directory beside a tree"),
+    (
+        "crates/workspace/src/tree/build.rs",
+        "a tree that no session has yet, and what lies beside it",
+    ),
+    ("crates/workspace/src/tree/carry.rs", "a tree that no session has yet"),
+    ("crates/workspace/src/tree/finish.rs", "our git directory beside a tree"),
+    ("crates/workspace/src/tree/history.rs", "our git directory beside a tree"),
+    ("crates/workspace/src/tree/mod.rs", "our locks"),
+    ("crates/workspace/src/tree/notes.rs", "our notes beside a tree"),
+    ("crates/workspace/src/tree/pack.rs", "our packs on their way"),
+    ("crates/workspace/src/tree/primary.rs", "our notes beside a tree"),
+    ("crates/workspace/src/tree/upkeep.rs", "our notes of a project"),
+];
+
+/// What opens a path, or reads what lies there.
+const OPENS: &[&str] = &[
+    "fs::read",
+    "fs::read_to_string",
+    "fs::copy",
+    "fs::open",
+    "fs::OpenOptions",
+    "File::open",
+    "File::options",
+    "OpenOptions::new",
+];
+
 /// What no tracked file may contain, and why. Joined from halves, so that this file may.
 pub const FORBIDDEN: &[(&[&str], &str)] = &[
     (&["/work/", "main"], "a path of one machine"),
@@ -61,6 +108,7 @@ pub fn all_rules(tree: &Tree, packages: &[Package]) -> Vec<String> {
     problems.extend(ignored_tests(tree));
     problems.extend(core_is_pure(tree, packages));
     problems.extend(unsafety(tree, UNSAFE_FILES));
+    problems.extend(openings(tree, OPENING_FILES));
     problems.extend(forbidden_words(tree));
     problems
 }
@@ -187,6 +235,32 @@ fn unsafety(tree: &Tree, allowed: &[&str]) -> Vec<String> {
     problems
 }
 
+/// That paths of workspaces are opened by the opener alone. Tests make what they look at.
+fn openings(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let sources = tree.rust().filter(|file| file.path.starts_with("crates/workspace/src/"));
+    for File { path, text } in sources {
+        let code = code_only(text);
+        let code = code.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let line = OPENS.iter().flat_map(|word| lines_with(code, word)).min();
+        let excepted = allowed.iter().any(|(known, _)| known == path);
+        match line {
+            Some(line) if !excepted => problems.push(format!(
+                "{path}:{line}: opens a path by itself: use `crate::opener`, or say in the table of \
+                 exceptions whose path it is"
+            )),
+            None if excepted => {
+                problems.push(format!("{path}: opens nothing any more, so it needs no exception"));
+            }
+            Some(_) | None => {}
+        }
+    }
+    for (path, _) in allowed.iter().filter(|(path, _)| tree.get(path).is_none()) {
+        problems.push(format!("{path}: listed as opening paths but does not exist"));
+    }
+    problems
+}
+
 fn forbidden_words(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for File { path, text } in &tree.files {
@@ -255,6 +329,25 @@ mod tests {
         assert_eq!(long_files(&files, &[]), ["a.rs: 801 lines, more than 800: split it"]);
         let both = long_files(&files, &["a.rs", "b.rs"]);
         assert_eq!(both, ["b.rs: short again, so it needs no exception"]);
+    }
+
+    #[test]
+    fn a_path_that_is_opened_past_the_opener_is_found() {
+        let opens = "fn f() {\n    std::fs::read_to_string(x);\n}\n";
+        let tests = "fn f() {}\n#[cfg(test)]\nmod tests {\n    std::fs::read(x);\n}\n";
+        let dir = "crates/workspace/src";
+        let [a, b, c] = ["a", "b", "c"].map(|name| format!("{dir}/{name}.rs"));
+        let files = tree(&[(&a, opens), (&b, tests), ("crates/store/src/a.rs", opens)]);
+        let found = openings(&files, &[]);
+        assert!(found.len() == 1 && found[0].starts_with(&format!("{a}:2: ")), "{found:?}");
+        let all = [(a.as_str(), "ours"), (&b, "ours"), (&c, "ours")];
+        assert_eq!(
+            openings(&files, &all),
+            [
+                format!("{b}: opens nothing any more, so it needs no exception"),
+                format!("{c}: listed as opening paths but does not exist"),
+            ]
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod crash;
 mod figures;
 mod leaks;
 mod lease;
+mod opener;
 mod ports;
 mod postgres;
 mod propose;
