@@ -22,6 +22,7 @@ mod gateway_keys;
 mod gateway_tls;
 mod home;
 mod hostile;
+mod hostile_projects;
 mod inbox;
 mod journey;
 mod keyring;

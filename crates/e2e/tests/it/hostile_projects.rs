@@ -1,0 +1,213 @@
+//! Repositories and callers that put links, pipes and devices where the server looks: nothing of the
+//! host comes out, nothing is written there, and the server goes on.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::home::{Done, Home};
+use crate::worktrees::House;
+
+/// A run that is to fail before it begins, and all that was said of it.
+fn refused(house: &House, name: &str, more: &[&str]) -> String {
+    let args = [&["run", "--name", name, "--wait"], more, &["cat story.txt"]].concat();
+    let done = house.run(&args);
+    assert_ne!(done.code, 0, "{name}: {done:?}");
+    let run = house.home.named(name);
+    assert_eq!(run["status"], "failed", "{run}");
+    let events = house.run(&["events", name, "-o", "json", "--limit", "1000"]).out;
+    [done.out, done.err, run.to_string(), events].concat()
+}
+
+fn works(house: &House, name: &str) {
+    house.run(&["run", "--name", name, "--wait", "cat story.txt"]).ok();
+    house.run(&["done", name, "--discard", "--yes"]).ok();
+}
+
+#[test]
+fn objects_that_lead_to_a_directory_of_the_host_are_shown_to_no_sandbox() {
+    let house = House::new(None);
+    let host = house.home.0.path().join("run");
+    std::fs::create_dir_all(host.join("pack")).unwrap();
+    let listener = UnixListener::bind(host.join("engine.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let objects = house.project.join(".git/objects");
+    let before = house.project.join(".git/before");
+    std::fs::rename(&objects, &before).unwrap();
+    // As a link; and as a list of what is borrowed.
+    symlink(&host, &objects).unwrap();
+    let said = refused(&house, "linked", &["--sandbox", "namespace"]);
+    assert!(said.contains("objects") && said.contains("link"), "{said}");
+    std::fs::remove_file(&objects).unwrap();
+    std::fs::rename(&before, &objects).unwrap();
+    let lent = host.join("objects");
+    symlink(&host, &lent).unwrap();
+    for named in [&host, &lent] {
+        std::fs::write(objects.join("info/alternates"), format!("{}\n", named.display())).unwrap();
+        let line =
+            format!("sh -c 'test ! -e {0}/engine.sock && test ! -e {0}/pack'", named.display());
+        let args = ["run", "--name", "lists", "--wait", "--sandbox", "namespace", &line];
+        house.run(&args).ok();
+        house.run(&["done", "lists", "--discard", "--yes"]).ok();
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody came");
+    std::fs::remove_file(objects.join("info/alternates")).unwrap();
+    works(&house, "honest");
+}
+
+/// The secret of a new key.
+fn key(home: &Home, name: &str, more: &[&str]) -> String {
+    let args = [&["key", "create", name, "-o", "name"], more].concat();
+    home.run(&args).ok().line().to_owned()
+}
+
+/// What the API answers to the start of a run.
+fn start(home: &Home, secret: &str, body: &Value) -> String {
+    let output = std::process::Command::new("curl")
+        .args(["--silent", "--unix-socket"])
+        .arg(home.data().join("overmind.sock"))
+        .args(["-H", &format!("Authorization: Bearer {secret}"), "--json", &body.to_string()])
+        .arg("http://localhost/api/runs")
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_link_in_a_workspace_of_ones_own_is_no_way_to_work_elsewhere() {
+    let home = Home::up();
+    home.agent("probe", &[]);
+    let outside = home.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("kept"), "before").unwrap();
+    for (name, more) in [("op", ["--role", "operator"]), ("starts", ["--scope", "runs"])] {
+        let secret = key(&home, name, &more);
+        let by = |args: &[&str]| -> Done { home.run_env(&[("OVERMIND_TOKEN", &secret)], args) };
+        let made = by(&["run", "probe", "write: a.txt: mine", "--wait", "-o", "json"]).ok();
+        let run: Value = serde_json::from_str(&made.out).unwrap();
+        let own = run["workspace"].as_str().unwrap_or_else(|| panic!("{run}")).to_owned();
+        symlink(&outside, Path::new(&own).join("link")).unwrap();
+        std::fs::create_dir(outside.join("deep")).ok();
+        // As a program says it: the command line resolves what it is given by itself.
+        for way in ["link", "link/deep", "link/new", "."] {
+            let workspace = Path::new(&own).join(way).to_string_lossy().replace("/.", "");
+            let body =
+                json!({"agent_id": "probe", "task": "write: taken: x", "workspace": workspace});
+            let answer = start(&home, &secret, &body);
+            let refused = answer.contains("only an admin may use a workspace outside");
+            assert_eq!(refused, way != ".", "{name} {way}: {answer}");
+        }
+    }
+    let left = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
+    assert_eq!((left(&outside), left(&outside.join("deep"))), (2, 0));
+    assert_eq!(std::fs::read_to_string(outside.join("kept")).unwrap(), "before");
+}
+
+#[test]
+fn a_database_of_the_servers_own_is_no_source_of_one() {
+    let house = House::new(Some(
+        "version: 1\nservices:\n  db: {strategy: database, engine: sqlite, source: dev.sqlite3, file: \
+         own.sqlite3}\n",
+    ));
+    let data = house.home.0.data();
+    let files = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path());
+    let store = files.filter(|path| path.extension().is_some_and(|end| end == "db"));
+    let store = store.into_iter().next().expect("the server's database");
+    let source = house.project.join("dev.sqlite3");
+    symlink(&store, &source).unwrap();
+    let said = refused(&house, "linked", &[]);
+    assert!(said.contains("dev.sqlite3") && said.contains("leads out"), "{said}");
+    std::fs::remove_file(&source).unwrap();
+    std::fs::hard_link(&store, &source).unwrap();
+    let said = refused(&house, "other-name", &[]);
+    assert!(said.contains("the server's own"), "{said}");
+    std::fs::remove_file(&source).unwrap();
+    works(&house, "honest");
+}
+
+#[test]
+fn a_data_directory_in_the_repository_comes_along_by_no_list() {
+    let house = House::new(None);
+    let home = house.home.0.path().to_owned();
+    // The repository that holds the data directory begins above where its person stands.
+    std::fs::rename(house.project.join(".git"), home.join(".git")).unwrap();
+    let list = "version: 1\nworktree: {include: ['*'], directories: {data: copy}}\n";
+    std::fs::write(home.join(".overmind.yml"), list).unwrap();
+    for (name, more) in [("plain", &[][..]), ("carries", &["--carry"])] {
+        let args =
+            [&["run", "--name", name, "--wait"], more, &["find / -name admin.token"]].concat();
+        let done = house.run(&args);
+        assert_ne!(done.code, 0, "{done:?}");
+        let run = house.home.named(name).to_string();
+        assert!(run.contains("begins at"), "{run}");
+    }
+    let token = std::fs::read(house.home.0.data().join("admin.token")).unwrap();
+    let worktrees = house.home.0.data().join("worktrees");
+    let output = std::process::Command::new("grep")
+        .args(["-rFl", "-e", String::from_utf8(token).unwrap().trim()])
+        .arg(&worktrees)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "");
+}
+
+#[test]
+fn what_never_ends_in_place_of_the_projects_file_fails_its_run_and_nothing_else() {
+    let mut house = House::new(None);
+    let file = house.project.join(".overmind.yml");
+    symlink("/dev/zero", &file).unwrap();
+    let said = refused(&house, "endless", &[]);
+    assert!(said.contains(".overmind.yml") && said.contains("leads out"), "{said}");
+    std::fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+    assert!(made.success());
+    let said = refused(&house, "waits", &[]);
+    assert!(said.contains(".overmind.yml") && said.contains("a pipe"), "{said}");
+    std::fs::remove_file(&file).unwrap();
+    let large = std::fs::File::create(&file).unwrap();
+    large.set_len(10 << 30).unwrap();
+    assert!(refused(&house, "large", &[]).contains("is longer than"));
+    // The next start finds them as they ended.
+    house.home.0.kill();
+    house.home.0.start(&["--listen", "none"], &[]);
+    for name in ["endless", "waits", "large"] {
+        assert_eq!(house.home.named(name)["status"], "failed");
+    }
+    std::fs::remove_file(&file).unwrap();
+    works(&house, "honest");
+}
+
+#[test]
+fn an_error_quotes_no_file_of_the_host() {
+    let house = House::new(None);
+    let host = house.home.0.path().join("shadow");
+    std::fs::write(&host, "root:$6$never-to-be-told:1:0:99999:7:::\n- [broken\n").unwrap();
+    let file = house.project.join(".overmind.yml");
+    for (name, target) in [("its-own", host.as_path()), ("the-hosts", Path::new("/etc/shadow"))] {
+        symlink(target, &file).unwrap();
+        let said = refused(&house, name, &[]);
+        let lines = std::fs::read_to_string(target).unwrap_or_default();
+        let told = lines.lines().filter(|line| line.len() > 8 && said.contains(line)).count();
+        assert_eq!(told, 0, "{said}");
+        assert!(!said.contains("never-to-be-told"), "{said}");
+        std::fs::remove_file(&file).unwrap();
+    }
+    for name in ["commondir", "HEAD", "config", "packed-refs"] {
+        let at = house.project.join(".git").join(name);
+        let before = std::fs::read(&at).ok();
+        std::fs::remove_file(&at).ok();
+        symlink(&host, &at).unwrap();
+        let said = refused(&house, &format!("git-{}", name.to_lowercase()), &[]);
+        assert!(!said.contains("never-to-be-told"), "{said}");
+        std::fs::remove_file(&at).unwrap();
+        if let Some(before) = before {
+            std::fs::write(&at, before).unwrap();
+        }
+    }
+    works(&house, "honest");
+}
