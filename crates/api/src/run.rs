@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::problem::{FieldError, refuse_blank, refuse_long};
 use crate::{
-    Command, Process, RawJson, Room, RoomWish, RunStatus, SandboxLevel, StepType, Verdict,
+    Command, Process, RawJson, Room, RoomAction, RoomWish, RunStatus, SandboxLevel, StepType,
+    Verdict,
 };
 
 /// One run: an agent at work, from placement to end. Also served as a session.
@@ -125,6 +126,18 @@ pub struct RunBasic {
     /// Its command has ended and is started again soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restarting: bool,
+    /// What its model calls came to; not given when the price of one is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The branch that has its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// What was decided over its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<RoomAction>,
+    /// Whether its worktree waits for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undecided: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
@@ -135,7 +148,12 @@ fn is_zero(number: &u32) -> bool {
 impl From<SessionRow> for RunBasic {
     fn from(row: SessionRow) -> Self {
         let command = row.command.unwrap_or_default();
+        let room = row.room.map(|room| Room::from(*room));
         Self {
+            cost_usd: row.cost_microusd.map(dollars),
+            done: room.as_ref().and_then(|room| room.done.as_ref()).map(|done| done.action),
+            undecided: room.as_ref().is_some_and(|room| room.undecided),
+            branch: room.and_then(|room| room.branch),
             id: row.id,
             name: row.name,
             parent_id: row.parent,

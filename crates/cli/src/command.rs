@@ -170,7 +170,8 @@ pub async fn stop(cx: &Context, args: &StopArgs) -> Outcome {
         let ending = match args.cascade {
             true => remote.run_cancel(&id, true).await,
             false => remote.run_stop(&id, stop).await,
-        }?;
+        };
+        let ending = ending.map_err(|failure| failure.of_run(given))?;
         match args.no_wait || ending.status.is_terminal() {
             true => Ok(ending),
             false => watch::ended(cx, &remote, &id).await,
@@ -290,8 +291,12 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
         }
         return crate::look::send_and_wait(cx, &remote, &id, &send, args.timeout).await;
     }
-    let run = remote.run_send(&id, &send).await?;
+    let sent = remote.run_send(&id, &send).await;
+    let run = sent.map_err(|failure| failure.of_run(&args.id))?;
     session::show_run(cx, &run)?;
+    if cx.out.for_people() {
+        cx.out.note(&format!("watch it: overmind logs -f {}", run.name));
+    }
     Ok(Exit::Done)
 }
 

@@ -75,6 +75,15 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
+    /// A refusal by the server, with what the person typed in place of `Run`.
+    #[must_use]
+    pub fn of_run(mut self, given: &str) -> Self {
+        if let Some(rest) = self.message.strip_prefix("Run ") {
+            self.message = format!("{given} {rest}");
+        }
+        self
+    }
+
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -163,7 +163,7 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
         cx.out.note("nothing was done");
         return Ok(Exit::Done);
     }
-    let result = remote.run_done(&id, &done).await?;
+    let result = remote.run_done(&id, &done).await.map_err(|err| err.of_run(&args.id))?;
     for warning in &result.decision.warnings {
         cx.out.note(&format!("remark: {}", clean::line(warning)));
     }

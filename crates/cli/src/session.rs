@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use overmind_api::{
-    AgentId, Diff, ForkRequest, Run, RunBasic, RunStatus, SandboxLevel, SessionId, Step, Timestamp,
-    VerifyReport,
+    AgentId, Diff, ForkRequest, RoomAction, Run, RunBasic, RunStatus, SandboxLevel, SessionId,
+    Step, Timestamp, VerifyReport,
 };
 use overmind_client::RunShape;
 use serde::Serialize;
@@ -183,6 +183,26 @@ pub fn state(status: RunStatus) -> &'static str {
     }
 }
 
+/// How a run stands in a list: also what became of its work, and how often it was started again.
+fn state_cell(run: &RunBasic) -> (String, Tone) {
+    let standing = Standing { exit_code: None, signal: None, ..run.into() };
+    let word = match (run.status, run.done) {
+        (RunStatus::Succeeded, Some(RoomAction::Merge)) => "merged",
+        (RunStatus::Succeeded, Some(RoomAction::Discard)) => "discarded",
+        (status, _) => state(status),
+    };
+    let (mut text, tone) = standing_cell(run.status, word, standing, run.alarms);
+    if run.undecided && !text.contains(',') {
+        text.push_str(", undecided");
+    }
+    match run.restarts {
+        0 => {}
+        1 => text.push_str(", 1 restart"),
+        n => text.push_str(&format!(", {n} restarts")),
+    }
+    (text, tone)
+}
+
 /// How a run stands: what its command does or ended with, and whether it has raised alarms.
 fn status_cell(status: RunStatus, command: Standing, alarms: u32) -> (String, Tone) {
     standing_cell(status, state(status), command, alarms)
@@ -241,22 +261,25 @@ impl From<&Run> for Standing {
 }
 
 fn short_table(runs: &[RunBasic], branches: &[String], now: Timestamp) -> Table {
-    let mut table =
-        Table::new(&["ID", "NAME", "AGENT", "STATUS", "RESTARTS", "STEPS", "TIME", "AGE", "TASK"])
-            .right("RESTARTS")
-            .right("STEPS");
+    let mut table = Table::new(&["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "EXIT", "TASK"])
+        .right("COST")
+        .right("EXIT");
     for (run, branch) in runs.iter().zip(branches) {
-        let until = run.finished_at.unwrap_or(now);
-        let took = run.started_at.map(|start| when::precise(until.since(start)));
+        // What models cost; a program says nothing of that unless it asks some.
+        let cost = run.cost_usd.filter(|cost| *cost > 0.0).map(dollars);
+        let exit = match (run.exit_code, run.signal) {
+            (Some(code), _) => Some(code.to_string()),
+            (None, Some(signal)) => Some(format!("signal {signal}")),
+            (None, None) => None,
+        };
         table.row(vec![
-            cell(ids::short(&run.id.to_string())),
             cell(format!("{branch}{}", run.name)),
             agent_cell(run.agent_name.as_ref(), run.agent_id),
-            status_cell(run.status, run.into(), run.alarms),
-            cell(run.restarts.to_string()),
-            cell(run.step_count.to_string()),
-            or_dash(took),
+            state_cell(run),
             cell(when::ago(run.created_at, now)),
+            or_dash(cost),
+            or_dash(run.branch.clone()),
+            or_dash(exit),
             cell(clean::cut(&run.task, 60)),
         ]);
     }
@@ -334,10 +357,12 @@ fn attested(run: &Run) -> (String, Tone) {
 
 /// What a run has cost; `None` when a price is not known.
 pub fn cost(run: &Run) -> Option<String> {
-    run.cost_usd.map(|dollars| {
-        let text = format!("{dollars:.6}");
-        format!("${}", text.trim_end_matches('0').trim_end_matches('.'))
-    })
+    run.cost_usd.map(dollars)
+}
+
+fn dollars(dollars: f64) -> String {
+    let text = format!("{dollars:.6}");
+    format!("${}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// A single run after a change of it.

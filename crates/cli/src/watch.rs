@@ -346,10 +346,9 @@ pub fn summary(run: &Run) -> Vec<(&'static str, (String, crate::output::table::T
 
 /// One line at the end of a story, for the person at the terminal.
 pub fn epilogue(cx: &Context, run: &Run) {
-    let id = run.id.to_string();
-    let short = ids::short(&id);
+    let name = &run.name;
     let status = paint(run.status.as_str(), story::tone(run.status), cx.out.err_colour);
-    let mut line = format!("run {short} {status} after {} steps", run.step_count);
+    let mut line = format!("{name}: {status} after {} steps", run.step_count);
     if run.model_call_count > 0 {
         let tokens = run.usage.input_tokens + run.usage.output_tokens;
         line.push_str(&format!(", {} tokens", when::thousands(tokens)));
@@ -360,10 +359,10 @@ pub fn epilogue(cx: &Context, run: &Run) {
     cx.out.note(&line);
     match run.status {
         RunStatus::AwaitingInput => {
-            cx.out.note(&format!("answer it: overmind answer {short} \"…\""));
+            cx.out.note(&format!("answer it: overmind answer {name} \"…\""));
         }
         RunStatus::AwaitingApproval => {
-            cx.out.note(&format!("decide: overmind approve {short}, or overmind deny {short}"));
+            cx.out.note(&format!("decide: overmind approve {name}, or overmind deny {name}"));
         }
         RunStatus::Idle => cx.out.note(&turn_of(run)),
         RunStatus::Queued

@@ -147,7 +147,7 @@ fn wanted(line: &str) -> &'static [&'static str] {
         "run" => &["edit_file lib/slug.sh", "All 6 cases pass"],
         "work" => &["tr -cs", "lib/slug.sh"],
         "done" => &["main"],
-        "ps" => &["mend", "coder", "done"],
+        "ps" => &["mend", "coder", "merged"],
         "replay" => &["no difference"],
         "fork" => &["run"],
         "down" => &[],
@@ -248,8 +248,7 @@ fn plain(screen: &str, home: &Path) -> String {
         (r"\b\d+(\.\d+)?( ?)(ms|µs)\b", "1${2}ms"),
         (r"\b(\d+\.\d+s|\d+[mh]\d\d[sm])\b", "1ms"),
         // Of a table, whose columns are as wide as what stands in them.
-        (r"(done|failed(?:, exit \d+)?)( +\d+ +\d+) +1ms +\d+[smh]  ", "$1$2   1ms  2s  "),
-        (r"STEPS +TIME +AGE  ", "STEPS  TIME  AGE  "),
+        (r"(merged|done|undecided|failed)( +)\d+[smh] ", "$1${2}2s "),
         (r"\b\d+ events read, \d+ decided", "77 events read, 34 decided"),
         (r"\b[0-9a-f]{40}\b", "5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e5f3a9c1e"),
         (r"\bindex [0-9a-f]+\.\.[0-9a-f]+", "index 5f3a9c1..7b20d44"),

@@ -129,7 +129,7 @@ fn ps_lists_what_is_under_way_and_all_of_it_when_asked() {
     let lines: Vec<&str> = all.out.lines().collect();
     assert_eq!(lines.len(), 3, "{}", all.out);
     let words: Vec<&str> = lines[0].split_whitespace().collect();
-    let columns = ["ID", "NAME", "AGENT", "STATUS", "RESTARTS", "STEPS", "TIME", "AGE", "TASK"];
+    let columns = ["RUN", "AGENT", "STATE", "AGE", "COST", "BRANCH", "EXIT", "TASK"];
     assert_eq!(words, columns);
     assert!(
         lines[1].contains("other") && lines[1].contains("failed"),
@@ -330,7 +330,7 @@ fn runs_have_names_and_children_and_a_cascade_ends_them_all() {
     assert_eq!(unnamed["name"].as_str().unwrap().split('-').count(), 3);
     run(&["--parent", "nobody-here"]).fails(3).says("there is no run `nobody-here`");
 
-    home.run(&["ps"]).ok().shows("NAME").shows("boss").shows("worker-b");
+    home.run(&["ps"]).ok().shows("RUN").shows("boss").shows("worker-b");
     let tree = home.run(&["ps", "--tree"]).ok();
     let unnamed = unnamed["name"].as_str().unwrap();
     tree.shows("├─ worker-b").shows("└─ worker-a").shows(&format!("   └─ {unnamed}"));

@@ -30,7 +30,7 @@ const AT_ONCE: usize = 20;
 const DISK: u32 = 96;
 
 /// Refusals that are no failure: what they say is true.
-const TOO_LATE: [&str; 8] = [
+const TOO_LATE: &[&str] = &[
     "Run is ending already",
     "already finished",
     "has no process now",
