@@ -9,15 +9,15 @@ use crate::duration;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of commands")]
 pub struct CommandFlags {
-    /// The agent, or the command, in place of the first word; `claude` and `codex` are there
-    /// without being made
+    /// The agent, or the command, in place of the first word; `claude`, `codex`, `gemini` and
+    /// `opencode` are there without being made
     #[arg(long, value_name = "AGENT")]
     pub agent: Option<String>,
     /// Whose program it is, and so how its output is read; without an agent all words are the
     /// task of Claude Code or Codex
     #[arg(long, value_enum, value_name = "PROVIDER")]
     pub provider: Option<ProviderArg>,
-    /// The model that the provider's program is to use
+    /// The model that the agent's program is to use
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// task: it ends by itself; session: it takes input for as long as it lives

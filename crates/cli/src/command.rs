@@ -44,19 +44,26 @@ pub fn agent() -> AgentCreate {
     }
 }
 
-/// The agents that are there without being made: programs whose output is read.
-const BUILT_IN: [(&str, Provider); 2] = [("claude", Provider::Claude), ("codex", Provider::Codex)];
+/// The agents that are there without being made, and what runs of those whose output is not read.
+/// In a sandbox that is another command line, see [`crate::programs::dressed`].
+const BUILT_IN: [(&str, Provider, &[&str]); 4] = [
+    ("claude", Provider::Claude, &[]),
+    ("codex", Provider::Codex, &[]),
+    ("gemini", Provider::Raw, &["gemini", "--approval-mode=auto_edit", "--prompt={task}"]),
+    ("opencode", Provider::Raw, &["opencode", "run", "--", "{task}"]),
+];
 
 /// The built-in agent of this name, as it is made where there is none.
 pub fn built_in(name: &str) -> Option<AgentCreate> {
-    let (name, provider) = BUILT_IN.into_iter().find(|(known, _)| *known == name)?;
+    let (name, provider, argv) = BUILT_IN.into_iter().find(|(known, ..)| *known == name)?;
+    let argv = argv.iter().map(|&arg| arg.to_owned()).collect();
     Some(AgentCreate {
         name: name.into(),
         role: format!("The program `{name}`."),
         model: AGENT.into(),
         sandbox: Some(SandboxLevel::None),
         limits: Some(overmind_api::AgentLimits { max_seconds: 0, ..Default::default() }),
-        command: Some(Command { provider, ..Command::default() }),
+        command: Some(Command { argv, provider, ..Command::default() }),
         ..AgentCreate::default()
     })
 }
@@ -65,7 +72,8 @@ impl ProviderArg {
     /// The agent that all words are the task of, where none is named.
     pub fn agent(self) -> Option<&'static str> {
         let of = Provider::from(self);
-        BUILT_IN.into_iter().find(|(_, provider)| *provider == of).map(|(name, _)| name)
+        let mut read = BUILT_IN.into_iter().filter(|(_, provider, _)| *provider != Provider::Raw);
+        read.find(|(_, provider, _)| *provider == of).map(|(name, ..)| name)
     }
 }
 

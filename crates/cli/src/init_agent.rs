@@ -6,7 +6,7 @@ use overmind_node::config::{Config, env};
 /// The tools of an agent that works on a project's files.
 pub const TOOLS: &str = "run_shell,read_file,write_file,edit_file,list_files";
 /// The programs that are agents without being made, see `overmind run --help`.
-const PROGRAMS: [&str; 2] = ["claude", "codex"];
+const PROGRAMS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 
 /// What is known of the models and programs of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,9 +83,9 @@ impl Found {
             };
         }
         Proposed {
-            why: "no agent: no key of a model provider is set, and neither claude nor codex is \
-                  installed. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or DEEPSEEK_API_KEY, or name a \
-                  server of models, before the server is started"
+            why: "no agent: no key of a model provider is set, and none of claude, codex, \
+                  gemini and opencode is installed. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or \
+                  DEEPSEEK_API_KEY, or name a server of models, before the server is started"
                 .to_owned(),
             commands: vec!["overmind config show -o wide".to_owned()],
         }

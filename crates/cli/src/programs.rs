@@ -1,12 +1,15 @@
-//! What the agents that are there without being made run in: Claude Code and Codex.
+//! What the agents that are there without being made run in: Claude Code, Codex, Gemini CLI and
+//! opencode.
 //!
 //! In a sandbox such a program asks nobody, and its key stays with the server. That takes a machine that
 //! gives the sandbox, and a server that has a key. Where either is missing it runs on the host as it is
 //! there, with its own prompts.
 
 use overmind_api::{Agent, Command, Provider, SandboxLevel};
+use overmind_core::vault::grant::{self, Grant, GrantKind};
 use overmind_node::app;
-use overmind_sandbox::Sandboxes;
+use overmind_sandbox::{Installed, Sandboxes, find_installed};
+use serde_json::json;
 
 use crate::command;
 use crate::context::Context;
@@ -14,7 +17,22 @@ use crate::exit::Failure;
 use crate::remote::Remote;
 
 /// Variables that begin so are a program's own way to a model.
-const OWN: [&str; 3] = ["ANTHROPIC_", "OPENAI_", "CODEX_"];
+const OWN: [&str; 6] =
+    ["ANTHROPIC_", "OPENAI_", "CODEX_", GEMINI_KEY, "GOOGLE_", "OPENCODE_CONFIG"];
+const GEMINI: &str = "gemini";
+const OPENCODE: &str = "opencode";
+/// Where Gemini CLI has its key, and the service that it is a placeholder for: the server's `/llm`
+/// speaks no API of Gemini's.
+const GEMINI_KEY: &str = "GEMINI_API_KEY";
+const GEMINI_SERVICE: &str = "gemini-native";
+/// What `env_from` names a service by, whose key stays with the server.
+const SERVICE: &str = "service:";
+/// The model that opencode asks the server for when nobody names one.
+const OPENCODE_MODEL: &str = "gpt-5.5";
+/// Gemini CLI goes by a key only where its settings say so; its home in the sandbox is the run's own.
+const GEMINI_START: &str = "mkdir -p \"$HOME/.gemini\" && printf %s \
+    '{\"security\":{\"auth\":{\"selectedType\":\"gemini-api-key\"}}}' >\"$HOME/.gemini/settings.json\" \
+    && exec \"$0\" \"$@\"";
 
 /// The sandbox of a run for which nobody chose one, and what its person is to know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,17 +62,119 @@ pub async fn choose(
         return Ok(None);
     }
     let command = command.unwrap_or(&built_in);
-    let why = match without(cx, remote, command, here).await? {
+    let why = match without(cx, remote, &agent.name, command, here).await? {
         None => return Ok(Some(Chosen { sandbox: SandboxLevel::Namespace, note: None })),
         Some(why) => why,
     };
-    Ok(Some(Chosen { sandbox: SandboxLevel::None, note: Some(told(command.provider, &why)) }))
+    Ok(Some(Chosen { sandbox: SandboxLevel::None, note: Some(told(&agent.name, &why)) }))
+}
+
+/// The command of a run, with what Gemini CLI and opencode are told in its sandbox, or without one;
+/// that of any other agent as it is.
+///
+/// # Errors
+///
+/// When the configuration cannot be read.
+pub fn dressed(
+    cx: &Context,
+    agent: &Agent,
+    command: Option<Command>,
+    sandbox: Option<SandboxLevel>,
+) -> Result<Option<Command>, Failure> {
+    let built_in = command::built_in(&agent.name).and_then(|agent| agent.command);
+    let Some(built_in) = built_in.filter(|own| own.provider == Provider::Raw) else {
+        return Ok(command);
+    };
+    let over = command.as_ref().is_none_or(|over| over.provider == Provider::Raw);
+    if agent.command.as_ref() != Some(&built_in) || !over {
+        return Ok(command);
+    }
+    let boxed = sandbox.is_some_and(|level| level != SandboxLevel::None);
+    if !boxed && command.as_ref().is_none_or(|over| over.model.is_none()) {
+        return Ok(command);
+    }
+    let command = command.unwrap_or_else(|| built_in.clone());
+    if !boxed {
+        return Ok(Some(with_model(command, built_in.argv)));
+    }
+    let config = cx.config(None)?;
+    let path = config.environment.iter().find(|(name, _)| name == "PATH");
+    let installed = path.and_then(|(_, path)| find_installed(path, &agent.name));
+    Ok(Some(match agent.name == GEMINI {
+        true => gemini(command, installed),
+        false => opencode(command, installed),
+    }))
+}
+
+/// On the host: as it is there, with the model that was asked for.
+fn with_model(command: Command, mut argv: Vec<String>) -> Command {
+    let model = command.model.iter().map(|model| format!("--model={model}"));
+    // Before the task, which opencode takes as words.
+    let at = argv.iter().position(|arg| arg == "--").unwrap_or(argv.len());
+    argv.splice(at..at, model);
+    Command { argv, ..command }
+}
+
+/// In a sandbox: it asks nobody, and its key is a placeholder unless the run names one.
+fn gemini(mut command: Command, installed: Option<Installed>) -> Command {
+    let program = shown(&mut command, installed, GEMINI);
+    let words = ["sh", "-c", GEMINI_START, &program, "--approval-mode=yolo", "--prompt={task}"];
+    set(&mut command, &[("GEMINI_CLI_TRUST_WORKSPACE", "true".to_owned())]);
+    if !names(&command).any(|name| name == GEMINI_KEY) {
+        command.env_from.insert(GEMINI_KEY.to_owned(), format!("{SERVICE}{GEMINI_SERVICE}"));
+    }
+    with_model(command, words.map(str::to_owned).into())
+}
+
+/// In a sandbox: it asks nobody, and the server for its model unless the run names its own way.
+fn opencode(mut command: Command, installed: Option<Installed>) -> Command {
+    let program = shown(&mut command, installed, OPENCODE);
+    let mut config = json!({"autoupdate": false, "share": "disabled", "permission": "allow"});
+    if own_key(&command).is_none() {
+        let model = command.model.take().unwrap_or_else(|| OPENCODE_MODEL.to_owned());
+        config["provider"] = json!({"overmind": {
+            "npm": "@ai-sdk/openai-compatible", "name": "Overmind", "models": {&model: {}},
+            "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
+        }});
+        command.model = Some(format!("overmind/{model}"));
+        command.gateway = Some(true);
+    }
+    let variables = [
+        ("OPENCODE_CONFIG_CONTENT", config.to_string()),
+        // Nothing of that is reached from there.
+        ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
+        ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1".to_owned()),
+    ];
+    set(&mut command, &variables);
+    with_model(command, [&program, "run", "--", "{task}"].map(str::to_owned).into())
+}
+
+/// Grants what the program needs of this machine, and says where it is. Without it there the server
+/// looks for it, and says what is missing.
+fn shown(command: &mut Command, installed: Option<Installed>, name: &str) -> String {
+    let Some(Installed { program, needs }) = installed else { return name.to_owned() };
+    // A sandbox shows the system anyway.
+    let hidden = |path: &&std::path::PathBuf| {
+        !["/usr", "/bin", "/lib"].iter().any(|system| path.starts_with(system))
+    };
+    command.read.extend(needs.iter().filter(hidden).map(|path| path.display().to_string()));
+    program.display().to_string()
+}
+
+/// Sets variables, but those that the run sets itself.
+fn set(command: &mut Command, variables: &[(&str, String)]) {
+    for (name, value) in variables {
+        if !names(command).any(|known| known == *name) {
+            command.env.push(format!("{name}={value}"));
+        }
+    }
 }
 
 /// Why it cannot be in a sandbox; `None`: it can.
 async fn without(
     cx: &Context,
     remote: &Remote,
+    name: &str,
     command: &Command,
     here: bool,
 ) -> Result<Option<String>, Failure> {
@@ -67,18 +187,16 @@ async fn without(
     if !remote.is_here() {
         return Ok(Some("the server is on another machine".to_owned()));
     }
-    let api = match command.provider {
-        Provider::Codex => "openai",
-        Provider::Claude | Provider::Raw | Provider::Lines => "anthropic",
-    };
-    match remote.status().await {
-        Ok(status) if status.answers.iter().any(|one| one == api) => {}
-        Ok(_) => {
-            let why =
-                format!("the server has no key for {api}, and a login here is not seen there");
-            return Ok(Some(why));
+    let why = match name == GEMINI {
+        true if command.env_from.contains_key(GEMINI_KEY) => None,
+        true => no_service(remote).await,
+        false if command.provider == Provider::Codex || name == OPENCODE => {
+            no_answer(remote, "openai").await
         }
-        Err(_) => return Ok(Some("what the server can do is not told to this key".to_owned())),
+        false => no_answer(remote, "anthropic").await,
+    };
+    if why.is_some() {
+        return Ok(why);
     }
     let config = cx.config(None)?;
     let sandboxes = Sandboxes::new(
@@ -93,19 +211,56 @@ async fn without(
     Ok(given.err().map(|err| format!("this machine gives none: {}", err.with_remedy())))
 }
 
-/// A variable of its own way to a model.
+/// Why the server does not answer in this API.
+async fn no_answer(remote: &Remote, api: &str) -> Option<String> {
+    match remote.status().await {
+        Ok(status) if status.answers.iter().any(|one| one == api) => None,
+        Ok(_) => {
+            Some(format!("the server has no key for {api}, and a login here is not seen there"))
+        }
+        Err(_) => Some("what the server can do is not told to this key".to_owned()),
+    }
+}
+
+/// Why Gemini CLI gets no placeholder.
+async fn no_service(remote: &Remote) -> Option<String> {
+    let Ok(grants) = remote.grants().await else {
+        return Some("what it is granted is not told to this key".to_owned());
+    };
+    let covers =
+        |info: overmind_api::GrantInfo| {
+            info.kind == "service"
+                && Grant { agent: info.agent, kind: GrantKind::Service, object: info.object }
+                    .covers(GEMINI, GrantKind::Service, GEMINI_SERVICE)
+        };
+    (!grants.into_iter().any(covers)).then(|| {
+        format!(
+            "it is granted no key, and a login here is not seen there (to do: `overmind vault set \
+             gemini_api_key`, `{}`)",
+            grant::remedy(GEMINI, GrantKind::Service, GEMINI_SERVICE)
+        )
+    })
+}
+
+/// A variable of its own way to a model. A placeholder for Gemini's key is none.
 fn own_key(command: &Command) -> Option<&str> {
-    let set = command.env.iter().filter_map(|one| one.split('=').next());
-    let mut names = set.chain(command.env_from.keys().map(String::as_str));
+    let placeholder = command.env_from.get(GEMINI_KEY).is_some_and(|it| it.starts_with(SERVICE));
+    let mut names = names(command).filter(|name| !placeholder || *name != GEMINI_KEY);
     names.find(|name| OWN.iter().any(|start| name.starts_with(start)))
 }
 
-fn told(provider: Provider, why: &str) -> String {
-    let (name, so) = match provider {
-        Provider::Codex => ("codex", "what its own sandbox holds back is refused"),
-        Provider::Claude | Provider::Raw | Provider::Lines => {
-            ("claude", "it asks before it runs commands: here, or in `overmind inbox`")
-        }
+/// The variables that a command sets.
+fn names(command: &Command) -> impl Iterator<Item = &str> {
+    let set = command.env.iter().filter_map(|one| one.split('=').next());
+    set.chain(command.env_from.keys().map(String::as_str))
+}
+
+fn told(name: &str, why: &str) -> String {
+    let so = match name {
+        "codex" => "what its own sandbox holds back is refused",
+        GEMINI => "it may edit files, and runs no commands",
+        OPENCODE => "it runs commands as its own settings permit",
+        _ => "it asks before it runs commands: here, or in `overmind inbox`",
     };
     format!("{name} runs without a sandbox, for {why}; {so}")
 }
@@ -129,8 +284,73 @@ mod tests {
 
     #[test]
     fn people_are_told_why_there_is_no_sandbox_and_what_follows() {
-        let said = told(Provider::Claude, "this machine gives none");
+        let said = told("claude", "this machine gives none");
         assert!(said.contains("for this machine gives none; it asks"), "{said}");
-        assert!(told(Provider::Codex, "x").contains("is refused"));
+        assert!(told("codex", "x").contains("is refused"));
+        assert!(told("gemini", "x").contains("runs no commands"));
+    }
+
+    fn somewhere() -> Option<Installed> {
+        Some(Installed {
+            program: "/home/me/n/node_modules/a/cli".into(),
+            needs: vec!["/home/me/n/node_modules".into(), "/usr/bin/node".into()],
+        })
+    }
+
+    #[test]
+    fn gemini_in_a_sandbox_asks_nobody_and_has_a_placeholder_unless_a_key_is_named() {
+        let command = gemini(Command::default(), somewhere());
+        assert_eq!(
+            command.argv[3..],
+            ["/home/me/n/node_modules/a/cli", "--approval-mode=yolo", "--prompt={task}"]
+        );
+        assert_eq!(command.read, ["/home/me/n/node_modules"]);
+        assert_eq!(command.env_from["GEMINI_API_KEY"], "service:gemini-native");
+        assert_eq!(own_key(&command), None);
+        let mut named = Command { model: Some("m".to_owned()), ..Command::default() };
+        named.env_from.insert(GEMINI_KEY.to_owned(), "MINE".to_owned());
+        let named = gemini(named, None);
+        assert_eq!(
+            (&named.argv[3], &named.env_from[GEMINI_KEY]),
+            (&"gemini".into(), &"MINE".into())
+        );
+        assert_eq!(named.argv.last().map(String::as_str), Some("--model=m"));
+        assert_eq!(own_key(&named), Some(GEMINI_KEY));
+    }
+
+    #[test]
+    fn opencode_in_a_sandbox_asks_the_server_unless_it_has_its_own_way() {
+        let config = |command: &Command| -> serde_json::Value {
+            let (_, text) = command.env[command.env.len() - 3].split_once('=').unwrap();
+            serde_json::from_str(text).unwrap()
+        };
+        let command = opencode(Command::default(), somewhere());
+        let words = ["run", "--model=overmind/gpt-5.5", "--", "{task}"];
+        assert_eq!(
+            (&command.argv[1..], command.gateway),
+            (&words.map(String::from)[..], Some(true))
+        );
+        let told = config(&command);
+        assert_eq!(told["permission"], "allow");
+        assert_eq!(told["provider"]["overmind"]["models"], json!({"gpt-5.5": {}}));
+        let own = Command { env: vec!["OPENAI_API_KEY=x".to_owned()], ..Command::default() };
+        let own = opencode(own, None);
+        assert_eq!((&own.argv[0], own.argv.len(), own.gateway), (&"opencode".into(), 4, None));
+        let told = config(&own);
+        assert_eq!((&told["permission"], &told["provider"]), (&json!("allow"), &json!(null)));
+    }
+
+    #[test]
+    fn on_the_host_they_are_told_the_model_before_the_task() {
+        let with = |name: &str| {
+            let built_in = command::built_in(name).and_then(|agent| agent.command).unwrap();
+            let argv = built_in.argv.clone();
+            with_model(Command { model: Some("m".to_owned()), ..built_in }, argv).argv
+        };
+        assert_eq!(with("opencode"), ["opencode", "run", "--model=m", "--", "{task}"]);
+        assert_eq!(
+            with("gemini")[1..],
+            ["--approval-mode=auto_edit", "--prompt={task}", "--model=m"]
+        );
     }
 }

@@ -82,8 +82,8 @@ fn again(cx: &Context) -> Result<(Context, RunArgs), Failure> {
     Ok((Context { global, env: cx.env.clone(), cwd: cx.cwd.clone(), out }, args))
 }
 
-/// The agent that `--agent` or `--provider` names; `claude` and `codex` are made where they are not
-/// there. `None` when it is a command.
+/// The agent that `--agent` or `--provider` names; those that [`crate::command::built_in`] knows are
+/// made where they are not there. `None` when it is a command.
 ///
 /// # Errors
 ///
@@ -244,6 +244,7 @@ async fn begin(
         }
         draft.sandbox = chosen.map(|chosen| chosen.sandbox);
     }
+    draft.command = programs::dressed(cx, &agent, draft.command.take(), draft.sandbox)?;
     // Whatever a run starts itself is to come to an end; so is a program.
     let alone = draft.parent.is_none() && remote.own().is_none();
     let once = args.once || cx.env.text(env::ONCE).is_some_and(|it| !it.is_empty() && it != "0");

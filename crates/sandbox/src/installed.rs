@@ -19,14 +19,14 @@ const FIRST_LINE: usize = 256;
 
 /// A program, and what is to be shown for it to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Installed {
+pub struct Installed {
     /// Its file, behind all links.
-    pub(crate) program: PathBuf,
-    pub(crate) needs: Vec<PathBuf>,
+    pub program: PathBuf,
+    pub needs: Vec<PathBuf>,
 }
 
 /// Finds a program by its name in a `PATH`. `None`: it is in none of its directories.
-pub(crate) fn find(path: &str, name: &str) -> Option<Installed> {
+pub fn find(path: &str, name: &str) -> Option<Installed> {
     let (_, program) = look_up(path, name)?;
     let mut needs = vec![package(&program)];
     if let Some(interpreter) = interpreter(&program) {

@@ -48,6 +48,7 @@ pub use enclosure::Enclosures;
 pub use hidden::appearances;
 #[cfg(feature = "mutations")]
 pub use init::mutation::{Layer, Mutation};
+pub use installed::{Installed, find as find_installed};
 pub use launch::RunAs;
 pub use microvm::Microvm;
 pub use namespace::{Namespace, Options};

@@ -1,5 +1,5 @@
-//! Claude Code and Codex at work on a project, as a person has them: in a sandbox where they ask nobody
-//! and have no key, and without one, where they ask.
+//! Claude Code, Codex, Gemini CLI and opencode at work on a project, as a person has them: in a sandbox
+//! where they ask nobody and have no key, and without one, where they ask.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
@@ -33,8 +33,11 @@ struct Shop {
 
 impl Shop {
     fn new(bin: &str, answer: impl Fn(&Received) -> Answer + Send + 'static) -> Self {
+        Self::of(bin, Script::by(answer).key(KEY).for_strangers())
+    }
+
+    fn of(bin: &str, script: Script) -> Self {
         let runtime = Runtime::new().unwrap();
-        let script = Script::by(answer).key(KEY).for_strangers();
         let upstream = runtime.block_on(Upstream::start(script));
         let home = Commands(Home::new());
         let project = home.0.work().canonicalize().unwrap().join("shop");
@@ -51,6 +54,9 @@ impl Shop {
         {
             git_in(&project, args);
         }
+        let services =
+            format!("[services.gemini-native]\nbase_url = \"{}\"\n", upstream.base_url());
+        std::fs::write(home.0.path().join("overmind.toml"), services).unwrap();
         let mut shop = Self { home, project, upstream, bin: bin.to_owned(), _runtime: runtime };
         shop.start();
         shop
@@ -59,8 +65,10 @@ impl Shop {
     fn start(&mut self) {
         let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.bin);
         let base = self.upstream.base_url();
+        let config = self.home.0.path().join("overmind.toml");
         let env = [
             ("PATH", path.as_str()),
+            ("OVERMIND_CONFIG", config.to_str().unwrap()),
             ("OVERMIND_MODEL_BASE_URL", &base),
             ("OVERMIND_MODEL_API_KEY", KEY),
             ("OVERMIND_CRED_MODEL", KEY),
@@ -68,9 +76,11 @@ impl Shop {
         self.home.0.start(&["--listen", "none"], &env);
     }
 
-    /// A command of the person, who stands in the project.
+    /// A command of the person, who stands in the project and has the program as the server has.
     fn run(&self, args: &[&str]) -> Done {
-        done(self.home.0.command(args).current_dir(&self.project).output().unwrap())
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", self.bin);
+        let mut command = self.home.0.command(args);
+        done(command.env("PATH", path).current_dir(&self.project).output().unwrap())
     }
 
     fn events(&self, name: &str, kind: &str) -> Vec<Value> {
@@ -95,8 +105,7 @@ impl Shop {
         assert_eq!(row["sandbox"], "namespace");
         assert!(is_good(&row), "{row}");
         assert_eq!(row["final_answer"], "The test passes.");
-        assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
-        self.run(&["work", name]).ok().shows("-41").shows("+42");
+        self.asked_nobody(name);
         let told = self.told(name);
         assert!(
             told.contains("the test has passed")
@@ -112,6 +121,43 @@ impl Shop {
             assert!(!request.body.to_string().contains(SECRET), "the secret has left the project");
         }
         assert!(!self.events(name, "budget.settled").is_empty(), "its calls are the run's");
+    }
+
+    /// Its work is in its branch, and it asked nobody.
+    fn asked_nobody(&self, name: &str) {
+        assert_eq!(self.events(name, "run.awaiting_input"), [json!(null); 0]);
+        self.run(&["work", name]).ok().shows("-41").shows("+42");
+    }
+
+    /// The same of a program whose output is not read: its words are in its log, and what its tools saw
+    /// in what its model was told.
+    fn worked_unread(&self, name: &str, seen: &str) {
+        let waited = self.run(&["wait", name]);
+        assert_eq!(waited.code, 0, "{} {}", self.told(name), self.home.0.log());
+        let row = self.home.named(name);
+        assert_eq!(row["sandbox"], "namespace");
+        assert!(is_good(&row), "{row}");
+        self.asked_nobody(name);
+        let told = self.told(name);
+        assert!(told.contains("The test passes."), "{told}");
+        let requests = self.upstream.requests();
+        let heard: String = requests.iter().map(|request| request.body.to_string()).collect();
+        assert!(heard.contains("the test has passed") && heard.contains(seen), "{heard}");
+        assert!(!heard.contains(SECRET) && !told.contains(SECRET), "{told} {heard}");
+        // The project itself is as it was, until the person takes the work.
+        assert_eq!(std::fs::read_to_string(self.project.join("answer.txt")).unwrap(), "41\n");
+        self.run(&["done", name, "--merge"]).ok();
+        assert_eq!(std::fs::read_to_string(self.project.join("answer.txt")).unwrap(), "42\n");
+    }
+
+    /// Every call had the key, which stood in no body and in no log: the server placed it.
+    fn kept_its_key(&self, name: &str, header: &str) {
+        let all = self.home.run(&["logs", name, "--raw"]).ok().out;
+        assert!(!all.contains(KEY), "{all}");
+        for request in self.upstream.requests() {
+            assert!(request.headers[header].contains(KEY), "{request:?}");
+            assert!(!request.body.to_string().contains(KEY), "{request:?}");
+        }
     }
 
     /// The flags by which Claude Code talks to the model with a key of its own, as on a machine whose
@@ -304,6 +350,87 @@ fn needs_codex_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
     ])
     .ok();
     shop.worked_boxed("fix");
+    shop.home.check();
+}
+
+/// What a shell of theirs does: mends, tests, goes out of the worktree, and looks for what it should
+/// not see.
+const MEND: &str =
+    "sed -i s/41/42/ answer.txt; sh test.sh; cp answer.txt /tmp/seen; env; cat .env; true";
+
+#[test]
+fn needs_opencode_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+    let Some(bin) = counterpart("OPENCODE") else { return };
+    let shop = Shop::new(&bin, |request| {
+        let results = request.body["messages"].to_string().matches("\"tool_call_id\"").count();
+        match (has_tools(request), results) {
+            (false, _) => says("A title"),
+            (true, 0) => call(0, "bash", &json!({"command": MEND, "description": "d"})),
+            (true, _) => says("The test passes."),
+        }
+    });
+    let words = ["run", "--agent", "opencode", "--name", "fix", "fix the failing test"];
+    let run = shop.run(&words).ok();
+    assert!(!run.err.contains("without a sandbox"), "{}", run.err);
+    shop.worked_unread("fix", "OPENAI_BASE_URL=");
+    shop.kept_its_key("fix", "authorization");
+    assert!(!shop.events("fix", "budget.settled").is_empty(), "its calls are the run's");
+    assert!(shop.upstream.requests().iter().all(|request| request.body["model"] == "gpt-5.5"));
+    shop.home.check();
+}
+
+/// As Gemini CLI does it, in Gemini's own format.
+fn as_gemini(request: &Received) -> Answer {
+    let answered = request.body["contents"].to_string().matches("\"functionResponse\"").count();
+    let args = json!({"command": MEND, "description": "d"});
+    let part = match answered {
+        0 => json!({"functionCall": {"name": "run_shell_command", "args": args}}),
+        _ => json!({"text": "The test passes."}),
+    };
+    let said = json!({
+        "candidates": [{
+            "content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0,
+        }],
+        "usageMetadata": {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100},
+    });
+    match request.path.contains(":streamGenerateContent") {
+        true => Answer::raw(200, "text/event-stream", format!("data: {said}\r\n\r\n")),
+        false => Answer::raw(200, "application/json", said.to_string()),
+    }
+}
+
+#[test]
+fn needs_gemini_cli_to_edit_and_test_in_a_sandbox_with_the_key_outside() {
+    let Some(bin) = counterpart("GEMINI_CLI") else { return };
+    let shop = Shop::of(&bin, Script::by(as_gemini).every_path().for_strangers());
+    let named = ["run", "--agent", "gemini", "--model", "gemini-2.5-flash"];
+    // Nobody has given it a key: the person is told what to do, before it begins.
+    let without = shop.run(&[&named[..], &["--name", "none", "fix the failing test"]].concat());
+    assert!(without.err.contains("vault grant 'gemini' --service gemini-native"), "{without:?}");
+    shop.run(&["kill", "none"]);
+    shop.home.0.set("gemini_api_key", KEY, &[]);
+    shop.home.run(&["vault", "grant", "gemini", "--service", "gemini-native"]).ok();
+    let run = shop.run(&[&named[..], &["--name", "fix", "fix the failing test"]].concat()).ok();
+    assert!(!run.err.contains("without a sandbox"), "{}", run.err);
+    shop.worked_unread("fix", "GEMINI_API_KEY=");
+    shop.kept_its_key("fix", "x-goog-api-key");
+    shop.home.check();
+}
+
+#[test]
+fn needs_gemini_cli_with_a_key_of_its_own_to_work_in_a_sandbox_with_the_hosts_network() {
+    let Some(bin) = counterpart("GEMINI_CLI") else { return };
+    let shop = Shop::of(&bin, Script::by(as_gemini).every_path().for_strangers());
+    let base = format!("GOOGLE_GEMINI_BASE_URL={}", shop.upstream.base_url());
+    let named = ["run", "--agent", "gemini", "--model", "gemini-2.5-flash", "--name", "fix"];
+    let own = ["--sandbox", "namespace", "--network", "host", "--env", &base];
+    let key = ["--env-from", "GEMINI_API_KEY=MODEL", "fix the failing test"];
+    shop.run(&[&named[..], &own, &key].concat()).ok();
+    shop.worked_unread("fix", "GEMINI_API_KEY=");
+    let requests = shop.upstream.requests();
+    assert!(requests.iter().all(|request| request.headers["x-goog-api-key"] == KEY));
+    let all = shop.home.run(&["logs", "fix", "--raw"]).ok().out;
+    assert!(!all.contains(KEY), "{all}");
     shop.home.check();
 }
 
