@@ -37,6 +37,8 @@ pub struct Host {
     pub codex: Option<String>,
     /// A directory with the program `gemini`, instead of ours.
     pub gemini_cli: Option<String>,
+    /// A directory with the program `opencode`, instead of ours.
+    pub opencode: Option<String>,
     /// Directory with a static embedding model.
     pub embedding_model: Option<String>,
     /// A directory with sections of manual pages, instead of those of some packages.
@@ -85,6 +87,7 @@ impl Host {
             claude_code: var("OVERMIND_TEST_CLAUDE_CODE"),
             codex: var("OVERMIND_TEST_CODEX"),
             gemini_cli: var("OVERMIND_TEST_GEMINI_CLI"),
+            opencode: var("OVERMIND_TEST_OPENCODE"),
             embedding_model: var("OVERMIND_TEST_EMBEDDING_MODEL"),
             manual: var("OVERMIND_TEST_MANUAL"),
             microvm: var("OVERMIND_TEST_MICROVM"),

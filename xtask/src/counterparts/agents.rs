@@ -1,4 +1,4 @@
-//! Real agents from npm: Claude Code, Codex and Gemini CLI, at fixed versions, in the cache alone.
+//! Real agents from npm: Claude Code, Codex, Gemini CLI and opencode, at fixed versions, in the cache alone.
 //!
 //! Nothing runs here: the tests start them, with a home of their own, against a model of ours.
 
@@ -14,16 +14,13 @@ use crate::host::Host;
 const CLAUDE_CODE: &str = "@anthropic-ai/claude-code@2.1.197";
 const CODEX: &str = "@openai/codex@0.169.0";
 const GEMINI_CLI: &str = "@google/gemini-cli@0.61.0";
+const OPENCODE: &str = "1.18.33";
 
 /// The directory that the program `claude` is in: the package of this kind of machine. The link
 /// that npm makes leads to a placeholder, which a script of the package would replace; no script
 /// of a package is run here.
 pub(super) fn claude_code(host: &Host) -> Result<Started> {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "x64",
-        "aarch64" => "arm64",
-        other => bail!("there is no Claude Code for {other}"),
-    };
+    let arch = arch("Claude Code")?;
     let bin = format!("node_modules/@anthropic-ai/claude-code-linux-{arch}");
     program(host, host.claude_code.as_ref(), "claude-code", CLAUDE_CODE, "claude", &bin)
 }
@@ -37,6 +34,24 @@ pub(super) fn codex(host: &Host) -> Result<Started> {
 pub(super) fn gemini_cli(host: &Host) -> Result<Started> {
     let bin = "node_modules/.bin";
     program(host, host.gemini_cli.as_ref(), "gemini-cli", GEMINI_CLI, "gemini", bin)
+}
+
+/// The directory that the program `opencode` is in: of the package of this kind of machine alone,
+/// since `opencode-ai` brings two of them and links to a placeholder.
+pub(super) fn opencode(host: &Host) -> Result<Started> {
+    let name = format!("opencode-linux-{}", arch("opencode")?);
+    let bin = format!("node_modules/{name}/bin");
+    let package = format!("{name}@{OPENCODE}");
+    program(host, host.opencode.as_ref(), "opencode", &package, "opencode", &bin)
+}
+
+/// This kind of machine, as the packages of npm call it.
+fn arch(of: &str) -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("x64"),
+        "aarch64" => Ok("arm64"),
+        other => bail!("there is no {of} for {other}"),
+    }
 }
 
 fn program(
