@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -109,6 +109,21 @@ impl Workspace {
     ///
     /// Dropped midway, the lease stays half built: call [`Workspace::teardown`].
     pub async fn build(&self, request: LeaseRequest, sink: &dyn Sink) -> Result<Lease, BuildError> {
+        self.build_holding(request, None, sink).await
+    }
+
+    /// [`Workspace::build`], with what keeps the next step of the session waiting: dropped midway, it is
+    /// held until the journal is there or never will be, so that a teardown finds what is to be undone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Workspace::build`].
+    pub async fn build_holding(
+        &self,
+        request: LeaseRequest,
+        hold: Option<Arc<dyn Send + Sync>>,
+        sink: &dyn Sink,
+    ) -> Result<Lease, BuildError> {
         if !is_session(&request.session) {
             return Err(BuildError::Session(request.session.chars().take(80).collect()));
         }
@@ -126,7 +141,12 @@ impl Workspace {
         let opened = State::opened(session, name, project, place.as_deref(), sandbox, now);
         let journal = {
             let dir = dir.clone();
-            blocking("opening the journal", move || Journal::create(&dir, &opened)).await??
+            blocking("opening the journal", move || {
+                let created = Journal::create(&dir, &opened);
+                drop(hold);
+                created
+            })
+            .await??
         };
         let built = Box::pin(self.build_steps(&request, journal, sink)).await;
         if built.is_err() {

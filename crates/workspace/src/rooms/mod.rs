@@ -263,7 +263,7 @@ impl LocalRooms {
         let _waits = self.pools.waits();
         let _gate = self.gate.read().await;
         let session = order.session.to_string();
-        let _alone = self.alone(&session).await;
+        let alone = Arc::new(self.alone(&session).await);
         if self.lease_dir(&session).exists() {
             let core = self.core().await?;
             if let Some(lease) = core.lease(&session).await? {
@@ -331,7 +331,8 @@ impl LocalRooms {
             lease::Sink::tell(&teller, lease::Progress::Warning { text });
         }
         let kept = Kept { promise: Some(promise), lease: self.lease_dir(&session) };
-        let built = Box::pin(core.workspace.build(request, &teller)).await;
+        let hold: Arc<dyn Send + Sync> = alone.clone();
+        let built = Box::pin(core.workspace.build_holding(request, Some(hold), &teller)).await;
         let lease = built.map_err(|err| say::of_build(&err))?;
         drop(kept);
         self.serves(&lease);

@@ -454,7 +454,8 @@ fn merged_told(about: &About, merged: Merged) -> Result<RoomOutcome, RoomError> 
                 Some(more) => format!(" and {more} more"),
             };
             return Err(say::conflict(format!(
-                "{branch} and {} both changed {}{more}; nothing was merged",
+                "{branch} and {0} both changed {1}{more}; nothing was merged: `overmind done {0} \
+                 --pr-branch` puts its work on a branch, which you merge by hand",
                 about.name,
                 shown.join(", ")
             )));
