@@ -197,11 +197,15 @@ Examples:
   overmind kill boss --cascade                also what was started for it
   overmind kill --all                         every command that is running")]
     Kill(crate::args_command::KillArgs),
-    /// Type something into the command of a run
+    /// Say more to a run: it goes on with that, also when it rests or has ended
     #[command(after_help = "\
 Examples:
-  overmind send build yes, go on
-  overmind send claude --wait \"and the tests?\"")]
+  overmind send fix \"and add a test for it\"
+  overmind send claude --wait \"and the tests?\"  shows what comes of it
+  overmind send build yes, go on              typed into a program
+
+An agent that rests or has ended goes on with the same conversation, in the same files; one that works
+hears it before its next turn; a program gets it as input while it lives.")]
     Send(crate::args_command::SendArgs),
     /// Use the terminal of a run, in this one
     #[command(after_help = "\

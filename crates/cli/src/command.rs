@@ -1,5 +1,7 @@
 //! Runs whose agent is a command: `stop`, `kill`, `send`, `wait`, and their part of `run` and `logs`.
 
+use std::io::IsTerminal as _;
+
 use futures_util::StreamExt as _;
 use overmind_api::{
     AgentCreate, Command, CommandKind, CommandLimits, CommandNetwork, MAX_KILL_BATCH, Provider,
@@ -302,8 +304,9 @@ pub async fn send(cx: &Context, args: &SendArgs) -> Outcome {
     let sent = remote.run_send(&id, &send).await;
     let run = sent.map_err(|failure| failure.of_run(&args.id))?;
     session::show_run(cx, &run)?;
-    if cx.out.for_people() {
-        cx.out.note(&format!("watch it: overmind logs -f {}", run.name));
+    if cx.out.for_people() && std::io::stdout().is_terminal() {
+        let name = &run.name;
+        cx.out.note(&format!("watch it: overmind logs -f {name}; --wait shows what comes of it"));
     }
     Ok(Exit::Done)
 }

@@ -182,7 +182,8 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
     let run = remote.run(&id).await?;
-    if !session::ended(run.status) {
+    let rests = run.status == RunStatus::Idle;
+    if !session::ended(run.status) && !rests {
         let message = format!("{} has not ended: it is {}", run.name, run.status);
         let hint = format!("overmind wait {} waits for it", run.name);
         return Err(Failure::new(Exit::Conflict, message).hint(hint));
@@ -194,7 +195,7 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
             "error": run.error, "exit_code": process.and_then(|process| process.exit_code),
             "signal": process.and_then(|process| process.signal),
         }))?;
-        return Ok(command::exit_of(&run));
+        return Ok(if rests { Exit::Done } else { command::exit_of(&run) });
     }
     match &run.final_answer {
         Some(answer) => cx.out.line(&clean::block(answer))?,
@@ -207,7 +208,7 @@ pub async fn result(cx: &Context, args: &OneRunArgs) -> Outcome {
             }
         }
     }
-    Ok(command::exit_of(&run))
+    Ok(if rests { Exit::Done } else { command::exit_of(&run) })
 }
 
 /// What a program says after something was sent to it.

@@ -383,7 +383,7 @@ impl Gateway {
                 // A connection that broke later than this: nothing was said, but something may have
                 // been done and billed. Only what never arrived is sent again.
                 let again = err.is_connect;
-                if !again {
+                if !again && !err.is_sent_back {
                     call.sent.lose(at);
                 }
                 let why = fail::chain(&*err.err);

@@ -96,6 +96,8 @@ pub(crate) struct AnswerBody {
 pub(crate) struct Unasked {
     /// There was no connection: nothing can have been sent.
     pub(crate) is_connect: bool,
+    /// The provider said that it has done nothing of it.
+    pub(crate) is_sent_back: bool,
     pub(crate) err: BoxError,
 }
 
@@ -160,7 +162,8 @@ impl Upstream {
                     headers = same.clone();
                 }
                 Some(_) | None => {
-                    return Err(Unasked { is_connect: err.is_connect(), err: Box::new(err) });
+                    let (is_connect, is_sent_back) = (err.is_connect(), is_sent_back(&err));
+                    return Err(Unasked { is_connect, is_sent_back, err: Box::new(err) });
                 }
             }
         }

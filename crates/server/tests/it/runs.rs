@@ -408,6 +408,7 @@ async fn a_list_tells_as_much_of_each_run_as_was_asked_for() {
         "finished_at",
         "step_count",
         "alarms",
+        "cost_usd",
     ];
     assert_eq!(fields, known);
     for field in fields {
