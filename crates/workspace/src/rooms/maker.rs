@@ -25,7 +25,7 @@ use crate::leaks::{Finding, LeakKind};
 use crate::lease::{MadeTree, Progress, Sink, Tree, TreeEnd, chain};
 use crate::owner;
 use crate::secrets;
-use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees};
+use crate::tree::{Ending, Listed, Plan, Request, TreeError, TreeIntent, Trees, session_env};
 
 /// How long it is remembered how a session's tree ended. Whoever asks does so after a restart.
 const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -58,7 +58,6 @@ struct Again {
     cwd: PathBuf,
     borrowed: Vec<PathBuf>,
     withheld: Vec<String>,
-    sandbox: Option<SandboxLevel>,
 }
 
 /// What is known of a tree once it is made.
@@ -207,7 +206,6 @@ impl Maker {
                 cwd: before.directory.clone(),
                 borrowed: before.borrowed.clone(),
                 withheld: before.withheld.clone(),
-                sandbox: before.sandbox,
             }),
         };
         let intent = serde_json::to_value(&intent)
@@ -223,7 +221,7 @@ impl Maker {
         let details = Details {
             cwd: again.cwd.clone(),
             warnings: Vec::new(),
-            sandbox: again.sandbox,
+            sandbox: intent.sandbox,
             borrowed: again.borrowed.clone(),
             withheld: again.withheld.clone(),
         };
@@ -231,21 +229,19 @@ impl Maker {
             path: tree.tree(),
             branch: Some(tree.branch.clone()),
             base: tree.base.clone(),
-            env: self.env_of(tree, BTreeMap::new()),
+            env: self.env_of(tree),
             borrowed: again.borrowed.clone(),
             details: serde_json::to_value(&details).map_err(|err| err.to_string())?,
         })
     }
 
-    /// Variables of a tree: its own, and who commits in it.
-    fn env_of(
-        &self,
-        tree: &TreeIntent,
-        mut env: BTreeMap<String, String>,
-    ) -> BTreeMap<String, String> {
+    /// Variables of a tree: what keeps its git within it, and who commits there.
+    fn env_of(&self, tree: &TreeIntent) -> BTreeMap<String, String> {
+        let within = session_env(tree)
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.into_string().ok()?)));
         let by = self.0.trees.by(tree.source().as_ref());
-        env.extend(by.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        env
+        within.chain(by.into_iter().map(|(name, value)| (name.to_owned(), value))).collect()
     }
 
     fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, Plan>> {
@@ -355,12 +351,7 @@ impl Maker {
             sandbox: intent.sandbox,
             borrowed: borrowed.clone(),
         };
-        let env: BTreeMap<String, String> = made
-            .env
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
-            .collect();
-        let env = self.env_of(&intent.tree, env);
+        let env = self.env_of(&made.intent);
         let tree = MadeTree {
             path: made.path,
             branch: Some(made.intent.branch),

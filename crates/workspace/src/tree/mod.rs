@@ -45,6 +45,7 @@ pub use self::left::Left;
 pub use self::merge::{MergeInto, Merged};
 pub use self::notes::{Ending, HostPath, Listed, Origin, TreeIntent};
 pub use self::options::{BigDirectory, Options, Request, Strategy};
+pub(crate) use self::prepare::session_env;
 pub use self::prepare::{LeftBehind, Plan, Prepared, Taken, Warning};
 pub use self::snapshot::{Change, ChangeKind, Diff, FileStat, Status};
 pub use self::upkeep::Swept;

@@ -657,7 +657,7 @@ impl Trees {
 }
 
 /// What keeps a session's git from looking for a repository above its tree, and from the network.
-fn session_env(intent: &TreeIntent) -> Vec<(String, OsString)> {
+pub(crate) fn session_env(intent: &TreeIntent) -> Vec<(String, OsString)> {
     vec![
         ("GIT_CEILING_DIRECTORIES".to_owned(), intent.place.as_path().into()),
         ("GIT_LFS_SKIP_SMUDGE".to_owned(), "1".into()),

@@ -261,6 +261,29 @@ async fn a_room_has_its_services_and_gives_all_back_but_the_work() {
 }
 
 #[tokio::test]
+async fn a_tree_that_is_taken_up_again_has_the_git_variables_of_its_first_time() {
+    let yard = Yard::with_git();
+    let rooms = yard.rooms();
+    let mut order = yard.order(1, "fix login");
+    let made = yard.prepare(&rooms, &order).await;
+    let of_git = |env: BTreeMap<String, String>| -> BTreeMap<String, String> {
+        env.into_iter().filter(|(name, _)| name.starts_with("GIT_")).collect()
+    };
+    let first = of_git(environment(&rooms, &order).await);
+    assert!(first.contains_key("GIT_CEILING_DIRECTORIES"), "{first:?}");
+    write(top(&made), "new.txt", "not committed\n");
+    let closed = yard.close(&rooms, &order, RoomEnd::Decide).await;
+    assert_eq!(closed.kept.as_deref(), Some(top(&made)));
+
+    order.before = Some(Box::new(made.clone()));
+    let again = yard.prepare(&rooms, &order).await;
+    assert_eq!((&again.worktree, &again.directory), (&made.worktree, &made.directory));
+    assert_eq!(of_git(environment(&rooms, &order).await), first);
+    yard.close(&rooms, &order, RoomEnd::Discard).await;
+    yard.assert_clean(&rooms).await;
+}
+
+#[tokio::test]
 async fn a_session_without_work_leaves_no_branch() {
     let yard = Yard::with_git();
     yard.file("");
