@@ -124,6 +124,8 @@ ids! {
     LetterId = "msg";
     /// One remembered text.
     MemoryId = "mem";
+    /// One declared thing. Never reused, also when its name is.
+    RecordId = "rec";
     /// One agent at work, from placement to end. Never reused.
     SessionId = "ses";
     /// One step of a session.

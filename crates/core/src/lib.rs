@@ -37,6 +37,7 @@ pub mod piped;
 pub mod policy;
 pub mod process;
 pub mod queue;
+pub mod record;
 pub mod relay;
 pub mod replay;
 pub mod retry;

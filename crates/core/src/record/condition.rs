@@ -1,0 +1,84 @@
+//! Conditions: what is so about a record, why, and since when. They stand in `status.conditions`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::time::Timestamp;
+
+/// Most conditions of one record. A further type takes the place of the one that changed first.
+pub const MAX_CONDITIONS: usize = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// One word: `Complete`. No two conditions of a record have the same.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: ConditionStatus,
+    /// One word for programs: `DeadlineExceeded`.
+    #[serde(default)]
+    pub reason: String,
+    /// A sentence for people.
+    #[serde(default)]
+    pub message: String,
+    /// The generation of the spec that this is said about.
+    #[serde(default)]
+    pub observed_generation: u64,
+    /// When `status` last became what it is.
+    pub last_transition: Timestamp,
+}
+
+/// Sets a condition: adds it, or replaces the one of its type. `last_transition` of `new` counts
+/// only when the status changes; otherwise that of the old one stays. Answers whether anything
+/// changed.
+pub fn set_condition(conditions: &mut Vec<Condition>, mut new: Condition) -> bool {
+    match conditions.iter_mut().find(|old| old.kind == new.kind) {
+        Some(old) => {
+            if old.status == new.status {
+                new.last_transition = old.last_transition;
+            }
+            let changed = *old != new;
+            *old = new;
+            changed
+        }
+        None => {
+            if conditions.len() >= MAX_CONDITIONS {
+                let oldest = conditions.iter().enumerate().min_by_key(|(_, c)| c.last_transition);
+                if let Some((at, _)) = oldest {
+                    conditions.remove(at);
+                }
+            }
+            conditions.push(new);
+            true
+        }
+    }
+}
+
+/// The conditions in a status. What is no condition is left out.
+pub fn conditions(status: &Value) -> Vec<Condition> {
+    let all = status.get("conditions").and_then(Value::as_array);
+    all.into_iter().flatten().filter_map(|one| Condition::deserialize(one).ok()).collect()
+}
+
+/// [`set_condition`] in a status, which becomes an object if it is none.
+pub fn set_in(status: &mut Value, new: Condition) -> bool {
+    let mut all = conditions(status);
+    let changed = set_condition(&mut all, new);
+    if changed {
+        let list = serde_json::to_value(all).unwrap_or_default();
+        match status {
+            Value::Object(fields) => {
+                fields.insert("conditions".into(), list);
+            }
+            other => *other = serde_json::json!({ "conditions": list }),
+        }
+    }
+    changed
+}
