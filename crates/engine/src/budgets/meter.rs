@@ -10,12 +10,12 @@ use overmind_core::budget::{
 };
 use overmind_core::model::Usage;
 
-use super::{BudgetError, Budgets, Hold};
+use super::{BudgetError, Budgets, Ticket};
 use crate::MeshDoor;
 
 /// A call that is under way.
 struct Open {
-    hold: Hold,
+    hold: Ticket,
     ask: Ask,
     prices: Arc<dyn Prices>,
     format: &'static str,

@@ -6,10 +6,9 @@
 //! a crash left, at the next start. What the disk refuses is taken back.
 
 mod admin;
-mod early;
 mod meter;
 mod native;
-mod queue;
+mod turn;
 mod writer;
 
 use std::collections::HashMap;
@@ -26,20 +25,15 @@ use overmind_core::model::Usage;
 use overmind_core::store::{NewEvent, Store, StoreError, StreamId};
 use overmind_core::time::{Clock, Timestamp};
 use serde_json::json;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub use self::admin::{Halting, LimitView, NewLimit, Raise};
-pub(crate) use self::early::Hold;
 pub(crate) use self::native::{Held, Unheld};
-use self::queue::Queue;
-pub(crate) use self::queue::Waiting;
 use self::writer::{End, Op};
 
 /// Sessions whose ancestors are remembered.
 const KEPT_LINEAGES: usize = 10_000;
-/// Calls that may run ahead of the disk. Beyond it each waits for its reservation, so that what is
-/// queued is bounded by what the disk takes.
-const AHEAD: usize = 512;
 /// Generations of sessions that a call counts in.
 const GENERATIONS: usize = 32;
 /// A refusal that repeats is written down once in this time.
@@ -115,9 +109,11 @@ enum Decided {
     Now(Ticket),
     /// Once it is on disk.
     Later(oneshot::Receiver<Result<Ticket, StoreError>>),
-    /// Now, and the disk later: no hard limit applies.
-    Early,
 }
+
+/// What waits to be made durable, until [`Budgets::write`] runs.
+#[derive(Debug)]
+pub(crate) struct Waiting(mpsc::UnboundedReceiver<Op>);
 
 /// What a call came to.
 #[derive(Clone, Copy, Debug)]
@@ -143,11 +139,10 @@ struct Inner {
     prices: Arc<dyn Prices>,
     ledger: Mutex<Ledger>,
     /// Unbounded, for whoever sends waits for an answer or holds a ticket, of which each sends
-    /// once more, or is one of [`AHEAD`]. Sent to under the ledger's lock, so that its order is that
-    /// of the decisions.
-    queue: Queue,
-    /// Ends that are queued, and reservations that nobody waits for.
-    ahead: AtomicUsize,
+    /// once more. Sent to under the ledger's lock, so that its order is that of the decisions.
+    queue: mpsc::UnboundedSender<Op>,
+    /// Ends that are queued.
+    ends: AtomicUsize,
     /// What was spent before a new limit was looked up.
     ready: Notify,
     lineages: Mutex<HashMap<SessionId, Arc<[SessionId]>>>,
@@ -188,7 +183,7 @@ impl Budgets {
         let left: Vec<Ask> = snapshot.open.iter().map(|open| open.ask.clone()).collect();
         let mut ledger = Ledger::load(snapshot);
         ledger.set_halt(halt.and_then(|halt| serde_json::from_value::<Halt>(halt).ok()));
-        let (queue, waiting) = queue::queue();
+        let (queue, waiting) = mpsc::unbounded_channel();
         let budgets = Self(Arc::new(Inner {
             store,
             clock,
@@ -196,7 +191,7 @@ impl Budgets {
             prices,
             ledger: Mutex::new(ledger),
             queue,
-            ahead: AtomicUsize::new(0),
+            ends: AtomicUsize::new(0),
             ready: Notify::new(),
             lineages: Mutex::default(),
             refused: Mutex::default(),
@@ -214,7 +209,7 @@ impl Budgets {
             let record = CallRecord::of(&ask, Ended::Unknown);
             let _ = budgets.end(ask.call, Outcome::Worst, record, (true, false));
         }
-        Ok((budgets, waiting))
+        Ok((budgets, Waiting(waiting)))
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -300,22 +295,20 @@ impl Budgets {
     ///
     /// Dropping the future takes the reservation back.
     pub async fn reserve(&self, ask: Ask) -> Result<Ticket, BudgetError> {
-        match self.decided(&ask, true).await? {
+        match self.decided(&ask).await? {
             Decided::Now(ticket) => Ok(ticket),
             Decided::Later(answer) => ticket_of(answer).await,
-            Decided::Early => unreachable!("a reservation that is waited for"),
         }
     }
 
-    /// Decides, with `durable` never without the disk.
-    async fn decided(&self, ask: &Ask, durable: bool) -> Result<Decided, BudgetError> {
+    async fn decided(&self, ask: &Ask) -> Result<Decided, BudgetError> {
         let scopes = self.scopes(ask).await.map_err(BudgetError::Store)?;
         loop {
             let ready = self.0.ready.notified();
             tokio::pin!(ready);
             // Before looking: what is said in between is heard.
             ready.as_mut().enable();
-            if let Some(decided) = self.decide(ask, &scopes, durable)? {
+            if let Some(decided) = self.decide(ask, &scopes)? {
                 return Ok(decided);
             }
             ready.await;
@@ -323,12 +316,7 @@ impl Budgets {
     }
 
     /// `None` when something has to be looked up first.
-    fn decide(
-        &self,
-        ask: &Ask,
-        scopes: &[Scope],
-        durable: bool,
-    ) -> Result<Option<Decided>, BudgetError> {
+    fn decide(&self, ask: &Ask, scopes: &[Scope]) -> Result<Option<Decided>, BudgetError> {
         let mut ledger = self.ledger();
         if ledger.is_open(ask.call) {
             return Err(BudgetError::Twice(ask.call));
@@ -349,26 +337,17 @@ impl Budgets {
             let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Open };
             return Ok(Some(Decided::Now(ticket)));
         }
-        let full = self.0.ahead.load(Ordering::Relaxed) >= AHEAD;
-        let (waiter, decided) = if durable || full || ledger.is_bounded(scopes) {
-            let (reply, answer) = oneshot::channel();
-            let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
-            (Some((ticket, reply)), Decided::Later(answer))
-        } else {
-            (None, Decided::Early)
-        };
-        if waiter.is_none() {
-            self.0.ahead.fetch_add(1, Ordering::Relaxed);
-        }
+        let (reply, answer) = oneshot::channel();
+        let ticket = Ticket { ask: ask.clone(), budgets: self.clone(), stage: Stage::Fresh };
         let reservation = Reservation { ask: ask.clone(), scopes: scopes.to_vec() };
-        let op = Op::Reserve { reservation: Box::new(reservation), moved, waiter };
-        if let Err(op) = self.0.queue.send(op) {
+        let op = Op::Reserve { reservation: Box::new(reservation), moved, ticket, reply };
+        if let Err(SendError(op)) = self.0.queue.send(op) {
             ledger.release(ask.call);
             drop(ledger);
-            (*op).defuse();
+            op.defuse();
             return Err(BudgetError::Store(ended()));
         }
-        Ok(Some(decided))
+        Ok(Some(Decided::Later(answer)))
     }
 
     /// Ends a call that cost `spend`, and keeps its record; both in one commit. More than was
@@ -450,7 +429,7 @@ impl Budgets {
         let end =
             End { reservation, record, spend, released, above, absurd, recovered, reached, now };
         let op = Op::End { end: Box::new(end), moved, idle, reply };
-        self.0.ahead.fetch_add(1, Ordering::Relaxed);
+        self.0.ends.fetch_add(1, Ordering::Relaxed);
         // A closed queue drops the reply, which whoever waits hears.
         let _ = self.0.queue.send(op);
         drop(ledger);

@@ -4,11 +4,10 @@
 //! each window that moved, however many calls moved it. A group that the store refuses is taken
 //! back as far as it reserves; what it ends is tried again until it is written.
 //!
-//! What nobody waits for is gathered for a moment ([`LINGER`], [`LINGER_IDLE`]): alone it would cost
-//! whoever asked a turn of the disk. Whoever reads calls or sums has it written first
-//! ([`Budgets::flush`]).
+//! Ends that nobody waits for are gathered for a moment ([`LINGER`], [`LINGER_IDLE`]): each would
+//! take a turn of the disk. Whoever reads calls or sums has them written first ([`Budgets::flush`]).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,29 +15,29 @@ use overmind_core::budget::{
     BudgetChange, CallRecord, Limit, Moved, Reached, Reservation, Spend, WindowKey, Windowed,
     period,
 };
-use overmind_core::ids::{CallId, InboxId};
+use overmind_core::ids::InboxId;
 use overmind_core::inbox::{InboxItem, InboxKind, InboxState};
 use overmind_core::relay::Ending;
 use overmind_core::store::{Change, Commit, NewEvent, StoreError, StreamId};
 use overmind_core::time::Timestamp;
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::native::ENGINE;
-use super::queue::Rings;
 use super::{Budgets, Stage, Ticket, Waiting};
 
 /// Most decisions in one commit.
 const GROUP: usize = 256;
 /// How long what nobody waits for may wait for company: a commit costs about the same for one call
-/// and for fifty. A crash may forget the calls of this time.
+/// and for fifty. A crash in this time settles their calls at the worst.
 const LINGER: Duration = Duration::from_millis(5);
 /// The same for calls that are free and counted nowhere: what they say stands in their sessions' logs.
 const LINGER_IDLE: Duration = Duration::from_millis(50);
 /// How long to wait before a commit that the disk refused is tried again.
 const DISK_RETRY: Duration = Duration::from_millis(500);
 
+type Ops = mpsc::UnboundedReceiver<Op>;
 type Reply = oneshot::Sender<Result<(), StoreError>>;
 
 #[derive(Debug)]
@@ -46,8 +45,9 @@ pub(super) enum Op {
     Reserve {
         reservation: Box<Reservation>,
         moved: Moved,
-        /// Whoever does not begin before it is on disk; `None`: the call may have begun.
-        waiter: Option<(Ticket, oneshot::Sender<Result<Ticket, StoreError>>)>,
+        /// For whoever does not begin before it is on disk.
+        ticket: Ticket,
+        reply: oneshot::Sender<Result<Ticket, StoreError>>,
     },
     End {
         end: Box<End>,
@@ -104,42 +104,27 @@ pub(super) enum Then {
 impl Op {
     /// Lets go of it without consequences: nothing of it is known to anyone.
     pub(super) fn defuse(self) {
-        if let Self::Reserve { waiter: Some((mut ticket, _)), .. } = self {
+        if let Self::Reserve { mut ticket, .. } = self {
             ticket.stage = Stage::Done;
         }
     }
 
-    fn call_ended(&self) -> Option<CallId> {
-        match self {
-            Self::End { end, .. } => Some(end.record.call),
-            Self::Reserve { .. }
-            | Self::Flush { .. }
-            | Self::Note { .. }
-            | Self::Put { .. }
-            | Self::Alone { .. } => None,
-        }
-    }
-
-    /// Whether it is written without anybody waiting for it before it goes on.
-    fn is_ahead(&self) -> bool {
-        match self {
-            Self::Reserve { waiter, .. } => waiter.is_none(),
-            Self::End { .. } => true,
-            Self::Flush { .. } | Self::Note { .. } | Self::Put { .. } | Self::Alone { .. } => false,
-        }
+    fn is_end(&self) -> bool {
+        matches!(self, Self::End { .. })
     }
 
     /// Whether anybody waits until it is on disk.
-    pub(super) fn is_waited_for(&self) -> bool {
+    fn is_waited_for(&self) -> bool {
         match self {
-            Self::Reserve { waiter, .. } => waiter.is_some(),
             Self::End { reply, .. } => reply.is_some(),
-            Self::Flush { .. } | Self::Put { .. } | Self::Alone { .. } => true,
+            Self::Reserve { .. } | Self::Flush { .. } | Self::Put { .. } | Self::Alone { .. } => {
+                true
+            }
             Self::Note { .. } => false,
         }
     }
 
-    pub(super) fn is_alone(&self) -> bool {
+    fn is_alone(&self) -> bool {
         match self {
             Self::Put { .. } | Self::Alone { .. } => true,
             Self::Reserve { .. } | Self::End { .. } | Self::Flush { .. } | Self::Note { .. } => {
@@ -149,7 +134,7 @@ impl Op {
     }
 
     /// Whether it may be gathered for a moment.
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         matches!(self, Self::End { idle: true, .. })
     }
 }
@@ -157,23 +142,21 @@ impl Op {
 impl Budgets {
     /// Writes until `stop` is cancelled, and then what has been queued by then.
     pub(crate) async fn write(self, waiting: Waiting, stop: CancellationToken) {
-        let mut ops = waiting;
+        let Waiting(mut ops) = waiting;
         let mut next = None;
         loop {
             let first = match next.take() {
-                Some(op) => op,
+                Some(op) => Some(op),
                 None => tokio::select! {
                     biased;
                     op = ops.recv() => op,
                     () = stop.cancelled() => {
                         ops.close();
-                        match ops.try_recv() {
-                            Some(op) => op,
-                            None => return,
-                        }
+                        ops.recv().await
                     }
                 },
             };
+            let Some(first) = first else { return };
             if first.is_alone() {
                 self.one(first).await;
                 continue;
@@ -191,34 +174,37 @@ impl Budgets {
     /// Answers what cannot be in it and comes next.
     async fn linger(
         &self,
-        ops: &mut Waiting,
+        ops: &mut Ops,
         group: &mut Vec<Op>,
         stop: &CancellationToken,
     ) -> Option<Op> {
         let begun = self.0.clock.now();
-        loop {
-            let idle = group.iter().all(Op::is_idle);
+        let mut idle = group.iter().all(Op::is_idle);
+        while group.len() < GROUP {
             let until = begun.after(if idle { LINGER_IDLE } else { LINGER });
-            let room = GROUP.saturating_sub(group.len());
-            let over = tokio::select! {
+            let op = tokio::select! {
                 biased;
-                () = ops.disturbed(Rings::Gathering { busy: idle, room }) => false,
-                () = self.0.clock.sleep_until(until) => true,
-                () = stop.cancelled() => true,
+                Some(op) = ops.recv() => op,
+                () = self.0.clock.sleep_until(until) => return None,
+                () = stop.cancelled() => return None,
             };
-            let had = group.len();
-            let next = gather(ops, group);
-            let hurries = group[had..].iter().any(Op::is_waited_for);
-            if over || hurries || next.is_some() || group.len() >= GROUP {
-                return next;
+            if op.is_alone() {
+                return Some(op);
+            }
+            let hurries = op.is_waited_for();
+            idle &= op.is_idle();
+            group.push(op);
+            if hurries {
+                return gather(ops, group);
             }
         }
+        None
     }
 
     /// Has everything written that was decided until now: reads of the store find it then. A
     /// store that refuses is waited for once.
     pub(crate) async fn flush(&self) {
-        if self.0.ahead.load(Ordering::Relaxed) == 0 {
+        if self.0.ends.load(Ordering::Relaxed) == 0 {
             return;
         }
         let (reply, answer) = oneshot::channel();
@@ -235,7 +221,7 @@ impl Budgets {
     async fn group(
         &self,
         mut group: Vec<Op>,
-        ops: &mut Waiting,
+        ops: &mut Ops,
         next: &mut Option<Op>,
         stop: &CancellationToken,
     ) {
@@ -248,8 +234,8 @@ impl Budgets {
             };
             let err = match done {
                 Ok(()) => {
-                    let done = group.iter().filter(|op| op.is_ahead()).count();
-                    self.0.ahead.fetch_sub(done, Ordering::Relaxed);
+                    let done = group.iter().filter(|op| op.is_end()).count();
+                    self.0.ends.fetch_sub(done, Ordering::Relaxed);
                     let warned = group
                         .iter()
                         .any(|op| matches!(op, Op::End { end, .. } if !end.reached.is_empty()));
@@ -263,10 +249,10 @@ impl Budgets {
             };
             tracing::error!(error = %err, "budgets cannot be written");
             let again = err.is_transient() && !stop.is_cancelled();
-            let had = group.iter().filter(|op| op.is_ahead()).count();
+            let had = group.iter().filter(|op| op.is_end()).count();
             group = self.take_back(group, &err, again);
-            let kept = group.iter().filter(|op| op.is_ahead()).count();
-            self.0.ahead.fetch_sub(had - kept, Ordering::Relaxed);
+            let kept = group.iter().filter(|op| op.is_end()).count();
+            self.0.ends.fetch_sub(had - kept, Ordering::Relaxed);
             if group.is_empty() {
                 return;
             }
@@ -287,17 +273,13 @@ impl Budgets {
         let mut kept = Vec::new();
         for op in group {
             match op {
-                Op::Reserve { waiter: Some((mut ticket, reply)), .. } => {
+                Op::Reserve { mut ticket, reply, .. } => {
                     ticket.stage = Stage::Done;
                     self.ledger().release(ticket.call());
                     let _ = reply.send(Err(err.clone()));
                 }
-                // Its call may have begun, and even ended: it is told when there is room again.
-                op @ (Op::Reserve { waiter: None, .. } | Op::End { .. } | Op::Note { .. })
-                    if again =>
-                {
-                    kept.push(op);
-                }
+                // It is told when there is room again.
+                op @ (Op::End { .. } | Op::Note { .. }) if again => kept.push(op),
                 op => answer(op, Err(err.clone())),
             }
         }
@@ -362,12 +344,12 @@ impl Budgets {
 }
 
 /// Fills a group; answers what cannot be in it and comes next.
-fn gather(ops: &mut Waiting, group: &mut Vec<Op>) -> Option<Op> {
+fn gather(ops: &mut Ops, group: &mut Vec<Op>) -> Option<Op> {
     while group.len() < GROUP {
         match ops.try_recv() {
-            Some(op) if op.is_alone() => return Some(op),
-            Some(op) => group.push(op),
-            None => return None,
+            Ok(op) if op.is_alone() => return Some(op),
+            Ok(op) => group.push(op),
+            Err(_) => return None,
         }
     }
     None
@@ -375,11 +357,11 @@ fn gather(ops: &mut Waiting, group: &mut Vec<Op>) -> Option<Op> {
 
 fn answer(op: Op, done: Result<(), StoreError>) {
     match op {
-        Op::Reserve { waiter: Some((ticket, reply)), .. } => {
+        Op::Reserve { ticket, reply, .. } => {
             // Whoever does not wait any more sent nothing: the ticket knows.
             let _ = reply.send(done.map(|()| ticket));
         }
-        Op::Reserve { waiter: None, .. } | Op::End { reply: None, .. } => {}
+        Op::End { reply: None, .. } => {}
         Op::End { reply: Some(reply), .. }
         | Op::Flush { reply }
         | Op::Put { reply, .. }
@@ -404,18 +386,11 @@ fn merged<'a>(moved: impl Iterator<Item = &'a Windowed>) -> impl Iterator<Item =
 fn commit_of(group: &[Op]) -> Commit {
     let (mut events, mut changes, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     let (mut reserved, mut at) = (Vec::new(), None::<Timestamp>);
-    // What is over by now leaves only what it came to.
-    let over: HashSet<CallId> = group.iter().filter_map(Op::call_ended).collect();
-    let mut brief = HashSet::new();
     for op in group {
         match op {
             Op::Reserve { reservation, moved, .. } => {
                 let ask = &reservation.ask;
                 moves.extend(moved);
-                if over.contains(&ask.call) {
-                    brief.insert(ask.call);
-                    continue;
-                }
                 reserved.push(json!({
                     "call_id": ask.call, "run_id": ask.session, "model": ask.model,
                     "worst": ask.worst,
@@ -426,9 +401,7 @@ fn commit_of(group: &[Op]) -> Commit {
             Op::End { end, moved, .. } => {
                 let record = &end.record;
                 events.push(ended_event(end));
-                if !brief.contains(&record.call) {
-                    changes.push(budget(BudgetChange::ReservationDelete(record.call)));
-                }
+                changes.push(budget(BudgetChange::ReservationDelete(record.call)));
                 changes.push(budget(BudgetChange::CallInsert(Box::new(record.clone()))));
                 moves.extend(moved);
                 for reached in &end.reached {

@@ -14,7 +14,7 @@ use overmind_core::relay::{
 use overmind_core::trace::Traceparent;
 
 use crate::Engine;
-use crate::budgets::Hold;
+use crate::budgets::Ticket;
 use crate::passes::{LAPSED, Pass};
 
 /// What is kept of a request for its record.
@@ -83,13 +83,13 @@ impl Said {
 pub(super) struct Tab {
     models: Arc<dyn Models>,
     ask: Ask,
-    hold: Hold,
+    hold: Ticket,
     seen: Seen,
     began: Instant,
 }
 
 impl Tab {
-    pub(super) fn new(engine: &Engine, ask: Ask, hold: Hold, seen: Seen) -> Self {
+    pub(super) fn new(engine: &Engine, ask: Ask, hold: Ticket, seen: Seen) -> Self {
         Self { models: Arc::clone(&engine.models), ask, hold, seen, began: Instant::now() }
     }
 
@@ -108,7 +108,7 @@ impl Tab {
         hold.end_at_worst(record);
     }
 
-    fn unanswered(self, refusal: &Refusal, ended: Ended) -> (Hold, CallRecord) {
+    fn unanswered(self, refusal: &Refusal, ended: Ended) -> (Ticket, CallRecord) {
         let mut record = CallRecord::of(&self.ask, ended);
         self.seen.endpoint.as_str().clone_into(&mut record.format);
         record.total_ms = ms(self.began);

@@ -1,0 +1,130 @@
+//! Calls that are passed on: they wait for a while for what others have reserved, and nobody waits
+//! until their end is on disk.
+
+use std::time::Duration;
+
+use overmind_core::budget::{Ask, CallRecord, Spend};
+
+use super::{BudgetError, Budgets, Outcome, Stage, Ticket, UNWATCHED};
+
+/// How long a call that is passed on waits for others to free what they have reserved, before its client is
+/// told to try again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Budgets {
+    /// As [`Budgets::reserve`], and waits for a while where only what calls under way have reserved is
+    /// in the way.
+    ///
+    /// # Errors
+    ///
+    /// [`BudgetError`]; nothing is reserved then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the reservation back.
+    pub(crate) async fn reserve_in_turn(&self, ask: Ask) -> Result<Ticket, BudgetError> {
+        let until = self.0.clock.now().after(PATIENCE);
+        let mut late = self.0.clock.sleep_until(until);
+        loop {
+            // Before it is decided: what is freed from now on is heard.
+            let mut freed = self.freed();
+            match self.reserve(ask.clone()).await {
+                Err(BudgetError::Refused(refusal)) if refusal.is_temporary() => {
+                    tokio::select! {
+                        _ = freed.changed() => {}
+                        () = &mut late => return Err(BudgetError::Refused(refusal)),
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Ticket {
+    /// Ends the call: with `None` nothing of it is billed. Its place in the queue is what counts, so
+    /// nobody waits for the disk here.
+    pub(crate) fn end(self, spend: Option<Spend>, record: CallRecord) {
+        self.ended(spend.map_or(Outcome::Nothing, Outcome::Spent), record);
+    }
+
+    /// Ends the call: nobody knows what of it is billed, so all that was reserved counts.
+    pub(crate) fn end_at_worst(self, record: CallRecord) {
+        self.ended(Outcome::Worst, record);
+    }
+
+    fn ended(mut self, outcome: Outcome, record: CallRecord) {
+        self.stage = Stage::Done;
+        let _ = self.budgets.end(self.ask.call, outcome, record, UNWATCHED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+    use overmind_core::budget::{Ended, NoPrices};
+    use overmind_core::ids::ColonyId;
+    use overmind_core::store::{Page, Store};
+    use overmind_core::time::Clock;
+    use overmind_store::{Options, Sqlite};
+    use overmind_testkit::clock::ManualClock;
+    use overmind_testkit::ids::SeededIds;
+    use tempfile::TempDir;
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::Parts;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_nothing_bounds_begins_only_when_its_reservation_is_on_disk() {
+        let dir = TempDir::new().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
+        let parts = Parts {
+            store: Arc::clone(&store),
+            clock: Arc::<ManualClock>::default() as Arc<dyn Clock>,
+            ids: Arc::new(SeededIds::new(1)),
+            prices: Arc::new(NoPrices),
+            inbox: watch::Sender::new(0),
+        };
+        let (budgets, waiting) = Budgets::load(parts).await.unwrap();
+        let ask = || Ask {
+            call: budgets.call_id(),
+            session: None,
+            agent: None,
+            colony: ColonyId::DEFAULT,
+            caller: "test".into(),
+            provider: "p".into(),
+            model: "m".into(),
+            worst: Spend::new(10, 200),
+            at: budgets.0.clock.now(),
+        };
+        let open = async || store.budget_snapshot().await.unwrap().open.len();
+        let mut first = Box::pin(budgets.reserve_in_turn(ask()));
+        assert!((&mut first).now_or_never().is_none(), "nothing is on disk yet");
+        let stop = CancellationToken::new();
+        let writer = budgets.clone().write(waiting, stop.clone());
+        let calls = async {
+            let ended = first.await.unwrap();
+            assert_eq!(open().await, 1);
+            let forgotten = budgets.reserve_in_turn(ask()).await.unwrap();
+            let under_way = budgets.reserve_in_turn(ask()).await.unwrap();
+            assert_eq!(open().await, 3);
+            let record = CallRecord::of(ended.ask(), Ended::Completed);
+            ended.end(Some(Spend::new(7, 120)), record);
+            drop(forgotten);
+            stop.cancel();
+            under_way
+        };
+        let ((), under_way) = tokio::join!(writer, calls);
+        let calls = store.call_list(None, Page { limit: 10, after: None }).await.unwrap();
+        let mut told: Vec<_> = calls.iter().map(|call| (call.microusd, call.ended)).collect();
+        told.sort_by_key(|(microusd, _)| *microusd);
+        assert_eq!(told, [(Some(7), Ended::Completed), (Some(10), Ended::Unknown)]);
+        assert_eq!(open().await, 1, "the next start settles what is under way");
+        std::mem::forget(under_way);
+    }
+}
