@@ -39,7 +39,7 @@ impl From<LogEvent> for Event {
         Self {
             id: event.id(),
             run_id: match event.stream {
-                StreamId::System | StreamId::Mesh => None,
+                StreamId::System | StreamId::Mesh | StreamId::Records => None,
                 StreamId::Session(id) => Some(id),
             },
             payload_json: RawJson::from_text(&event.payload),

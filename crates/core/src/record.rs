@@ -2,11 +2,11 @@
 //!
 //! A record has a spec (what somebody wants), a status (what was observed) and metadata. Its kind
 //! is one [`KindInfo`]: functions that check a spec and compute indexes, columns and the next time
-//! somebody must look. The store knows no kind. `decide` holds the decisions: pure functions from
+//! somebody must look. The store knows no kind. [`decide`] holds the decisions: pure functions from
 //! the record that was read to the writes of one commit, each with its guard and its event.
 //!
 //! Writers compare and set: every write names the version it was decided on
-//! (`Guard::RecordVersion`). `changed` orders the last writes of all records. It is
+//! ([`crate::store::Guard::RecordVersion`]). `changed` orders the last writes of all records. It is
 //! never used twice, also when a name is deleted and created again; show it as the resource version.
 
 use std::borrow::Cow;
@@ -21,8 +21,10 @@ use crate::time::Timestamp;
 
 pub mod bounds;
 pub mod condition;
+pub mod decide;
 pub mod kind;
 pub mod label;
+pub mod rows;
 #[cfg(test)]
 mod tests;
 

@@ -24,6 +24,7 @@ use crate::memory::{MemoryFilter, MemoryItem};
 use crate::mesh::{
     BoardEntry, Key, Letter, LetterFilter, LetterMark, MailboxCounts, Registration, Subscription,
 };
+use crate::record::{RecordKey, rows::RecordChange};
 use crate::row::{ApiKey, SessionRow, SessionStatus, StepRow};
 use crate::time::Timestamp;
 use crate::vault::rows::VaultChange;
@@ -35,6 +36,8 @@ pub enum StreamId {
     System,
     /// The shared state, topics and letters of the mesh, and who may do what there.
     Mesh,
+    /// Declared things: the specs of [`crate::record`], each as it was put.
+    Records,
     Session(SessionId),
 }
 
@@ -43,6 +46,7 @@ impl fmt::Display for StreamId {
         match self {
             Self::System => f.write_str("system"),
             Self::Mesh => f.write_str("mesh"),
+            Self::Records => f.write_str("records"),
             Self::Session(id) => id.fmt(f),
         }
     }
@@ -55,6 +59,7 @@ impl FromStr for StreamId {
         match text {
             "system" => Ok(Self::System),
             "mesh" => Ok(Self::Mesh),
+            "records" => Ok(Self::Records),
             other => other.parse().map(Self::Session),
         }
     }
@@ -136,6 +141,8 @@ pub enum Guard {
     NameFree { colony: ColonyId, name: String },
     /// The key of the shared state stands at exactly this version; `None`: it is not there.
     BoardVersion { colony: ColonyId, key: Key, version: Option<u64> },
+    /// The record stands at exactly this version; `None`: it is not there.
+    RecordVersion { key: RecordKey, version: Option<u64> },
     /// The letter is there, was handed out so often, and is dead or not.
     LetterAt { to: AgentId, id: LetterId, attempts: u32, dead: bool },
 }
@@ -224,6 +231,8 @@ pub enum Change {
     SubscriptionDelete(SubscriptionId),
     /// What an agent says about itself, in place of what it said before.
     RegistrationPut(Box<Registration>),
+    /// A declared thing. Each such change needs an event of its own, see [`RecordChange`].
+    Record(Box<RecordChange>),
     /// A new version of an artifact, or the first. Its `place` becomes the global number of the
     /// commit's last event. A name that differs from another of the session only in case is refused
     /// with [`StoreError::Conflict`].

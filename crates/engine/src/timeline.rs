@@ -158,7 +158,7 @@ fn session_of(event: &LogEvent) -> SessionId {
     match event.stream {
         StreamId::Session(id) => id,
         // Calls stand only in sessions' streams; a system event would be a damaged row.
-        StreamId::System | StreamId::Mesh => SessionId::from_u128(0),
+        StreamId::System | StreamId::Mesh | StreamId::Records => SessionId::from_u128(0),
     }
 }
 

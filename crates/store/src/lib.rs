@@ -28,6 +28,7 @@ mod options;
 mod prepare;
 mod read;
 mod recent;
+mod records;
 pub mod redact;
 mod schema;
 mod sqlite;

@@ -19,6 +19,7 @@ use overmind_core::time::Timestamp;
 use serde_json::Value;
 
 use crate::budgets::Sums;
+use crate::records;
 use crate::redact::Redactor;
 use crate::vault::{self, VaultWrite};
 
@@ -98,6 +99,7 @@ pub(crate) enum Write {
         at: Timestamp,
     },
     Vault(VaultWrite),
+    Record(records::Write),
     Budget(Box<crate::budgets::Write>),
     /// The value is in `value`, as it is written; the entry's own is empty.
     BoardPut {
@@ -158,7 +160,8 @@ pub(crate) fn idempotency_id(scope: &str, key: &str) -> [u8; 32] {
 
 /// # Errors
 ///
-/// [`StoreError::Other`] when an agent cannot be written as JSON.
+/// [`StoreError::Other`] when an agent cannot be written as JSON, when a name holds a secret, and
+/// when records have more or fewer changes than events.
 pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, StoreError> {
     // Fixed parts of rows and events; a guess is enough for a bound.
     let mut bytes = 64 * commit.guards.len();
@@ -178,6 +181,14 @@ pub(crate) fn prepare(commit: Commit, redactor: &Redactor) -> Result<Prepared, S
         }
         changes.push(change);
     }
+    let told = events.iter().filter(|event| event.stream == StreamId::Records).count();
+    let written = changes.iter().filter(|change| matches!(change, Write::Record(_))).count();
+    if told != written {
+        return Err(StoreError::Other {
+            attempt: "writing records".into(),
+            detail: format!("{written} changes have {told} events: each needs one of its own"),
+        });
+    }
     changes.extend(sums.writes().map(|sum| Write::Budget(Box::new(sum))));
     Ok(Prepared { guards: commit.guards, events, changes, bytes })
 }
@@ -189,7 +200,7 @@ pub(crate) fn prepare_event(event: NewEvent, redactor: &Redactor) -> Event {
 }
 
 /// A value as JSON; quicker than its `Display`, which goes through a formatter piece by piece.
-fn json_text(value: &Value) -> String {
+pub(crate) fn json_text(value: &Value) -> String {
     serde_json::to_string(value).expect("a value is JSON")
 }
 
@@ -277,6 +288,10 @@ fn prepare_change(change: Change, redactor: &Redactor) -> Result<(Write, usize),
         Change::Vault(change) => {
             let (change, size) = vault::prepare(change, redactor);
             (Write::Vault(change), size)
+        }
+        Change::Record(change) => {
+            let (change, size) = records::prepare(*change, redactor)?;
+            (Write::Record(change), size)
         }
         Change::Budget(change) => {
             let (write, size) = crate::budgets::prepare(*change, redactor);

@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0011_mesh.sql"),
     include_str!("../migrations/0012_board_past.sql"),
     include_str!("../migrations/0013_artifacts.sql"),
+    include_str!("../migrations/0014_records.sql"),
 ];
 
 /// Marks a SQLite file as ours, so that another program's database is never migrated.
@@ -241,6 +242,8 @@ mod tests {
             "subscriptions",
             "registrations",
             "artifacts",
+            "records",
+            "record_tombs",
         ] {
             let sql = format!("SELECT colony FROM {table}");
             assert!(conn.prepare(&sql).is_ok(), "{table}");

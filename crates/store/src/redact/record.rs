@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Search, redact_text, redact_value};
 
 /// Fields whose text means what it says.
-const FIXED: [&str; 68] = [
+const FIXED: [&str; 69] = [
     "id",
     "ids",
     "agent",
@@ -44,6 +44,7 @@ const FIXED: [&str; 68] = [
     "head",
     "hive",
     "kind",
+    "lastTransition",
     "level",
     "life",
     "mode",
@@ -84,7 +85,8 @@ const FIXED: [&str; 68] = [
 /// Endings of such fields.
 const FIXED_ENDS: [&str; 5] = ["_id", "_ids", "_at", "_hash", "_name"];
 /// Fields that hold what somebody said, however deep.
-const SAID: [&str; 26] = [
+const SAID: [&str; 27] = [
+    "annotations",
     "answer",
     "args",
     "args_json",

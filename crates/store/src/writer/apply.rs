@@ -3,7 +3,7 @@
 use overmind_core::ids::SessionId;
 use overmind_core::inbox::InboxItem;
 use overmind_core::row::StepRow;
-use overmind_core::store::{Committed, Guard};
+use overmind_core::store::{Committed, Guard, StreamId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::log::Log;
@@ -11,7 +11,7 @@ use super::{memory, mesh};
 use crate::error::{Fault, Outcome, Reach};
 use crate::prepare::{Prepared, Session, Write};
 use crate::read::rows::{agent_status_text, blob, int, opt_blob, opt_time};
-use crate::{artifacts, vault};
+use crate::{artifacts, records, vault};
 
 /// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
@@ -43,11 +43,17 @@ pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outc
 
 fn write(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
     let mut places = Vec::with_capacity(commit.events.len());
+    let mut of_records = Vec::new();
     for event in &commit.events {
         places.push((event.stream, log.append(conn, event)?));
+        if event.stream == StreamId::Records {
+            of_records.push(log.global());
+        }
     }
+    let mut of_records = of_records.into_iter();
     for change in &commit.changes {
-        apply_change(conn, change, log.global())?;
+        let own = if matches!(change, Write::Record(_)) { of_records.next() } else { None };
+        apply_change(conn, change, own.unwrap_or(log.global()))?;
     }
     Ok(Committed { global: log.global(), places })
 }
@@ -129,13 +135,14 @@ fn check(conn: &Connection, guard: &Guard) -> Outcome<()> {
         Guard::BoardVersion { colony, key, version } => {
             mesh::board_stands_at(conn, *colony, key, *version)
         }
+        Guard::RecordVersion { key, version } => records::stands_at(conn, key, *version),
         Guard::LetterAt { to, id, attempts, dead } => {
             mesh::letter_stands_at(conn, *to, *id, *attempts, *dead)
         }
     }
 }
 
-/// `global` is the number of the commit's last event.
+/// `global` is the number of the commit's last event, and of a record's change that of its own.
 fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
     match change {
         Write::AgentPut { agent, spec } => {
@@ -257,6 +264,7 @@ fn apply_change(conn: &Connection, change: &Write, global: u64) -> Outcome<()> {
             Ok(())
         }
         Write::Vault(change) => vault::apply(conn, change),
+        Write::Record(write) => records::apply(conn, write, global),
         Write::Budget(change) => crate::budgets::apply(conn, change),
         Write::BoardPut { entry, value } => mesh::board_put(conn, entry, value),
         Write::BoardDelete { colony, key } => mesh::board_delete(conn, *colony, key),

@@ -288,19 +288,21 @@ fn load_signed(conn: &Connection) -> Outcome<Signed> {
 pub(crate) fn name_of(stream: StreamId) -> Name {
     match stream {
         StreamId::System => Name { bytes: [0; 16], len: 0 },
-        StreamId::Mesh => Name { bytes: MESH, len: 1 },
+        StreamId::Mesh => Name { bytes: one_byte(MESH), len: 1 },
+        StreamId::Records => Name { bytes: one_byte(RECORDS), len: 1 },
         StreamId::Session(id) => Name { bytes: id.as_u128().to_be_bytes(), len: 16 },
     }
 }
 
-/// The mesh's stream has a name of one byte, which is no id.
-const MESH: [u8; 16] = {
-    let mut bytes = [0; 16];
-    bytes[0] = b'm';
-    bytes
-};
+/// The names of the streams of the mesh and of records: one byte, which is no id.
+const MESH: u8 = b'm';
+const RECORDS: u8 = b'r';
 
-/// Sorts like the blob it is: the system stream first, then sessions by id and the mesh's among
+fn one_byte(name: u8) -> [u8; 16] {
+    (u128::from(name) << 120).to_be_bytes()
+}
+
+/// Sorts like the blob it is: the system stream first, then sessions by id and the other two among
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
@@ -327,11 +329,11 @@ impl PartialOrd for Name {
 }
 
 pub(crate) fn stream_of(name: &[u8]) -> Outcome<StreamId> {
-    if name.is_empty() {
-        return Ok(StreamId::System);
-    }
-    if name == &MESH[..1] {
-        return Ok(StreamId::Mesh);
+    match name {
+        [] => return Ok(StreamId::System),
+        [MESH] => return Ok(StreamId::Mesh),
+        [RECORDS] => return Ok(StreamId::Records),
+        _ => {}
     }
     let id = rows::u128_of(name, "streams.name")?;
     Ok(StreamId::Session(SessionId::from_u128(id)))

@@ -1,0 +1,314 @@
+//! What can be asked about records.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use overmind_core::ids::{ColonyId, RecordId, SessionId};
+use overmind_core::record::label::Test;
+use overmind_core::record::rows::{
+    ChangesQuery, RecordChanges, RecordNews, RecordPage, RecordQuery, Tombstone,
+};
+use overmind_core::record::{Kind, Name, Owner, Record, RecordKey, Term};
+use overmind_core::time::Timestamp;
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, Params, Row, params, params_from_iter};
+
+use super::write::term;
+use crate::error::Outcome;
+use crate::read::queries::{MAX_PAGE, bounded, many, one};
+use crate::read::rows::{Cells, blob, int};
+
+/// Bytes of specs and statuses after which a page ends.
+const PAGE_BYTES: usize = 4 << 20;
+
+const RECORD: &str = "id, kind, colony, name, version, generation, changed, owner, \
+    owner_is_session, due, expires_at, deleting, created_at, updated_at, written_by, finalizers, \
+    terms, labels, annotations, status, spec";
+
+fn record(row: &Row<'_>) -> Outcome<Record> {
+    let cells = Cells::new(row, "records");
+    let texts = |at: usize| -> Outcome<BTreeMap<String, String>> {
+        serde_json::from_str(cells.str(at)?).map_err(|_| cells.wrong(at, "an object of texts"))
+    };
+    let is_session = cells.int(8)? != 0;
+    let owner = cells.opt(7, Cells::u128)?.map(|owner| match is_session {
+        true => Owner::Session(SessionId::from_u128(owner)),
+        false => Owner::Record(RecordId::from_u128(owner)),
+    });
+    let terms: Vec<(String, String)> =
+        serde_json::from_str(cells.str(16)?).map_err(|_| cells.wrong(16, "pairs of texts"))?;
+    Ok(Record {
+        id: RecordId::from_u128(cells.u128(0)?),
+        key: key(&cells, 1)?,
+        version: cells.u64(4)?,
+        generation: cells.u64(5)?,
+        changed: cells.u64(6)?,
+        owner,
+        due: cells.opt(9, Cells::time)?,
+        expires_at: cells.opt(10, Cells::time)?,
+        deleting: cells.opt(11, Cells::time)?,
+        created_at: cells.time(12)?,
+        updated_at: cells.time(13)?,
+        written_by: cells.text(14)?,
+        finalizers: serde_json::from_str(cells.str(15)?)
+            .map_err(|_| cells.wrong(15, "a list of texts"))?,
+        terms: terms
+            .into_iter()
+            .map(|(name, value)| Term { name: Cow::Owned(name), value })
+            .collect(),
+        labels: texts(17)?,
+        annotations: texts(18)?,
+        status: cells.json(19)?,
+        spec: cells.json(20)?,
+    })
+}
+
+/// Kind, colony and name, which stand in this order.
+fn key(cells: &Cells<'_>, at: usize) -> Outcome<RecordKey> {
+    Ok(RecordKey {
+        kind: cells.parsed(at, "a kind", |text| Kind::parse(text).ok())?,
+        colony: ColonyId::from_u128(cells.u128(at + 1)?),
+        name: cells.parsed(at + 2, "a name of a record", |text| Name::parse(text).ok())?,
+    })
+}
+
+/// At most `limit` records, fewer when they are large, and whether there are more.
+fn page(
+    conn: &Connection,
+    sql: &str,
+    with: impl Params,
+    limit: i64,
+) -> Outcome<(Vec<Record>, bool)> {
+    let mut find = conn.prepare_cached(sql)?;
+    let mut found = find.query(with)?;
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = found.next()? {
+        if bytes >= PAGE_BYTES || int(all.len() as u64) >= limit {
+            return Ok((all, true));
+        }
+        let cells = Cells::new(row, "records");
+        bytes += cells.str(19)?.len() + cells.str(20)?.len();
+        all.push(record(row)?);
+    }
+    Ok((all, false))
+}
+
+pub(super) fn fetch(conn: &Connection, key: &RecordKey) -> Outcome<Option<Record>> {
+    let sql = format!("SELECT {RECORD} FROM records WHERE kind = ?1 AND colony = ?2 AND name = ?3");
+    let with = params![key.kind.as_str(), blob(key.colony.as_u128()), key.name.as_str()];
+    one(conn, &sql, with, record)
+}
+
+pub(super) fn by_id(conn: &Connection, id: RecordId) -> Outcome<Option<Record>> {
+    one(conn, &format!("SELECT {RECORD} FROM records WHERE id = ?1"), [blob(id.as_u128())], record)
+}
+
+fn bytes(id: u128) -> Sql {
+    Sql::Blob(blob(id).to_vec())
+}
+
+fn text(text: &str) -> Sql {
+    Sql::Text(text.to_owned())
+}
+
+/// A statement that grows, with what is bound to it.
+#[derive(Default)]
+struct Where {
+    sql: String,
+    with: Vec<Sql>,
+}
+
+impl Where {
+    fn and(&mut self, sql: &str, with: impl IntoIterator<Item = Sql>) {
+        self.sql.push_str(if self.sql.is_empty() { " WHERE " } else { " AND " });
+        self.sql.push_str(sql);
+        self.with.extend(with);
+    }
+
+    /// Records that have (or have not) a term, with one of some values where there are any.
+    fn and_term<'a>(
+        &mut self,
+        kind: Option<&Kind>,
+        has: bool,
+        term: &str,
+        values: impl Iterator<Item = &'a str>,
+    ) {
+        let mut with = Vec::new();
+        let of_kind = match kind {
+            Some(kind) => {
+                with.push(text(kind.as_str()));
+                "kind = ? AND "
+            }
+            None => "",
+        };
+        with.push(text(term));
+        let before = with.len();
+        with.extend(values.map(text));
+        let values = match with.len() - before {
+            0 => String::new(),
+            n => format!(" AND value IN ({})", vec!["?"; n].join(", ")),
+        };
+        let has = if has { "IN" } else { "NOT IN" };
+        let sql = format!("id {has} (SELECT id FROM record_terms WHERE {of_kind}term = ?{values})");
+        self.and(&sql, with);
+    }
+}
+
+pub(super) fn list(conn: &Connection, query: &RecordQuery) -> Outcome<RecordPage> {
+    let mut of = Where::default();
+    let kind = query.kind.as_ref();
+    if let Some(kind) = kind {
+        of.and("kind = ?", [text(kind.as_str())]);
+    }
+    if let Some(colony) = query.colony {
+        of.and("colony = ?", [bytes(colony.as_u128())]);
+    }
+    if !query.prefix.is_empty() {
+        // Names are ASCII: what begins so sorts before the same with DEL at its end.
+        let end = format!("{}\u{7f}", query.prefix);
+        of.and("name >= ? AND name < ?", [text(&query.prefix), Sql::Text(end)]);
+    }
+    if let Some(owner) = query.owner {
+        let (id, is_session) = match owner {
+            Owner::Record(id) => (id.as_u128(), 0),
+            Owner::Session(id) => (id.as_u128(), 1),
+        };
+        of.and("owner = ? AND owner_is_session = ?", [bytes(id), Sql::Integer(is_session)]);
+    }
+    for requirement in query.selector.requirements() {
+        let key = requirement.key.as_str();
+        match &requirement.test {
+            Test::In(values) => of.and_term(kind, true, key, values.iter().map(String::as_str)),
+            Test::NotIn(values) => of.and_term(kind, false, key, values.iter().map(String::as_str)),
+            Test::Exists => of.and_term(kind, true, key, std::iter::empty()),
+            Test::Missing => of.and_term(kind, false, key, std::iter::empty()),
+        }
+    }
+    if let Some((name, value)) = &query.term {
+        of.and_term(kind, true, &term(name), std::iter::once(value.as_str()));
+    }
+    if let Some(RecordKey { kind: after, colony, name }) = &query.after {
+        let colony_is = bytes(colony.as_u128());
+        // As narrow as it can be said, so that it is where the range of the index begins.
+        match (kind == Some(after), query.colony == Some(*colony)) {
+            (true, true) => of.and("name > ?", [text(name.as_str())]),
+            (true, false) => of.and("(colony, name) > (?, ?)", [colony_is, text(name.as_str())]),
+            (false, _) => of.and(
+                "(kind, colony, name) > (?, ?, ?)",
+                [text(after.as_str()), colony_is, text(name.as_str())],
+            ),
+        }
+    }
+    let Where { sql, mut with } = of;
+    let limit = bounded(query.limit, MAX_PAGE);
+    with.push(Sql::Integer(limit + 1));
+    let sql = format!("SELECT {RECORD} FROM records{sql} ORDER BY kind, colony, name LIMIT ?");
+    let (records, more) = page(conn, &sql, params_from_iter(with), limit)?;
+    Ok(RecordPage { records, more, at: head(conn)? })
+}
+
+/// The number of the last change of any record.
+fn head(conn: &Connection) -> Outcome<u64> {
+    let sql = "SELECT max(
+        coalesce((SELECT max(changed) FROM records), 0),
+        coalesce((SELECT max(changed) FROM record_tombs), 0))";
+    Ok(one(conn, sql, [], |row| Cells::new(row, "records").u64(0))?.unwrap_or(0))
+}
+
+/// What was found after a number.
+pub(super) enum Found {
+    Changes(RecordChanges),
+    /// The number is before this one, up to which deletions have been forgotten.
+    Beyond(u64),
+}
+
+pub(super) fn changes(conn: &Connection, query: &ChangesQuery) -> Outcome<Found> {
+    let horizon = one(conn, "SELECT changed FROM record_horizon", [], |row| {
+        Cells::new(row, "record_horizon").u64(0)
+    })?;
+    if let Some(horizon) = horizon.filter(|horizon| query.after < *horizon) {
+        return Ok(Found::Beyond(horizon));
+    }
+    let limit = bounded(query.limit, MAX_PAGE);
+    let mut of = Where::default();
+    of.and("changed > ?", [Sql::Integer(int(query.after))]);
+    if let Some(colony) = query.colony {
+        of.and("colony = ?", [bytes(colony.as_u128())]);
+    }
+    if !query.kinds.is_empty() {
+        let places = vec!["?"; query.kinds.len()].join(", ");
+        of.and(&format!("kind IN ({places})"), query.kinds.iter().map(|kind| text(kind.as_str())));
+    }
+    let Where { sql: filter, mut with } = of;
+    with.push(Sql::Integer(limit + 1));
+    // The index by kind would find all records of the kinds and sort them.
+    let sql = format!(
+        "SELECT {RECORD} FROM records INDEXED BY records_by_change{filter}
+         ORDER BY changed LIMIT ?"
+    );
+    let (records, more_records) = page(conn, &sql, params_from_iter(&with), limit)?;
+    let sql = format!(
+        "SELECT id, kind, colony, name, at, changed
+         FROM record_tombs INDEXED BY record_tombs_by_change{filter} ORDER BY changed LIMIT ?"
+    );
+    let tombs = many(conn, &sql, params_from_iter(&with), |row| {
+        let cells = Cells::new(row, "record_tombs");
+        Ok(Tombstone {
+            id: RecordId::from_u128(cells.u128(0)?),
+            key: key(&cells, 1)?,
+            at: cells.time(4)?,
+            changed: cells.u64(5)?,
+        })
+    })?;
+    // Where the records end early, what lies behind is not known whole.
+    let cut = records.last().filter(|_| more_records).map(|record| record.changed);
+    let mut news: Vec<_> =
+        records.into_iter().map(|record| RecordNews::Put(Box::new(record))).collect();
+    news.extend(tombs.into_iter().map(RecordNews::Gone));
+    news.sort_unstable_by_key(RecordNews::changed);
+    let found = news.len();
+    news.retain(|one| cut.is_none_or(|cut| one.changed() <= cut));
+    news.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let more = more_records || news.len() < found;
+    let at = match news.last().filter(|_| more) {
+        Some(last) => last.changed(),
+        None => head(conn)?.max(query.after),
+    };
+    Ok(Found::Changes(RecordChanges { news, at, more }))
+}
+
+pub(super) fn due(
+    conn: &Connection,
+    now: Timestamp,
+    after: Option<(Timestamp, RecordId)>,
+    limit: u32,
+) -> Outcome<Vec<Record>> {
+    let limit = bounded(limit, MAX_PAGE);
+    // The empty blob sorts before every id.
+    let (wake, id) = after.map_or((i64::MIN, Vec::new()), |(wake, id)| {
+        (wake.as_micros(), blob(id.as_u128()).to_vec())
+    });
+    let sql = format!(
+        "SELECT {RECORD} FROM records WHERE wake <= ?1 AND (wake, id) > (?2, ?3)
+         ORDER BY wake, id LIMIT ?4"
+    );
+    Ok(page(conn, &sql, params![now.as_micros(), wake, id, limit], limit)?.0)
+}
+
+pub(super) fn orphans(
+    conn: &Connection,
+    after: Option<RecordId>,
+    limit: u32,
+) -> Outcome<Vec<Record>> {
+    let limit = bounded(limit, MAX_PAGE);
+    let after = after.map(|id| blob(id.as_u128()).to_vec()).unwrap_or_default();
+    let sql = format!(
+        "SELECT {RECORD} FROM records AS one WHERE owner IS NOT NULL AND id > ?1
+           AND CASE owner_is_session
+             WHEN 1 THEN NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = one.owner)
+             ELSE NOT EXISTS (SELECT 1 FROM records AS other WHERE other.id = one.owner)
+           END
+         ORDER BY id LIMIT ?2"
+    );
+    Ok(page(conn, &sql, params![after, limit], limit)?.0)
+}
