@@ -16,6 +16,18 @@ async fn sqlite_does_what_the_port_says() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_keeps_records_as_the_port_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let next = std::cell::Cell::new(0);
+    store_conformance::records::all(&|| {
+        next.set(next.get() + 1);
+        let path = dir.path().join(format!("r{}.db", next.get()));
+        Arc::new(Sqlite::open(Options::new(path)).unwrap())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn sqlite_keeps_the_vaults_rows_as_the_port_says() {
     let dir = tempfile::tempdir().unwrap();

@@ -34,6 +34,7 @@ mod log;
 mod memory;
 mod memory_life;
 mod mesh;
+pub mod records;
 mod rows;
 mod upkeep;
 pub mod vault;
