@@ -23,6 +23,10 @@ use crate::process::ProcessUser;
 use crate::room::RoomMade;
 use crate::sandbox::{Sandbox, SandboxError, SandboxLevel};
 
+/// The second word of a process that takes in what a command without a sandbox has left behind: see
+/// [`Enclose::reaped`].
+pub const REAPER: &str = "__reaper";
+
 /// The network of a command in a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -225,6 +229,14 @@ pub trait Enclose: Send + Sync + fmt::Debug {
     /// `None`: there is none for this level, whose driver shows a workspace and nothing beside it.
     fn sandbox(self: Arc<Self>, plan: EnclosePlan) -> Option<Arc<dyn Sandbox>> {
         drop(plan);
+        None
+    }
+
+    /// The words that start a command without a sandbox below a reaper: a process whose second word is
+    /// [`REAPER`], to which the command's descendants come when their own parents end, and which ends
+    /// when none is left. `None`: there is none.
+    fn reaped(&self, argv: Vec<String>) -> Option<Vec<String>> {
+        drop(argv);
         None
     }
 

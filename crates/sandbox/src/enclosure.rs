@@ -36,6 +36,7 @@ use crate::called::Called;
 use crate::cgroup::Cgroups;
 use crate::init::enclosed::{ARGUMENT, PLAN, Plan};
 use crate::init::outward::Reach;
+use crate::init::reaper;
 use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
@@ -384,6 +385,11 @@ impl Enclose for Enclosures {
             SandboxLevel::Namespace => Some(Arc::new(Called::new(self, plan))),
             SandboxLevel::None | SandboxLevel::Docker | SandboxLevel::Microvm => None,
         }
+    }
+
+    fn reaped(&self, argv: Vec<String>) -> Option<Vec<String>> {
+        let program = self.options.init_program.to_str()?;
+        Some(reaper::words(program.to_owned(), argv))
     }
 
     fn ended(&self, session: SessionId) -> Fut<'_, ()> {

@@ -39,6 +39,7 @@ mod meshed;
 mod nouns;
 mod off_limits;
 mod offline;
+mod outlive;
 mod outward;
 mod pages;
 mod placeholders;

@@ -19,7 +19,7 @@
 //! `unconfined` only watches over the tree. `enclosed` is for a command that lives, whose keeper and
 //! streams are not the daemon's: it is told all at once, and nobody waits for its answers. `door` is
 //! the way to the server where that is all the network there is, and `outward` the one to services of
-//! the same session. [`crate::attest`] is how it is proven.
+//! the same session. `reaper` is for a command that lives without a sandbox. [`crate::attest`] is how it is proven.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -38,6 +38,7 @@ pub(crate) mod enclosed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
 pub(crate) mod outward;
+pub(crate) mod reaper;
 pub(crate) mod root;
 pub(crate) mod seat;
 pub(crate) mod seccomp;
@@ -68,6 +69,9 @@ pub fn main_if_requested() {
     }
     if first == enclosed::ARGUMENT {
         enclosed::become_launcher(arguments);
+    }
+    if first == overmind_core::enclosure::REAPER {
+        reaper::become_reaper(arguments);
     }
     if first == ARGUMENT {
         let code = match run() {

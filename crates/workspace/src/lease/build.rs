@@ -21,7 +21,7 @@ use crate::ports::PortsError;
 use crate::rooms::reached::Reached;
 use crate::services::CommandError;
 use crate::services::command::{self, CommandSpec};
-use crate::services::confine::{Confined, Confinement, Encloses};
+use crate::services::confine::{Confined, Confinement};
 use crate::services::tree::LEASE_MARK;
 
 /// Why a session got no lease. What was made of it is undone.
@@ -515,6 +515,7 @@ impl Site<'_> {
             self.sink.tell(Progress::Step { what: &hook.name });
             let values = self.values();
             let mark = self.workspace.process_id(&self.session, &format!("setup-{n}"));
+            let confined = self.confined(|all| all.before().of(format!("setup: {}", hook.name)));
             let step = Step::Hook { name: hook.name.clone(), mark: mark.clone() };
             let step = self.journal.intend(&step)?;
             let spec = CommandSpec {
@@ -523,9 +524,10 @@ impl Site<'_> {
                 env: self.environment(&values)?,
                 cwd: self.beneath(hook.cwd.as_deref()),
                 timeout: hook.timeout,
+                cgroup: self.workspace.group_of(&mark, confined.as_ref()),
                 mark,
-                cgroup: None,
-                confined: self.confined(|all| all.before().of(format!("setup: {}", hook.name))),
+                confined,
+                encloses: self.workspace.options.encloses.clone(),
             };
             match command::run(&spec, self.sink, &*self.workspace.options.clock).await {
                 Ok(()) => {}
@@ -543,9 +545,8 @@ impl Site<'_> {
     pub(crate) fn confined(
         &self,
         which: impl FnOnce(&Confinement) -> Confined,
-    ) -> Option<(Confined, Encloses)> {
-        let confined = self.confinement.as_ref().map(which)?;
-        Some((confined, self.workspace.options.encloses.clone()))
+    ) -> Option<Confined> {
+        self.confinement.as_ref().map(which)
     }
 
     /// Ports of this machine's loopback where services and databases of the session listen, as far

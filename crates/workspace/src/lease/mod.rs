@@ -34,8 +34,9 @@ use crate::database::cluster::Cluster;
 use crate::env::Values;
 use crate::leaks::Finding;
 use crate::ports::{Owner, Ports, Registry, RegistryError};
+use crate::services::cgroup::Cgroups;
 use crate::services::compose::{self, Compose};
-use crate::services::confine::Encloses;
+use crate::services::confine::{Confined, Encloses};
 use crate::services::runner::Runner;
 
 pub use build::BuildError;
@@ -279,6 +280,7 @@ pub struct Workspace {
     pub(crate) ports: Ports,
     pub(crate) registry: Registry,
     pub(crate) cluster: Cluster,
+    pub(crate) cgroups: Cgroups,
     /// Sessions that somebody is at work on.
     busy: Mutex<BTreeSet<String>>,
     /// Services of one session that share a network come here one by one.
@@ -334,6 +336,7 @@ impl Workspace {
             ports,
             registry,
             cluster,
+            cgroups: Cgroups::discover(),
             busy: Mutex::default(),
             network: tokio::sync::Mutex::default(),
         })
@@ -407,6 +410,12 @@ impl Workspace {
 
     pub(crate) fn process_id(&self, session: &str, service: &str) -> String {
         format!("{}.{session}.{service}", self.home_id)
+    }
+
+    /// The control group of a command with this mark, where there can be one. What is in a sandbox
+    /// ends with it and needs none.
+    pub(crate) fn group_of(&self, mark: &str, confined: Option<&Confined>) -> Option<PathBuf> {
+        if confined.is_some() { None } else { self.cgroups.make(mark) }
     }
 
     pub(crate) fn compose(&self) -> Option<Compose> {

@@ -28,7 +28,7 @@ use crate::owner;
 use crate::ports::RegistryError;
 use crate::services::command::{self, CommandSpec};
 use crate::services::compose::{ComposePlan, ports_file};
-use crate::services::confine::{Confined, Encloses};
+use crate::services::confine::Confined;
 use crate::services::container::{ContainerPlan, ContainerRun, Engine};
 use crate::services::ready::{self, Looked};
 use crate::services::runner::{ProcessSpec, ProcessState, RunnerError};
@@ -181,15 +181,17 @@ impl Site<'_> {
             ReadyCheck::Command(line) => {
                 let seen = self.values().seen_by(&service.name);
                 let own: Vec<u16> = ports.values().copied().collect();
+                let (confined, mark) = (self.looks(&service.name, &own), format!("{id}.ready"));
                 Some(CommandSpec {
-                    confined: self.looks(&service.name, &own),
+                    cgroup: self.workspace.group_of(&mark, confined.as_ref()),
+                    confined,
+                    encloses: self.workspace.options.encloses.clone().once(),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &seen)?,
                     env: env.clone(),
                     cwd: self.worktree.clone(),
                     timeout: Duration::from_secs(5),
-                    mark: format!("{id}.ready"),
-                    cgroup: None,
+                    mark,
                 })
             }
             ReadyCheck::Started
@@ -225,10 +227,9 @@ impl Site<'_> {
     }
 
     /// The sandbox of what looks whether a service with these ports is ready, if it has one.
-    fn looks(&self, service: &str, own: &[u16]) -> Option<(Confined, Encloses)> {
+    fn looks(&self, service: &str, own: &[u16]) -> Option<Confined> {
         let of = format!("ready check of {service}");
-        let looks = self.confined(|all| all.look(own, &self.reached()).of(of));
-        looks.map(|(confined, encloses)| (confined, encloses.once()))
+        self.confined(|all| all.look(own, &self.reached()).of(of))
     }
 
     fn log_of(&self, service: &str, log: &Path) {
@@ -321,15 +322,18 @@ impl Site<'_> {
             ReadyCheck::Command(line) => {
                 let values = self.values();
                 let own: Vec<u16> = ports.values().copied().collect();
+                let confined = self.looks(&service.name, &own);
+                let mark = self.workspace.process_id(&self.session, &service.name);
                 Some(CommandSpec {
-                    confined: self.looks(&service.name, &own),
+                    cgroup: self.workspace.group_of(&mark, confined.as_ref()),
+                    confined,
+                    encloses: self.workspace.options.encloses.clone().once(),
                     label: format!("ready check of {}", service.name),
                     argv: hooks::words(line, &values.seen_by(&service.name))?,
                     env: self.service_env(service, &values)?,
                     cwd: self.worktree.clone(),
                     timeout: Duration::from_secs(5),
-                    mark: self.workspace.process_id(&self.session, &service.name),
-                    cgroup: None,
+                    mark,
                 })
             }
             ReadyCheck::Started
@@ -408,16 +412,18 @@ impl Site<'_> {
         let values = self.values();
         let mut env = self.service_env(service, &values)?;
         env.extend(compose.env.clone());
+        let mark = self.workspace.process_id(&self.session, &service.name);
         let spec = CommandSpec {
             label: format!("docker compose up ({})", service.name),
             argv: compose.up(&plan, service.ready.timeout),
             env,
             cwd: self.worktree.clone(),
             timeout: service.ready.timeout + Duration::from_secs(600),
-            mark: self.workspace.process_id(&self.session, &service.name),
-            cgroup: None,
+            cgroup: self.workspace.group_of(&mark, None),
+            mark,
             // The engine's own program.
             confined: None,
+            encloses: self.workspace.options.encloses.clone(),
         };
         command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
         self.journal.made(step, Made::Known)?;
@@ -540,15 +546,17 @@ impl Site<'_> {
         let label = format!("template of {}", service.name);
         let step = Step::Hook { name: label.clone(), mark: mark.clone() };
         let step = self.journal.intend(&step)?;
+        let confined = self.confined(|all| all.before().of(label.clone()));
         let spec = CommandSpec {
-            confined: self.confined(|all| all.before().of(label.clone())),
+            cgroup: self.workspace.group_of(&mark, confined.as_ref()),
+            confined,
+            encloses: self.workspace.options.encloses.clone(),
             label,
             argv: hooks::words(command, &values.seen_by(&service.name))?,
             env,
             cwd: self.worktree.clone(),
             timeout: template.timeout,
             mark,
-            cgroup: None,
         };
         command::run(&spec, self.sink, &*self.workspace.options.clock).await?;
         self.journal.made(step, Made::Known)?;

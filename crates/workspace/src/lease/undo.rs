@@ -317,18 +317,20 @@ impl Workspace {
         env.insert(LEASE_MARK.to_owned(), self.mark(&state.session));
         for (n, hook) in state.hooks.iter().enumerate() {
             sink.tell(Progress::Step { what: &hook.name });
+            let mark = self.process_id(&state.session, &format!("teardown-{n}"));
+            let confined = confinement
+                .as_ref()
+                .map(|all| all.after(&reached).of(format!("teardown: {}", hook.name)));
             let spec = CommandSpec {
                 label: hook.name.clone(),
                 argv: hook.argv.clone(),
                 env: env.clone(),
                 cwd: hook.cwd.clone(),
                 timeout: Duration::from_millis(hook.timeout_ms),
-                mark: self.process_id(&state.session, &format!("teardown-{n}")),
-                cgroup: None,
-                confined: confinement.as_ref().map(|all| {
-                    let confined = all.after(&reached).of(format!("teardown: {}", hook.name));
-                    (confined, self.options.encloses.clone())
-                }),
+                cgroup: self.group_of(&mark, confined.as_ref()),
+                mark,
+                confined,
+                encloses: self.options.encloses.clone(),
             };
             if let Err(err) = command::run(&spec, sink, &*self.options.clock).await {
                 if hook.blocking {
@@ -342,11 +344,16 @@ impl Workspace {
         Ok(())
     }
 
-    /// Ends every process that bears the session's mark.
+    /// Ends every process that is in a control group of the session, bears its mark, or is below one
+    /// that does.
     async fn end_marked(&self, session: &str, left: &mut Vec<String>) {
-        let belongs =
-            Belongs { mark: Some((LEASE_MARK, self.mark(session))), ..Belongs::default() };
-        let survivors = belongs.end(Duration::from_millis(500), &*self.options.clock).await;
+        let (grace, clock) = (Duration::from_millis(500), &*self.options.clock);
+        let groups = self.cgroups.named(&self.process_id(session, ""));
+        let cgroups = groups.into_iter().map(|(_, path)| path).collect();
+        let grouped = Belongs { cgroups, ..Belongs::default() };
+        let marked = Belongs { mark: Some((LEASE_MARK, self.mark(session))), ..Belongs::default() };
+        let mut survivors = grouped.end(grace, clock).await;
+        survivors.extend(marked.end(grace, clock).await);
         if !survivors.is_empty() {
             left.push(format!("the processes {survivors:?} did not end"));
         }

@@ -38,8 +38,10 @@ pub(crate) struct CommandSpec {
     /// Marks what belongs to this command.
     pub(crate) mark: String,
     pub(crate) cgroup: Option<PathBuf>,
-    /// The sandbox that it runs in, and what makes it.
-    pub(crate) confined: Option<(Confined, Encloses)>,
+    /// The sandbox that it runs in.
+    pub(crate) confined: Option<Confined>,
+    /// What makes it; and makes it possible to find all of what has none.
+    pub(crate) encloses: Encloses,
 }
 
 /// How a command failed.
@@ -91,13 +93,13 @@ pub(crate) async fn run(
     if spec.argv.is_empty() {
         return Err(start("it has no words".to_owned()));
     }
+    if let Some(directory) = &spec.cgroup {
+        // It goes with each run that leaves nothing in it.
+        let _ = std::fs::create_dir(directory);
+    }
     let bare = Launch::bare(&spec.argv, &spec.env, &spec.cwd);
-    let launch = match &spec.confined {
-        Some((confined, encloses)) => {
-            launch(encloses, Some(confined), bare, spec.cgroup.as_deref()).await
-        }
-        None => Ok(bare),
-    };
+    let confined = spec.confined.as_ref();
+    let launch = launch(&spec.encloses, confined, bare, spec.cgroup.as_deref()).await;
     let launch = launch.map_err(|why| CommandError::Sandbox { label: spec.label.clone(), why })?;
     let argv = wrapped(&launch.argv, spec.cgroup.as_ref().filter(|_| !launch.enclosed));
     let mut command = Command::new(&argv[0]);
@@ -162,6 +164,10 @@ pub(crate) async fn run(
     }
     let status = status.map_err(|err| start(format!("waiting for it: {err}")))?;
     if status.success() {
+        if let Some(directory) = &spec.cgroup {
+            // Unless something was left running in it.
+            let _ = std::fs::remove_dir(directory);
+        }
         return Ok(());
     }
     belongs.end(Duration::ZERO, clock).await;

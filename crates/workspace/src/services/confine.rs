@@ -218,7 +218,7 @@ impl Launch {
 }
 
 /// What is started in place of `bare`, if it is confined, of which the witness was told then; inside `group`, the directory of a control
-/// group, if there is one. What is not confined joins it in another way.
+/// group, if there is one. What is not confined joins it in another way, or is started below a reaper.
 ///
 /// # Errors
 ///
@@ -229,7 +229,12 @@ pub(crate) async fn launch(
     bare: Launch,
     group: Option<&Path>,
 ) -> Result<Launch, String> {
-    let Some(confined) = confined else { return Ok(bare) };
+    let Some(confined) = confined else {
+        // All that it starts stays in its group; where there is none, below a reaper.
+        let by = encloses.by.as_ref().filter(|_| group.is_none() && !bare.argv.is_empty());
+        let below = by.and_then(|by| by.reaped(bare.argv.clone()));
+        return Ok(Launch { argv: below.unwrap_or(bare.argv), ..bare });
+    };
     let Some(by) = &encloses.by else {
         return Err("this daemon puts no sandbox around programs of a session".to_owned());
     };

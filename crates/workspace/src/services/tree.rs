@@ -2,14 +2,20 @@
 //!
 //! A process belongs if it is in the process group, in the control group, bears the mark in its
 //! environment, or descends from one that does. The four cover for each other: a double fork
-//! leaves the descent, `setsid` the group, a cleared environment the mark, and where control
-//! groups cannot be made there is none. What leaves all of them at once on a machine without
-//! control groups is not found; that is the limit of doing this from outside.
+//! leaves the descent, `setsid` the group, a cleared environment the mark. What leaves all of them at
+//! once is in the control group still; where none can be made the command is started below a *reaper*
+//! ([`overmind_core::enclosure::Enclose::reaped`]), to which all comes that has lost its parent. A
+//! reaper is never ended: when it ends by itself, nothing of its command is left.
+//!
+//! Processes are born and become other programs while they are looked at. One that shows no
+//! environment because it is becoming another program is looked at again; and that nobody belongs is
+//! believed after two looks in a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use overmind_core::enclosure::REAPER;
 use overmind_core::time::Clock;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -20,6 +26,12 @@ pub(crate) const PROCESS_MARK: &str = "OVERMIND_PROCESS";
 
 /// How long the deadly signal may take to work: a process may be in the middle of a disk write.
 const KILL: Duration = Duration::from_secs(10);
+/// How long a reaper may take to end when all that it waited for have ended.
+const REAPED: Duration = Duration::from_secs(5);
+/// How often a process is looked at that is becoming another program, and how long it is left alone
+/// in between. It takes microseconds, and longer only where it gets no processor or waits for a disk.
+const BECOMING: u32 = 2000;
+const AWHILE: Duration = Duration::from_millis(1);
 
 /// What `/proc/PID/stat` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,16 +89,33 @@ pub(crate) fn variable(pid: u32, name: &str) -> Option<String> {
 /// The environment that a process was started with.
 fn environment(pid: u32) -> Option<Vec<u8>> {
     let path = format!("/proc/{pid}/environ");
-    for _ in 0..20 {
+    for _ in 0..BECOMING {
         let found = std::fs::read(&path).ok()?;
-        // In the middle of becoming another program it shows none for a moment. The kernel's own have
-        // none, and no program.
-        if !found.is_empty() || std::fs::read_link(format!("/proc/{pid}/exe")).is_err() {
+        if !found.is_empty() || !becoming(pid) {
             return Some(found);
         }
-        std::thread::yield_now();
+        std::thread::sleep(AWHILE);
     }
     Some(Vec::new())
+}
+
+/// Whether a process without an environment is in the middle of becoming another program: then the
+/// place of its environment is not known yet. That of one whose environment is empty is, and the
+/// kernel's own have no program.
+fn becoming(pid: u32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Some((_, rest)) = text.rsplit_once(')') else { return false };
+    let mut fields = rest.split_whitespace();
+    let ended = matches!(fields.next(), Some("Z" | "X") | None);
+    // The 51st field of all; the state is the third.
+    let end = fields.nth(47).and_then(|end| end.parse::<u64>().ok());
+    !ended && end == Some(0) && std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+/// Whether it is a reaper. A command of its own is one for the moment before it becomes its program.
+fn is_reaper(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).nth(1) == Some(REAPER.as_bytes())
 }
 
 /// What makes a process belong.
@@ -158,6 +187,13 @@ impl Belongs {
         }
     }
 
+    /// As [`members`](Self::members); that there are none was seen twice in a row. A process that was
+    /// born behind the back of the first look is there for the second.
+    fn members_for_certain(&self) -> BTreeSet<u32> {
+        let found = self.members();
+        if found.is_empty() { self.members() } else { found }
+    }
+
     /// Ends every process that belongs: politely, then after `grace` for certain. Returns those
     /// that are still there, which is none but for processes that the kernel itself holds.
     ///
@@ -165,27 +201,31 @@ impl Belongs {
     ///
     /// Dropped midway, some processes may live on; call it again.
     pub(crate) async fn end(&self, grace: Duration, clock: &dyn Clock) -> BTreeSet<u32> {
-        let mut members = self.members();
+        let mut members = self.members_for_certain();
         if !members.is_empty() && !grace.is_zero() {
             let below = |pid: u32| stat(pid).is_some_and(|stat| members.contains(&stat.parent));
-            for pid in members.iter().filter(|pid| !self.enclosed || !below(**pid)) {
+            let passed = |pid: u32| is_reaper(pid) || (self.enclosed && below(pid));
+            for pid in members.iter().filter(|pid| !passed(**pid)) {
                 signal(*pid, Signal::TERM);
             }
             self.wait(&members, grace, clock).await;
-            members = self.members();
+            members = self.members_for_certain();
         }
         let deadline = clock.now().after(KILL);
+        // Nobody lives for ever by the looks of a reaper.
+        let reaped = clock.now().after(REAPED);
         loop {
             while !members.is_empty() && clock.now() < deadline {
                 for directory in &self.cgroups {
                     // Version 2 ends a whole group at once, forks included.
                     let _ = std::fs::write(directory.join("cgroup.kill"), "1");
                 }
-                for pid in &members {
+                let late = clock.now() >= reaped;
+                for pid in members.iter().filter(|pid| late || !is_reaper(**pid)) {
                     signal(*pid, Signal::KILL);
                 }
                 self.wait(&members, Duration::from_millis(100), clock).await;
-                members = self.members();
+                members = self.members_for_certain();
             }
             if !members.is_empty() {
                 return members;
