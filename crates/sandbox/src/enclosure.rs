@@ -41,7 +41,7 @@ use crate::init::root::{HOME_OF_THE_LIVING, SYSTEM};
 use crate::init::spec::{Limits, Living, Program};
 use crate::namespace::{Namespace, Options};
 use crate::request::bad_config;
-use crate::{attest, hidden, installed};
+use crate::{attest, hidden, installed, repository};
 
 /// Bounds of a command that lives. What it uses in memory and processor time is not bounded.
 const LIMITS: Limits = Limits {
@@ -152,6 +152,7 @@ impl Enclosures {
         let order = Plan {
             masks: hidden::masks(self.options.hidden(), &[], &kind, &workspace)?,
             secrets: hidden::secrets(self.options.hidden(), &kind, &workspace)?,
+            fixed: repository::fixed(self.options.hidden(), &kind, &workspace)?,
             kind,
             cwd: relative.to_owned(),
             workspace,

@@ -38,6 +38,7 @@ mod kernel;
 mod launch;
 mod namespace;
 mod piped;
+mod repository;
 mod request;
 mod sys;
 mod unconfined;

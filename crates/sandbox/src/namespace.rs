@@ -47,6 +47,7 @@ use crate::hidden::{self, Hidden};
 use crate::init::root::{HOME_OF_THE_LIVING, TERMINALS};
 use crate::init::spec::{Ground, Kind, Limits, Living, Program, Spec};
 use crate::launch::{self, Ended, Launch, Outcome, RunAs};
+use crate::repository::{self, Fixed};
 use crate::warm::{Pool, Warmth};
 use crate::{kernel, request};
 
@@ -323,6 +324,7 @@ impl Namespace {
         let hidden = Hidden { private, ..self.options.hidden() };
         spec.masks = hidden::masks(hidden, &[], &spec.kind, &spec.workspace)?;
         spec.secrets = hidden::secrets(hidden, &spec.kind, &spec.workspace)?;
+        spec.fixed = repository::fixed(hidden, &spec.kind, &spec.workspace)?;
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();
@@ -556,6 +558,7 @@ pub(crate) fn to_spec(request: &SandboxRequest, kind: Kind) -> Spec {
         also_at: None,
         masks: Vec::new(),
         secrets: Vec::new(),
+        fixed: Fixed::default(),
         terminal: false,
         limits: Limits {
             memory_bytes: request.limits.memory_bytes,

@@ -4,7 +4,8 @@
 //! `.git` that a session put in its way. What a configuration could make git *run* is switched off in
 //! every call: hooks, the file system monitor, `ssh`, credential helpers, pagers, editors, signing,
 //! every transport, and the fetching of missing objects. Filters and diff drivers are switched off by
-//! running under a configuration of our own, which names none (see `tree::gitdir`).
+//! running under a configuration of our own, which names none (see `tree::gitdir`); or, in a user's own
+//! checkout, by setting anew each that the repository names (see `tree::filters`).
 //!
 //! There is no shell, and no thread: input comes from a file in memory, output is read while git runs. A
 //! child of git that keeps a descriptor open delays nobody, and what says too much is ended.
@@ -199,6 +200,7 @@ impl Git {
             home: None,
             users: false,
             finishes: false,
+            settings: Vec::new(),
         }
     }
 }
@@ -220,6 +222,8 @@ pub(crate) struct Call<'a> {
     home: Option<PathBuf>,
     users: bool,
     finishes: bool,
+    /// Beside what is switched off.
+    settings: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -329,8 +333,14 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// With these settings, whatever any configuration says.
+    pub(crate) fn settings(mut self, settings: Vec<(String, String)>) -> Self {
+        self.settings = settings;
+        self
+    }
+
     /// Works in the user's own checkout as the user's git would: with their configuration beneath this
-    /// home, their filters, and their index in the form that it has.
+    /// home and the system's, their filters, and their index in the form that it has.
     pub(crate) fn for_user(mut self, home: Option<&Path>) -> Self {
         self.home = home.map(Path::to_owned);
         self.users = true;
@@ -407,13 +417,18 @@ impl Call<'_> {
             .env("GIT_AUTHOR_EMAIL", EMAIL)
             .env("GIT_COMMITTER_NAME", NAME)
             .env("GIT_COMMITTER_EMAIL", EMAIL);
+        if self.users {
+            command.env_remove("GIT_CONFIG_NOSYSTEM");
+        }
         match &self.home {
             Some(home) => command.env("HOME", home),
             None => command.env("HOME", "/nonexistent").env("GIT_CONFIG_GLOBAL", "/dev/null"),
         };
         // The environment's settings come last of all configuration, so they win.
         let form = ["core.untrackedCache", "core.splitIndex", "index.sparse"];
-        let off = OFF.iter().filter(|(key, _)| !(self.users && form.contains(key)));
+        let off = OFF.iter().filter(|(key, _)| !(self.users && form.contains(key))).copied();
+        let more = self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let off = off.chain(more);
         let mut count = 0;
         for (index, (key, value)) in off.enumerate() {
             command.env(format!("GIT_CONFIG_KEY_{index}"), key);

@@ -32,6 +32,7 @@ use crate::init::door::{Door, Way};
 use crate::init::spec::{Doing, Ground, Kind, Limits, Report, Spec, Step, Stop};
 use crate::init::watch::{as_report, reap};
 use crate::launch::{self, Ended};
+use crate::repository::Fixed;
 use crate::sys::{self, Fork};
 
 /// The first argument that turns the program into a launcher. The command follows it.
@@ -56,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) masks: Vec<PathBuf>,
     /// See [`Spec::secrets`].
     pub(crate) secrets: Vec<PathBuf>,
+    /// See [`Spec::fixed`].
+    pub(crate) fixed: Fixed,
     pub(crate) terminal: bool,
     pub(crate) limits: Limits,
     /// Said first on each connection that goes through the door: whose it is.
@@ -234,6 +237,7 @@ fn order(command: Vec<OsString>) -> Result<(Ground, Spec, Task), Stop> {
         also_at: None,
         masks: plan.masks,
         secrets: plan.secrets,
+        fixed: plan.fixed,
         terminal: plan.terminal,
         limits: plan.limits,
         #[cfg(feature = "mutations")]

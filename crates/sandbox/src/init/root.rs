@@ -37,6 +37,7 @@ use crate::init::borrowed;
 use crate::init::confined::{INSIDE_ID, bound_processes};
 use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
+use crate::repository::Fixed;
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
 /// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
@@ -228,6 +229,7 @@ impl Prepared {
             }
             withhold(&root, &spec.secrets)?;
         }
+        fix(&root, &spec.fixed)?;
         home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
         if let Some(path) = crate::init::mutation::shown() {
@@ -610,6 +612,17 @@ fn withhold(root: &OwnedFd, secrets: &[PathBuf]) -> Result<(), Stop> {
             let set = MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC;
             put(root, &clone_tree(&note, Path::new(NOTE))?, Depth::This, set, inside)?;
         }
+    }
+    Ok(())
+}
+
+/// Lays parts of a repository over themselves: what is a mount point can be neither moved nor removed.
+fn fix(root: &OwnedFd, fixed: &Fixed) -> Result<(), Stop> {
+    let pinned = fixed.pinned.iter().map(|inside| (inside, 0));
+    for (inside, set) in pinned.chain(fixed.read_only.iter().map(|path| (path, MOUNT_RDONLY))) {
+        let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
+        let itself = clone_tree(&place, Path::new(""))?;
+        put(root, &itself, Depth::Recursive, set | MOUNT_NOSUID | MOUNT_NODEV, inside)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use overmind_core::sandbox::HomeFile;
 use serde::{Deserialize, Serialize};
 
 use crate::init::outward::Reach;
+use crate::repository::Fixed;
 
 /// What is the same for every command of a driver, and comes first: with it the sandbox is built
 /// as far as possible while there is no command yet. It names nothing of any session.
@@ -57,6 +58,9 @@ pub(crate) struct Spec {
     /// Where a note lies over a secret of the repository, relative to the root inside.
     #[serde(default)]
     pub(crate) secrets: Vec<PathBuf>,
+    /// What of a person's repository lies over itself.
+    #[serde(default)]
+    pub(crate) fixed: Fixed,
     /// The standard streams are a terminal, to be the command's own.
     #[serde(default)]
     pub(crate) terminal: bool,

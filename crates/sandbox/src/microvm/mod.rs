@@ -59,7 +59,7 @@ use crate::microvm::machine::{Accelerator, Machine, Size};
 use crate::microvm::port::{Ear, Heard};
 use crate::microvm::trial::Tried;
 use crate::namespace::{self, into_result};
-use crate::{diagnosis, hidden, request};
+use crate::{diagnosis, hidden, repository, request};
 
 mod attest;
 mod cpio;
@@ -307,6 +307,7 @@ impl Microvm {
         let own = std::slice::from_ref(&self.options.dir);
         let masks = hidden::masks(self.outer.hidden(), own, &kind, &request.workspace)?;
         let secrets = hidden::secrets(self.outer.hidden(), &kind, &request.workspace)?;
+        let fixed = repository::fixed(self.outer.hidden(), &kind, &request.workspace)?;
         let spec = Spec {
             kind,
             argv: self.emulator(machine, picture, request.writable.is_some()),
@@ -320,6 +321,7 @@ impl Microvm {
             also_at: None,
             masks,
             secrets,
+            fixed,
             terminal: false,
             limits,
             #[cfg(feature = "mutations")]

@@ -85,6 +85,7 @@ impl Microvm {
                 also_at: None,
                 masks: Vec::new(),
                 secrets: Vec::new(),
+                fixed: crate::repository::Fixed::default(),
                 terminal: false,
                 limits: bounds(machine.size, machine.size.memory_mib << 21),
                 #[cfg(feature = "mutations")]

@@ -150,6 +150,7 @@ impl Microvm {
             also_at: None,
             masks: Vec::new(),
             secrets: Vec::new(),
+            fixed: crate::repository::Fixed::default(),
             terminal: false,
             limits: bounds(SIZE, 1 << 20),
             #[cfg(feature = "mutations")]

@@ -13,6 +13,7 @@ mod microvm;
 mod namespace;
 mod outward;
 mod piped;
+mod repository;
 mod service;
 mod support;
 mod unconfined;

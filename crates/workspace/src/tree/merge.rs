@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::Trees;
+use super::{Trees, filters};
 use super::adopt::Operation;
 use super::error::{At, TreeError};
 use super::notes::{Held, TreeIntent};
@@ -199,7 +199,8 @@ impl Trees {
         if let Some(operation) = Operation::of(&git_dir) {
             return Err(TreeError::PrimaryBusy { what: operation.as_str(), top });
         }
-        let there = Checkout { source: &at, top: &top, home };
+        let settings = filters::of_user(&self.git, &at.git_dir, home)?;
+        let there = Checkout { source: &at, top: &top, home, settings };
         // What only looks changed (another time, the same contents) must not be in the way.
         self.in_checkout(&there, &["update-index", "--refresh"], &[0, 1])?;
         self.in_checkout(&there, &["read-tree", "-m", "-u", old, new], &[0]).map_err(|err| {
@@ -250,6 +251,7 @@ impl Trees {
             .owner(there.source.owner())
             .finishes()
             .for_user(there.home)
+            .settings(there.settings.clone())
             .args(args)
             .accept(accept)
             .run()
@@ -262,4 +264,6 @@ struct Checkout<'a> {
     source: &'a Source,
     top: &'a Path,
     home: Option<&'a Path>,
+    /// See [`filters::of_user`].
+    settings: Vec<(String, String)>,
 }

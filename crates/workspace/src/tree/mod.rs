@@ -20,6 +20,7 @@ mod adopt;
 mod build;
 mod carry;
 mod error;
+mod filters;
 mod finish;
 pub(crate) mod gitdir;
 mod history;

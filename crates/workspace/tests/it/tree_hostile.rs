@@ -340,3 +340,47 @@ fn a_tree_that_grew_beyond_bounds_is_named_and_not_swallowed() {
     world.trees.park(&made.intent, "wip", 5).unwrap();
     world.trees.remove(&made.intent).unwrap();
 }
+
+#[test]
+fn of_the_programs_that_a_repository_names_none_is_run_in_the_users_checkout_and_the_users_own_are()
+{
+    let world = World::new();
+    let (mark, command) = trap(&world);
+    let home = world.dir.path().join("home");
+    let users = home.join("users-ran");
+    // The user's own filter, as its configuration says; and one of its name that the repository has.
+    let text = format!(
+        "[filter \"users\"]\n smudge = \"touch {}; sed s/of-the-repository/as-the-user-sees-it/\"\n",
+        users.display()
+    );
+    write(&home, ".gitconfig", &text);
+    let attributes = "*.evil filter=evil\n*.users filter=users\n*.named filter=named.with.dots\n";
+    write(&world.repo, ".gitattributes", attributes);
+    commit(&world.repo, "attributes");
+    let made = world.prepare("s");
+    for name in ["a.evil", "b.users", "c.named"] {
+        write(&made.path, name, "of-the-repository\n");
+    }
+    commit(&made.path, "work");
+    // As an agent can set them that works in the checkout itself; also by a file that is included.
+    for key in ["clean", "smudge", "process"] {
+        git(&world.repo, &["config", &format!("filter.evil.{key}"), &command]);
+        git(&world.repo, &["config", &format!("filter.users.{key}"), &command]);
+    }
+    git(&world.repo, &["config", "--unset", "filter.users.process"]);
+    git(&world.repo, &["config", "filter.evil.required", "true"]);
+    let included = world.dir.path().join("included");
+    let text =
+        format!("[filter \"named.with.dots\"]\n smudge = \"{}\"\n", command.replace('"', "\\\""));
+    std::fs::write(&included, text).unwrap();
+    git(&world.repo, &["config", "include.path", included.to_str().unwrap()]);
+    git(&world.repo, &["config", "core.fsmonitor", &command]);
+    let into = MergeInto { home: Some(&home), ..MERGE };
+    let merged = world.trees.merge(&made.intent, &into).unwrap();
+    assert!(matches!(merged, Merged::Forward { .. }), "{merged:?}");
+    assert!(!mark.exists(), "something of the repository's ran");
+    assert!(users.exists(), "the user's own did not");
+    assert_eq!(read(&world.repo.join("a.evil")), "of-the-repository\n");
+    assert_eq!(read(&world.repo.join("b.users")), "as-the-user-sees-it\n");
+    assert_eq!(read(&world.repo.join("c.named")), "of-the-repository\n");
+}

@@ -1,0 +1,134 @@
+//! Which programs git may run where it writes the user's own files: those of the user, and none that the
+//! repository names.
+//!
+//! Whoever can write a repository's configuration, an agent that works in the checkout for one, could name
+//! a filter there that git runs outside of every sandbox. So every program that the repository's own
+//! configuration names is set anew: to what the user's or the system's says, or to nothing. Large files
+//! (LFS) are filtered where the repository asks for it as well, by the program along our search path.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::git::{Git, GitError};
+
+/// What a filter names, and whether it must work.
+const OF_FILTER: &[&str] = &["clean", "smudge", "process", "required"];
+/// Other programs, by the section and the last part of their keys.
+const PROGRAMS: &[(&str, &str)] =
+    &[("merge", "driver"), ("diff", "command"), ("diff", "textconv"), ("hook", "command")];
+/// Larger configurations are no user's.
+const ANSWER: u64 = 1 << 20;
+
+/// Settings, by their keys as git lists them.
+type All = BTreeMap<String, String>;
+
+/// Settings that leave a call in a checkout the filters of the user, whose home is given, and of the
+/// system.
+///
+/// # Errors
+///
+/// When git does not say what is set.
+pub(crate) fn of_user(
+    git: &Git,
+    git_dir: &Path,
+    home: Option<&Path>,
+) -> Result<Vec<(String, String)>, GitError> {
+    let list = git
+        .call(format!("read the settings of {}", git_dir.display()))
+        .repo(git_dir)
+        .for_user(home)
+        .args(["config", "--list", "--show-scope", "-z"])
+        .limit(ANSWER)
+        .run()?;
+    let (mut users, mut repositorys) = (All::new(), All::new());
+    let mut parts = list.stdout.split(|byte| *byte == 0);
+    while let (Some(scope), Some(setting)) = (parts.next(), parts.next()) {
+        let text = String::from_utf8_lossy(setting);
+        // A key alone is switched on.
+        let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));
+        match scope {
+            b"local" | b"worktree" => repositorys.insert(key.to_owned(), value.to_owned()),
+            b"system" | b"global" => users.insert(key.to_owned(), value.to_owned()),
+            _ => None,
+        };
+    }
+    Ok(anew(&users, &repositorys, git.program_beside("git-lfs").as_deref()))
+}
+
+/// The section, what stands between the first and the last dot, and the rest of a key.
+fn parts(key: &str) -> Option<(&str, &str, &str)> {
+    let (section, rest) = key.split_once('.')?;
+    let (name, last) = rest.rsplit_once('.')?;
+    Some((section, name, last))
+}
+
+fn anew(users: &All, repositorys: &All, lfs: Option<&Path>) -> Vec<(String, String)> {
+    let mut set = Vec::new();
+    let mut filters = BTreeSet::new();
+    for key in repositorys.keys() {
+        let Some((section, name, last)) = parts(key) else { continue };
+        if section == "filter" {
+            filters.insert(name);
+        } else if PROGRAMS.contains(&(section, last)) {
+            set.push((key.clone(), users.get(key).cloned().unwrap_or_default()));
+        }
+    }
+    for name in filters {
+        let key = |last: &str| format!("filter.{name}.{last}");
+        let is_users = OF_FILTER.iter().any(|last| users.contains_key(&key(last)));
+        let lfs = lfs.and_then(Path::to_str).filter(|_| name == "lfs" && !is_users);
+        for last in OF_FILTER {
+            let ours = lfs.map(|program| match *last {
+                "process" => format!("'{program}' filter-process"),
+                "required" => "true".to_owned(),
+                last => format!("'{program}' {last} -- %f"),
+            });
+            let users = users.get(&key(last)).cloned();
+            // Without a program that is named there is nothing that could fail.
+            let nothing = if *last == "required" { "false" } else { "" };
+            if repositorys.contains_key(&key(last)) || ours.is_some() {
+                set.push((key(last), ours.or(users).unwrap_or_else(|| nothing.to_owned())));
+            }
+        }
+    }
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(pairs: &[(&str, &str)]) -> All {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_a_repository_names_is_the_users_or_nothing() {
+        let users = all(&[("filter.mine.clean", "users"), ("merge.m.driver", "users")]);
+        let repositorys = all(&[
+            ("filter.a.b.smudge", "evil"),
+            ("filter.a.b.required", "true"),
+            ("filter.mine.clean", "evil"),
+            ("merge.m.driver", "evil"),
+            ("diff.d.textconv", "evil"),
+            ("hook.h.command", "evil"),
+            ("core.autocrlf", "input"),
+            ("filter.lfs.process", "evil"),
+        ]);
+        let set: All = anew(&users, &repositorys, None).into_iter().collect();
+        let wanted = [
+            ("filter.a.b.smudge", ""),
+            ("filter.a.b.required", "false"),
+            ("filter.mine.clean", "users"),
+            ("merge.m.driver", "users"),
+            ("diff.d.textconv", ""),
+            ("hook.h.command", ""),
+            ("filter.lfs.process", ""),
+        ];
+        assert_eq!(set, all(&wanted));
+        let set: All =
+            anew(&users, &repositorys, Some(Path::new("/b/git-lfs"))).into_iter().collect();
+        assert_eq!(set["filter.lfs.process"], "'/b/git-lfs' filter-process");
+        assert_eq!(set["filter.lfs.smudge"], "'/b/git-lfs' smudge -- %f");
+    }
+}
