@@ -140,6 +140,12 @@ pub enum ChangesError {
         "changes after {after} are no longer kept, only those after {oldest}: list again and watch from there"
     )]
     Gone { after: u64, oldest: u64 },
+    /// The number has not been reached: it is of another store, or this one was restored from an
+    /// older copy. List again, and go on from that list's number.
+    #[error(
+        "there is no change {after} yet, the newest is {newest}: the store may have been restored; list again and watch from there"
+    )]
+    Ahead { after: u64, newest: u64 },
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -37,6 +37,7 @@ impl RecordRows for Sqlite {
             match self.read(ATTEMPT, move |conn| read::changes(conn, &query)).await? {
                 read::Found::Changes(changes) => Ok(changes),
                 read::Found::Beyond(oldest) => Err(ChangesError::Gone { after, oldest }),
+                read::Found::Ahead(newest) => Err(ChangesError::Ahead { after, newest }),
             }
         })
     }

@@ -220,6 +220,8 @@ pub(super) enum Found {
     Changes(RecordChanges),
     /// The number is before this one, up to which deletions have been forgotten.
     Beyond(u64),
+    /// The number is behind this one, the newest of the log.
+    Ahead(u64),
 }
 
 pub(super) fn changes(conn: &Connection, query: &ChangesQuery) -> Outcome<Found> {
@@ -228,6 +230,12 @@ pub(super) fn changes(conn: &Connection, query: &ChangesQuery) -> Outcome<Found>
     })?;
     if let Some(horizon) = horizon.filter(|horizon| query.after < *horizon) {
         return Ok(Found::Beyond(horizon));
+    }
+    let newest = one(conn, "SELECT coalesce(max(global), 0) FROM events", [], |row| {
+        Cells::new(row, "events").u64(0)
+    })?;
+    if let Some(newest) = newest.filter(|newest| query.after > *newest) {
+        return Ok(Found::Ahead(newest));
     }
     let limit = bounded(query.limit, MAX_PAGE);
     let mut of = Where::default();

@@ -20,11 +20,11 @@ use serde_json::json;
 
 use crate::open;
 
-const DIR: &str = "OVERMIND_STORE_CRASH_DIR";
+pub(crate) const DIR: &str = "OVERMIND_STORE_CRASH_DIR";
 const POINT: &str = "OVERMIND_STORE_CRASH_POINT";
 
 #[expect(clippy::disallowed_methods, reason = "how a test speaks to its own child")]
-fn told(name: &str) -> Option<String> {
+pub(crate) fn told(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
@@ -105,7 +105,11 @@ fn spawn(dir: &Path, point: Option<&str>) -> Child {
 
 /// Reads acknowledgements until `kill_after` of them (or the child's own end), kills, and reads
 /// what was said before the end.
-fn watch(mut child: Child, kill_after: usize, acknowledged: &mut HashMap<u64, u64>) -> usize {
+pub(crate) fn watch(
+    mut child: Child,
+    kill_after: usize,
+    acknowledged: &mut HashMap<u64, u64>,
+) -> usize {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let (mut line, mut count, mut killed) = (String::new(), 0, false);
     loop {

@@ -10,6 +10,7 @@ mod disk;
 mod loss;
 mod masking;
 mod opening;
+mod records;
 mod tampering;
 mod traffic;
 
