@@ -270,8 +270,6 @@ impl Running {
 /// From the keeper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromKeeper {
-    /// Before its `Start`, if it has to wait for that: it has all that can be had before.
-    Ready,
     /// To `Start` and to `Hello`.
     Running(Running),
     /// To `Start`: nothing runs.

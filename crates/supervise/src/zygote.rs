@@ -8,8 +8,7 @@
 //!
 //! It does not wait to be asked: a keeper is forked and set up already, waits on that same socket
 //! and takes what is sent. Each tells by a pipe when it was taken and when its command runs. The
-//! zygote makes another at once when nobody waits any more. One that waits ends with the zygote;
-//! one that was given what it needs, and waits for its order, ends with the daemon.
+//! zygote makes another at once when nobody waits any more. One that waits ends with the zygote.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -53,7 +52,6 @@ fn run() -> io::Result<()> {
     // Nobody waits for keepers: they are on their own from the first moment.
     sys::ignore(libc::SIGCHLD);
     let zygote = rustix::process::getpid();
-    keeper::rehearse();
     let mut hatched: Vec<Hatched> = Vec::new();
     loop {
         let busy = hatched.iter().filter(|one| one.taken).count();

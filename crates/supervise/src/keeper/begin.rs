@@ -5,10 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use overmind_core::ids::SessionId;
-use overmind_core::process::{ProcessKey, ProcessSpec};
+use overmind_core::process::ProcessKey;
 use rustix::fs::{FlockOperation, Mode};
-use rustix::net::RecvFlags;
 use rustix::process::DumpableBehavior;
 
 use crate::group::Group;
@@ -24,20 +22,10 @@ use crate::record::{self, Kind, Life};
 use crate::sys;
 use crate::wire::{self, Frame, FromKeeper, Io, Order, PROTOCOL, Running, ToKeeper};
 
-/// An order with its environment, and what is made of it. Below the size of which the allocator
-/// asks the kernel for pages of its own.
-const WARM_BYTES: usize = 96 << 10;
 /// The longest that the beginning of a program is put off.
 const WAITS: Duration = Duration::from_millis(50);
 /// For the keeper of the life before to let go of the log.
 const LOCK_WITHIN: Duration = Duration::from_secs(2);
-
-/// Does in the zygote, once, what every keeper would find out for itself: what this processor can
-/// do is asked of a hypervisor, mostly, which takes its time.
-pub(crate) fn rehearse() {
-    let newlines = crate::log::newlines(std::hint::black_box(b"one\ntwo\n"));
-    std::hint::black_box(newlines);
-}
 
 /// What a keeper is before it knows of whom.
 pub(crate) fn prepare() -> io::Result<()> {
@@ -45,26 +33,15 @@ pub(crate) fn prepare() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     // Commands of the same user can neither trace us nor read our memory.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // Memory that an order takes is the zygote's until it is written to: that is done by now.
-    drop(std::hint::black_box(vec![1u8; WARM_BYTES]));
     Ok(())
 }
 
 /// Takes the order and carries it out. On failure the daemon has been told, and nothing is left.
 pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io::Result<Keeper> {
     let mut connection = UnixStream::from(connection);
-    // All that can be done before it is known for whom.
-    let desk = Desk::open(&dir);
-    let waits = rustix::net::recv(&connection, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-    if waits.is_err() {
-        practise();
-        let mut ready = Vec::new();
-        wire::put(&mut ready, &FromKeeper::Ready);
-        connection.write_all(&ready)?;
-    }
     let (order, more) = take_order(&mut connection)?;
     let epoch = order.key.epoch;
-    match desk.and_then(|desk| carry_out(desk, order, more, &connection, listener)) {
+    match carry_out(&dir, order, more, &connection, listener) {
         Ok(keeper) => Ok(keeper),
         Err(Refusal { step, reason }) => {
             let mut out = Vec::new();
@@ -76,35 +53,6 @@ pub(super) fn begin(connection: OwnedFd, listener: OwnedFd, dir: OwnedFd) -> io:
             Err(io::Error::other(reason))
         }
     }
-}
-
-/// What a keeper works at, whatever its order is.
-struct Desk {
-    /// Locked: only one life of a session at a time.
-    dir: OwnedFd,
-    log: Writer,
-}
-
-impl Desk {
-    fn open(dir: &OwnedFd) -> Result<Self, Refusal> {
-        let refused = |step: &'static str| move |err: io::Error| Refusal::new(step, err);
-        let dir = child::reopened(dir).map_err(refused("the session's directory"))?;
-        lock(&dir)?;
-        let log_dir = dir.try_clone().map_err(refused("its log"))?;
-        Ok(Self { dir, log: Writer::open(log_dir).map_err(refused("its log"))? })
-    }
-}
-
-/// Reads an order as it will come: what is done for the first time is done slowly, and nobody waits
-/// yet.
-fn practise() {
-    let key = crate::wire::Key { session: SessionId::from_u128(0), epoch: 1 };
-    let spec = ProcessSpec::new(key.into(), vec!["true".to_owned()], "/".into());
-    let mut order = Vec::new();
-    let start = ToKeeper::Start(Box::new(Order::new(spec, crate::group::Plan::default())));
-    wire::put(&mut order, &start);
-    let read = wire::take::<ToKeeper>(&mut order);
-    std::hint::black_box(read.is_ok());
 }
 
 /// The order, and what was read after it: it may not be wanted any more already.
@@ -127,7 +75,7 @@ fn take_order(connection: &mut UnixStream) -> io::Result<(Order, Vec<u8>)> {
 }
 
 fn carry_out(
-    desk: Desk,
+    dir: &OwnedFd,
     order: Order,
     mut more: Vec<u8>,
     connection: &UnixStream,
@@ -135,7 +83,10 @@ fn carry_out(
 ) -> Result<Keeper, Refusal> {
     let key: ProcessKey = order.key.into();
     let refused = |step: &'static str| move |err: io::Error| Refusal::new(step, err);
-    let Desk { dir: own_dir, mut log } = desk;
+    let own_dir = child::reopened(dir).map_err(refused("the session's directory"))?;
+    lock(&own_dir)?;
+    let log_dir = own_dir.try_clone().map_err(refused("its log"))?;
+    let mut log = Writer::open(log_dir).map_err(refused("its log"))?;
     log.is_of(order.log, key.epoch);
     if log.last_epoch() >= key.epoch {
         let newest = log.last_epoch();

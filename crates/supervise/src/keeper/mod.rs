@@ -36,7 +36,7 @@ mod output;
 mod peer;
 pub(crate) mod tree;
 
-pub(crate) use self::begin::{prepare, rehearse};
+pub(crate) use self::begin::prepare;
 
 /// Daemons, and what asks to be one, at the same time.
 const MAX_PEERS: usize = 8;

@@ -58,8 +58,6 @@ impl Connection {
     pub(crate) async fn hear(&mut self) -> io::Result<FromKeeper> {
         loop {
             match wire::take(&mut self.inbox)? {
-                // It was there before it was needed.
-                Some(Frame::Message(FromKeeper::Ready)) => continue,
                 Some(Frame::Message(message)) => return Ok(message),
                 // Of a newer keeper: nothing that we could need.
                 Some(Frame::Unknown(_) | Frame::Input { .. }) => continue,
@@ -167,7 +165,6 @@ pub(crate) async fn reach(dir: &Path, key: ProcessKey) -> Result<(Connection, Ru
                 Ok((connection, running))
             }
             other @ (FromKeeper::Refused { .. }
-            | FromKeeper::Ready
             | FromKeeper::Output { .. }
             | FromKeeper::Done { .. }
             | FromKeeper::Exited(_)) => {
@@ -351,7 +348,7 @@ impl Driver {
                     self.ended(Ended::Exited(exit.into()));
                 }
             }
-            FromKeeper::Ready | FromKeeper::Running(_) | FromKeeper::Refused { .. } => {}
+            FromKeeper::Running(_) | FromKeeper::Refused { .. } => {}
         }
     }
 

@@ -16,14 +16,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::group::Bases;
-use crate::supervisor::cradle::Cradles;
 use crate::supervisor::entry::Entry;
 use crate::supervisor::nursery::Nursery;
 use crate::supervisor::pulse::State;
 
 mod adopt;
 mod attach;
-mod cradle;
 mod entry;
 mod life;
 mod lost;
@@ -77,7 +75,6 @@ pub(crate) struct Ground {
 pub(crate) struct Shared {
     pub(crate) ground: Arc<Ground>,
     nursery: Nursery,
-    cradles: Cradles,
     entries: Mutex<HashMap<SessionId, Arc<Entry>>>,
     starts: Semaphore,
     /// The drivers of lives.
@@ -158,12 +155,8 @@ impl Supervisor {
                 step: "the process that keepers are born from",
                 reason: err.to_string(),
             })?;
-        cradle::sweep(&options.root);
-        let cradles = Cradles::default();
-        cradles.fill(&options.root, &nursery);
         let shared = Shared {
             nursery,
-            cradles,
             entries: Mutex::default(),
             starts: Semaphore::new(options.starts.max(1)),
             tasks: Mutex::default(),
@@ -181,11 +174,7 @@ impl Supervisor {
         self.shared.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let shared = Arc::clone(&self.shared);
         // It waits for the zygote's end, which is at once.
-        let closed = tokio::task::spawn_blocking(move || {
-            shared.cradles.close();
-            shared.nursery.close();
-        });
-        let _ = closed.await;
+        let _ = tokio::task::spawn_blocking(move || shared.nursery.close()).await;
     }
 }
 

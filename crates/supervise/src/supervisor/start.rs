@@ -14,15 +14,12 @@ use crate::record::{self, Kind};
 use crate::supervisor::entry::Entry;
 use crate::supervisor::life::{self, Connection};
 use crate::supervisor::pulse::State;
-use crate::supervisor::{Shared, cradle, make_private};
+use crate::supervisor::{Shared, make_private};
 use crate::wire::{self, Ask, FromKeeper, MAX_FRAME, Order, ToKeeper};
 
 /// For a keeper to have its command running. Most of it is the program's own beginning; a disk
 /// that sleeps needs longest.
 const RUNS_WITHIN: Duration = Duration::from_secs(30);
-
-/// Between a start and making the next one ready.
-const REFILLED_AFTER: Duration = Duration::from_millis(5);
 
 /// While it lives, no other start of this session begins.
 struct Starting(Arc<Entry>);
@@ -98,17 +95,9 @@ pub(crate) async fn start(
         .map_err(|reason| refused("its control group", reason))?;
     let _permit = shared.starts.acquire().await.expect("nobody closes it");
     let failed = |err: &dyn std::fmt::Display| refused("its keeper", err.to_string());
-    // One rename, which is not worth a turn of another thread.
-    let ahead = (key.epoch == cradle::EPOCH).then(|| shared.cradles.take(&entry.dir)).flatten();
-    let stream = match ahead {
-        Some(stream) => stream,
-        None => {
-            let (of, dir) = (Arc::clone(shared), entry.dir.clone());
-            let asked = tokio::task::spawn_blocking(move || ask(&of, &dir, key)).await;
-            asked.map_err(|err| failed(&err))?.map_err(|err| failed(&err))?
-        }
-    };
-    let _later = Refill(shared);
+    let (of, dir) = (Arc::clone(shared), entry.dir.clone());
+    let asked = tokio::task::spawn_blocking(move || ask(&of, &dir, key)).await;
+    let stream = asked.map_err(|err| failed(&err))?.map_err(|err| failed(&err))?;
     let stream = UnixStream::from_std(stream).map_err(|err| failed(&err))?;
     let mut unheard = Unheard(Some(Connection::new(stream)));
     let connection = unheard.0.as_mut().expect("just made");
@@ -136,35 +125,9 @@ pub(crate) async fn start(
             Ok(running.started())
         }
         FromKeeper::Refused { step, reason } => Err(refused(known_step(&step), reason)),
-        other @ (FromKeeper::Ready
-        | FromKeeper::Output { .. }
-        | FromKeeper::Done { .. }
-        | FromKeeper::Exited(_)) => {
+        other @ (FromKeeper::Output { .. } | FromKeeper::Done { .. } | FromKeeper::Exited(_)) => {
             Err(refused("its keeper", format!("it answered an order with {other:?}")))
         }
-    }
-}
-
-/// Dropped, when a start is over, it has the next one made ready: not at once, for now the program
-/// begins.
-struct Refill<'a>(&'a Arc<Shared>);
-
-impl Drop for Refill<'_> {
-    fn drop(&mut self) {
-        // Dropped with a runtime that ends, there is nothing to be made ready for.
-        if !self.0.cradles.wants() || tokio::runtime::Handle::try_current().is_err() {
-            return;
-        }
-        let shared = Arc::downgrade(self.0);
-        self.0.spawn(Box::pin(async move {
-            let _ = tokio::time::timeout(REFILLED_AFTER, std::future::pending::<()>()).await;
-            if let Some(shared) = shared.upgrade() {
-                let fill =
-                    move || shared.cradles.fill(&shared.ground.options.root, &shared.nursery);
-                // Without a runtime that goes on there are no further starts.
-                let _ = tokio::task::spawn_blocking(fill).await;
-            }
-        }));
     }
 }
 

@@ -139,7 +139,7 @@ async fn a_session_that_is_forgotten_leaves_nothing_and_one_that_lives_is_not() 
     place.supervisor.forget(key.session).await.unwrap();
     place.supervisor.forget(key.session).await.unwrap();
     let left = place.dir.path().join(key.session.to_string());
-    assert!(!left.exists(), "what is made ahead is all that stays");
+    assert!(!left.exists());
     assert_eq!(place.text(key.session).await, "");
 }
 

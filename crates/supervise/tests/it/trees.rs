@@ -1,7 +1,7 @@
 //! Nothing survives, whatever it does to do so.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use overmind_core::process::{
@@ -190,69 +190,36 @@ fn children(of: i32) -> Vec<(i32, String)> {
 }
 
 #[tokio::test]
-async fn keepers_wait_to_be_needed_are_replaced_and_end_with_the_daemon() {
+async fn a_keeper_waits_to_be_needed_is_replaced_and_ends_with_the_daemon() {
     let place = Place::new();
     let key = first(session());
     let started = place.supervisor.start(shell(key, "exec sleep 1000")).await.unwrap();
     let keeper = parent(started.pid);
     let zygote = parent(u32::try_from(keeper).unwrap());
-    let waiting = |named: &str| -> Vec<i32> {
+    let waiting = || -> Vec<i32> {
+        // A keeper has a name of its own from when it is given something.
         let all = children(zygote).into_iter();
-        all.filter(|(pid, name)| name == named && *pid != keeper).map(|(pid, _)| pid).collect()
+        all.filter(|(_, name)| name == "overmind-zygote").map(|(pid, _)| pid).collect()
     };
-    let (idle, ahead) = ("overmind-zygote", "overmind-keeper");
-    let all_wait = async || waiting(idle).len() == 1 && waiting(ahead).len() == 2;
-    eventually("one waits to be given something, and two for their orders", all_wait).await;
-    let before = waiting(idle);
+    eventually("one waits to be given something", async || waiting().len() == 1).await;
+    let before = waiting();
     // One that is killed is replaced like one that is used.
     kill(before[0], Signal::KILL);
     eventually("it is replaced", async || {
-        let now = waiting(idle);
+        let now = waiting();
         now.len() == 1 && now != before
     })
     .await;
-    // So is one that waits for its order, by the next start, which does not miss it.
-    for pid in waiting(ahead) {
-        kill(pid, Signal::KILL);
-        eventually("it is gone", async || !lives(pid)).await;
-    }
     place.run(shell(first(session()), "exit 0")).await;
-    eventually("all wait again", all_wait).await;
-    let last = [waiting(idle), waiting(ahead)].concat();
+    eventually("one waits again", async || waiting().len() == 1).await;
+    let last = waiting();
     place.supervisor.close().await;
-    eventually("they are gone", async || last.iter().all(|pid| !lives(*pid))).await;
+    eventually("it is gone", async || last.iter().all(|pid| !lives(*pid))).await;
     assert!(lives(keeper), "who is needed stays");
-    let none = async || unnamed(place.dir.path(), None) == 0;
-    eventually("nothing of what was made ahead is left", none).await;
-}
-
-/// Directories that wait for a session, and have a file of this name.
-fn unnamed(root: &Path, with: Option<&str>) -> usize {
-    let all = std::fs::read_dir(root).unwrap().flatten();
-    let waits = all.filter(|entry| entry.file_name().to_string_lossy().starts_with("next-"));
-    waits.filter(|entry| with.is_none_or(|file| entry.path().join(file).exists())).count()
 }
 
 #[tokio::test]
-async fn what_a_killed_daemon_had_made_ahead_is_removed_by_the_next() {
-    let dir = tempfile::tempdir().unwrap();
-    // Of a process that is gone, and of one that is there.
-    let mut gone = std::process::Command::new("true").spawn().unwrap();
-    gone.wait().unwrap();
-    let left = dir.path().join(format!("next-{}-0", gone.id()));
-    let alive = dir.path().join("next-1-0");
-    for dir in [&left, &alive] {
-        std::fs::create_dir(dir).unwrap();
-        std::fs::write(dir.join("0000000000000000.log"), "").unwrap();
-    }
-    let supervisor = Place::supervisor(dir.path());
-    assert!(!left.exists() && alive.exists());
-    assert_eq!(supervisor.adopt_all().await.unwrap(), [], "it is nobody's life");
-    supervisor.close().await;
-}
-
-#[tokio::test]
-async fn starts_that_come_at_once_get_what_is_ready_or_all_of_their_own() {
+async fn starts_that_come_at_once_all_run() {
     let place = Place::new();
     for _ in 0..3 {
         let starts = (0..8).map(|_| place.run(shell(first(session()), "echo here; exit 3")));
@@ -306,9 +273,6 @@ async fn two_hundred_starts_and_kills_leave_nothing() {
     let warm = first(session());
     place.run(shell(warm, "true")).await;
     place.supervisor.acknowledge(warm).await.unwrap();
-    // Each that waits for its order is a descriptor, now as in the end.
-    let ahead = async || unnamed(place.dir.path(), Some("keeper-1.sock")) == 2;
-    eventually("two wait for their orders", ahead).await;
     let before = descriptors();
     let mut keys = Vec::new();
     for round in 0..10 {

@@ -35,7 +35,7 @@ const KNOWN_FILES: &[&str] = &[
     "overmind.db.lock",
     "overmind.db.witness",
     "overmind.pid",
-    // Empty but for what a daemon makes ahead: no run of the test is a command.
+    // Empty: no run of the test is a command.
     "processes",
     "token.key",
 ];
@@ -183,10 +183,6 @@ pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<St
         let inside = std::fs::read_dir(entry.path()).into_iter().flatten();
         let inside = inside.filter_map(Result::ok);
         let inside = inside.map(|inside| inside.file_name().to_string_lossy().into_owned());
-        let mut inside: Vec<String> = inside.collect();
-        if !settled && name == "processes" && of_one_daemon(&inside) {
-            inside.clear();
-        }
         litter.extend(inside.into_iter().map(|inside| format!("{name}/{inside}")));
         let locked = |path: &Path| {
             let file = OpenOptions::new().read(true).write(true).open(path);
@@ -197,15 +193,6 @@ pub(crate) fn data_directory(data: &Path, settled: bool) -> (Vec<String>, Vec<St
         }
     }
     (litter, locks)
-}
-
-/// Whether all of them are what one daemon made ahead, `next-<pid>-<n>`: the one that was killed last.
-/// Each removes what those before it left.
-fn of_one_daemon(names: &[String]) -> bool {
-    let whose = |name: &String| Some(name.strip_prefix("next-")?.split_once('-')?.0.to_owned());
-    names.first().and_then(whose).is_some_and(|pid| {
-        names.len() <= 2 && names.iter().all(|name| whose(name).is_some_and(|one| one == pid))
-    })
 }
 
 /// Files of artifacts that are not whole.
