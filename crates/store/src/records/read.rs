@@ -155,6 +155,14 @@ impl Where {
 }
 
 pub(super) fn list(conn: &Connection, query: &RecordQuery) -> Outcome<RecordPage> {
+    let limit = bounded(query.limit, MAX_PAGE);
+    let Where { sql, with } = listed(query, limit);
+    let (records, more) = page(conn, &sql, params_from_iter(with), limit)?;
+    Ok(RecordPage { records, more, at: head(conn)? })
+}
+
+/// The whole statement of a list, for one row more than `limit`.
+fn listed(query: &RecordQuery, limit: i64) -> Where {
     let mut of = Where::default();
     let kind = query.kind.as_ref();
     if let Some(kind) = kind {
@@ -200,11 +208,9 @@ pub(super) fn list(conn: &Connection, query: &RecordQuery) -> Outcome<RecordPage
         }
     }
     let Where { sql, mut with } = of;
-    let limit = bounded(query.limit, MAX_PAGE);
     with.push(Sql::Integer(limit + 1));
     let sql = format!("SELECT {RECORD} FROM records{sql} ORDER BY kind, colony, name LIMIT ?");
-    let (records, more) = page(conn, &sql, params_from_iter(with), limit)?;
-    Ok(RecordPage { records, more, at: head(conn)? })
+    Where { sql, with }
 }
 
 /// The number of the last change of any record.
@@ -319,4 +325,55 @@ pub(super) fn orphans(
          ORDER BY id LIMIT ?2"
     );
     Ok(page(conn, &sql, params![after, limit], limit)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use overmind_core::record::Selector;
+
+    use super::*;
+
+    /// How SQLite goes about a statement, in one text.
+    fn plan(conn: &Connection, Where { sql, with }: Where) -> String {
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = plan.query_map(params_from_iter(with), |row| row.get::<_, String>(3)).unwrap();
+        steps.collect::<Result<Vec<_>, _>>().unwrap().join("; ")
+    }
+
+    #[test]
+    fn no_list_of_a_kind_or_an_owner_reads_all_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        std::fs::write(&path, "").unwrap();
+        let mut conn = crate::schema::open_writer(&path, None).unwrap();
+        crate::schema::migrate(&mut conn).unwrap();
+        let kind = Kind::parse("note").unwrap();
+        let after = RecordKey {
+            kind: kind.clone(),
+            colony: ColonyId::DEFAULT,
+            name: Name::parse("a").unwrap(),
+        };
+        let of_kind = || RecordQuery { kind: Some(kind.clone()), ..RecordQuery::default() };
+        let colony = Some(ColonyId::DEFAULT);
+        let owner = Some(Owner::Record(RecordId::from_u128(1)));
+        let selector = Selector::parse("a=b,c!=d,e,!f").unwrap();
+        let term = Some(("agent".to_owned(), "x".to_owned()));
+        for (query, index) in [
+            (of_kind(), "records_by_key (kind=?)"),
+            (
+                RecordQuery { colony, after: Some(after.clone()), ..of_kind() },
+                "records_by_key (kind=? AND colony=? AND name>?)",
+            ),
+            (
+                RecordQuery { colony, prefix: "a".into(), ..of_kind() },
+                "records_by_key (kind=? AND colony=? AND name>? AND name<?)",
+            ),
+            (RecordQuery { owner, ..RecordQuery::default() }, "records_by_owner (owner=?)"),
+            (RecordQuery { selector, ..of_kind() }, "PRIMARY KEY (kind=? AND term=? AND value=?)"),
+            (RecordQuery { term, ..of_kind() }, "PRIMARY KEY (kind=? AND term=? AND value=?)"),
+        ] {
+            let plan = plan(&conn, listed(&query, 10));
+            assert!(plan.contains(index) && !plan.contains("SCAN records"), "{plan}");
+        }
+    }
 }

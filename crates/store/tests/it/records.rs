@@ -85,7 +85,7 @@ async fn records_outlive_their_process_and_come_back_with_a_backup() {
 /// `<writer> <n>` when the n-th round is acknowledged. A record that counts the rounds changes in the
 /// same commit.
 #[test]
-#[ignore = "the test of kills runs it in processes of its own"]
+#[ignore = "the crash test runs it in processes of its own"]
 fn the_child_that_puts_until_it_dies() {
     let Some(dir) = told(DIR) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
