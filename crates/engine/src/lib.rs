@@ -19,7 +19,6 @@ mod hive;
 mod inbox;
 mod keys;
 mod kills;
-mod letters;
 mod live;
 mod mesh;
 mod passes;

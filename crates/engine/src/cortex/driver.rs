@@ -9,8 +9,6 @@ mod mail;
 mod orders;
 mod postponed;
 mod rooms;
-#[cfg(test)]
-mod sizes;
 mod streamed;
 
 use std::sync::Arc;
@@ -85,12 +83,12 @@ pub(super) async fn drive(
     cortex: Arc<Cortex>,
     id: SessionId,
     fresh: Option<Box<Session>>,
-    mailbox: Mailbox,
+    mut mailbox: Mailbox,
     stop: CancellationToken,
 ) {
     // Boxed, here and below, is what is awaited once or seldom: a driver of a command waits for
     // days, there are thousands of them, and each would keep room for it.
-    let Some(session) = Box::pin(begin(&cortex, id, fresh, &mailbox)).await else { return };
+    let Some(session) = Box::pin(begin(&cortex, id, fresh, &mut mailbox)).await else { return };
     let mut driver = Driver {
         cortex: Arc::clone(&cortex),
         id,
@@ -102,7 +100,7 @@ pub(super) async fn drive(
         live: Vec::new(),
         stop,
     };
-    let outcome = driver.run(&mailbox).await;
+    let outcome = driver.run(&mut mailbox).await;
     let status = driver.session().status();
     if matches!(status, SessionStatus::AwaitingInput | SessionStatus::Idle) {
         // At rest, it can take a letter.
@@ -111,11 +109,11 @@ pub(super) async fn drive(
     match outcome {
         Ok(()) => {}
         Err(Stop::Fenced) => {
-            refuse(&cortex, id, &mailbox, &EngineError::conflict("Run was started elsewhere"));
+            refuse(&cortex, id, &mut mailbox, &EngineError::conflict("Run was started elsewhere"));
         }
-        Err(Stop::Shutdown) => refuse(&cortex, id, &mailbox, &shutting_down()),
+        Err(Stop::Shutdown) => refuse(&cortex, id, &mut mailbox, &shutting_down()),
         Err(Stop::Unmade(why)) => {
-            refuse(&cortex, id, &mailbox, &EngineError::not_found("Run"));
+            refuse(&cortex, id, &mut mailbox, &EngineError::not_found("Run"));
             // Last: whoever hears it may make it under another name.
             let (made, err) = *why;
             let _ = made.send(Err(err));
@@ -140,7 +138,7 @@ async fn begin(
     cortex: &Arc<Cortex>,
     id: SessionId,
     fresh: Option<Box<Session>>,
-    mailbox: &Mailbox,
+    mailbox: &mut Mailbox,
 ) -> Option<Box<Session>> {
     if let Some(session) = fresh.or_else(|| cortex.take_fresh(id)) {
         return Some(session);
@@ -157,10 +155,10 @@ async fn begin(
 }
 
 /// Ends a driver that cannot work: everyone who waits is told why.
-fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &Mailbox, why: &EngineError) {
+fn refuse(cortex: &Arc<Cortex>, id: SessionId, mailbox: &mut Mailbox, why: &EngineError) {
     // Mail is posted under this lock, and only to who is on the list.
     lock(&cortex.drivers).remove(&id);
-    while let Some(mail) = mailbox.take() {
+    while let Ok(mail) = mailbox.try_recv() {
         if let Mail::Order { reply, .. } = *mail {
             let _ = reply.send(Err(why.clone()));
         }
@@ -182,7 +180,7 @@ impl Driver {
         step
     }
 
-    async fn run(&mut self, mailbox: &Mailbox) -> Result<(), Stop> {
+    async fn run(&mut self, mailbox: &mut Mailbox) -> Result<(), Stop> {
         loop {
             let needed =
                 self.session().status() == SessionStatus::Running || self.session().is_alive();
@@ -191,7 +189,8 @@ impl Driver {
             }
             let mail = tokio::select! {
                 biased;
-                mail = mailbox.next() => mail,
+                // Its sender is on the list for as long as this runs.
+                Some(mail) = mailbox.recv() => mail,
                 () = self.stop.cancelled() => return Err(Stop::Shutdown),
                 () = self.may_try_again(), if self.postponed.is_some() => {
                     Box::pin(self.try_again()).await?;
@@ -694,7 +693,7 @@ impl Driver {
                     }
                     return Ok(());
                 }
-                Err(StoreError::Conflict { what }) => {
+                Err(StoreError::Conflict { what, .. }) => {
                     tracing::warn!(session.id = %self.id, what, "fenced: another start came first");
                     return Err(Stop::Fenced);
                 }

@@ -37,7 +37,7 @@ use overmind_core::tool::{ToolOutcome, ToolSpec, Toolbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::driver::Order;
@@ -268,7 +268,7 @@ impl Cortex {
     /// rest, and its row does not change.
     pub(crate) fn attested(&self, session: SessionId, epoch: u32, attested: Arc<Attested>) {
         if let Some(driver) = lock(&self.drivers).get(&session) {
-            driver.put(Box::new(Mail::Attested { epoch, attested }));
+            put(driver, Mail::Attested { epoch, attested });
         }
     }
 
@@ -277,7 +277,7 @@ impl Cortex {
     fn room_attested(self: &Arc<Self>, session: SessionId, of: String, attested: Arc<Attested>) {
         let mail = Mail::RoomAttested { of, attested };
         if let Some(driver) = lock(&self.drivers).get(&session) {
-            return driver.put(Box::new(mail));
+            return put(driver, mail);
         }
         if !self.draining() {
             self.post(session, mail);
@@ -287,7 +287,7 @@ impl Cortex {
     /// Results go only to a driver that is there: without one, nobody waits for them.
     fn report(&self, session: SessionId, mail: Mail) {
         match lock(&self.drivers).get(&session) {
-            Some(driver) => driver.put(Box::new(mail)),
+            Some(driver) => put(driver, mail),
             None => count(&self.counters.stale),
         }
     }
@@ -302,15 +302,15 @@ impl Cortex {
         let mut drivers = lock(&self.drivers);
         if let Some(driver) = drivers.get(&session) {
             // The driver removes itself under this lock, with its mailbox empty: it hears this.
-            return driver.put(Box::new(mail));
+            return put(driver, mail);
         }
         // Unbounded, for whoever sends is bounded: one result per effect, gathered pieces of
         // one model call over a bounded bus, and API requests that wait for their answer.
-        let slot = Slot::default();
-        slot.put(Box::new(mail));
-        drivers.insert(session, Arc::clone(&slot));
+        let (slot, mailbox): (Slot, Mailbox) = mpsc::unbounded_channel();
+        put(&slot, mail);
+        drivers.insert(session, slot);
         drop(drivers);
-        let (cortex, mailbox) = (Arc::clone(self), Mailbox(slot));
+        let cortex = Arc::clone(self);
         self.tasks.spawn(move |stop| driver::drive(cortex, session, fresh, mailbox, stop));
     }
 
@@ -644,7 +644,7 @@ impl Cortex {
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Release);
         for driver in lock(&self.drivers).values() {
-            driver.put(Box::new(Mail::Drain));
+            put(driver, Mail::Drain);
         }
     }
 
@@ -771,6 +771,11 @@ fn toolset_key(hash: &str) -> String {
 
 pub(crate) fn shutting_down() -> EngineError {
     EngineError::Unavailable { message: "the server is shutting down; try again soon".into() }
+}
+
+/// Hands mail to a driver. One that has just ended reads none: whoever waits for an answer is told.
+fn put(driver: &Slot, mail: Mail) {
+    let _ = driver.send(Box::new(mail));
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -25,7 +25,7 @@ use overmind_core::sandbox::{SandboxError, SandboxLevel};
 use overmind_core::time::{Clock, Timestamp};
 use overmind_core::trace::TRACEPARENT_VARIABLE;
 use overmind_core::vault::placeholder::{SERVICE, base_url_variable};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 mod unrecorded;
 
@@ -33,7 +33,6 @@ use super::look::{JUDGED_AFTER, LOOK, Look, ticks};
 use super::read::{self, Reading};
 use super::rooms::Stays;
 use crate::credentials::Credentials;
-use crate::letters::Letters;
 use crate::relay::{self, Door, GATEWAY, SERVER};
 use crate::tasks::Tasks;
 
@@ -131,12 +130,10 @@ impl Drop for Busy {
 struct UnderWay {
     key: ProcessKey,
     /// What is wanted of it, in its order. It waits until the life has begun or was found.
-    orders: Orders,
-    /// Somebody looks after the life already.
-    taken: bool,
+    orders: mpsc::UnboundedSender<LifeOrder>,
+    /// For whoever looks after the life; `None` when somebody does already.
+    inbox: Option<mpsc::UnboundedReceiver<LifeOrder>>,
 }
-
-type Orders = Arc<Letters<LifeOrder>>;
 
 /// What a life runs in: the stronger of its agent's and its project's.
 fn level_of(assignment: &Assignment, launch: &Launch) -> SandboxLevel {
@@ -273,7 +270,8 @@ impl Lives {
     /// called before [`Self::live`], and before the next message is heard.
     pub(crate) fn expect(&self, session: SessionId, effect: EffectId, launch: &Launch) {
         let key = ProcessKey { session, epoch: launch.life };
-        let one = UnderWay { key, orders: Orders::default(), taken: false };
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let one = UnderWay { key, orders, inbox: Some(inbox) };
         self.under_way().insert(effect, one);
     }
 
@@ -289,12 +287,9 @@ impl Lives {
         birth: Box<Birth>,
         say: &Say,
     ) -> LifeEnded {
-        let inbox = self.under_way().get_mut(&effect).and_then(|one| {
-            let taken = std::mem::replace(&mut one.taken, true);
-            (!taken).then(|| Arc::clone(&one.orders))
-        });
+        let inbox = self.under_way().get_mut(&effect).and_then(|one| one.inbox.take());
         // Aborted before it began.
-        let Some(orders) = inbox else {
+        let Some(mut orders) = inbox else {
             return self.told(Ended::Lost { reason: "it was canceled".to_owned(), killed: 0 });
         };
         let key = ProcessKey { session: assignment.session, epoch: birth.launch.life };
@@ -302,7 +297,7 @@ impl Lives {
         // Boxed: what a life needs until it has begun is given back then.
         let begun = Box::pin(self.begin(assignment, effect, key, birth, say)).await;
         let ended = match begun {
-            Ok(()) => self.watch(key, kept, &orders, say).await,
+            Ok(()) => self.watch(key, kept, &mut orders, say).await,
             Err(ended) => ended,
         };
         self.under_way().remove(&effect);
@@ -595,7 +590,7 @@ impl Lives {
         self: &Arc<Self>,
         key: ProcessKey,
         kept: Kept,
-        orders: &Letters<LifeOrder>,
+        orders: &mut mpsc::UnboundedReceiver<LifeOrder>,
         say: &Say,
     ) -> LifeEnded {
         let mut look = Look::default();
@@ -613,7 +608,7 @@ impl Lives {
                         Err(err) => self.told(Ended::Lost { reason: err.to_string(), killed: 0 }),
                     };
                 }
-                order = orders.next() => Box::pin(self.obey(key, kept, order)).await,
+                Some(order) = orders.recv() => Box::pin(self.obey(key, kept, order)).await,
                 _ = tick.tick() => {
                     if Box::pin(read::on(&*self.processes, key, &mut reading, say)).await {
                         read::answered(&*self.processes, key, kept.input).await;
@@ -714,7 +709,8 @@ impl Lives {
     /// Hands an order to whoever looks after the life, at once or as soon as somebody does.
     pub(crate) fn order(&self, effect: EffectId, order: LifeOrder) {
         if let Some(one) = self.under_way().get(&effect) {
-            one.orders.put(order);
+            // Nobody reads when the life is over already.
+            let _ = one.orders.send(order);
         }
     }
 

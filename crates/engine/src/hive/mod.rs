@@ -36,11 +36,11 @@ use overmind_core::time::{Clock, Timestamp};
 use overmind_core::tool::{EffectClass, ToolContext, ToolOutcome, Toolbox};
 use overmind_core::trace::SpanId;
 use serde_json::Value;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::life::{Birth, Lives, Said, Say};
 use self::rooms::{Stays, Turn};
-use crate::letters::Letters;
 use crate::live::{self, Gathered as LiveGathered};
 use crate::tasks::Tasks;
 
@@ -453,17 +453,17 @@ impl Hive {
         };
         Box::pin(self.save_files(assignment, effect, RoomMark::Again)).await;
         // Words leave in their order, and all of them before the report of the end.
-        let said = Arc::new(Letters::default());
-        let words = Arc::clone(&said);
-        let say: Say = Arc::new(move |word| words.put(word));
+        let (words, mut said) = mpsc::unbounded_channel();
+        // Heard until the life has ended.
+        let say: Say = Arc::new(move |word| drop(words.send(word)));
         let life = lives.live(assignment, effect, birth, &say);
         tokio::pin!(life);
         loop {
             tokio::select! {
                 biased;
-                word = said.next() => Box::pin(self.pass_on(assignment, effect, word)).await,
+                Some(word) = said.recv() => Box::pin(self.pass_on(assignment, effect, word)).await,
                 end = &mut life => {
-                    while let Some(word) = said.take() {
+                    while let Ok(word) = said.try_recv() {
                         Box::pin(self.pass_on(assignment, effect, word)).await;
                     }
                     Box::pin(self.save_files(assignment, effect, RoomMark::Turn)).await;

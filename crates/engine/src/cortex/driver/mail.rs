@@ -12,10 +12,9 @@ use overmind_core::room::history::RoomUndone;
 use overmind_core::room::stay::{RoomDecision, RoomWord};
 use overmind_core::row::SessionRow;
 use overmind_core::store::{Commit, StoreError};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::error::EngineError;
-use crate::letters::Letters;
 
 /// What reaches a session.
 #[derive(Debug)]
@@ -92,36 +91,10 @@ pub(crate) enum Mail {
 
 /// Where mail for a driver is put. Boxed: a letter may be large, and there is one queue for each
 /// session that moves.
-pub(crate) type Slot = Arc<Letters<Box<Mail>>>;
+pub(crate) type Slot = mpsc::UnboundedSender<Box<Mail>>;
 
 /// The driver's end. Dropped, whoever waits for an answer is told that there is none.
-#[derive(Debug)]
-pub(crate) struct Mailbox(pub(crate) Slot);
-
-impl Mailbox {
-    /// The oldest letter, as soon as there is one.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped, nothing is taken.
-    pub(super) async fn next(&self) -> Box<Mail> {
-        self.0.next().await
-    }
-
-    pub(super) fn take(&self) -> Option<Box<Mail>> {
-        self.0.take()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl Drop for Mailbox {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
+pub(crate) type Mailbox = mpsc::UnboundedReceiver<Box<Mail>>;
 
 /// What a caller asks of a session.
 #[derive(Clone, Debug)]

@@ -9,7 +9,8 @@ impl Lives {
     /// Has all lives of a session end.
     pub(crate) fn end_all(&self, session: SessionId, how: StopHow, reason: &str) {
         for one in self.under_way().values().filter(|one| one.key.session == session) {
-            one.orders.put(LifeOrder::End { how, reason: reason.to_owned() });
+            // Nobody reads when the life is over already.
+            let _ = one.orders.send(LifeOrder::End { how, reason: reason.to_owned() });
         }
     }
 }
