@@ -30,6 +30,7 @@ mod mcp;
 mod memory;
 mod mesh;
 mod problem;
+mod project;
 mod query;
 mod raw;
 mod room;
@@ -75,6 +76,9 @@ pub use mesh::{
     Registered, SpawnDone, SpawnRequest, SubscribeQuery, Subscribed, Subscription, Unsubscribed,
 };
 pub use problem::{FieldError, Problem, ProblemKind};
+pub use project::{
+    ProjectConfirm, ProjectQuery, ProjectRevoked, ProjectTrust, ProjectTrustGiven, path_mistake,
+};
 pub use query::{
     AttestationQuery, CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery,
 };
@@ -82,7 +86,7 @@ pub use raw::RawJson;
 pub use room::{
     FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
     RoomDoneResult, RoomEnd, RoomFile, RoomPhase, RoomUndo, RoomUndone, RoomWhen, RoomWish,
-    RoomWork,
+    RoomWork, RunsLater,
 };
 pub use run::{
     ApprovalAnswer, Attestation, AttestationRecord, Diff, DiffRow, Divergence, ForkRequest,

@@ -87,6 +87,8 @@ kinds! {
     Unauthenticated = 401 "unauthenticated" "A valid token is needed",
     /// The caller may not do this, or the request comes from a foreign origin.
     Forbidden = 403 "forbidden" "The caller may not do this",
+    /// The project's file orders what no admin has confirmed.
+    Untrusted = 403 "untrusted" "An admin has not confirmed what the project orders",
     NotFound = 404 "not_found" "There is no such thing",
     MethodNotAllowed = 405 "method_not_allowed" "The path does not take this method",
     /// The body did not arrive in time.

@@ -296,13 +296,42 @@ pub struct RoomWork {
     /// A unified diff; its beginning only when `truncated`.
     pub diff: String,
     pub truncated: bool,
+    /// Changed files that other programs run by themselves once they are merged, such as `.envrc`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_later: Vec<RunsLater>,
+}
+
+/// A file that other programs run by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunsLater {
+    /// From the top of the project.
+    #[cfg_attr(feature = "openapi", schema(example = ".envrc"))]
+    pub path: String,
+    /// What runs it, and when.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "your shell runs it when you enter the directory")
+    )]
+    pub why: String,
 }
 
 impl From<core::RoomWork> for RoomWork {
     fn from(work: core::RoomWork) -> Self {
-        let core::RoomWork { branch, base, files, insertions, deletions, commits, diff, truncated } =
-            work;
-        Self { branch, base, files, insertions, deletions, commits, diff, truncated }
+        let core::RoomWork {
+            branch,
+            base,
+            files,
+            insertions,
+            deletions,
+            commits,
+            diff,
+            truncated,
+            runs_later,
+        } = work;
+        let runs_later = runs_later.into_iter().map(|(path, why)| RunsLater { path, why });
+        let runs_later = runs_later.collect();
+        Self { branch, base, files, insertions, deletions, commits, diff, truncated, runs_later }
     }
 }
 
@@ -354,12 +383,24 @@ pub struct RoomDone {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(max_length = 10000, example = "Mend the login"))]
     pub message: Option<String>,
+    /// Of a merge: the changed files that other programs run by themselves and that somebody has seen,
+    /// as `runs_later` of the run's work names them. A merge with others is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000, example = json!([".envrc"])))]
+    pub accept: Vec<String>,
 }
 
 /// Longest message of a commit, in bytes.
 const MESSAGE_BYTES: usize = 10_000;
+/// Most files that are accepted at once.
+const MOST_ACCEPTED: usize = 1000;
 
 impl RoomDone {
+    /// This and nothing else.
+    pub fn of(action: RoomAction) -> Self {
+        Self { action, into: None, name: None, message: None, accept: Vec::new() }
+    }
+
     /// What is wrong with the values; empty when nothing is.
     pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
@@ -369,6 +410,13 @@ impl RoomDone {
             Some(_) if !merge => errors.push(FieldError::new("into", "is of a merge only")),
             Some(into) => check_name(&mut errors, "into", into),
             None => {}
+        }
+        if !self.accept.is_empty() && !merge {
+            errors.push(FieldError::new("accept", "is of a merge only"));
+        }
+        if self.accept.len() > MOST_ACCEPTED {
+            let why = format!("must have at most {MOST_ACCEPTED} files");
+            errors.push(FieldError::new("accept", why));
         }
         match &self.name {
             Some(_) if !branch => errors.push(FieldError::new("name", "is of a `pr_branch` only")),
@@ -394,7 +442,7 @@ impl RoomDone {
 
 impl From<RoomDone> for core::RoomDone {
     fn from(done: RoomDone) -> Self {
-        let RoomDone { action, into, name, message: _ } = done;
+        let RoomDone { action, into, name, message: _, accept: _ } = done;
         match action {
             RoomAction::Merge => Self::Merge { into },
             RoomAction::PrBranch => Self::PrBranch { name },

@@ -489,6 +489,18 @@ Examples:
   overmind init --print ~/src/shop            only shows it
   overmind init --force                       replaces the file")]
     Init(crate::init::InitArgs),
+    /// Confirm what a project's .overmind.yml orders to be run
+    #[command(after_help = "\
+Setup commands, services and the like come with the repository. They run only after an admin has read
+and confirmed them; when the file changes they are asked about again. `overmind run` asks at the
+terminal, and `overmind init` confirms the file that it writes.
+
+Examples:
+  overmind trust                              shows what the project here orders, and asks
+  overmind trust --show ~/src/shop            exit code 1 when it is not confirmed
+  overmind trust --yes --setup-network        for scripts; setup may install packages in sandboxes
+  overmind trust --revoke")]
+    Trust(crate::trust::TrustArgs),
     /// Look for what could keep Overmind from working, and say what to do
     #[command(after_help = "\
 Examples:
@@ -631,6 +643,9 @@ pub struct RunArgs {
     /// The run that it is started for: an id, a name, or a unique part of one
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
+    /// Confirm what the project orders to be run, without asking; see `overmind help trust`
+    #[arg(long)]
+    pub trust_project: bool,
     /// Asking again with the same key answers with the first run instead of a second
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,

@@ -81,7 +81,7 @@ pub struct DoneArgs {
     /// What a commit says that is made for it [default: the first line of the task]
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["keep", "discard"])]
     pub message: Option<String>,
-    /// Do not ask before work is thrown away
+    /// Do not ask before work is thrown away, or merged with files that run by themselves later
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -95,7 +95,7 @@ impl DoneArgs {
             None if self.park => (RoomAction::Park, None, None),
             None => (RoomAction::Discard, None, None),
         };
-        RoomDone { action, into, name, message: self.message.clone() }
+        RoomDone { into, name, message: self.message.clone(), ..RoomDone::of(action) }
     }
 }
 

@@ -71,7 +71,7 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
 
 /// A line that the person types; `None` at the end of input. Read beside everything else, so that
 /// `^C` is heard.
-async fn typed(question: &str) -> Result<Option<String>, Failure> {
+pub async fn typed(question: &str) -> Result<Option<String>, Failure> {
     let _ = io::stderr().lock().write_all(clean::passing(question, true).as_bytes());
     let (said, heard) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {

@@ -5,13 +5,14 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
-use overmind_workspace::config::{FILE, Sources};
+use overmind_workspace::config::{Config, FILE, Sources};
 use overmind_workspace::rooms::project_top;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::init_agent::Found;
+use crate::{asked, trust};
 
 #[derive(Clone, Debug, Args)]
 pub struct InitArgs {
@@ -31,7 +32,7 @@ pub struct InitArgs {
 /// # Errors
 ///
 /// [`Exit::Conflict`] when there is a file already: it was printed all the same.
-pub fn run(cx: &Context, args: &InitArgs) -> Outcome {
+pub async fn run(cx: &Context, args: &InitArgs) -> Outcome {
     let dir = cx.cwd.join(args.dir.as_deref().unwrap_or_else(|| ".".as_ref()));
     let dir = dir.canonicalize().map_err(|err| {
         Failure::new(Exit::NotFound, format!("looking at {}: {err}", dir.display()))
@@ -71,6 +72,13 @@ pub fn run(cx: &Context, args: &InitArgs) -> Outcome {
     }
     if write {
         cx.out.note(&format!("wrote {}", file.display()));
+        let orders = Config::parse(&proposal.text).map(|config| config.orders());
+        // Whoever had it written at the terminal has seen it.
+        if orders.is_ok_and(|orders| !orders.is_empty())
+            && !(asked::possible(cx) && trust::of_init(cx, &top).await?)
+        {
+            cx.out.note("what it orders is run once it is confirmed: overmind trust");
+        }
     }
     if cx.out.for_people() {
         cx.out.note(&format!("\n{}:", agent.why));

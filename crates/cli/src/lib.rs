@@ -66,6 +66,7 @@ pub mod subscribe;
 pub mod things;
 pub mod top;
 pub mod topics;
+mod trust;
 pub mod up;
 pub mod vault;
 pub mod watch;
@@ -111,7 +112,6 @@ fn dispatch(cx: &Context, command: Command) -> Outcome {
         Command::Config(command) => config_cmd::run(cx, &command),
         Command::Policy(command) => policy_cmd::run(cx, &command),
         Command::Prices(args) => budget::prices(cx, &args),
-        Command::Init(args) => init::run(cx, &args),
         Command::Completions { shell } => shell::completions(cx, shell),
         Command::Man { dir } => shell::man(cx, dir.as_deref()),
         Command::Help { words } => whole::help(cx, &words),
@@ -169,6 +169,8 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Diff { a, b } => session::diff(cx, &a, &b).await,
         Command::Work(args) => room::work(cx, &args).await,
         Command::Prune(args) => room::prune(cx, &args).await,
+        Command::Trust(args) => Box::pin(trust::run(cx, &args)).await,
+        Command::Init(args) => Box::pin(init::run(cx, &args)).await,
         Command::Undo(args) => room::undo(cx, args).await,
         Command::Done(args) => Box::pin(room::done(cx, &args)).await,
         Command::Url(args) => room::url(cx, &args).await,
@@ -200,7 +202,6 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         | Command::Down(_)
         | Command::Config(_)
         | Command::Policy(_)
-        | Command::Init(_)
         | Command::Prices(_)
         | Command::Completions { .. }
         | Command::Man { .. }

@@ -764,7 +764,9 @@ fn exit_of(kind: ProblemKind) -> Exit {
     match kind {
         ProblemKind::NotFound => Exit::NotFound,
         ProblemKind::Conflict | ProblemKind::Stale => Exit::Conflict,
-        ProblemKind::Unauthenticated | ProblemKind::Forbidden => Exit::Denied,
+        ProblemKind::Unauthenticated | ProblemKind::Forbidden | ProblemKind::Untrusted => {
+            Exit::Denied
+        }
         ProblemKind::BadRequest | ProblemKind::Invalid | ProblemKind::TooLarge => Exit::Usage,
         ProblemKind::MethodNotAllowed
         | ProblemKind::Timeout

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, IsTerminal as _};
 
 use overmind_api::{
     FileChange, Room, RoomAction, RoomDone, RoomPhase, RoomUndo, RoomUndone, RoomWork, Run,
-    RunStatus,
+    RunStatus, RunsLater,
 };
 use serde::Serialize;
 
@@ -145,7 +145,7 @@ fn print_diff(cx: &Context, work: &RoomWork) -> Result<(), Failure> {
 pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     let remote = Remote::connect(cx)?;
     let id = remote.find_run(&args.id).await?;
-    let done = args.done();
+    let mut done = args.done();
     // What it is about is shown first. That there is nothing to be shown may be just why
     // somebody discards it.
     let shown = match remote.run_work(&id).await {
@@ -159,9 +159,25 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     if let Some(work) = &shown {
         cx.out.note(&stat(work));
     }
-    if done.action == RoomAction::Discard && !args.yes && !agreed(cx, &id)? {
-        cx.out.note("nothing was done");
-        return Ok(Exit::Done);
+    if done.action == RoomAction::Discard && !args.yes {
+        let hint = format!("look at it with `overmind work {}`, then add --yes", ids::short(&id));
+        if !agreed(cx, "--discard throws work away", "throw this away?", hint)? {
+            cx.out.note("nothing was done");
+            return Ok(Exit::Done);
+        }
+    }
+    let runs_later = shown.map(|work| work.runs_later).unwrap_or_default();
+    if !runs_later.is_empty() {
+        tell_runs_later(cx, &runs_later);
+    }
+    if done.action == RoomAction::Merge && !runs_later.is_empty() {
+        let hint = format!("look at them with `overmind work {}`, then add --yes", args.id);
+        let why = "the work changes files that run by themselves later; nothing was merged";
+        if !args.yes && !agreed(cx, why, "merge them?", hint)? {
+            cx.out.note("nothing was done");
+            return Ok(Exit::Done);
+        }
+        done.accept = runs_later.into_iter().map(|file| file.path).collect();
     }
     let result = remote.run_done(&id, &done).await.map_err(|err| err.of_run(&args.id))?;
     for warning in &result.decision.warnings {
@@ -180,13 +196,21 @@ pub async fn done(cx: &Context, args: &DoneArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Asks the person at the terminal whether work may be thrown away.
-fn agreed(cx: &Context, id: &str) -> Result<bool, Failure> {
-    if !std::io::stdin().is_terminal() {
-        let hint = format!("look at it with `overmind work {}`, then add --yes", ids::short(id));
-        return Err(Failure::usage("--discard throws work away").hint(hint));
+/// Names the changed files that other programs run by themselves.
+fn tell_runs_later(cx: &Context, files: &[RunsLater]) {
+    cx.out.note("files that run by themselves later:");
+    for RunsLater { path, why } in files {
+        let path = paint(&clean::line(path), Tone::Bad, cx.out.err_colour);
+        cx.out.note(&format!("  {path}  {}", clean::line(why)));
     }
-    cx.out.note("throw this away? [y/N]");
+}
+
+/// Asks the person at the terminal. Where nobody can be asked, `why` and `hint` say so.
+fn agreed(cx: &Context, why: &str, question: &str, hint: String) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(why).hint(hint));
+    }
+    cx.out.note(&format!("{question} [y/N]"));
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line);
     read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))?;
@@ -209,7 +233,7 @@ pub async fn prune(cx: &Context, args: &PruneArgs) -> Outcome {
         let old = |at| args.older_than.is_none_or(|age| now.since(at) >= age);
         run.room.as_ref().is_some_and(|room| room.undecided) && run.finished_at.is_some_and(old)
     });
-    let park = RoomDone { action: RoomAction::Park, into: None, name: None, message: None };
+    let park = RoomDone::of(RoomAction::Park);
     let (mut told, mut failed) = (Vec::new(), 0);
     for run in runs {
         let id = run.id.to_string();

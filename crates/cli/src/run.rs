@@ -5,8 +5,8 @@ use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use overmind_api::{Agent, Command, Run, RunCreate, RunStatus};
-use overmind_client::LogOptions;
+use overmind_api::{Agent, Command, ProblemKind, Run, RunCreate, RunStatus};
+use overmind_client::{ClientError, LogOptions};
 use overmind_core::nearest::nearest;
 use overmind_node::config::env;
 
@@ -19,7 +19,7 @@ use crate::remote::Remote;
 use crate::show::{self, cell};
 use crate::spoken::Spoken;
 use crate::watch::{self, Place, Until};
-use crate::{asked, command, ids, parse, programs, room, session, story};
+use crate::{asked, command, ids, parse, programs, room, session, story, trust};
 
 /// Exit code of who leaves with `^C`, as a shell shows it.
 const INTERRUPTED: i32 = 130;
@@ -251,9 +251,28 @@ async fn begin(
     draft.conversation = (!in_words).then_some(alone && !once);
     draft.agent_id = agent.id.to_string();
     let key = args.idempotency_key.as_deref();
-    let made = match remote.run_create(&draft, key).await {
+    if let Some(dir) = &draft.workspace
+        && args.trust_project
+        && !args.room.here
+    {
+        trust::agreed(cx, remote, dir, true).await?;
+    }
+    let mut made = remote.client().run_create(&draft, key).await;
+    if is_untrusted(&made) {
+        let dir = draft.workspace.clone().unwrap_or_default();
+        if trust::agreed(cx, remote, &dir, false).await? {
+            made = remote.client().run_create(&draft, key).await;
+        }
+    }
+    let untrusted = is_untrusted(&made);
+    let made = match made.map_err(Failure::from) {
         // Who may not choose a directory of the host works in none of it.
-        Err(failure) if failure.exit == Exit::Denied && implied && draft.workspace.is_some() => {
+        Err(failure)
+            if failure.exit == Exit::Denied
+                && !untrusted
+                && implied
+                && draft.workspace.is_some() =>
+        {
             draft.workspace = None;
             let made = remote.run_create(&draft, key).await?;
             cx.out.note(&format!(
@@ -301,6 +320,12 @@ async fn begin(
         cx.out.note(&format!("watch it: overmind logs -f {}", made.name));
     }
     Ok(Exit::Done)
+}
+
+/// Whether a run was refused because an admin has to confirm what its project orders.
+fn is_untrusted(made: &Result<Run, ClientError>) -> bool {
+    let kind = ProblemKind::Untrusted;
+    matches!(made, Err(ClientError::Refused(problem)) if problem.known_kind() == Some(kind))
 }
 
 /// Says so when a program stands in the directory and is not in the commit that a worktree begins at.

@@ -10,10 +10,10 @@ use overmind_api::{
     InboxGroup, InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
     ListQuery, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem,
     MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
-    ModelCall, Okay, ProcessUsage, ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone,
-    RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run, RunBasic, RunCreate, RunInput,
-    RunListQuery, RunSend, RunStop, RunUsages, RunView, RunsKill, RunsKilled, Status, Step,
-    TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
+    ModelCall, Okay, ProcessUsage, ProjectConfirm, ProjectRevoked, ProjectTrust, ProviderKeyView,
+    PruneDone, PruneRequest, Ready, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run,
+    RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop, RunUsages, RunView, RunsKill,
+    RunsKilled, Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -273,6 +273,26 @@ impl Client {
     pub async fn room_fix(&self) -> Result<Leaks, ClientError> {
         let (method, target) = (Method::POST, "/api/rooms/fix");
         parse(&self.ask(method, target, None, vec![], Patience::Long).await?)
+    }
+
+    /// What the project around a directory orders, and whether that was confirmed.
+    pub async fn project_trust(&self, project: &str) -> Result<ProjectTrust, ClientError> {
+        let path = TargetPath::new("/api/projects/trust").query("project", Some(project));
+        self.get(path.as_str()).await
+    }
+
+    /// Confirms what was read of a project's orders.
+    pub async fn project_confirm(
+        &self,
+        confirm: &ProjectConfirm,
+    ) -> Result<ProjectTrust, ClientError> {
+        self.send(Method::PUT, "/api/projects/trust", confirm, None, Patience::Quick).await
+    }
+
+    /// Takes back what was confirmed of a project.
+    pub async fn project_revoke(&self, project: &str) -> Result<ProjectRevoked, ClientError> {
+        let path = TargetPath::new("/api/projects/trust").query("project", Some(project));
+        self.act(Method::DELETE, path.as_str()).await
     }
 
     /// What a run's processes use now.

@@ -7,7 +7,9 @@
 //! command asks [`Rooms::environment`] for them.
 
 pub mod history;
+pub mod later;
 pub mod stay;
+pub mod trust;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +23,7 @@ use crate::attest::Attested;
 use crate::enclosure::Network;
 use crate::ids::SessionId;
 use crate::room::history::{RoomMark, RoomSnapshot, RoomUndone};
+use crate::room::trust::{RoomTrust, TrustedProjects};
 use crate::sandbox::SandboxLevel;
 
 /// Whether a session gets a room.
@@ -236,6 +239,10 @@ pub struct RoomWork {
     /// A unified diff; its beginning only when `truncated`.
     pub diff: String,
     pub truncated: bool,
+    /// Changed files that other programs run by themselves once they are merged ([`later`]), and how
+    /// they do, in the order of their paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub runs_later: Vec<(String, String)>,
 }
 
 /// What is to become of a session's work: `overmind done`.
@@ -296,6 +303,8 @@ pub enum RoomErrorKind {
     NotFound,
     /// It cannot be done in this state: a conflict of a merge, a room that is in use.
     Conflict,
+    /// The project orders what no admin confirmed: see [`trust`].
+    Untrusted,
 }
 
 impl RoomError {
@@ -334,6 +343,13 @@ pub trait RoomWitness: Send + Sync + fmt::Debug {
 pub trait Rooms: Send + Sync + fmt::Debug {
     /// Who is told from now on. The last one counts; without one nobody is told.
     fn witness(&self, witness: Arc<dyn RoomWitness>);
+
+    /// The projects whose orders may be run from now on, all of them; before it is said for the first
+    /// time there are none.
+    fn trusted(&self, projects: TrustedProjects);
+
+    /// What a project orders, and whether that may be run. Reads its file as it is now.
+    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>>;
 
     /// Said once, before anything else: the sessions whose rooms are still wanted. Rooms of
     /// theirs that are whole are taken up again (their services run again or still); half-made

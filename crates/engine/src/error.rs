@@ -15,6 +15,9 @@ pub enum EngineError {
     /// The caller is known and may not do this.
     #[error("{message}")]
     Forbidden { message: String },
+    /// The project orders what no admin has confirmed.
+    #[error("{message}")]
+    Untrusted { message: String },
     /// `Run not found`, `Agent not found`, …
     #[error("{message}")]
     NotFound { message: String },
@@ -48,7 +51,7 @@ impl EngineError {
 impl From<StoreError> for EngineError {
     fn from(err: StoreError) -> Self {
         match err {
-            StoreError::Conflict { what } => Self::Conflict { message: what },
+            StoreError::Conflict { what, .. } => Self::Conflict { message: what },
             StoreError::Full { .. }
             | StoreError::ReadOnly { .. }
             | StoreError::Locked { .. }

@@ -34,6 +34,7 @@ mod timeline;
 mod tool_servers;
 mod tools;
 mod trace;
+mod trust;
 mod vault;
 pub mod view;
 
@@ -184,6 +185,8 @@ pub struct Engine {
     relaying: Arc<Relaying>,
     /// Raises are answered one after the other.
     raises: Arc<tokio::sync::Mutex<()>>,
+    /// Projects whose orders may be run.
+    trusting: trust::Trusting,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -230,6 +233,7 @@ impl Engine {
         }
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
         let hive_bus: Arc<dyn HiveBus> = Arc::new(hive_bus);
+        let trusting = trust::load(&*store, rooms.as_ref()).await?;
         let stays = rooms.clone();
         let stays = stays.map(|rooms| Arc::new(Stays::new(rooms, processes.clone(), &hive_bus)));
         let hive = Arc::new(Hive {
@@ -310,6 +314,7 @@ impl Engine {
             vault,
             relaying: Arc::default(),
             raises: Arc::default(),
+            trusting,
             tasks,
             backstage,
             written,

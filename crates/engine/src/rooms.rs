@@ -35,6 +35,7 @@ impl From<RoomError> for EngineError {
             RoomErrorKind::Failed => Self::Unavailable { message },
             RoomErrorKind::NotFound => Self::NotFound { message },
             RoomErrorKind::Conflict => Self::Conflict { message },
+            RoomErrorKind::Untrusted => Self::Untrusted { message },
         }
     }
 }
@@ -79,7 +80,7 @@ struct Stay {
 }
 
 impl Engine {
-    fn rooms(&self) -> Result<&Arc<dyn Rooms>, EngineError> {
+    pub(crate) fn rooms(&self) -> Result<&Arc<dyn Rooms>, EngineError> {
         let message = "this server makes no rooms";
         self.rooms.as_ref().ok_or_else(|| EngineError::Unavailable { message: message.into() })
     }
@@ -168,7 +169,8 @@ impl Engine {
     }
 
     /// Carries out what somebody decided over a session's work, and records it; `message` is what a commit
-    /// says that is made for it. One that rests is ended first. Only [`RoomDone::PrBranch`] may be asked for while it works.
+    /// says that is made for it. One that rests is ended first. A merge that changes files which other programs
+    /// run by themselves is refused unless all of them are in `accept`. Only [`RoomDone::PrBranch`] may be asked for while it works.
     ///
     /// # Errors
     ///
@@ -180,6 +182,7 @@ impl Engine {
         id: SessionId,
         what: RoomDone,
         message: Option<String>,
+        accept: &[String],
     ) -> Result<(SessionRow, RoomDecision), EngineError> {
         by.require(Role::Operator)?;
         match &what {
@@ -215,6 +218,10 @@ impl Engine {
             self.no_secret("message", &message)?;
             message.trim().clone_into(&mut order.about);
         }
+        if matches!(what, RoomDone::Merge { .. }) {
+            let work = self.rooms()?.work(&order, &made, closed.as_ref()).await?;
+            check_accepted(&work, accept)?;
+        }
         let outcome = self.rooms()?.done(&order, &made, closed.as_ref(), what.clone()).await?;
         let (by, at) = (by.name.clone(), self.cortex.clock.now());
         let decision = RoomDecision { what, by, at, outcome };
@@ -237,7 +244,7 @@ impl Engine {
             if !old || !row.room.as_ref().is_some_and(|room| room.is_undecided()) {
                 continue;
             }
-            match self.session_done(by, id, RoomDone::Park, None).await {
+            match self.session_done(by, id, RoomDone::Park, None, &[]).await {
                 Ok(_) => parked += 1,
                 Err(err) => {
                     tracing::warn!(session.id = %id, error = %err, "its worktree stays undecided");
@@ -286,7 +293,10 @@ impl Engine {
         let undone = rooms.undo(&order, &made, closed.as_ref(), to.as_deref()).await;
         let undone = undone.map_err(|err| match err.kind {
             RoomErrorKind::Project => EngineError::invalid("to", err.message),
-            RoomErrorKind::Failed | RoomErrorKind::NotFound | RoomErrorKind::Conflict => err.into(),
+            RoomErrorKind::Failed
+            | RoomErrorKind::NotFound
+            | RoomErrorKind::Conflict
+            | RoomErrorKind::Untrusted => err.into(),
         })?;
         self.cortex.room_undone(id, by.name.clone(), undone.clone()).await?;
         Ok(undone)
@@ -360,6 +370,24 @@ impl Engine {
             Err(_) => self.find_session(id).await,
         }
     }
+}
+
+/// Refuses work with files that other programs run by themselves and that nobody has accepted.
+fn check_accepted(work: &RoomWork, accept: &[String]) -> Result<(), EngineError> {
+    let unseen: Vec<String> = work
+        .runs_later
+        .iter()
+        .filter(|(path, _)| !accept.contains(path))
+        .map(|(path, why)| format!("{path}: {why}"))
+        .collect();
+    if unseen.is_empty() {
+        return Ok(());
+    }
+    Err(EngineError::conflict(format!(
+        "nothing was merged: the work changes files that run by themselves later. Look at them with \
+         `overmind work`, then accept them (`done --merge --yes`):\n{}",
+        unseen.join("\n")
+    )))
 }
 
 /// Whether `name` can be the name of a revision or a branch: never an option of git.

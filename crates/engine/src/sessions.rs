@@ -145,6 +145,9 @@ impl Engine {
             let project = project || (agent_spec.command.is_some() && !self.cortex.config.private);
             self.room_wish(draft.room, project)?
         };
+        if let Some(wish) = &room {
+            self.may_have_run(&workspace, wish).await?;
+        }
         let command = agent_spec.command.as_ref();
         let takes_more = command.is_some_and(|command| command.kind == CommandKind::Session);
         let trace = self.trace_of_child(by, parent).await?;
@@ -180,7 +183,7 @@ impl Engine {
                     count(&self.cortex.counters.created);
                     return Ok(Created { value: row, replayed: false });
                 }
-                Err(StoreError::Conflict { what }) => {
+                Err(StoreError::Conflict { what, .. }) => {
                     // Another request with the same key was quicker.
                     let made = self.session_made_before(&scope, draft.idempotency.as_ref()).await?;
                     if let Some(row) = made {

@@ -124,6 +124,7 @@ impl From<EngineError> for Fault {
                 Self::new(ProblemKind::Unauthenticated, message)
             }
             EngineError::Forbidden { message } => Self::new(ProblemKind::Forbidden, message),
+            EngineError::Untrusted { message } => Self::new(ProblemKind::Untrusted, message),
             EngineError::NotFound { message } => Self::new(ProblemKind::NotFound, message),
             EngineError::Conflict { message } => Self::new(ProblemKind::Conflict, message),
             EngineError::Busy { message } | EngineError::Unavailable { message } => {

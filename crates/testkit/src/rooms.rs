@@ -2,12 +2,14 @@
 //! where a test says so.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use overmind_core::Fut;
 use overmind_core::attest::Attested;
 use overmind_core::ids::SessionId;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
+use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
     RoomOutcome, RoomProgress, RoomSink, RoomWitness, RoomWork, Rooms,
@@ -42,6 +44,9 @@ impl Journal {
 struct Wishes {
     fail: HashSet<&'static str>,
     hang: HashSet<&'static str>,
+    /// What any project orders.
+    orders: Vec<String>,
+    trusted: TrustedProjects,
 }
 
 /// Rooms that exist in memory only. Survives the engine that uses it, as real ones do.
@@ -85,6 +90,11 @@ impl FakeRooms {
         self.go.notify_waiters();
     }
 
+    /// From now on any project orders this.
+    pub fn order(&self, order: &str) {
+        self.wishes().orders.push(order.to_owned());
+    }
+
     /// Rooms that are there, whole or half.
     pub fn left(&self) -> usize {
         self.opened().len()
@@ -117,6 +127,18 @@ impl FakeRooms {
 impl Rooms for FakeRooms {
     fn witness(&self, witness: Arc<dyn RoomWitness>) {
         *self.witness.lock().unwrap_or_else(PoisonError::into_inner) = Some(witness);
+    }
+
+    fn trusted(&self, projects: TrustedProjects) {
+        self.wishes().trusted = projects;
+    }
+
+    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>> {
+        let wishes = self.wishes();
+        let (orders, given) = (wishes.orders.clone(), wishes.trusted.get(&project).cloned());
+        let hash = (!orders.is_empty()).then(|| orders.join("\n"));
+        let trust = RoomTrust { project, repository: true, hash, orders, given };
+        Box::pin(std::future::ready(Ok(trust)))
     }
 
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {

@@ -275,7 +275,7 @@ async fn tell(
         stage.aside(&format!("$ overmind work {}", run.name))?;
         stage.diff(&remote.run_work(&id).await?.diff)?;
         stage.aside(&format!("$ overmind done {} --merge", run.name))?;
-        let merge = RoomDone { action: RoomAction::Merge, into: None, name: None, message: None };
+        let merge = RoomDone::of(RoomAction::Merge);
         let merged = remote.run_done(&id, &merge).await?;
         stage.say(&clean::line(&merged.decision.said))?;
     } else {

@@ -57,6 +57,7 @@ mod streaming;
 mod surface;
 mod telemetry;
 mod traced;
+mod trust;
 mod tty;
 mod vault;
 mod watch_mesh;

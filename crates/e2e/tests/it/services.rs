@@ -389,6 +389,7 @@ fn a_room_whose_services_cannot_be_enclosed_is_refused_and_nothing_of_it_runs() 
     let house = House::new(Some(&config("docker")));
     for level in ["docker", "microvm"] {
         std::fs::write(house.project.join(".overmind.yml"), config(level)).unwrap();
+        house.trust();
         house.run(&["run", "--name", level, "true"]).fails(10);
         let run = house.ended(level);
         assert_eq!((&run["status"], &run["error"]["code"]), (&json!("failed"), &json!("room")));

@@ -383,6 +383,7 @@ fn a_secret_is_withheld_by_every_tool_and_granted_by_the_project() {
 
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nsecrets: [\".env\"]\n")
         .unwrap();
+    house.trust();
     let (run, events) = seen("granted", "read: .env");
     assert!(events.contains(SECRET), "{events}");
     assert_eq!(run["status"], "succeeded", "{run}");

@@ -19,7 +19,21 @@ pub(crate) struct House {
 }
 
 impl House {
+    /// Whose owner has confirmed what its file orders.
     pub(crate) fn new(config: Option<&str>) -> Self {
+        let house = Self::unconfirmed(config);
+        if config.is_some() {
+            house.trust();
+        }
+        house
+    }
+
+    /// Its owner confirms what its file orders now.
+    pub(crate) fn trust(&self) {
+        self.run(&["trust", "--yes", "--setup-network"]).ok();
+    }
+
+    pub(crate) fn unconfirmed(config: Option<&str>) -> Self {
         let home = Commands::up();
         let project = home.0.work().join("app");
         std::fs::create_dir(&project).unwrap();
@@ -289,11 +303,13 @@ fn a_room_that_cannot_be_made_fails_its_run_and_says_why() {
     assert!(typo["error"]["message"].as_str().unwrap().contains("prots"), "{typo}");
     // Stopped while its setup goes on.
     std::fs::write(house.project.join(".overmind.yml"), "version: 1\nsetup: sleep 600\n").unwrap();
+    house.trust();
     house.run(&["run", "--detach", "--name", "slow", "true"]).ok();
     house.home.until("slow", "its room is made", |run| run["room"]["phase"] == "preparing");
     house.run(&["kill", "slow"]).ok();
     assert_eq!(house.ended("slow")["status"], "canceled");
     house.git(&["checkout", "-q", ".overmind.yml"]);
+    house.trust();
     house.check();
 }
 
@@ -412,6 +428,7 @@ fn needs_postgres_two_runs_of_two_applications_migrate_at_once_and_serve_their_o
         git_in(project, &["add", "-A"]);
         git_in(project, &["commit", "-qm", "application"]);
     }
+    rails.run(&["trust", "--yes", &node.display().to_string()]).ok();
     // All four are asked for before any of them is there.
     let names = ["rails-one", "rails-two", "node-one", "node-two"];
     for name in names {

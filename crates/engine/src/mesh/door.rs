@@ -60,9 +60,9 @@ impl From<EngineError> for MeshError {
         let message = err.to_string();
         match err {
             EngineError::Invalid { .. } => Self::Invalid(message),
-            EngineError::Forbidden { .. } | EngineError::Unauthenticated { .. } => {
-                Self::Denied(message)
-            }
+            EngineError::Forbidden { .. }
+            | EngineError::Unauthenticated { .. }
+            | EngineError::Untrusted { .. } => Self::Denied(message),
             EngineError::NotFound { .. } => Self::NotFound(message),
             EngineError::Conflict { .. } => Self::Conflict(message),
             EngineError::Busy { .. } | EngineError::Unavailable { .. } => {

@@ -305,7 +305,7 @@ async fn while_its_room_is_given_back_a_run_is_running_and_takes_no_orders() {
         engine.session_cancel_all(by, run).await,
         engine.session_stop(by, run, StopHow::Kill).await,
         engine
-            .session_done(by, run, RoomDone::PrBranch { name: None }, None)
+            .session_done(by, run, RoomDone::PrBranch { name: None }, None, &[])
             .await
             .map(|done| done.0),
     ] {
@@ -434,16 +434,16 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     // While it runs only a branch can be made of what is there.
     let merge = RoomDone::Merge { into: None };
     for early in [merge.clone(), RoomDone::Keep, RoomDone::Discard] {
-        let refused = engine.session_done(&by, run, early, None).await;
+        let refused = engine.session_done(&by, run, early, None, &[]).await;
         let Err(EngineError::Conflict { message }) = refused else { panic!("{refused:?}") };
         assert!(message.contains("has not ended"), "{message}");
     }
     let branch = RoomDone::PrBranch { name: Some("fix/it".into()) };
-    let (row, decision) = engine.session_done(&by, run, branch.clone(), None).await.unwrap();
+    let (row, decision) = engine.session_done(&by, run, branch.clone(), None, &[]).await.unwrap();
     assert_eq!((row.status, decision.what), (SessionStatus::Running, branch));
     house.exits(0).await;
     assert_eq!(house.ended(run).await.1.phase, RoomPhase::Kept);
-    let (row, decision) = engine.session_done(&by, run, merge.clone(), None).await.unwrap();
+    let (row, decision) = engine.session_done(&by, run, merge.clone(), None, &[]).await.unwrap();
     assert_eq!(decision.outcome.commit.as_deref(), Some("c0ffee"));
     let shown = engine.session_fetch(&by, run).await.unwrap();
     assert_eq!((shown.room.as_ref().unwrap().done.as_ref(), &shown), (Some(&decision), &row));
@@ -451,11 +451,11 @@ async fn a_decision_over_its_work_is_carried_out_recorded_and_shown() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "room.done").count(), 2);
     // What failed is no decision.
     house.rooms.fail("done");
-    let failed = engine.session_done(&by, run, RoomDone::Discard, None).await;
+    let failed = engine.session_done(&by, run, RoomDone::Discard, None, &[]).await;
     assert!(matches!(failed, Err(EngineError::Unavailable { .. })), "{failed:?}");
     assert_eq!(engine.session_fetch(&by, run).await.unwrap(), row);
     let odd = RoomDone::PrBranch { name: Some("--force".into()) };
-    let refused = engine.session_done(&by, run, odd, None).await;
+    let refused = engine.session_done(&by, run, odd, None, &[]).await;
     assert!(matches!(refused, Err(EngineError::Invalid { .. })), "{refused:?}");
     // A restart reads the same.
     let house = house.restarted().await;
@@ -473,12 +473,13 @@ async fn two_decisions_at_once_are_one() {
     house.rooms.hang("done");
     let (engine, by) = (&house.world.engine, &house.world.by);
     let merge = RoomDone::Merge { into: None };
-    let (first, second) = tokio::join!(engine.session_done(by, run, merge.clone(), None), async {
-        house.until("done").await;
-        let second = engine.session_done(by, run, RoomDone::Discard, None).await;
-        house.rooms.let_go();
-        second
-    });
+    let (first, second) =
+        tokio::join!(engine.session_done(by, run, merge.clone(), None, &[]), async {
+            house.until("done").await;
+            let second = engine.session_done(by, run, RoomDone::Discard, None, &[]).await;
+            house.rooms.let_go();
+            second
+        });
     assert_eq!(first.unwrap().1.what, merge);
     let Err(EngineError::Conflict { message }) = second else { panic!("{second:?}") };
     assert!(message.contains("another decision"), "{message}");
@@ -607,4 +608,49 @@ async fn what_programs_of_a_room_run_in_is_in_the_log_and_on_the_row_before_it_i
     house.up(other).await;
     assert_eq!(attested(&house, run).await.len(), 6);
     assert_eq!(house.world.ended(run).await, row);
+}
+
+#[tokio::test]
+async fn what_a_project_orders_runs_only_after_an_admin_confirmed_it() {
+    let house = House::new().await;
+    let (engine, by) = (house.world.engine.clone(), house.world.by.clone());
+    house.rooms.order("setup: make");
+    let start = async |engine: &overmind_engine::Engine, agent: &str| {
+        let created = engine.session_create(&by, draft(agent, Some(RoomWish::default()))).await;
+        created.map(|made| made.value.id)
+    };
+    let refused = start(&engine, &house.agent).await;
+    let Err(EngineError::Untrusted { message }) = refused else { panic!("{refused:?}") };
+    assert!(message.contains("setup: make") && message.contains("overmind trust"), "{message}");
+    assert!(!house.journal.has("prepare"), "nothing was made");
+    // Who is no admin neither reads nor confirms.
+    let project = house.world.dir.path().canonicalize().unwrap();
+    let found = engine.project_trust(&by, &project).await.unwrap();
+    let hash = found.hash.clone().unwrap();
+    let operator = Caller::new("op", Rights::Role(Role::Operator));
+    for refused in [
+        engine.project_trust(&operator, &project).await.map(drop),
+        engine.project_confirm(&operator, &project, &hash, false).await.map(drop),
+        engine.project_revoke(&operator, &project).await.map(drop),
+    ] {
+        assert!(matches!(refused, Err(EngineError::Forbidden { .. })), "{refused:?}");
+    }
+    // Nor is another content confirmed than the one that was read.
+    let other = engine.project_confirm(&by, &project, "another", false).await;
+    assert!(matches!(other, Err(EngineError::Conflict { .. })), "{other:?}");
+    let confirmed = engine.project_confirm(&by, &project, &hash, true).await.unwrap();
+    assert!(confirmed.holds() && confirmed.confirmed().unwrap().setup_network);
+    let run = start(&engine, &house.agent).await.unwrap();
+    house.up(run).await;
+    house.exits(0).await;
+    house.ended(run).await;
+    // A restart knows it; a change is asked about again; what is taken back is refused.
+    let house = house.restarted().await;
+    let engine = house.world.engine.clone();
+    assert!(engine.project_trust(&by, &project).await.unwrap().holds());
+    house.rooms.order("setup: make more");
+    assert!(matches!(start(&engine, &house.agent).await, Err(EngineError::Untrusted { .. })));
+    assert!(engine.project_revoke(&by, &project).await.unwrap());
+    assert!(!engine.project_revoke(&by, &project).await.unwrap());
+    assert_eq!(engine.project_trust(&by, &project).await.unwrap().given, None);
 }

@@ -10,7 +10,7 @@ use utoipa::{Modify, OpenApi};
 use super::bounds;
 use crate::routes::{
     acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, mcp,
-    memory, mesh, rooms, runs, services, vault,
+    memory, mesh, projects, rooms, runs, services, vault,
 };
 
 /// Paths that need no token.
@@ -40,6 +40,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         artifacts::artifact_list, artifacts::artifact_fetch, artifacts::artifact_put,
         artifacts::artifact_delete,
         rooms::run_work, rooms::run_done, rooms::run_undo, rooms::room_leaks, rooms::room_fix,
+        projects::project_trust, projects::project_confirm, projects::project_revoke,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         budgets::budget_list, budgets::budget_put, budgets::budget_fetch, budgets::budget_remove,

@@ -30,6 +30,7 @@ pub(crate) mod llm;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod mesh;
+pub(crate) mod projects;
 pub(crate) mod roles;
 pub(crate) mod rooms;
 pub(crate) mod runs;
@@ -115,6 +116,10 @@ routes! {
 
     Long get "/api/rooms/leaks" => rooms::room_leaks;
     Long post "/api/rooms/fix" => rooms::room_fix;
+
+    Quick get "/api/projects/trust" => projects::project_trust;
+    Quick put "/api/projects/trust" => projects::project_confirm;
+    Quick delete "/api/projects/trust" => projects::project_revoke;
 
     Quick get "/api/inbox" => inbox::inbox_list;
     Quick post "/api/inbox/answer" => inbox::inbox_answer_all;

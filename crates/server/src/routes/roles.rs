@@ -29,6 +29,7 @@ const READ_BY_MORE: &[(&str, Role)] = &[
     ("/api/settings/{name}", Role::Admin),
     ("/api/vault/secrets", Role::Admin),
     ("/api/rooms/leaks", Role::Operator),
+    ("/api/projects/trust", Role::Admin),
 ];
 
 /// Routes that change something and are for admins alone, by how their paths begin.
@@ -37,6 +38,7 @@ const CHANGED_BY_ADMINS: &[&str] = &[
     "/api/budgets",
     "/api/keys",
     "/api/memory/reembed",
+    "/api/projects/",
     "/api/prune",
     "/api/rooms/fix",
     "/api/settings/",

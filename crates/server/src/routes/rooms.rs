@@ -36,7 +36,7 @@ pub(crate) async fn run_work(
     responses(
         (status = 200, body = RoomDoneResult),
         (status = 404, description = "`Run not found`, or nothing of its work is there any more"),
-        (status = 409, description = "The run has not ended or has no room, or a merge has conflicts"),
+        (status = 409, description = "The run has not ended or has no room, a merge has conflicts, or it changes files that run by themselves and were not accepted"),
         (status = 422, description = "A field is wrong; `errors` names it"),
     )
 ))]
@@ -47,10 +47,10 @@ pub(crate) async fn run_done(
     body: Body<RoomDone>,
 ) -> Result<Response, Fault> {
     Fault::unless_empty(body.value.check())?;
-    let message = body.value.message.clone();
+    let (message, accept) = (body.value.message.clone(), body.value.accept.clone());
     let done = body.value.into();
     let engine = cx.engine.clone();
-    let work = async move { engine.session_done(&caller, id, done, message).await };
+    let work = async move { engine.session_done(&caller, id, done, message, &accept).await };
     let (run, decision) = cx.detached(work).await?;
     Ok(json(&RoomDoneResult { run: Run::from(run), decision: decision.into() }))
 }

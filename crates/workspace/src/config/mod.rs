@@ -6,6 +6,7 @@
 //! trusted more than the project: paths in it stay beneath the worktree.
 
 mod check;
+mod orders;
 mod propose;
 mod read;
 pub(crate) mod reader;
@@ -369,6 +370,14 @@ impl Config {
 
     /// The same, where what is the server's own is nobody's project file.
     pub(crate) fn load_without(project: &Path, own: &Own) -> Result<Self, ConfigError> {
+        Self::load_hashed(project, own).map(|(config, _)| config)
+    }
+
+    /// The same, with the [hash](hash) of the file's bytes if there is one.
+    pub(crate) fn load_hashed(
+        project: &Path,
+        own: &Own,
+    ) -> Result<(Self, Option<String>), ConfigError> {
         let file = project.join(FILE);
         let refuse = |what: String| {
             let problem =
@@ -377,10 +386,12 @@ impl Config {
         };
         let text = opener::text(project, Path::new(FILE), MAX_BYTES, own);
         let Some(text) = text.map_err(|err| refuse(opener::why(&err)))? else {
-            return Ok(Self::default());
+            return Ok((Self::default(), None));
         };
+        let hash = hash(&text);
         let text = String::from_utf8(text).map_err(|_| refuse("is no text (UTF-8)".to_owned()))?;
-        Self::parse(&text).map_err(|problems| ConfigError { file, problems })
+        let config = Self::parse(&text).map_err(|problems| ConfigError { file, problems })?;
+        Ok((config, Some(hash)))
     }
 
     /// Reads a text.
@@ -407,6 +418,11 @@ impl Config {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// What a project's file is confirmed by: BLAKE3 of its bytes, in hex.
+pub(crate) fn hash(text: &[u8]) -> String {
+    blake3::hash(text).to_hex().to_string()
 }
 
 impl CommandLine {

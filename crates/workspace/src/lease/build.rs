@@ -87,6 +87,8 @@ pub(crate) struct Site<'a> {
     pub(crate) temp: Option<PathBuf>,
     /// `None`: its programs run in no sandbox.
     pub(crate) confinement: Option<Confinement>,
+    /// Whether `setup` has the host's network in a sandbox.
+    pub(crate) setup_network: bool,
     pub(crate) config: &'a Config,
     pub(crate) sink: &'a dyn Sink,
     pub(crate) ports: Mutex<BTreeMap<String, u16>>,
@@ -184,6 +186,7 @@ impl Workspace {
             details: tree.details,
             temp: None,
             confinement: confinement.map_err(BuildError::Sandbox)?,
+            setup_network: request.setup_network,
             config: &request.config,
             sink,
             ports: Mutex::default(),
@@ -515,7 +518,7 @@ impl Site<'_> {
             self.sink.tell(Progress::Step { what: &hook.name });
             let values = self.values();
             let mark = self.workspace.process_id(&self.session, &format!("setup-{n}"));
-            let confined = self.confined(|all| all.before().of(format!("setup: {}", hook.name)));
+            let confined = self.prepares(format!("setup: {}", hook.name), &[]);
             let step = Step::Hook { name: hook.name.clone(), mark: mark.clone() };
             let step = self.journal.intend(&step)?;
             let spec = CommandSpec {
@@ -547,6 +550,18 @@ impl Site<'_> {
         which: impl FnOnce(&Confinement) -> Confined,
     ) -> Option<Confined> {
         self.confinement.as_ref().map(which)
+    }
+
+    /// The sandbox of what prepares the session, `setup` or the command of a template: it reaches the
+    /// session's services, and `own` whatever the network is; all of the host's where that was granted.
+    pub(crate) fn prepares(&self, of: String, own: &[u16]) -> Option<Confined> {
+        self.confined(|all| {
+            let confined = match self.setup_network {
+                true => all.granted(),
+                false => all.look(own, &self.reached()),
+            };
+            confined.of(of)
+        })
     }
 
     /// Ports of this machine's loopback where services and databases of the session listen, as far

@@ -188,6 +188,9 @@ pub struct LeaseRequest {
     pub place: Place,
     /// What its programs run in; `None`, and at the level `none`: in nothing.
     pub sandbox: Option<RoomSandbox>,
+    /// Whether `setup` and commands of templates have the host's network in a sandbox; otherwise that
+    /// of the session.
+    pub setup_network: bool,
 }
 
 /// What a session was given.

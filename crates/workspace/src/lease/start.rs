@@ -546,7 +546,8 @@ impl Site<'_> {
         let label = format!("template of {}", service.name);
         let step = Step::Hook { name: label.clone(), mark: mark.clone() };
         let step = self.journal.intend(&step)?;
-        let confined = self.confined(|all| all.before().of(label.clone()));
+        let port = own.get(&service.name, "port").and_then(|port| port.parse().ok());
+        let confined = self.prepares(label.clone(), port.as_slice());
         let spec = CommandSpec {
             cgroup: self.workspace.group_of(&mark, confined.as_ref()),
             confined,

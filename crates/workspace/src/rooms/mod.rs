@@ -20,6 +20,7 @@ mod maker;
 mod project;
 pub(crate) mod reached;
 mod say;
+mod trust;
 mod work;
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +33,7 @@ use overmind_core::ids::SessionId;
 use overmind_core::off_limits::OffLimits;
 use overmind_core::process::ProcessUser;
 use overmind_core::room::history::{RoomMark, RoomSnapshot, RoomUndone};
+use overmind_core::room::trust::{RoomTrust, TrustedProjects};
 use overmind_core::room::{
     Leak, RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder,
     RoomOutcome, RoomSandbox, RoomSink, RoomWhen, RoomWitness, RoomWork, Rooms,
@@ -46,6 +48,7 @@ use self::project::Ground;
 pub use self::project::project_top;
 use self::reached::Reached;
 use self::say::Teller;
+use self::trust::Trusted;
 use crate::git::Git;
 use crate::leaks::LeakKind;
 use crate::lease::{
@@ -142,6 +145,8 @@ pub struct LocalRooms {
     pools: Arc<Pools>,
     /// Open rooms, by session.
     serving: Mutex<BTreeMap<String, Serving>>,
+    /// Projects whose orders may be run.
+    trusted: Trusted,
 }
 
 /// What a session serves on this machine.
@@ -189,6 +194,7 @@ impl LocalRooms {
             steps: Mutex::default(),
             pools: Arc::default(),
             serving: Mutex::default(),
+            trusted: Trusted::default(),
         }
     }
 
@@ -293,8 +299,10 @@ impl LocalRooms {
         core.maker.forget_ended(&session);
         let excludes = self.options.excludes_file.clone();
         let (maker, at, user) = (core.maker.clone(), order.clone(), self.options.user);
+        let trusted = self.trusted.clone();
         let planned = tokio::task::spawn_blocking(move || {
-            let found = project::read(maker.trees(), &at)?;
+            let found = project::read(maker.trees(), &at.project, at.wish.base.as_deref())?;
+            let setup_network = trusted.check(&found)?;
             let request = project::request(&at, &found, excludes.as_deref())?;
             let sandbox = found.config.isolation.sandbox;
             let level = at.sandbox.level.max(sandbox.unwrap_or(SandboxLevel::None));
@@ -306,16 +314,16 @@ impl LocalRooms {
                     .map_err(|err| say::of_tree(&err))?
             {
                 let (intent, promise) = again;
-                return Ok((found, intent, promise));
+                return Ok((found, setup_network, intent, promise));
             }
             let secrets = Some(found.config.secrets.as_slice());
             let secrets = secrets.filter(|_| level != SandboxLevel::None);
             let planned = maker.plan((&session, &at.about), sandbox, user, secrets, request);
             let (intent, promise) = planned.map_err(|err| say::of_tree(&err))?;
-            Ok::<_, RoomError>((found, intent, promise))
+            Ok::<_, RoomError>((found, setup_network, intent, promise))
         });
         let planned = planned.await.map_err(|err| say::failed(err.to_string()))?;
-        let (found, intent, promise) = planned?;
+        let (found, setup_network, intent, promise) = planned?;
         let asked = found.config.isolation.sandbox.unwrap_or(SandboxLevel::None);
         let level = order.sandbox.level.max(asked);
         let request = LeaseRequest {
@@ -324,6 +332,7 @@ impl LocalRooms {
             name: order.name.clone(),
             project: found.top.clone(),
             config: found.config.clone(),
+            setup_network,
             place: Place::Tree(intent),
         };
         let teller = Teller(sink);
@@ -593,6 +602,14 @@ fn has_entries(dir: &Path) -> bool {
 impl Rooms for LocalRooms {
     fn witness(&self, witness: Arc<dyn RoomWitness>) {
         self.options.encloses.tell(witness);
+    }
+
+    fn trusted(&self, projects: TrustedProjects) {
+        self.trusted.set(projects);
+    }
+
+    fn trust_of(&self, project: PathBuf) -> Fut<'_, Result<RoomTrust, RoomError>> {
+        Box::pin(self.look_at(project))
     }
 
     fn keep(&self, wanted: Vec<SessionId>) -> Fut<'_, ()> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use overmind_core::room::{RoomError, RoomErrorKind, RoomOrder};
 
 use super::say;
-use crate::config::{Config, ConfigError, DirectoryStrategy, FILE, Problem};
+use crate::config::{self, Config, ConfigError, DirectoryStrategy, FILE, Problem};
 use crate::opener::{self, Own};
 use crate::pool::PoolSize;
 use crate::tree::{self, BigDirectory, Request, Strategy, Trees, find};
@@ -26,6 +26,8 @@ pub(super) struct Project {
     /// Its top: of the repository, or the directory itself.
     pub(super) top: PathBuf,
     pub(super) config: Config,
+    /// The hash of its file, if there is one.
+    pub(super) hash: Option<String>,
     /// What of the file could not be followed.
     pub(super) warnings: Vec<String>,
     /// What is the server's own.
@@ -52,33 +54,40 @@ pub fn project_top(dir: &Path) -> Option<PathBuf> {
 
 /// Reads a project: its file as it is there now, or, where a repository has no working tree, as it
 /// is in the base. Blocks.
-pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomError> {
-    let source = trees.source_of(&order.project).map_err(|err| say::of_tree(&err))?;
+pub(super) fn read(
+    trees: &Trees,
+    project: &Path,
+    base: Option<&str>,
+) -> Result<Project, RoomError> {
+    let source = trees.source_of(project).map_err(|err| say::of_tree(&err))?;
     let (top, config) = match source {
         Some(source) => match source.top.clone() {
-            Some(top) => (top.clone(), Config::load_without(&top, &trees.own())),
+            Some(top) => (top.clone(), Config::load_hashed(&top, &trees.own())),
             None => {
-                let base = order.wish.base.as_deref();
                 let text = trees.file_of(&source, base, FILE, MAX_BYTES);
                 let text = text.map_err(|err| say::of_tree(&err))?;
                 let config = match text {
                     Some(text) => {
-                        Config::parse(&String::from_utf8_lossy(&text)).map_err(|problems| {
-                            ConfigError { file: source.common.join(FILE), problems }
+                        let config = Config::parse(&String::from_utf8_lossy(&text));
+                        let config = config.map(|config| (config, Some(config::hash(&text))));
+                        config.map_err(|problems| ConfigError {
+                            file: source.common.join(FILE),
+                            problems,
                         })
                     }
-                    None => Ok(Config::default()),
+                    None => Ok((Config::default(), None)),
                 };
                 (source.common, config)
             }
         },
         None => {
-            let top = order.project.canonicalize().unwrap_or_else(|_| order.project.clone());
-            let config = Config::load_without(&top, &trees.own());
+            let top = project.canonicalize().unwrap_or_else(|_| project.to_owned());
+            let config = Config::load_hashed(&top, &trees.own());
             (top, config)
         }
     };
-    let config = config.map_err(|err| RoomError::new(RoomErrorKind::Project, mistakes(&err)))?;
+    let config = config.map_err(|err| RoomError::new(RoomErrorKind::Project, mistakes(&err)));
+    let (config, hash) = config?;
     let mut warnings = Vec::new();
     if config.earlier {
         warnings.push(format!(
@@ -91,7 +100,7 @@ pub(super) fn read(trees: &Trees, order: &RoomOrder) -> Result<Project, RoomErro
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, warnings, own: trees.own() })
+    Ok(Project { top, config, hash, warnings, own: trees.own() })
 }
 
 /// All mistakes of a file, one a line.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use overmind_core::ids::SessionId;
+use overmind_core::room::later::runs_by_itself;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomOutcome,
     RoomWork,
@@ -520,5 +521,21 @@ fn told(branch: Option<String>, base: Option<String>, diff: &Diff, commits: u64)
         commits: u32::try_from(commits).unwrap_or(u32::MAX),
         diff: String::from_utf8_lossy(&diff.patch).into_owned(),
         truncated: diff.cut,
+        runs_later: runs_later(diff),
     }
+}
+
+/// The changed files that other programs run by themselves, and how they do.
+fn runs_later(diff: &Diff) -> Vec<(String, String)> {
+    let mut found: Vec<_> = diff
+        .files
+        .iter()
+        .filter_map(|file| {
+            let path = file.path.to_string_lossy();
+            Some((path.to_string(), runs_by_itself(&path)?.to_owned()))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }

@@ -166,9 +166,8 @@ impl Confinement {
         }
     }
 
-    /// What runs before the session's command has ever run, while the worktree is as the project
-    /// has it: with the host's network, for packages come from there.
-    pub(crate) fn before(&self) -> Confined {
+    /// What an admin granted the host's network: packages that `setup` installs come from there.
+    pub(crate) fn granted(&self) -> Confined {
         self.with(Network::Host, Vec::new(), Vec::new())
     }
 
@@ -326,9 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_network_is_had_where_the_run_has_it_and_before_the_run() {
+    fn the_hosts_network_is_had_where_the_run_has_it_and_where_it_was_granted() {
         for network in [Network::Host, Network::Mesh, Network::None] {
-            assert_eq!(seen(of(network).before()), (Network::Host, vec![], vec![]));
+            assert_eq!(seen(of(network).granted()), (Network::Host, vec![], vec![]));
         }
         let host = of(Network::Host);
         let shared = (Network::Host, vec![], vec![]);

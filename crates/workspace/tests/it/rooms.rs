@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use overmind_core::ids::SessionId;
+use overmind_core::room::trust::TrustGiven;
 use overmind_core::room::{
     RoomClosed, RoomDone, RoomEnd, RoomError, RoomErrorKind, RoomMade, RoomOrder, RoomProgress,
     RoomSandbox, RoomSink, RoomWhen, RoomWish, Rooms,
 };
+use overmind_core::time::Timestamp;
 use overmind_testkit::ports::WallClock;
 use overmind_workspace::rooms::{LocalRooms, Options};
 
@@ -86,7 +88,21 @@ impl Yard {
             ..Options::new(self.root.join("home"), Arc::new(WallClock))
         };
         change(&mut options);
-        LocalRooms::open(options)
+        let rooms = LocalRooms::open(options);
+        self.trust(&rooms);
+        rooms
+    }
+
+    /// Has the project's file run, as it is now.
+    pub(crate) fn trust(&self, rooms: &LocalRooms) {
+        let Ok(text) = std::fs::read(self.repo.join(".overmind.yml")) else { return };
+        let given = TrustGiven {
+            hash: blake3::hash(&text).to_hex().to_string(),
+            setup_network: false,
+            by: "test".to_owned(),
+            at: Timestamp::from_micros(0),
+        };
+        rooms.trusted([(self.repo.clone(), given)].into());
     }
 
     pub(crate) fn order(&self, number: u128, name: &str) -> RoomOrder {

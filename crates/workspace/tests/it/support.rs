@@ -210,6 +210,7 @@ impl Bench {
             project: self.path("project"),
             config: self.config(&marked(text)),
             sandbox: None,
+            setup_network: false,
             place: Place::Tree(
                 serde_json::json!({"path": self.path("trees").join(session), "files": files}),
             ),

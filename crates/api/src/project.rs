@@ -1,0 +1,109 @@
+//! What projects order to be run, and what an admin confirmed of it.
+
+use overmind_core::room::trust;
+use overmind_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::problem::FieldError;
+
+/// Longest path of a project, in bytes.
+const PATH_BYTES: usize = 4096;
+
+/// A project's orders, and whether they may be run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProjectTrust {
+    /// Its top directory, without links.
+    #[cfg_attr(feature = "openapi", schema(example = "/home/ann/shop"))]
+    pub project: String,
+    /// BLAKE3 of its `.overmind.yml`, in hex; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// What the file orders to be run or given, one line each, in its order. Empty: nothing has to be
+    /// confirmed.
+    #[cfg_attr(feature = "openapi", schema(example = json!(["setup: npm ci"])))]
+    pub orders: Vec<String>,
+    /// Whether runs may be started that have the orders run.
+    pub trusted: bool,
+    /// What was confirmed: of this content of the file, or of an earlier one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given: Option<ProjectTrustGiven>,
+}
+
+/// What an admin confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProjectTrustGiven {
+    pub hash: String,
+    /// Whether `setup` has the host's network in a sandbox; otherwise that of its run.
+    pub setup_network: bool,
+    pub by: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
+}
+
+impl From<trust::RoomTrust> for ProjectTrust {
+    fn from(trust: trust::RoomTrust) -> Self {
+        let trusted = trust.holds();
+        let trust::RoomTrust { project, repository: _, hash, orders, given } = trust;
+        let given = given.map(|given| {
+            let trust::TrustGiven { hash, setup_network, by, at } = given;
+            ProjectTrustGiven { hash, setup_network, by, at }
+        });
+        let project = project.to_string_lossy().into_owned();
+        Self { project, hash, orders, trusted, given }
+    }
+}
+
+/// Confirms what a project's file orders.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProjectConfirm {
+    /// An absolute path in the project.
+    #[cfg_attr(feature = "openapi", schema(max_length = 4096, example = "/home/ann/shop"))]
+    pub project: String,
+    /// The hash of the content that was read.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-f]{64}$"))]
+    pub hash: String,
+    /// Gives `setup` the host's network in sandboxes: packages that it installs come from there.
+    #[serde(default)]
+    pub setup_network: bool,
+}
+
+impl ProjectConfirm {
+    /// What is wrong with the values; empty when nothing is.
+    pub fn check(&self) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        if let Some(why) = path_mistake(&self.project) {
+            errors.push(FieldError::new("project", why));
+        }
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if self.hash.len() != 64 || !self.hash.bytes().all(hex) {
+            errors.push(FieldError::new("hash", "must be 64 hexadecimal digits in lower case"));
+        }
+        errors
+    }
+}
+
+/// Why a text cannot be the path of a project.
+pub fn path_mistake(path: &str) -> Option<String> {
+    let odd = !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES;
+    odd.then(|| format!("must be an absolute path of at most {PATH_BYTES} bytes"))
+}
+
+/// What a revocation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProjectRevoked {
+    /// Whether anything had been confirmed.
+    pub revoked: bool,
+}
+
+/// Which project is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+pub struct ProjectQuery {
+    /// An absolute path in the project.
+    pub project: String,
+}

@@ -1,0 +1,131 @@
+//! A repository from somebody else: nothing that its file orders runs before the person has read and
+//! confirmed it, and no work that runs by itself later is merged unseen.
+
+#![allow(clippy::unwrap_used, reason = "clippy sees tests, not the functions that they share")]
+
+use std::path::PathBuf;
+
+use crate::home::{Done, Home, until};
+use crate::tty::Person;
+use crate::worktrees::House;
+
+/// A house whose project has its `setup` write `marker`; nothing of it is confirmed.
+fn cloned() -> (House, PathBuf) {
+    let house = House::unconfirmed(Some("version: 1\n"));
+    let marker = house.home.0.path().join("marker");
+    orders(&house, &format!("touch {}", marker.display()));
+    (house, marker)
+}
+
+fn orders(house: &House, setup: &str) {
+    let text = format!("version: 1\nsetup: {setup}\n");
+    std::fs::write(house.project.join(".overmind.yml"), text).unwrap();
+    house.git(&["commit", "-qam", "the file"]);
+}
+
+#[test]
+fn what_a_clone_orders_runs_only_after_it_was_confirmed() {
+    let (house, marker) = cloned();
+    let order = format!("setup: touch {}", marker.display());
+    let refused = house.run(&["run", "--name", "first", "--wait", "true"]);
+    assert_eq!(refused.code, 6, "{refused:?}");
+    assert!(refused.err.contains(&order) && refused.err.contains("overmind trust"), "{refused:?}");
+    assert!(!marker.exists());
+    assert_eq!(house.run(&["ps", "--all", "-o", "json"]).ok().out.trim(), "[]");
+    // It is shown, and a script is not asked.
+    let shown = house.run(&["trust", "--show"]);
+    assert_eq!(shown.code, 1);
+    assert!(shown.err.contains(&order), "{shown:?}");
+    let asked = house.run(&["trust"]);
+    assert_eq!(asked.code, 2, "{asked:?}");
+    // In the directory itself nothing of it runs.
+    house.run(&["run", "--wait", "--here", "true"]).ok();
+    assert!(!marker.exists());
+    house.run(&["trust", "--yes"]).ok();
+    house.run(&["trust", "--show"]).ok();
+    house.run(&["run", "--name", "second", "--wait", "true"]).ok();
+    assert!(marker.exists());
+    // Another content is asked about again; so is one that was taken back.
+    std::fs::remove_file(&marker).unwrap();
+    orders(&house, &format!("touch {}.2", marker.display()));
+    let changed = house.run(&["run", "--wait", "true"]);
+    assert!(changed.code == 6 && changed.err.contains("changed since"), "{changed:?}");
+    house.run(&["run", "--name", "third", "--wait", "--trust-project", "true"]).ok();
+    assert!(marker.with_extension("2").exists());
+    house.run(&["trust", "--revoke"]).ok();
+    assert_eq!(house.run(&["run", "--wait", "true"]).code, 6);
+    // A file that orders nothing asks nothing.
+    std::fs::write(house.project.join(".overmind.yml"), "version: 1\nports: [A]\n").unwrap();
+    house.run(&["run", "--wait", "true"]).ok();
+}
+
+#[test]
+fn a_person_at_a_terminal_is_asked_with_the_exact_text() {
+    let (house, marker) = cloned();
+    let order = format!("setup: touch {}", marker.display());
+    let at = |args: &[&str]| {
+        let mut command = house.home.0.command(args);
+        command.current_dir(&house.project);
+        Person::with(command, 200, 30)
+    };
+    let mut person = at(&["run", "--name", "no", "true"]);
+    person.sees(&order);
+    person.sees("run this for runs of the project?");
+    person.types("n\n");
+    person.sees("overmind trust");
+    assert!(!marker.exists());
+    let mut person = at(&["run", "--name", "yes", "true"]);
+    person.sees("run this for runs of the project?");
+    person.types("y\n");
+    until("its setup ran", || marker.exists().then_some(()));
+    house.run(&["wait", "yes"]).ok();
+    // Asked once.
+    house.run(&["run", "--name", "again", "--wait", "true"]).ok();
+}
+
+#[test]
+fn keys_below_admin_confirm_nothing() {
+    let (house, marker) = cloned();
+    let home: &Home = &house.home.0;
+    for more in [["--role", "operator"], ["--scope", "runs"]] {
+        let args = [&["key", "create", more[1], "-o", "name"], more.as_slice()].concat();
+        let secret = home.run(&args).ok().line().to_owned();
+        let by = |args: &[&str]| -> Done {
+            let mut command = home.command(args);
+            command.current_dir(&house.project).env("OVERMIND_TOKEN", &secret);
+            crate::home::done(command.output().unwrap())
+        };
+        assert_eq!(by(&["trust", "--yes"]).code, 6, "{more:?}");
+        assert_eq!(by(&["trust", "--show"]).code, 6, "{more:?}");
+        assert_ne!(by(&["run", "--trust-project", "--wait", "true"]).code, 0, "{more:?}");
+    }
+    assert!(!marker.exists());
+}
+
+#[test]
+fn work_that_runs_by_itself_later_is_merged_only_by_who_has_seen_it() {
+    let house = House::new(None);
+    let line =
+        "mkdir -p .vscode; echo touch /tmp/x > .envrc; echo {} > .vscode/tasks.json; echo b > b";
+    house.run(&["run", "--name", "sly", "--wait", line]).ok();
+    let refused = house.run(&["done", "sly", "--merge"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    for named in [".envrc", ".vscode/tasks.json"] {
+        assert!(refused.err.contains(named), "{refused:?}");
+        assert!(!house.project.join(named).exists());
+    }
+    // Nor by whoever asks the server without having looked.
+    let mut person = {
+        let mut command = house.home.0.command(&["done", "sly", "--merge"]);
+        command.current_dir(&house.project);
+        Person::with(command, 120, 30)
+    };
+    person.sees("merge them?");
+    person.types("n\n");
+    person.sees("nothing was done");
+    assert!(!house.project.join("b").exists());
+    house.run(&["done", "sly", "--merge", "--yes"]).ok();
+    assert!(house.project.join(".envrc").exists() && house.project.join("b").exists());
+    house.run(&["run", "--name", "plain", "--wait", "echo c > c"]).ok();
+    house.run(&["done", "plain", "--merge"]).ok();
+}

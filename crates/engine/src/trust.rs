@@ -1,0 +1,160 @@
+//! Which projects may have run what their files order: an admin confirms a project with the content of
+//! its file. Kept as one setting, changed in the commit whose event says who and what, and told to the
+//! rooms, which hold it against what is there when they make a room.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use overmind_core::room::trust::{MAX_TRUSTED, RoomTrust, TrustGiven, TrustedProjects};
+use overmind_core::room::{RoomWhen, RoomWish, Rooms};
+use overmind_core::row::Role;
+use overmind_core::store::{Change, Commit, NewEvent, Store, StoreError, StreamId};
+use serde_json::json;
+
+use crate::Engine;
+use crate::caller::Caller;
+use crate::error::EngineError;
+
+/// The setting that keeps them.
+const DOCUMENT: &str = "projects/trusted";
+
+/// The confirmed projects. Locked while they are changed.
+pub(crate) type Trusting = Arc<tokio::sync::Mutex<TrustedProjects>>;
+
+/// Reads the confirmed projects, and tells the rooms.
+pub(crate) async fn load(
+    store: &dyn Store,
+    rooms: Option<&Arc<dyn Rooms>>,
+) -> Result<Trusting, StoreError> {
+    let projects = match store.setting_fetch(DOCUMENT.to_owned()).await? {
+        Some(document) => serde_json::from_value(document).map_err(|err| StoreError::Other {
+            attempt: "reading the confirmed projects".to_owned(),
+            detail: err.to_string(),
+        })?,
+        None => TrustedProjects::new(),
+    };
+    if let Some(rooms) = rooms {
+        rooms.trusted(projects.clone());
+    }
+    Ok(Arc::new(tokio::sync::Mutex::new(projects)))
+}
+
+impl Engine {
+    /// What a project's file orders, and whether that was confirmed.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Invalid`] when the project or its file cannot be read.
+    pub async fn project_trust(
+        &self,
+        by: &Caller,
+        project: &Path,
+    ) -> Result<RoomTrust, EngineError> {
+        by.require(Role::Admin)?;
+        if !project.is_absolute() {
+            return Err(EngineError::invalid("project", "project must be an absolute path"));
+        }
+        if let Some(why) = self.cortex.config.off_limits.refusal(project) {
+            return Err(EngineError::invalid("project", why));
+        }
+        Ok(self.rooms()?.trust_of(project.to_owned()).await?)
+    }
+
+    /// Confirms what a project's file orders: `hash` is that of the content that somebody has read.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Conflict`] when the file is another one by now, and as [`Self::project_trust`].
+    pub async fn project_confirm(
+        &self,
+        by: &Caller,
+        project: &Path,
+        hash: &str,
+        setup_network: bool,
+    ) -> Result<RoomTrust, EngineError> {
+        let found = self.project_trust(by, project).await?;
+        if found.hash.as_deref() != Some(hash) {
+            let message = format!(
+                "the .overmind.yml of {} is not the one that was read: read it again with \
+                 `overmind trust --show {0}`",
+                found.project.display()
+            );
+            return Err(EngineError::conflict(message));
+        }
+        let at = self.cortex.clock.now();
+        let (hash, who) = (hash.to_owned(), by.name.clone());
+        let given = TrustGiven { hash, setup_network, by: who, at };
+        let mut trusting = self.trusting.lock().await;
+        let mut projects = trusting.clone();
+        projects.insert(found.project.clone(), given.clone());
+        if projects.len() > MAX_TRUSTED {
+            let message = format!(
+                "{MAX_TRUSTED} projects are confirmed, which is the most: take one back with \
+                 `overmind trust --revoke DIR`"
+            );
+            return Err(EngineError::conflict(message));
+        }
+        let payload = json!({
+            "by": by.name, "project": found.project, "hash": given.hash,
+            "setup_network": setup_network, "orders": found.orders,
+        });
+        self.keep_trusted("project.trusted", payload, &projects).await?;
+        *trusting = projects;
+        Ok(RoomTrust { given: Some(given), ..found })
+    }
+
+    /// Takes back what was confirmed of a project; without any the answer is the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::project_trust`]. A project that is gone can be taken back by the path of its top.
+    pub async fn project_revoke(&self, by: &Caller, project: &Path) -> Result<bool, EngineError> {
+        by.require(Role::Admin)?;
+        let top = match self.project_trust(by, project).await {
+            Ok(found) => found.project,
+            Err(_) => project.to_owned(),
+        };
+        let mut trusting = self.trusting.lock().await;
+        let mut projects = trusting.clone();
+        if projects.remove(&top).is_none() {
+            return Ok(false);
+        }
+        let payload = json!({"by": by.name, "project": top});
+        self.keep_trusted("project.revoked", payload, &projects).await?;
+        *trusting = projects;
+        Ok(true)
+    }
+
+    async fn keep_trusted(
+        &self,
+        kind: &'static str,
+        payload: serde_json::Value,
+        projects: &TrustedProjects,
+    ) -> Result<(), EngineError> {
+        let at = self.cortex.clock.now();
+        let value = serde_json::to_value(projects)
+            .map_err(|_| EngineError::invalid("project", "a project's path is not UTF-8"))?;
+        let event = NewEvent { stream: StreamId::System, kind, ts: at, payload };
+        let change = Change::SettingPut { key: DOCUMENT.to_owned(), value, at };
+        let commit = Commit { guards: vec![], events: vec![event], changes: vec![change] };
+        self.cortex.store.commit(commit).await?;
+        self.rooms()?.trusted(projects.clone());
+        Ok(())
+    }
+
+    /// Refuses a session before it is made whose room would be refused for its project's orders. What
+    /// cannot be read is left to the room, which tells it.
+    pub(crate) async fn may_have_run(
+        &self,
+        workspace: &str,
+        wish: &RoomWish,
+    ) -> Result<(), EngineError> {
+        let Ok(rooms) = self.rooms() else { return Ok(()) };
+        let Ok(found) = rooms.trust_of(workspace.into()).await else { return Ok(()) };
+        let gets_room = found.repository || wish.when == RoomWhen::Always;
+        match gets_room && !found.holds() {
+            true => Err(EngineError::Untrusted { message: found.refusal() }),
+            false => Ok(()),
+        }
+    }
+}

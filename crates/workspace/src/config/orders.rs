@@ -1,0 +1,172 @@
+//! What a project's file orders: everything in it that runs, or that changes what runs or what it
+//! is given, one line each for the person who confirms it.
+
+use super::{
+    CommandLine, Config, ContainerService, DatabaseService, DatabaseTemplate, DirectoryStrategy,
+    Hook, PostgresService, ReadyCheck, Server, Service, Strategy,
+};
+
+impl Config {
+    /// The file's orders, in its order. Empty: nothing of the file runs, so there is nothing to confirm.
+    pub fn orders(&self) -> Vec<String> {
+        let mut orders = Vec::new();
+        for (path, strategy) in &self.worktree.directories {
+            if *strategy == DirectoryStrategy::Share {
+                orders.push(format!("runs write to the project's own {path}"));
+            }
+        }
+        for service in &self.services {
+            service_orders(service, &mut orders);
+        }
+        for (name, value) in &self.env {
+            orders.push(format!("every command has {name}={value}"));
+        }
+        orders.extend(self.setup.iter().map(|hook| hook_order("setup", hook)));
+        orders.extend(self.teardown.iter().map(|hook| hook_order("teardown", hook)));
+        for pattern in &self.secrets {
+            orders.push(format!("runs in sandboxes are given the secrets {pattern}"));
+        }
+        orders
+    }
+}
+
+fn hook_order(kind: &str, hook: &Hook) -> String {
+    let command = hook.command.shown();
+    match &hook.cwd {
+        Some(cwd) => format!("{kind}, in {}: {command}", cwd.display()),
+        None => format!("{kind}: {command}"),
+    }
+}
+
+fn service_orders(service: &Service, orders: &mut Vec<String>) {
+    let name = &service.name;
+    match &service.strategy {
+        Strategy::Process(process) => {
+            let command = process.command.shown();
+            orders.push(match &process.cwd {
+                Some(cwd) => format!("service {name}, in {}: {command}", cwd.display()),
+                None => format!("service {name}: {command}"),
+            });
+        }
+        Strategy::Container(container) => orders.push(container_order(name, container)),
+        Strategy::Compose(compose) => {
+            orders.push(format!("service {name}: containers of {}", compose.file.display()));
+        }
+        Strategy::Database(DatabaseService::Postgres(postgres)) => {
+            postgres_orders(name, postgres, orders);
+        }
+        Strategy::Database(DatabaseService::Sqlite(sqlite)) => {
+            template_orders(name, &sqlite.template, orders);
+        }
+        Strategy::Database(DatabaseService::Redis { server }) => server_order(name, server, orders),
+    }
+    for (variable, value) in &service.env {
+        orders.push(format!("service {name} has {variable}={value}"));
+    }
+    if let ReadyCheck::Command(command) = &service.ready.check {
+        orders.push(format!("service {name} is ready when this succeeds: {}", command.shown()));
+    }
+}
+
+fn container_order(name: &str, container: &ContainerService) -> String {
+    let mut order = format!("service {name}: a container of {}", container.image);
+    if let Some(entrypoint) = &container.entrypoint {
+        order.push_str(&format!(", entrypoint {}", entrypoint.join(" ")));
+    }
+    if let Some(command) = &container.command {
+        order.push_str(&format!(", {}", CommandLine::Words(command.clone()).shown()));
+    }
+    for (file, inside) in &container.mounts {
+        order.push_str(&format!(", {} at {inside}", file.display()));
+    }
+    order
+}
+
+fn postgres_orders(name: &str, postgres: &PostgresService, orders: &mut Vec<String>) {
+    server_order(name, &postgres.server, orders);
+    if !postgres.extensions.is_empty() {
+        orders.push(format!("database {name} has {}", postgres.extensions.join(", ")));
+    }
+    template_orders(name, &postgres.template, orders);
+}
+
+fn server_order(name: &str, server: &Server, orders: &mut Vec<String>) {
+    match server {
+        Server::Embedded => {}
+        // A URL may have a password, which is shown nowhere.
+        Server::Url(_) => orders.push(format!("database {name} is on a server that it names")),
+        Server::UrlFrom(variable) => {
+            orders.push(format!("database {name} is on the server of the credential {variable}"));
+        }
+    }
+}
+
+fn template_orders(name: &str, template: &Option<DatabaseTemplate>, orders: &mut Vec<String>) {
+    let Some(template) = template else { return };
+    for file in &template.sql {
+        orders.push(format!("database {name} is filled by {}", file.display()));
+    }
+    if let Some(command) = &template.command {
+        orders.push(format!("database {name} is filled by: {}", command.shown()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn orders(text: &str) -> Vec<String> {
+        Config::parse(&format!("version: 1\n{text}")).unwrap().orders()
+    }
+
+    #[test]
+    fn what_a_file_has_run_is_named_line_by_line() {
+        let text = "\
+services:
+  db: {strategy: database, engine: postgres, template: {files: ['db/**'], sql: [a.sql], command: bin/migrate}}
+  web: {strategy: process, command: npm run dev, cwd: app, ports: [http], env: {A: b}}
+  search: {strategy: container, image: 'search:8', mounts: {c.yml: /c.yml}}
+  stack: {strategy: compose, file: compose.yaml}
+env: {LD_PRELOAD: ./evil.so}
+setup: npm ci
+teardown: {command: bin/bye, cwd: ops}
+secrets: ['.env']
+worktree: {directories: {node_modules: share, target: skip}}
+";
+        let wanted = [
+            "runs write to the project's own node_modules",
+            "database db is filled by a.sql",
+            "database db is filled by: bin/migrate",
+            "service web, in app: npm run dev",
+            "service web has A=b",
+            "service search: a container of search:8, c.yml at /c.yml",
+            "service stack: containers of compose.yaml",
+            "every command has LD_PRELOAD=./evil.so",
+            "setup: npm ci",
+            "teardown, in ops: bin/bye",
+            "runs in sandboxes are given the secrets .env",
+        ];
+        assert_eq!(orders(text), wanted);
+    }
+
+    #[test]
+    fn a_file_that_has_nothing_run_orders_nothing() {
+        assert_eq!(orders("ports: [PORT]\npool: {size: 3}\n"), <[String; 0]>::default());
+        let text = "\
+services:
+  db: {strategy: database, engine: postgres}
+  cache: {strategy: database, engine: redis}
+  local: {strategy: database, engine: sqlite, file: a.sqlite3}
+";
+        assert_eq!(orders(text), <[String; 0]>::default());
+    }
+
+    #[test]
+    fn the_address_of_a_server_is_not_shown_for_it_may_hold_a_password() {
+        let text = "\
+services:
+  db: {strategy: database, engine: postgres, server: 'postgres://a:secret@h:5432/x'}
+";
+        assert_eq!(orders(text), ["database db is on a server that it names"]);
+    }
+}
