@@ -14,7 +14,12 @@ pub enum Suspect {
     Directory,
     /// A file in which one of these texts occurs.
     Holding(&'static [&'static str]),
+    /// The same, of at most [`SMALL`] bytes: its name says little, so a repository has many of these.
+    SmallHolding(&'static [&'static str]),
 }
+
+/// Bytes of the largest file of [`Suspect::SmallHolding`].
+pub const SMALL: u64 = 32 << 10;
 
 /// Bytes of a file that are searched for the texts of [`Suspect::Holding`].
 pub const SEARCHED: u64 = 1 << 20;
@@ -23,7 +28,14 @@ const DIRECTORIES: &[&str] =
     &[".ssh", ".aws", ".gnupg", ".kube", ".azure", ".docker", ".password-store"];
 const FILES: &[&str] = &[
     ".env",
+    ".envrc",
+    ".mcp.json",
     ".netrc",
+    ".my.cnf",
+    ".mylogin.cnf",
+    ".boto",
+    ".s3cfg",
+    ".dockercfg",
     ".pgpass",
     ".git-credentials",
     ".pypirc",
@@ -34,16 +46,41 @@ const FILES: &[&str] = &[
     "id_ecdsa",
     "id_ed25519",
 ];
-const ENDINGS: &[&str] = &[".p12", ".pfx", ".kdbx"];
-/// Behind `.env.`: what a project shows to everybody.
+const ENDINGS: &[&str] =
+    &[".p12", ".pfx", ".kdbx", ".jks", ".ppk", ".tfvars", ".tfvars.json", ".tfstate"];
+/// Behind `.env.`, before `.env` and in names of variables of Terraform: what a project shows to everybody.
 const TEMPLATES: &[&str] = &["example", "sample", "template", "dist"];
 const PRIVATE_KEY: &[&str] = &["PRIVATE KEY"];
+/// A block of a key, whatever its file is called.
+const KEY_BLOCK: &[&str] = &["PRIVATE KEY-----", "PRIVATE KEY BLOCK-----", "PuTTY-User-Key-File-"];
+/// What a file ends in that may be a key by its content; beside one without an ending.
+const KEYS: &[&str] =
+    &["txt", "asc", "crt", "cer", "cert", "p8", "pk8", "priv", "rsa", "ed25519", "bak"];
+const SERVICE_ACCOUNT: &[&str] = &[
+    "\"type\": \"service_account\"",
+    "\"type\":\"service_account\"",
+    "\"type\" : \"service_account\"",
+    "PRIVATE KEY-----",
+];
 const REGISTRY: &[&str] = &["_auth", "_password"];
 const ACCOUNT: &[&str] = &["private_key", "client_secret", "refresh_token"];
 
-/// What the name of a file or directory says. `None`: it is no secret.
+/// What the name of a file or directory says, in whatever case. `None`: it is no secret.
 pub fn suspect(name: &str) -> Option<Suspect> {
+    let lower = name.to_ascii_lowercase();
+    let name = lower.as_str();
+    let is_template = |rest: &str| rest.split('.').any(|part| TEMPLATES.contains(&part));
+    if let Some(of) = name.strip_suffix(".env").filter(|of| !of.is_empty()) {
+        return (!is_template(of)).then_some(Suspect::Always);
+    }
+    if let Some((of, _)) = name.split_once(".tfvars") {
+        return (!is_template(of) && !is_template(name)).then_some(Suspect::Always);
+    }
     if FILES.contains(&name) || ENDINGS.iter().any(|end| name.ends_with(end)) {
+        return Some(Suspect::Always);
+    }
+    if name.contains(".tfstate.") || (name.starts_with("client_secret") && name.ends_with(".json"))
+    {
         return Some(Suspect::Always);
     }
     if let Some(of) = name.strip_prefix(".env.") {
@@ -65,16 +102,30 @@ pub fn suspect(name: &str) -> Option<Suspect> {
     }
     let account =
         name.contains("credentials") || name.contains("service") && name.contains("account");
-    (account && name.ends_with(".json")).then_some(Suspect::Holding(ACCOUNT))
+    match name.rsplit_once('.') {
+        Some((_, "json")) if account => Some(Suspect::Holding(ACCOUNT)),
+        Some((_, "json")) => Some(Suspect::SmallHolding(SERVICE_ACCOUNT)),
+        Some((of, end)) if !of.is_empty() => {
+            KEYS.contains(&end).then_some(Suspect::SmallHolding(KEY_BLOCK))
+        }
+        Some(_) | None => Some(Suspect::SmallHolding(KEY_BLOCK)),
+    }
 }
 
 /// Whether a file may be a secret by the names on its way.
 pub fn may_be(path: &Path) -> bool {
-    path.components().any(|part| match part {
-        Component::Normal(name) => name.to_str().is_none_or(|name| suspect(name).is_some()),
+    let names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name),
         Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => {
-            false
+            None
         }
+    });
+    let last = path.file_name();
+    names.map(|name| (name, name.to_str())).any(|(name, text)| match text.map(suspect) {
+        None | Some(Some(Suspect::Directory)) => true,
+        // Directories are called by names without an ending as well.
+        Some(Some(_)) => Some(name) == last,
+        Some(None) => false,
     })
 }
 
@@ -102,6 +153,22 @@ mod tests {
             "store.p12",
             ".bash_history",
             "master.key",
+            ".ENV",
+            ".Env.Local",
+            "prod.env",
+            "app.prod.env",
+            ".envrc",
+            ".mcp.json",
+            ".my.cnf",
+            ".boto",
+            ".s3cfg",
+            ".dockercfg",
+            "prod.tfvars",
+            "prod.auto.tfvars.json",
+            "terraform.tfstate",
+            "terraform.tfstate.backup",
+            "client_secret.json",
+            "client_secret_42.apps.json",
         ] {
             assert_eq!(suspect(name), Some(Suspect::Always), "{name}");
         }
@@ -113,12 +180,12 @@ mod tests {
             ".env.sample",
             ".env.template",
             ".env.local.example",
-            "env",
-            ".envrc",
+            "example.env",
+            "example.tfvars",
+            "terraform.tfvars.example",
+            "main.tf",
             "id_rsa.pub",
             "id_map.rs",
-            "user_history",
-            "package.json",
             "credentials.rs",
             "main.rs",
         ] {
@@ -126,8 +193,14 @@ mod tests {
         }
         assert_eq!(suspect(".npmrc"), Some(Suspect::Holding(REGISTRY)));
         assert_eq!(suspect("credentials.json"), Some(Suspect::Holding(ACCOUNT)));
+        for name in ["env", "LICENSE", "user_history", "deploy", "notes.txt", "key.asc"] {
+            assert_eq!(suspect(name), Some(Suspect::SmallHolding(KEY_BLOCK)), "{name}");
+        }
+        assert_eq!(suspect("package.json"), Some(Suspect::SmallHolding(SERVICE_ACCOUNT)));
+        assert_eq!(suspect(".docker"), Some(Suspect::Directory));
         assert_eq!(suspect(".ssh"), Some(Suspect::Directory));
         assert!(may_be(Path::new("a/.aws/config")) && may_be(Path::new("x/.env")));
+        assert!(may_be(Path::new("src/deploy")) && !may_be(Path::new("deploy/main.rs")));
         assert!(!may_be(Path::new("src/main.rs")));
     }
 }

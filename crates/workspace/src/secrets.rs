@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use overmind_core::secret_file::{SEARCHED, Suspect, suspect};
+use overmind_core::secret_file::{SEARCHED, SMALL, Suspect, suspect};
 use serde::{Deserialize, Serialize};
 
 use crate::database::template::expression;
@@ -20,6 +20,10 @@ use crate::opener::Dir;
 const NOTES: &str = "withheld.json";
 /// More than these are no secrets, but the data of a project.
 const MOST: usize = 1000;
+
+/// Directories in which files are not looked into because of what they might hold.
+const OTHERS: &[&str] =
+    &[".git", "node_modules", "vendor", "target", ".venv", "venv", "site-packages"];
 
 /// The secrets that a tree began with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +120,10 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
             Suspect::Directory => found.is_dir(),
             Suspect::Always => found.is_file(),
             Suspect::Holding(texts) => found.is_file() && holds(top, &real, texts)?,
+            Suspect::SmallHolding(texts) => {
+                let is_sought = found.is_file() && found.len() <= SMALL && !is_others(&real);
+                is_sought && holds(top, &real, texts)?
+            }
         };
         if is_secret {
             if found.is_file() && found.nlink() > 1 {
@@ -143,6 +151,12 @@ pub(crate) fn found(top: &Path) -> io::Result<Vec<Secret>> {
         )));
     }
     Ok(all.into_iter().collect())
+}
+
+/// Whether a file came with a package, or is git's: there are thousands of those, of which no name says
+/// anything.
+fn is_others(path: &Path) -> bool {
+    path.components().any(|part| OTHERS.iter().any(|name| part.as_os_str() == *name))
 }
 
 /// What is really there, if it lies in the directory and is no link to elsewhere.
@@ -296,6 +310,37 @@ mod tests {
         let wanted =
             [".aws", ".env", "certs/tls.pem", "config/.env.local", "plain.txt", "src/innocent"];
         assert_eq!(all, [wanted.as_slice(), &["web/.npmrc"]].concat());
+    }
+
+    #[test]
+    fn keys_and_accounts_are_found_by_what_stands_in_small_files_of_the_project() {
+        let (_dir, top) = yard();
+        let key = "-----BEGIN OPENSSH PRIVATE KEY-----\n";
+        let account = "{\n  \"type\": \"service_account\",\n  \"project_id\": \"x\"\n}";
+        let large = format!("{key}{}", "x".repeat(40 << 10));
+        for (file, text) in [
+            ("deploy", key),
+            ("conf/gcp.json", account),
+            ("notes.txt", "how to make a PRIVATE KEY"),
+            ("package.json", "{}"),
+            ("Prod.ENV", "A=1"),
+            ("large", large.as_str()),
+            ("node_modules/p/deploy", key),
+            (".git/objects/ab/cdef", key),
+        ] {
+            std::fs::create_dir_all(top.join(file).parent().unwrap()).unwrap();
+            std::fs::write(top.join(file), text).unwrap();
+        }
+        // What is no file is never waited for.
+        let pipe = top.join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600))
+            .unwrap();
+        let all = names(withheld(Path::new("/nowhere"), &top).unwrap());
+        let new: Vec<&String> = all.iter().filter(|name| !name.contains(".env")).collect();
+        assert_eq!(
+            new,
+            [".aws", "Prod.ENV", "certs/tls.pem", "conf/gcp.json", "deploy", "web/.npmrc"]
+        );
     }
 
     #[test]
