@@ -35,6 +35,7 @@ pub(crate) mod command;
 pub(crate) mod confined;
 pub(crate) mod door;
 pub(crate) mod enclosed;
+pub(crate) mod fixed;
 pub(crate) mod landlock;
 pub(crate) mod mutation;
 pub(crate) mod outward;

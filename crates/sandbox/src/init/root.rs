@@ -35,9 +35,9 @@ use rustix::mount::{
 
 use crate::init::borrowed;
 use crate::init::confined::{INSIDE_ID, bound_processes};
+use crate::init::fixed;
 use crate::init::mutation::{Layer, skips};
 use crate::init::spec::{Doing, Kind, Living, Spec, Step, Stop};
-use crate::repository::Fixed;
 use crate::sys::{self, Depth, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 
 /// Programs and libraries. Links stay links, as on systems where `/bin` is `/usr/bin`.
@@ -229,7 +229,7 @@ impl Prepared {
             }
             withhold(&root, &spec.secrets)?;
         }
-        fix(&root, &spec.fixed)?;
+        fixed::lay(&root, &spec.fixed)?;
         home(&root, &spec.home)?;
         #[cfg(feature = "mutations")]
         if let Some(path) = crate::init::mutation::shown() {
@@ -413,7 +413,7 @@ pub(crate) fn open_host(path: &Path, how: ResolveFlags) -> Result<OwnedFd, Stop>
     })
 }
 
-fn open_beneath_root(root: &OwnedFd, inside: &Path) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_beneath_root(root: &OwnedFd, inside: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     rustix::fs::openat2(root, inside, flags, Mode::empty(), how)
@@ -616,17 +616,6 @@ fn withhold(root: &OwnedFd, secrets: &[PathBuf]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Lays parts of a repository over themselves: what is a mount point can be neither moved nor removed.
-fn fix(root: &OwnedFd, fixed: &Fixed) -> Result<(), Stop> {
-    let pinned = fixed.pinned.iter().map(|inside| (inside, 0));
-    for (inside, set) in pinned.chain(fixed.read_only.iter().map(|path| (path, MOUNT_RDONLY))) {
-        let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
-        let itself = clone_tree(&place, Path::new(""))?;
-        put(root, &itself, Depth::Recursive, set | MOUNT_NOSUID | MOUNT_NODEV, inside)?;
-    }
-    Ok(())
-}
-
 /// Files of the command's own in `/tmp`, which is its home.
 fn home(root: &OwnedFd, files: &[HomeFile]) -> Result<(), Stop> {
     let home = Path::new(HOME.trim_start_matches('/'));
@@ -723,7 +712,7 @@ fn show_for_a_test(root: &OwnedFd, host: &Path) -> Result<(), Stop> {
 ///
 /// Always with what is mounted below: the kernel lets nobody uncover what a mount of a more
 /// privileged namespace covers.
-fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
+pub(crate) fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
@@ -732,7 +721,13 @@ fn clone_tree(base: impl AsFd, path: &Path) -> Result<OwnedFd, Stop> {
 }
 
 /// Sets the attributes of a detached tree, then attaches it: it is never seen without them.
-fn put(root: &OwnedFd, tree: &OwnedFd, depth: Depth, set: u64, inside: &Path) -> Result<(), Stop> {
+pub(crate) fn put(
+    root: &OwnedFd,
+    tree: &OwnedFd,
+    depth: Depth,
+    set: u64,
+    inside: &Path,
+) -> Result<(), Stop> {
     let set = if skips(Layer::NoSuidMounts) { set & !MOUNT_NOSUID } else { set };
     sys::mount_setattr(tree.as_fd(), depth, set).doing(Step::MountAttributes, inside.display())?;
     let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
