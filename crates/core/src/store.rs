@@ -272,9 +272,10 @@ pub struct Committed {
 /// Why the store did not do what was asked. No driver type is in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// A guard did not hold, or a unique name is taken. Read again, decide again.
+    /// A guard did not hold, or a unique name is taken. Read again, decide again. `guard`: the place
+    /// in [`Commit::guards`], from 0, of the first that did not hold.
     #[error("{what}")]
-    Conflict { what: String },
+    Conflict { what: String, guard: Option<u32> },
     #[error("{what} does not exist")]
     NotFound { what: String },
     /// The disk is full. Nothing was written; the same commit may succeed later.

@@ -35,7 +35,8 @@ pub(crate) fn backup(
 ) -> Result<u64, StoreError> {
     backup_target(to)
         .map_err(|detail| StoreError::Other { attempt: "backing up".into(), detail })?;
-    let taken = || StoreError::Conflict { what: format!("{} exists already", to.display()) };
+    let taken =
+        || StoreError::Conflict { what: format!("{} exists already", to.display()), guard: None };
     let artifacts = root_of(to);
     if to.symlink_metadata().is_ok() || artifacts.symlink_metadata().is_ok() {
         return Err(taken());
@@ -224,6 +225,7 @@ pub fn restore(from: &Path, to: &Path, replace: Replace) -> Result<Option<PathBu
     if to.metadata().is_ok_and(|found| found.len() > 0) && replace == Replace::Never {
         return Err(StoreError::Conflict {
             what: format!("a store exists already at {}", to.display()),
+            guard: None,
         });
     }
     let part = PartFile::create(to)?;

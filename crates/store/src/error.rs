@@ -47,7 +47,15 @@ pub(crate) enum Reach {
 
 impl Fault {
     pub(crate) fn conflict(what: impl Into<String>) -> Self {
-        Self::Refused(StoreError::Conflict { what: what.into() })
+        Self::Refused(StoreError::Conflict { what: what.into(), guard: None })
+    }
+
+    /// The conflict that it is, if it is one, of the guard at this place.
+    pub(crate) fn of_guard(mut self, at: u32) -> Self {
+        if let Self::Refused(StoreError::Conflict { guard, .. }) = &mut self {
+            *guard = Some(at);
+        }
+        self
     }
 
     pub(crate) fn missing(what: impl Into<String>) -> Self {

@@ -16,8 +16,8 @@ use crate::{artifacts, records, vault};
 /// Applies `commit`. When it fails with [`Reach::Commit`] the transaction stands as before.
 pub(super) fn apply(conn: &Connection, log: &mut Log, commit: &Prepared) -> Outcome<Committed> {
     // Guards only read, and most refusals come from them: no savepoint is needed yet.
-    for guard in &commit.guards {
-        check(conn, guard)?;
+    for (at, guard) in (0..).zip(&commit.guards) {
+        check(conn, guard).map_err(|fault| fault.of_guard(at))?;
     }
     if commit.events.is_empty() && commit.changes.is_empty() {
         return Ok(Committed { global: log.global(), places: Vec::new() });

@@ -56,7 +56,7 @@ fn service_orders(service: &Service, orders: &mut Vec<String>) {
             postgres_orders(name, postgres, orders);
         }
         Strategy::Database(DatabaseService::Sqlite(sqlite)) => {
-            template_orders(name, &sqlite.template, orders);
+            template_orders(name, sqlite.template.as_ref(), orders);
         }
         Strategy::Database(DatabaseService::Redis { server }) => server_order(name, server, orders),
     }
@@ -87,7 +87,7 @@ fn postgres_orders(name: &str, postgres: &PostgresService, orders: &mut Vec<Stri
     if !postgres.extensions.is_empty() {
         orders.push(format!("database {name} has {}", postgres.extensions.join(", ")));
     }
-    template_orders(name, &postgres.template, orders);
+    template_orders(name, postgres.template.as_ref(), orders);
 }
 
 fn server_order(name: &str, server: &Server, orders: &mut Vec<String>) {
@@ -101,7 +101,7 @@ fn server_order(name: &str, server: &Server, orders: &mut Vec<String>) {
     }
 }
 
-fn template_orders(name: &str, template: &Option<DatabaseTemplate>, orders: &mut Vec<String>) {
+fn template_orders(name: &str, template: Option<&DatabaseTemplate>, orders: &mut Vec<String>) {
     let Some(template) = template else { return };
     for file in &template.sql {
         orders.push(format!("database {name} is filled by {}", file.display()));
