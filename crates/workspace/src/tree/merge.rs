@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::{Trees, filters};
 use super::adopt::Operation;
 use super::error::{At, TreeError};
 use super::notes::{Held, TreeIntent};
 use super::primary::Update;
 use super::snapshot::{Stamp, commit, shoot};
 use super::source::{self, Head, References, Source};
+use super::{Trees, filters};
 use crate::git::{GitError, path_of};
 use crate::opener::Dir;
 
