@@ -25,6 +25,7 @@ pub mod ids;
 pub mod inbox;
 pub mod json;
 pub mod live;
+pub mod loops;
 pub mod masking;
 pub mod memory;
 pub mod mesh;
