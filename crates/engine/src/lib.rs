@@ -20,6 +20,7 @@ mod inbox;
 mod keys;
 mod kills;
 mod live;
+mod loops;
 mod mesh;
 mod passes;
 mod policies;
@@ -73,6 +74,7 @@ use self::hive::life::Lives;
 use self::hive::rooms::Stays;
 pub use self::inbox::MAX_BATCH;
 pub use self::kills::{Killed, Kills, MAX_KILLS};
+use self::loops::Loops;
 pub use self::mesh::{
     AclEntry, ArtifactDraft, ArtifactOpened, ArtifactSaved, BoardFound, BoardWrite, Effective,
     LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
@@ -187,6 +189,7 @@ pub struct Engine {
     raises: Arc<tokio::sync::Mutex<()>>,
     /// Projects whose orders may be run.
     trusting: trust::Trusting,
+    loops: Arc<Loops>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -227,6 +230,7 @@ impl Engine {
         keep_toolset(&*store, &*clock, &toolset).await?;
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
         let vault = config.credentials.vault(&store, &clock, config.token_key);
+        let loops = Arc::new(Loops::load(Arc::clone(&store), Arc::clone(&clock)).await?);
         {
             let vault = Arc::clone(&vault);
             backstage.spawn(move |stop| async move { vault.audit(stop).await });
@@ -315,6 +319,7 @@ impl Engine {
             relaying: Arc::default(),
             raises: Arc::default(),
             trusting,
+            loops,
             tasks,
             backstage,
             written,
@@ -340,6 +345,9 @@ impl Engine {
     /// closed.
     pub async fn drain_and(&self, grace: Duration, last: impl Future<Output = ()>) -> usize {
         self.cortex.begin_drain();
+        if let Drained::TimedOut { left } = self.loops_drain(Duration::from_secs(2)).await {
+            tracing::warn!(left, "loops did not end their passes in time");
+        }
         let poll = Duration::from_millis(5);
         let until = std::time::Instant::now() + grace;
         while self.cortex.drivers_left() > 0 && std::time::Instant::now() < until {

@@ -11,6 +11,7 @@ mod inbox;
 mod kills;
 mod lapses;
 mod live;
+mod loops;
 mod mesh;
 mod names;
 mod orders;

@@ -271,6 +271,14 @@ impl World {
         events.into_iter().map(|event| event.kind.into()).collect()
     }
 
+    /// What the log says of the system, oldest first.
+    pub(crate) async fn system_kinds(&self) -> Vec<String> {
+        let stream = Some(StreamId::System);
+        let query = EventQuery { stream, after: 0, kinds: &[], limit: 10_000 };
+        let events = self.store.events(query).await.expect("the world of a test works");
+        events.into_iter().map(|event| event.kind.into()).collect()
+    }
+
     /// Every test ends here: the log replays, the audit is clean, nothing is left running.
     pub(crate) async fn check(&self, ids: &[SessionId]) {
         for id in ids {
