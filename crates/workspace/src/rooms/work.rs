@@ -447,17 +447,24 @@ fn merged_told(about: &About, merged: Merged) -> Result<RoomOutcome, RoomError> 
         Merged::Joined { branch, .. } => {
             (format!("A merge commit joins {} to {branch}.", about.name), branch)
         }
-        Merged::Conflicts { branch, files } => {
+        Merged::Conflicts { branch, files, told } => {
             let shown: Vec<String> =
                 files.iter().take(50).map(|file| file.display().to_string()).collect();
             let more = match files.len().checked_sub(shown.len()) {
                 Some(0) | None => String::new(),
                 Some(more) => format!(" and {more} more"),
             };
+            let name = &about.name;
+            let way = match told {
+                true => format!(
+                    "its worktree has {branch} as it is now, so the run can solve that: `overmind send {name} \
+                     \"commit your work, merge {branch} and solve the conflicts\"`, then merge again; or "
+                ),
+                false => String::new(),
+            };
             return Err(say::conflict(format!(
-                "{branch} and {0} both changed {1}{more}; nothing was merged: `overmind done {0} \
-                 --pr-branch` puts its work on a branch, which you merge by hand",
-                about.name,
+                "{branch} and {name} both changed {0}{more}; nothing was merged: {way}`overmind done \
+                 {name} --pr-branch` puts its work on a branch, which you merge by hand",
                 shown.join(", ")
             )));
         }

@@ -109,6 +109,38 @@ pub(crate) fn adopt(git: &Git, place: &Path, unit: &Unit) -> Result<Adopted, Tre
     Ok(adopted)
 }
 
+/// Tells a session's repository where a branch of the primary is now, so that the session can merge it:
+/// the commit is among the objects that it borrows. `false`: the session is on that branch or has
+/// moved it, and it stays as it is.
+pub(crate) fn tell_branch(
+    place: &Path,
+    unit: &Unit,
+    adopted: &Adopted,
+    (name, id): (&str, &str),
+) -> Result<bool, TreeError> {
+    let its_own = adopted.branch.as_deref() == Some(name)
+        || adopted.others.iter().any(|(other, _)| other == name);
+    if its_own || adopted.unreadable.is_some() || !is_reference(name) {
+        return Ok(false);
+    }
+    let paths = unit.paths(place);
+    let theirs = Dir::open(&place.join("tree")).and_then(|tree| tree.sub(unit.theirs.as_path()));
+    theirs
+        .and_then(|theirs| theirs.replace(Path::new(name), format!("{id}\n").as_bytes(), 0o644))
+        .at("writing a branch of", &paths.theirs)?;
+    // What it was told is nothing that the session made.
+    let file = paths.ours.join("given-refs");
+    let mut given = std::fs::read(&file).at("reading", &file)?;
+    let is_it = |line: &[u8]| line.split(|byte| *byte == b' ').nth(1) == Some(name.as_bytes());
+    let mut lines: Vec<&[u8]> = given.split(|byte| *byte == b'\n').collect();
+    lines.retain(|line| !line.is_empty() && !is_it(line));
+    let line = format!("{id} {name}");
+    lines.push(line.as_bytes());
+    given = [lines.join(&b'\n'), b"\n".to_vec()].concat();
+    std::fs::write(&file, given).at("writing", &file)?;
+    Ok(true)
+}
+
 /// Reads the references. Anything that is not as git writes it is said, and is not guessed at.
 fn read(theirs: &Dir, paths: &Paths, unit: &Unit) -> Result<Adopted, String> {
     let said = |what: &str| {

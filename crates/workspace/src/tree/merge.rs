@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::adopt::Operation;
+use super::adopt::{Operation, tell_branch};
 use super::error::{At, TreeError};
 use super::notes::{Held, TreeIntent};
 use super::primary::Update;
@@ -45,8 +45,9 @@ pub enum Merged {
     Forward { branch: String, commit: String },
     /// A merge commit joins both.
     Joined { branch: String, commit: String },
-    /// Both changed these files; nothing was done.
-    Conflicts { branch: String, files: Vec<PathBuf> },
+    /// Both changed these files; nothing was done. `told`: the session's repository has the branch as it is
+    /// now, so that the session can merge it and solve them.
+    Conflicts { branch: String, files: Vec<PathBuf>, told: bool },
 }
 
 /// A branch of the primary, and the commit that it is at.
@@ -92,9 +93,18 @@ impl Trees {
         };
         let merged = self.computed(&ours, (&source, &target), &tip, into)?;
         let new = match &merged {
-            Merged::Nothing { .. } | Merged::Conflicts { .. } => return Ok(merged),
+            Merged::Nothing { .. } => return Ok(merged),
+            Merged::Conflicts { branch, files, .. } => {
+                let told = held.notes.units.first().map_or(Ok(false), |unit| {
+                    let at = (target.name.as_str(), target.old.as_str());
+                    tell_branch(&held.place, unit, &main.adopted, at)
+                });
+                let (branch, files) = (branch.clone(), files.clone());
+                return Ok(Merged::Conflicts { branch, files, told: told? });
+            }
             Merged::Forward { commit, .. } | Merged::Joined { commit, .. } => commit.clone(),
         };
+        let before = held.notes.stamp.clone();
         if main.dirty {
             held.notes.stamp = Some((message, now));
             held.write()?;
@@ -102,7 +112,14 @@ impl Trees {
         let of_session = held.notes.intent.branch.clone();
         self.save_submodules(&mut held, &shots, &of_session)?;
         self.send(&ours, &source, &[&new])?;
-        self.set_branch(&source, &target, &new, into.home)?;
+        if let Err(err) = self.set_branch(&source, &target, &new, into.home) {
+            // Nothing was changed: the next try may say something else.
+            if matches!(err, TreeError::PrimaryInTheWay { .. } | TreeError::PrimaryBusy { .. }) {
+                held.notes.stamp = before;
+                held.write()?;
+            }
+            return Err(err);
+        }
         Ok(merged)
     }
 
@@ -149,7 +166,7 @@ impl Trees {
                 let commit = commit(&self.git, ours, &tree, &[old, tip], stamp)?;
                 Ok(Merged::Joined { branch, commit })
             }
-            Err(files) => Ok(Merged::Conflicts { branch, files }),
+            Err(files) => Ok(Merged::Conflicts { branch, files, told: false }),
         }
     }
 

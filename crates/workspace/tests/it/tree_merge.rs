@@ -99,7 +99,8 @@ fn a_conflict_is_reported_with_its_files_and_nothing_is_touched() {
     let before = everything(&world.repo);
     let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
     let files = vec![PathBuf::from("a.txt"), PathBuf::from("both new\n.txt")];
-    assert_eq!(merged, Merged::Conflicts { branch: "main".to_owned(), files });
+    let branch = "main".to_owned();
+    assert_eq!(merged, Merged::Conflicts { branch, files, told: true });
     assert_eq!(difference(&before, &everything(&world.repo)), [] as [&Path; 0]);
 }
 
@@ -178,6 +179,54 @@ fn a_branch_that_is_checked_out_in_a_linked_worktree_is_merged_there() {
     assert_eq!(read(&linked.join("a.txt")), "two\n");
     assert_eq!(git(&linked, &["status", "--porcelain"]), "");
     assert_eq!(read(&world.repo.join("a.txt")), "one\n");
+}
+
+#[test]
+fn a_conflict_can_be_solved_by_the_session_in_its_own_worktree() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "session\n");
+    commit(&made.path, "work");
+    write(&world.repo, "a.txt", "user\n");
+    let now = commit(&world.repo, "meanwhile");
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert!(matches!(merged, Merged::Conflicts { told: true, .. }), "{merged:?}");
+    assert_eq!(git(&made.path, &["rev-parse", "main"]).trim(), now);
+    assert!(try_git(&made.path, &["merge", "-q", "main"]).is_err());
+    write(&made.path, "a.txt", "user and session\n");
+    commit(&made.path, "both");
+    // What it was told of is no branch that it made.
+    let status = world.trees.status(&made.intent).unwrap();
+    assert!(!format!("{status:?}").contains("refs/heads/main"), "{status:?}");
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert!(matches!(merged, Merged::Forward { .. }), "{merged:?}");
+    assert_eq!(read(&world.repo.join("a.txt")), "user and session\n");
+    // A branch that the session moved itself stays where it put it.
+    let made = world.prepare("own");
+    write(&made.path, "a.txt", "session\n");
+    commit(&made.path, "work");
+    git(&made.path, &["branch", "-f", "main"]);
+    write(&world.repo, "a.txt", "user again\n");
+    commit(&world.repo, "later");
+    let own = git(&made.path, &["rev-parse", "main"]);
+    let merged = world.trees.merge(&made.intent, &into(None)).unwrap();
+    assert!(matches!(merged, Merged::Conflicts { told: false, .. }), "{merged:?}");
+    assert_eq!(git(&made.path, &["rev-parse", "main"]), own);
+}
+
+#[test]
+fn a_merge_that_was_refused_for_the_users_files_takes_another_message_the_next_time() {
+    let world = World::new();
+    let made = world.prepare("s");
+    write(&made.path, "a.txt", "session\n");
+    write(&world.repo, "a.txt", "not committed\n");
+    let first = MergeInto { message: "first words", commit_rest: true, ..into(None) };
+    let err = world.trees.merge(&made.intent, &first).unwrap_err();
+    assert!(matches!(err, TreeError::PrimaryInTheWay { .. }), "{err}");
+    git(&world.repo, &["checkout", "-q", "a.txt"]);
+    let second = MergeInto { message: "better words", commit_rest: true, ..into(None) };
+    world.trees.merge(&made.intent, &second).unwrap();
+    assert_eq!(git(&world.repo, &["log", "-1", "--format=%s"]).trim(), "better words");
 }
 
 #[test]
