@@ -231,10 +231,7 @@ impl Engine {
         let (tasks, backstage) = (Tasks::default(), Tasks::default());
         let vault = config.credentials.vault(&store, &clock, config.token_key);
         let loops = Arc::new(Loops::load(Arc::clone(&store), Arc::clone(&clock)).await?);
-        {
-            let vault = Arc::clone(&vault);
-            backstage.spawn(move |stop| async move { vault.audit(stop).await });
-        }
+        loops.add(&backstage, vault.audit()).await;
         let (cortex_bus, hive_bus) = bus::local(HiveId::LOCAL);
         let hive_bus: Arc<dyn HiveBus> = Arc::new(hive_bus);
         let trusting = trust::load(&*store, rooms.as_ref()).await?;

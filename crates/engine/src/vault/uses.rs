@@ -4,16 +4,18 @@
 //! written when the minute is over. A kill loses at most the counts of its last minute.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use overmind_core::Fut;
 use overmind_core::ids::SessionId;
+use overmind_core::loops::{Pace, Reconcile, Report};
 use overmind_core::store::{Change, Commit, NewEvent, StreamId};
 use overmind_core::time::Timestamp;
 use overmind_core::vault::rows::{VaultChange, minute};
 use overmind_core::vault::{SecretName, SecretUses, Use};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use super::Vault;
 
@@ -113,30 +115,53 @@ impl Pending {
     }
 }
 
-impl Vault {
-    /// Writes down who uses what, until `stop`.
-    pub(crate) async fn audit(&self, stop: CancellationToken) {
-        loop {
-            let now = self.parts.clock.now();
-            let next = Timestamp::from_micros((minute(now) + 1) * 60_000_000);
-            let idle = self.pending.is_empty();
-            tokio::select! {
-                () = stop.cancelled() => {
-                    self.tell_uses(true).await;
-                    return;
-                }
-                () = self.pending.wake.notified() => {}
-                () = self.parts.clock.sleep_until(next), if !idle => {}
-            }
-            self.tell_uses(false).await;
-        }
+/// Writes down who uses what. It wakes with the first use of a minute, and again when a minute with
+/// more uses is over.
+struct Audit(Arc<Vault>);
+
+impl Reconcile for Audit {
+    fn name(&self) -> &'static str {
+        "vault-audit"
     }
 
-    async fn tell_uses(&self, all: bool) {
-        let now = self.parts.clock.now();
+    fn pace(&self) -> Pace {
+        Pace::every(Duration::from_hours(1))
+    }
+
+    fn wakes_on(&mut self) -> Fut<'_, ()> {
+        Box::pin(self.0.pending.wake.notified())
+    }
+
+    fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        Box::pin(async move {
+            let told = self.0.tell_uses(now, false).await?;
+            let said = if told == 0 { String::new() } else { format!("{told} written") };
+            let minute_ends = Timestamp::from_micros((minute(now) + 1) * 60_000_000);
+            let again = (!self.0.pending.is_empty()).then_some(minute_ends);
+            Ok(Report { said, again })
+        })
+    }
+
+    fn stopped(&mut self, now: Timestamp) -> Fut<'_, ()> {
+        Box::pin(async move {
+            if let Err(err) = self.0.tell_uses(now, true).await {
+                tracing::error!(error = err, "the last uses of secrets");
+            }
+        })
+    }
+}
+
+impl Vault {
+    /// The loop that writes down who uses what.
+    pub(crate) fn audit(self: &Arc<Self>) -> Box<dyn Reconcile> {
+        Box::new(Audit(Arc::clone(self)))
+    }
+
+    /// Answers how many it told.
+    async fn tell_uses(&self, now: Timestamp, all: bool) -> Result<usize, String> {
         let (taken, counted) = self.take_uses(now, all);
         if taken.is_empty() {
-            return;
+            return Ok(0);
         }
         let mut commit = Commit::default();
         for ((name, _), what, uses, _) in &taken {
@@ -153,16 +178,19 @@ impl Vault {
         }
         let changes = counted.values().cloned().map(VaultChange::SecretUsed);
         commit.changes = changes.map(Change::Vault).collect();
+        let told = taken.len();
         if let Err(err) = self.parts.store.commit(commit).await {
-            tracing::error!(error = %err, "uses of secrets could not be written down");
             let mut state = self.state_mut();
             for (name, one) in counted {
                 if let Some(known) = state.uses.get_mut(&name) {
                     known.uses = known.uses.saturating_sub(one.uses);
                 }
             }
+            drop(state);
             self.pending.put_back(taken);
+            return Err(format!("uses of secrets could not be written down: {err}"));
         }
+        Ok(told)
     }
 
     /// What is to be written now, and by secret. It is known from here on as if it were: whoever
