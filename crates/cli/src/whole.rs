@@ -37,6 +37,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
         &[
             "demo",
             "init",
+            "trust",
             "config",
             "doctor",
             "backup",

@@ -80,12 +80,23 @@ pub(super) fn read(
                 (source.common, config)
             }
         },
-        None => {
-            let top = project.canonicalize().unwrap_or_else(|_| project.to_owned());
-            let config = Config::load_hashed(&top, &trees.own());
-            (top, config)
-        }
+        None => return read_directory(project, trees.own()),
     };
+    of_file(top, config, trees.own())
+}
+
+/// Reads a project that is in no repository. Blocks.
+pub(super) fn read_directory(project: &Path, own: Own) -> Result<Project, RoomError> {
+    let top = project.canonicalize().unwrap_or_else(|_| project.to_owned());
+    let config = Config::load_hashed(&top, &own);
+    of_file(top, config, own)
+}
+
+fn of_file(
+    top: PathBuf,
+    config: Result<(Config, Option<String>), ConfigError>,
+    own: Own,
+) -> Result<Project, RoomError> {
     let config = config.map_err(|err| RoomError::new(RoomErrorKind::Project, mistakes(&err)));
     let (config, hash) = config?;
     let mut warnings = Vec::new();
@@ -100,7 +111,7 @@ pub(super) fn read(
                 .to_owned(),
         );
     }
-    Ok(Project { top, config, hash, warnings, own: trees.own() })
+    Ok(Project { top, config, hash, warnings, own })
 }
 
 /// All mistakes of a file, one a line.

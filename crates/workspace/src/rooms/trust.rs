@@ -9,6 +9,7 @@ use overmind_core::room::{RoomError, RoomErrorKind};
 
 use super::project::{self, Ground, Project};
 use super::{LocalRooms, say};
+use crate::opener::Own;
 
 /// The confirmed projects; clones share them.
 #[derive(Clone, Debug, Default)]
@@ -47,12 +48,19 @@ impl Trusted {
 
 impl LocalRooms {
     pub(super) async fn look_at(&self, project: PathBuf) -> Result<RoomTrust, RoomError> {
-        let core = self.core().await?;
-        let trusted = self.trusted.clone();
+        let (trusted, own) = (self.trusted.clone(), Own::of(&self.options.off_limits));
+        let at = project.clone();
+        let looked = tokio::task::spawn_blocking(move || match project::ground(&at)? {
+            // Without a room nothing is opened or made.
+            Ground::Directory => Ok(Some(trusted.of(&project::read_directory(&at, own)?, false))),
+            Ground::Repository => Ok(None),
+        });
+        if let Some(found) = looked.await.map_err(|err| say::failed(err.to_string()))?? {
+            return Ok(found);
+        }
+        let (core, trusted) = (self.core().await?, self.trusted.clone());
         let looked = tokio::task::spawn_blocking(move || {
-            let repository = project::ground(&project)? == Ground::Repository;
-            let found = project::read(core.maker.trees(), &project, None)?;
-            Ok(trusted.of(&found, repository))
+            Ok(trusted.of(&project::read(core.maker.trees(), &project, None)?, true))
         });
         looked.await.map_err(|err| say::failed(err.to_string()))?
     }

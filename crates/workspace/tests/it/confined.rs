@@ -157,6 +157,22 @@ async fn built(bench: &Bench, workspace: &Workspace) -> Lease {
 }
 
 #[tokio::test]
+async fn what_prepares_a_lease_has_the_hosts_network_only_where_that_was_granted() {
+    let bench = Bench::new();
+    let marks = Arc::new(Marks::default());
+    let workspace = open(&bench, &marks);
+    let request = LeaseRequest { setup_network: true, ..request(&bench, SandboxLevel::Namespace) };
+    let built = workspace.build(request, &bench.told).await;
+    built.unwrap_or_else(|err| panic!("{}", chain(&err)));
+    for word in ["note.sh template", "note.sh setup"] {
+        let plan = marks.asked(word).pop().unwrap();
+        assert_eq!((plan.network, plan.reaches.len()), (Network::Host, 0), "{word}");
+    }
+    let web = marks.asked("note.sh web").pop().unwrap();
+    assert_eq!(web.network, Network::Mesh);
+}
+
+#[tokio::test]
 async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of_the_daemon() {
     let bench = Bench::new();
     let marks = Arc::new(Marks::default());
@@ -173,8 +189,8 @@ async fn whatever_a_lease_starts_is_enclosed_at_every_start_and_in_every_life_of
     let (back, web) = (lease.ports["back/http"], lease.ports["web/http"]);
     let one = |word: &str| marks.asked(word).pop().unwrap_or_else(|| panic!("nobody asked {word}"));
     for (word, network, ports, reaches) in [
-        ("note.sh template", Network::Host, vec![], vec![]),
-        ("note.sh setup", Network::Host, vec![], vec![]),
+        ("note.sh template", Network::Mesh, vec![], vec![back, web]),
+        ("note.sh setup", Network::Mesh, vec![], vec![back, web]),
         ("note.sh back", Network::Mesh, vec![back], vec![web]),
         ("note.sh web", Network::Mesh, vec![web], vec![back]),
         ("note.sh ready", Network::Mesh, vec![], vec![web, back]),

@@ -95,7 +95,12 @@ impl Yard {
 
     /// Has the project's file run, as it is now.
     pub(crate) fn trust(&self, rooms: &LocalRooms) {
-        let Ok(text) = std::fs::read(self.repo.join(".overmind.yml")) else { return };
+        // Some tests put pipes and devices there.
+        let file = self.repo.join(".overmind.yml");
+        if !file.metadata().is_ok_and(|found| found.is_file() && found.len() < 1 << 20) {
+            return;
+        }
+        let Ok(text) = std::fs::read(file) else { return };
         let given = TrustGiven {
             hash: blake3::hash(&text).to_hex().to_string(),
             setup_network: false,
