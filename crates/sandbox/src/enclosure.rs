@@ -152,7 +152,7 @@ impl Enclosures {
         let order = Plan {
             masks: hidden::masks(self.options.hidden(), &[], &kind, &workspace)?,
             secrets: hidden::secrets(self.options.hidden(), &kind, &workspace)?,
-            fixed: repository::fixed(self.options.hidden(), &kind, &workspace)?,
+            fixed: repository::fixed(self.options.hidden(), &kind, &workspace, true)?,
             kind,
             cwd: relative.to_owned(),
             workspace,

@@ -324,7 +324,8 @@ impl Namespace {
         let hidden = Hidden { private, ..self.options.hidden() };
         spec.masks = hidden::masks(hidden, &[], &spec.kind, &spec.workspace)?;
         spec.secrets = hidden::secrets(hidden, &spec.kind, &spec.workspace)?;
-        spec.fixed = repository::fixed(hidden, &spec.kind, &spec.workspace)?;
+        let writes = spec.writable.is_some();
+        spec.fixed = repository::fixed(hidden, &spec.kind, &spec.workspace, writes)?;
         #[cfg(feature = "mutations")]
         {
             spec.mutation = self.mutation.clone();

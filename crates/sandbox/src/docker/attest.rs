@@ -122,6 +122,7 @@ impl Docker {
             working_dir,
             user,
             secrets,
+            fixed: Vec::new(),
         };
         let mut body = plan.container();
         if let Some(host) = &mut body.host_config {

@@ -36,6 +36,7 @@ impl Docker {
             working_dir,
             user,
             secrets,
+            fixed: Vec::new(),
         };
         let outstanding = std::sync::Arc::clone(&self.outstanding);
         let removal = Removal::armed(client.clone(), self.next_name(), outstanding);

@@ -57,7 +57,7 @@ use crate::attest::Program;
 use crate::capture::Capture;
 use crate::docker::errors::{Reason, after_start, before_start, unavailable};
 use crate::docker::keeper::Keeper;
-use crate::docker::place::Place;
+use crate::docker::place::{Place, fixed_in};
 use crate::docker::plan::{LABEL_INSTANCE, LABEL_OWNER, Plan};
 use crate::docker::removal::{Outstanding, Removal, remove};
 use crate::docker::waiter::Order;
@@ -289,6 +289,10 @@ impl Docker {
             (format!("/workspace/{}", path.to_string_lossy()), directory)
         });
         let secrets = secrets.collect();
+        let fixed = match &writable {
+            Some((host, _)) => fixed_in(hidden, Path::new(&workspace), Path::new(host))?,
+            None => Vec::new(),
+        };
         let client = self.client().await?;
         let plan = Plan {
             options: &self.options,
@@ -298,6 +302,7 @@ impl Docker {
             working_dir,
             user,
             secrets,
+            fixed,
         };
 
         let started = Instant::now();

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use overmind_core::sandbox::{SandboxError, SandboxRequest};
 
 use crate::RunAs;
+use crate::hidden::Hidden;
 use crate::init::root::{open_directory, open_working_directory, open_writable};
 use crate::init::spec::Stop;
+use crate::repository;
 use crate::request::bad_config;
 
 /// The user of containers when nothing says otherwise: nobody's.
@@ -54,6 +56,21 @@ impl Place {
         let working_dir = inside(&root, &real_path(&cwd)?)?;
         Ok(Self { workspace: text(&root)?, writable, working_dir, user })
     }
+}
+
+/// What of a person's repository lies over itself within a writable directory of the workspace: on the
+/// host, inside, and whether it is read-only. What lies elsewhere is not writable as it is.
+pub(crate) fn fixed_in(
+    hidden: Hidden<'_>,
+    workspace: &Path,
+    writable: &Path,
+) -> Result<Vec<(String, String, bool)>, SandboxError> {
+    let fixed = repository::of(hidden, workspace)?;
+    let all = fixed.all().into_iter().map(|(path, read_only)| (workspace.join(path), read_only));
+    let within = all.filter(|(host, _)| host.starts_with(writable) && host != writable);
+    within
+        .map(|(host, read_only)| Ok((text(&host)?, inside(workspace, &host)?, read_only)))
+        .collect()
 }
 
 /// The caller; for a caller that is root the owner of the workspace, and nobody rather than

@@ -33,6 +33,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) user: RunAs,
     /// Places inside where nothing is shown in place of a secret, and whether it is a directory.
     pub(crate) secrets: Vec<(String, bool)>,
+    /// What of a person's repository lies over itself: on the host, inside, and whether it is
+    /// read-only.
+    pub(crate) fixed: Vec<(String, String, bool)>,
 }
 
 impl Plan<'_> {
@@ -131,6 +134,8 @@ impl Plan<'_> {
         if let Some((host, inside)) = self.writable.as_ref().filter(|_| !whole) {
             mounts.push(bind(host, inside, false));
         }
+        let fixed = self.fixed.iter();
+        mounts.extend(fixed.map(|(host, inside, read_only)| bind(host, inside, *read_only)));
         mounts.extend(self.secrets.iter().map(|(inside, directory)| match directory {
             false => bind("/dev/null", inside, true),
             true => Mount {
@@ -273,6 +278,7 @@ mod tests {
             working_dir: "/workspace".to_owned(),
             user: RunAs { uid: 1000, gid: 1000 },
             secrets: Vec::new(),
+            fixed: Vec::new(),
         }
     }
 
@@ -331,6 +337,22 @@ mod tests {
             ]
         );
         assert!(plan.shown().contains("--mount type=tmpfs,dst=/workspace/.aws,readonly"));
+    }
+
+    #[test]
+    fn what_decides_about_git_lies_over_itself() {
+        let (options, request) = (Options::default(), request());
+        let mut plan = plan(&options, &request);
+        plan.fixed = vec![
+            ("/w/.git".into(), "/workspace/.git".into(), false),
+            ("/w/.git/config".into(), "/workspace/.git/config".into(), true),
+        ];
+        let mounts = plan.mounts();
+        let seen = mounts.iter().skip(2).map(|mount| (mount.target.as_deref(), mount.read_only));
+        assert_eq!(
+            seen.collect::<Vec<_>>(),
+            [(Some("/workspace/.git"), Some(false)), (Some("/workspace/.git/config"), Some(true)),]
+        );
     }
 
     #[test]

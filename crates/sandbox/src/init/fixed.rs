@@ -10,11 +10,15 @@ use crate::sys::{Depth, MOUNT_NODEV, MOUNT_NOSUID, MOUNT_RDONLY};
 
 /// Lays parts of a repository over themselves: what is a mount point can be neither moved nor removed.
 pub(crate) fn lay(root: &OwnedFd, fixed: &Fixed) -> Result<(), Stop> {
-    let pinned = fixed.pinned.iter().map(|inside| (inside, 0));
-    for (inside, set) in pinned.chain(fixed.read_only.iter().map(|path| (path, MOUNT_RDONLY))) {
+    let itself = |(inside, read_only): (&'_ Path, bool)| {
         let place = open_beneath_root(root, inside).doing(Step::Mount, inside.display())?;
-        let itself = clone_tree(&place, Path::new(""))?;
-        put(root, &itself, Depth::Recursive, set | MOUNT_NOSUID | MOUNT_NODEV, inside)?;
+        Ok((clone_tree(&place, Path::new(""))?, inside.to_owned(), read_only))
+    };
+    // All before the first is laid: what is writable may lie in what is not.
+    let all = fixed.all().into_iter().map(itself).collect::<Result<Vec<_>, Stop>>()?;
+    for (tree, inside, read_only) in all {
+        let set = if read_only { MOUNT_RDONLY } else { 0 };
+        put(root, &tree, Depth::Recursive, set | MOUNT_NOSUID | MOUNT_NODEV, &inside)?;
     }
     Ok(())
 }

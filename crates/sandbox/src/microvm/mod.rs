@@ -307,7 +307,8 @@ impl Microvm {
         let own = std::slice::from_ref(&self.options.dir);
         let masks = hidden::masks(self.outer.hidden(), own, &kind, &request.workspace)?;
         let secrets = hidden::secrets(self.outer.hidden(), &kind, &request.workspace)?;
-        let fixed = repository::fixed(self.outer.hidden(), &kind, &request.workspace)?;
+        let (hidden, writes) = (self.outer.hidden(), request.writable.is_some());
+        let fixed = repository::fixed(hidden, &kind, &request.workspace, writes)?;
         let spec = Spec {
             kind,
             argv: self.emulator(machine, picture, request.writable.is_some()),

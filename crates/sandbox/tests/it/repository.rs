@@ -64,6 +64,22 @@ mv .git .moved && echo moved
 mv .git/config .git/other && echo moved config
 rm -f .git/config && echo removed config
 ln -f .git/config .git/linked && echo y >> .git/linked && echo linked
+mv .git/modules .git/m2 && echo moved modules
+mv .git/modules/libs .git/modules/l2 && echo moved modules
+mkdir -p .git/modules/new && echo made a module
+mv .git/worktrees .git/w2 && echo moved worktrees
+mv .git/refs .git/r2 && echo moved refs
+mv .git/objects .git/o2 && echo moved objects
+mv .git/objects/info .git/objects/i2 && echo moved info
+echo /tmp > .git/objects/info/alternates && echo alternates
+printf ../evil > .git/commondir && echo commondir
+rm -f .git/commondir && echo removed commondir
+printf ../evil > .git/modules/libs/one/commondir && echo commondir
+rm -f libs/one/.git && echo removed a .git file
+echo "gitdir: ../../evil" > libs/one/.git && echo wrote a .git file
+mv libs/one libs/two && echo moved a checkout
+mv libs others && echo moved a checkout
+git submodule add -q ./libs/one libs/three && echo made a module
 umount .git/config && echo unmounted
 mount -o remount,bind,rw .git/config && echo mounted anew
 unshare -rm sh -c 'umount .git/config || mount -o remount,bind,rw .git/config' && echo unshared
@@ -77,11 +93,23 @@ async fn what_decides_about_a_persons_git_stays_and_git_works() {
     let git_dir = place.at("work/.git");
     let before = decides(&git_dir);
     assert!(before.len() > 8, "{before:?}");
+    // A start makes what a command would.
+    let script = "git status --porcelain; git -C libs/one log -1 --format=%s";
+    let (_, out) = place.run(place.plan(script)).await;
+    assert_eq!(out, "first\n");
+    let made = decides(&git_dir);
+    let new = made.iter().filter(|one| !before.contains(one)).map(|(path, _)| path.as_str());
+    let new: Vec<&str> = new.collect();
+    assert!(new.len() == 2 && new.iter().all(|path| path.ends_with("/commondir")), "{new:?}");
+    let before = made;
     let (_, out) = place.run(place.plan(TRIES)).await;
     let done = [
         "config",
         "head",
         "attributes",
+        "alternates",
+        "made",
+        "wrote",
         "commondir",
         "hook",
         "moved",
@@ -102,6 +130,62 @@ async fn what_decides_about_a_persons_git_stays_and_git_works() {
     assert_eq!((status.code(), out.as_str()), (Some(0), "works\n"));
     assert_eq!(git(&place.at("work"), &["log", "--format=%s", "-1"]), "works\n");
     git(&place.at("work"), &["rev-parse", "--verify", "topic"]);
+
+    let within = "cd libs/one && echo b > b.txt && git add b.txt && git -c user.name=B -c \
+                  user.email=b@c commit -qm within && cd ../.. && git -c user.name=B -c user.email=b@c \
+                  stash -q && git log --format=%s -1 && git gc -q 2>/dev/null";
+    let (status, out) = place.run(place.plan(within)).await;
+    assert_eq!((status.code(), out.as_str()), (Some(0), "works\n"));
+    // And the person's own git is as it was, in submodules and linked worktrees too.
+    for at in ["work", "work/libs/one", "data/linked"] {
+        git(&place.at(at), &["status", "--porcelain"]);
+        git(&place.at(at), &["fsck"]);
+    }
+    let (new, clone) = (place.at("other").join("new"), place.at("other").join("clone"));
+    let work = place.at("work");
+    git(&work, &["submodule", "update"]);
+    git(&work, &["worktree", "add", "-q", new.to_str().unwrap()]);
+    git(&work, &["clone", "-q", ".", clone.to_str().unwrap()]);
+    git(&work, &["checkout", "-q", "topic"]);
+}
+
+/// Where `HEAD` is none, git looks for a repository in the checkout itself.
+#[tokio::test]
+async fn a_command_switches_no_branch_and_makes_no_repository_of_the_checkout() {
+    let place = Place::new();
+    checkout(&place);
+    let work = place.at("work");
+    let script = "git branch topic; git switch topic; git switch -c other; git checkout --detach; \
+                  mkdir objects refs; cp .git/HEAD HEAD; printf '[core]\n\tworktree = \
+                  .\n\tfsmonitor = touch /tmp/evil\n' > config; \
+                  rm -rf .git/refs .git/HEAD .git/objects; true";
+    let (_, out) = place.run(place.plan(script)).await;
+    assert_eq!(std::fs::read_to_string(work.join(".git/HEAD")).unwrap(), "ref: refs/heads/main\n");
+    let found = git(&work, &["rev-parse", "--absolute-git-dir"]);
+    assert_eq!(found.trim(), work.join(".git").to_str().unwrap(), "{out}");
+}
+
+#[tokio::test]
+async fn a_repository_that_is_kept_elsewhere_in_the_workspace_is_meant_too() {
+    for bare in [false, true] {
+        let place = Place::new();
+        let (work, dir) = (place.at("work"), if bare { "." } else { "store/git" });
+        std::fs::create_dir(work.join("store")).unwrap();
+        match bare {
+            false => git(&work, &["init", "-q", "--separate-git-dir", "store/git"]),
+            true => git(&work, &["init", "-q", "--bare"]),
+        };
+        let script = format!(
+            "cd {dir} && for f in config HEAD commondir objects/info/alternates info/attributes \
+             hooks/post-checkout; do echo x > $f && echo wrote $f; done; mv refs r2 && echo moved; \
+             mv $PWD/../git ../git2 && echo moved; mv ../../store ../../s2 && echo moved; true"
+        );
+        let (_, out) = place.run(place.plan(&script)).await;
+        let done =
+            out.lines().filter(|line| line.starts_with("wrote") || line.starts_with("moved"));
+        assert_eq!(done.collect::<Vec<_>>(), Vec::<&str>::new(), "{out}");
+        git(&work, &["rev-parse", "--git-dir"]);
+    }
 }
 
 #[tokio::test]
