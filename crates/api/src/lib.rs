@@ -34,6 +34,7 @@ mod project;
 mod query;
 mod raw;
 mod room;
+mod resource;
 mod run;
 mod timeline;
 mod vault;
@@ -85,6 +86,11 @@ pub use query::{
 pub use raw::RawJson;
 pub use room::{
     FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
+pub use resource::{
+    KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource, ResourceApplied,
+    ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone, ResourceListQuery,
+    ResourceMeta, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
+};
     RoomDoneResult, RoomEnd, RoomFile, RoomPhase, RoomUndo, RoomUndone, RoomWhen, RoomWish,
     RoomWork, RunsLater,
 };

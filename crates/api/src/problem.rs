@@ -94,6 +94,8 @@ kinds! {
     /// The body did not arrive in time.
     Timeout = 408 "timeout" "The request took too long to arrive",
     Conflict = 409 "conflict" "The thing's state does not allow this",
+    /// What was asked to go on from is no longer kept.
+    Gone = 410 "gone" "That is no longer kept",
     /// `If-Match` names another version.
     Stale = 412 "stale" "The thing has changed since it was read",
     TooLarge = 413 "too_large" "The body is too large",

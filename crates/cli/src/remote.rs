@@ -763,7 +763,7 @@ impl From<ClientError> for Failure {
 fn exit_of(kind: ProblemKind) -> Exit {
     match kind {
         ProblemKind::NotFound => Exit::NotFound,
-        ProblemKind::Conflict | ProblemKind::Stale => Exit::Conflict,
+        ProblemKind::Conflict | ProblemKind::Stale | ProblemKind::Gone => Exit::Conflict,
         ProblemKind::Unauthenticated | ProblemKind::Forbidden | ProblemKind::Untrusted => {
             Exit::Denied
         }

@@ -23,6 +23,7 @@ pub mod bounds;
 pub mod condition;
 pub mod decide;
 pub mod kind;
+pub mod kinds;
 pub mod label;
 pub mod rows;
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod mesh;
 mod passes;
 mod policies;
 mod reach;
+mod records;
 mod relay;
 mod replays;
 pub mod request;
@@ -54,6 +55,7 @@ use overmind_core::model::Models;
 use overmind_core::off_limits::OffLimits;
 use overmind_core::process::Processes;
 use overmind_core::queue::Bounds;
+use overmind_core::record::rows::RecordRows;
 use overmind_core::room::Rooms;
 use overmind_core::session::Toolset;
 use overmind_core::store::Store;
@@ -80,6 +82,9 @@ pub use self::mesh::{
     LetterDraft, LetterSent, MeshAgent, MeshDoor, Published, Spawned,
 };
 pub use self::passes::{LAPSED, Pass};
+pub use self::records::{
+    Applied, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError, RecordFilter, RecordWish,
+};
 use self::relay::Relaying;
 pub use self::relay::{GATEWAY, Proved, RelayError, Relayed, RelayedBody, SERVER};
 use self::rooms::Decisions;
@@ -151,6 +156,8 @@ impl std::fmt::Debug for Config {
 #[derive(Debug)]
 pub struct Parts {
     pub store: Arc<dyn Store>,
+    /// Declared things, in the same store.
+    pub records: Arc<dyn RecordRows>,
     pub models: Arc<dyn Models>,
     pub tools: Arc<dyn Toolbox>,
     /// Servers whose tools are among those, if there is a client for them.
@@ -190,6 +197,7 @@ pub struct Engine {
     /// Projects whose orders may be run.
     trusting: trust::Trusting,
     loops: Arc<Loops>,
+    records: Arc<dyn RecordRows>,
     tasks: Tasks,
     /// Bus ends and the hive: they go on until the last driver is done.
     backstage: Tasks,
@@ -206,6 +214,7 @@ impl Engine {
     pub async fn start(parts: Parts) -> Result<Self, EngineError> {
         let Parts {
             store,
+            records,
             models,
             tools,
             tool_servers,
@@ -317,12 +326,15 @@ impl Engine {
             raises: Arc::default(),
             trusting,
             loops,
+            records,
             tasks,
             backstage,
             written,
         };
         let postmaster = engine.clone();
         engine.tasks.spawn(move |stop| postmaster.bring_letters(stop));
+        let sweeper = engine.clone();
+        engine.tasks.spawn(move |stop| sweeper.record_sweep(stop));
         Ok(engine)
     }
 

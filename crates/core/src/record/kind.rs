@@ -52,7 +52,7 @@ pub struct KindInfo {
 }
 
 /// All kinds of the product, by name.
-pub const KINDS: &[KindInfo] = &[];
+pub const KINDS: &[KindInfo] = &[super::kinds::context::CONTEXT];
 
 /// A word that names no kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

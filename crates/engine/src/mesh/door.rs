@@ -25,7 +25,7 @@ enum Bound {
     /// The engine is not there yet: calls wait for it.
     #[default]
     Not,
-    To(Engine),
+    To(Box<Engine>),
     Closed,
 }
 
@@ -36,7 +36,7 @@ pub struct MeshDoor(Arc<watch::Sender<Bound>>);
 impl MeshDoor {
     /// From now on calls are done; those that came before waited.
     pub fn open(&self, engine: Engine) {
-        self.0.send_replace(Bound::To(engine));
+        self.0.send_replace(Bound::To(Box::new(engine)));
     }
 
     /// Lets the engine go. Calls are refused from now on.
@@ -49,7 +49,7 @@ impl MeshDoor {
         let mut bound = self.0.subscribe();
         let bound = bound.wait_for(|bound| !matches!(bound, Bound::Not)).await;
         match &*bound.map_err(|_| closed())? {
-            Bound::To(engine) => Ok(engine.clone()),
+            Bound::To(engine) => Ok(Engine::clone(engine)),
             Bound::Not | Bound::Closed => Err(closed()),
         }
     }

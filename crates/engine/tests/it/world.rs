@@ -137,10 +137,12 @@ impl World {
             token_key: [7; 32],
         });
         let vault = vault.await.expect("the world of a test works");
+        let records = Arc::clone(&sqlite) as Arc<_>;
         let store: Arc<dyn Store> = sqlite;
         let life = LIVES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let engine = Engine::start(Parts {
             store: Arc::clone(&store),
+            records,
             models: Arc::clone(&models) as Arc<_>,
             tools: Arc::clone(&tools) as Arc<_>,
             tool_servers: None,

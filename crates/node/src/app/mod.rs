@@ -151,6 +151,7 @@ impl App {
             config.socket.iter().cloned().collect(),
             agents.as_ref().map(|agents| agents.path.clone()),
         );
+            records: Arc::clone(&store) as Arc<_>,
         let enclosures = Arc::new(enclosures) as Arc<dyn Enclose>;
         let rooms = rooms::open(&config, &clock, &enclosures);
         let proxy = rooms::proxy(&config, &rooms).await?;

@@ -1,7 +1,8 @@
 //! The OpenAPI document, made from the handlers and the wire types.
 
 use overmind_api::{
-    AttachSaid, AttachWord, BlackboardChange, InboxSnapshot, MeshAgent, Problem, Timeline,
+    AttachSaid, AttachWord, BlackboardChange, InboxSnapshot, MeshAgent, Problem, ResourceGone,
+    Timeline,
 };
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, SecurityRequirement};
@@ -10,7 +11,7 @@ use utoipa::{Modify, OpenApi};
 use super::bounds;
 use crate::routes::{
     acl, admin, agents, artifacts, attach, budgets, commands, door, health, inbox, kills, mcp,
-    memory, mesh, projects, rooms, runs, services, vault,
+    memory, mesh, projects, resources, rooms, runs, services, vault,
 };
 
 /// Paths that need no token.
@@ -41,6 +42,9 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         artifacts::artifact_delete,
         rooms::run_work, rooms::run_done, rooms::run_undo, rooms::room_leaks, rooms::room_fix,
         projects::project_trust, projects::project_confirm, projects::project_revoke,
+        resources::kind_list, resources::resource_apply, resources::resource_list,
+        resources::resource_watch, resources::resource_fetch, resources::resource_put,
+        resources::resource_delete,
         inbox::inbox_list, inbox::inbox_fetch, inbox::inbox_answer, inbox::inbox_answer_all,
         inbox::inbox_groups, inbox::inbox_proposals, inbox::inbox_events,
         budgets::budget_list, budgets::budget_put, budgets::budget_fetch, budgets::budget_remove,
@@ -64,7 +68,7 @@ const PUBLIC: [&str; 3] = ["/health", "/healthz", "/readyz"];
         mesh::agent_history, mesh::spawn, acl::acl_list, acl::acl_effective, acl::acl_put,
         acl::acl_delete, acl::can, door::door,
     ),
-    components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent, Timeline)),
+    components(schemas(Problem, InboxSnapshot, AttachWord, AttachSaid, BlackboardChange, MeshAgent, ResourceGone, Timeline)),
     modifiers(&Common),
 )]
 struct Document;

@@ -32,6 +32,7 @@ pub(crate) mod memory;
 pub(crate) mod mesh;
 pub(crate) mod projects;
 pub(crate) mod roles;
+pub(crate) mod resources;
 pub(crate) mod rooms;
 pub(crate) mod runs;
 pub(crate) mod services;
@@ -122,6 +123,14 @@ routes! {
     Quick delete "/api/projects/trust" => projects::project_revoke;
 
     Quick get "/api/inbox" => inbox::inbox_list;
+    Quick get "/api/kinds" => resources::kind_list;
+    Long post "/api/resources" => resources::resource_apply;
+    Quick get "/api/resources/{kind}" => resources::resource_list;
+    Quick get "/api/resources/{kind}/watch" => resources::resource_watch;
+    Quick get "/api/resources/{kind}/{name}" => resources::resource_fetch;
+    Quick put "/api/resources/{kind}/{name}" => resources::resource_put;
+    Quick delete "/api/resources/{kind}/{name}" => resources::resource_delete;
+
     Quick post "/api/inbox/answer" => inbox::inbox_answer_all;
     Quick get "/api/inbox/groups" => inbox::inbox_groups;
     Quick get "/api/inbox/proposals" => inbox::inbox_proposals;

@@ -189,11 +189,12 @@ async fn engine(
     models: Arc<FakeModels>,
     (processes, rooms): (Arc<FakeProcesses>, Arc<FakeRooms>),
 ) -> Engine {
-    let store: Arc<dyn Store> = Arc::new(
+    let store = Arc::new(
         Sqlite::open(Options::new(dir.path().join("overmind.db"))).expect("a new store opens"),
     );
     let parts = Parts {
-        store,
+        records: Arc::clone(&store) as Arc<_>,
+        store: store as Arc<dyn Store>,
         models,
         tools,
         tool_servers: None,

@@ -1,0 +1,308 @@
+//! A document that somebody sends: read strictly, with every mistake by its path.
+
+use std::collections::BTreeMap;
+
+use overmind_core::ids::ColonyId;
+use overmind_core::record::kinds::{not_a, unknown_fields};
+use overmind_core::record::{FieldError, KindInfo, Name, Owner};
+use serde_json::{Map, Value};
+
+use super::kind_of;
+
+/// `apiVersion` of every document.
+pub const RESOURCE_API_VERSION: &str = "overmind/v1";
+
+/// Name that the paths of the API use for something else.
+const RESERVED: &str = "watch";
+
+const FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "spec", "status"];
+const METADATA: &[&str] = &[
+    "annotations",
+    "colony",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "labels",
+    "name",
+    "ownerReferences",
+    "resourceVersion",
+    "uid",
+];
+
+/// What a document wants. `status` and what the server fills in are not read.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    pub info: &'static KindInfo,
+    pub name: Name,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub finalizers: Option<Vec<String>>,
+    pub owner: Option<Owner>,
+    pub resource_version: Option<u64>,
+    /// An object. Checked by the kind later.
+    pub spec: Value,
+}
+
+impl Manifest {
+    /// Reads a document: its envelope, not its spec.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake, by its path in the document; where the kind is known, those of the spec too.
+    pub fn read(document: &Value) -> Result<Self, Vec<FieldError>> {
+        let Some(fields) = document.as_object() else {
+            return Err(vec![FieldError::new(
+                "document",
+                "must be a mapping with apiVersion, kind, metadata and spec",
+            )]);
+        };
+        let mut reader = Reader { wrong: Vec::new() };
+        reader.unknown("", fields, FIELDS);
+        reader.version(fields);
+        let info = reader.kind(fields);
+        let empty = Map::new();
+        let metadata = match fields.get("metadata") {
+            Some(Value::Object(metadata)) => metadata,
+            Some(other) => {
+                reader.wrong.push(not_a("metadata", "a mapping", other));
+                &empty
+            }
+            None => {
+                reader.wrong.push(FieldError::new("metadata.name", "is required"));
+                &empty
+            }
+        };
+        reader.unknown("metadata", metadata, METADATA);
+        let name = reader.name(metadata, fields.contains_key("metadata"));
+        reader.colony(metadata);
+        let labels = reader.texts(metadata, "labels");
+        let annotations = reader.texts(metadata, "annotations");
+        let finalizers = reader.finalizers(metadata);
+        let owner = reader.owner(metadata);
+        let resource_version = reader.resource_version(metadata);
+        let spec = match fields.get("spec") {
+            None | Some(Value::Null) => Value::Object(Map::new()),
+            Some(spec) => spec.clone(),
+        };
+        match (info, name) {
+            (Some(info), Some(name)) if reader.wrong.is_empty() => Ok(Self {
+                info,
+                name,
+                labels,
+                annotations,
+                finalizers,
+                owner,
+                resource_version,
+                spec,
+            }),
+            (info, _) => {
+                use overmind_core::record::bounds::{check_annotations, check_body, check_labels};
+                reader.wrong.extend(check_labels(&labels));
+                reader.wrong.extend(check_annotations(&annotations));
+                let shape = check_body("spec", &spec);
+                let sound = shape.is_empty();
+                reader.wrong.extend(shape);
+                if let Some(info) = info.filter(|_| sound) {
+                    reader.wrong.extend((info.check)(&spec));
+                }
+                Err(reader.wrong)
+            }
+        }
+    }
+}
+
+struct Reader {
+    wrong: Vec<FieldError>,
+}
+
+impl Reader {
+    fn refuse(&mut self, at: &str, problem: impl Into<String>) {
+        self.wrong.push(FieldError::new(at, problem));
+    }
+
+    fn unknown(&mut self, at: &str, fields: &Map<String, Value>, known: &[&str]) {
+        let found = unknown_fields(if at.is_empty() { "a document" } else { at }, fields, known);
+        self.wrong.extend(found.into_iter().map(|mut error| {
+            if let Some(path) = error.path.strip_prefix("a document.") {
+                error.path = path.to_owned();
+            }
+            error
+        }));
+    }
+
+    fn version(&mut self, fields: &Map<String, Value>) {
+        match fields.get("apiVersion") {
+            None => self.refuse("apiVersion", format!("is required: {RESOURCE_API_VERSION}")),
+            Some(Value::String(version)) if version == RESOURCE_API_VERSION => {}
+            Some(_) => self.refuse("apiVersion", format!("must be {RESOURCE_API_VERSION}")),
+        }
+    }
+
+    fn kind(&mut self, fields: &Map<String, Value>) -> Option<&'static KindInfo> {
+        match fields.get("kind") {
+            None => self.refuse("kind", "is required"),
+            Some(Value::String(word)) => match kind_of(word) {
+                Ok(info) => return Some(info),
+                Err(unknown) => {
+                    let error = FieldError::new(
+                        "kind",
+                        format!("is `{}`, which is no kind", unknown.given),
+                    );
+                    self.wrong.push(match unknown.meant {
+                        Some(meant) => {
+                            error.hint(format!("did you mean `{}`?", super::kind_title(meant)))
+                        }
+                        None => error.hint("`overmind api-resources` lists all kinds"),
+                    });
+                }
+            },
+            Some(other) => self.wrong.push(not_a("kind", "a text", other)),
+        }
+        None
+    }
+
+    fn name(&mut self, metadata: &Map<String, Value>, told: bool) -> Option<Name> {
+        match metadata.get("name") {
+            None if told => self.refuse("metadata.name", "is required"),
+            None => {}
+            Some(Value::String(name)) if name == RESERVED => {
+                self.refuse("metadata.name", "must not be `watch`: the API uses that word");
+            }
+            Some(Value::String(name)) => match Name::parse(name) {
+                Ok(name) => return Some(name),
+                Err(err) => self.refuse("metadata.name", err.0),
+            },
+            Some(other) => self.wrong.push(not_a("metadata.name", "a text", other)),
+        }
+        None
+    }
+
+    fn colony(&mut self, metadata: &Map<String, Value>) {
+        match metadata.get("colony") {
+            None => {}
+            Some(Value::String(name)) if name == ColonyId::DEFAULT_NAME => {}
+            Some(_) => {
+                self.refuse("metadata.colony", "must be `default`: there is one colony so far")
+            }
+        }
+    }
+
+    fn texts(&mut self, metadata: &Map<String, Value>, field: &str) -> BTreeMap<String, String> {
+        let at = format!("metadata.{field}");
+        let mut texts = BTreeMap::new();
+        match metadata.get(field) {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(found)) => {
+                for (key, value) in found {
+                    match value.as_str() {
+                        Some(text) => drop(texts.insert(key.clone(), text.to_owned())),
+                        None => self.wrong.push(not_a(&format!("{at}.{key}"), "a text", value)),
+                    }
+                }
+            }
+            Some(other) => self.wrong.push(not_a(&at, "a mapping", other)),
+        }
+        texts
+    }
+
+    fn finalizers(&mut self, metadata: &Map<String, Value>) -> Option<Vec<String>> {
+        let at = "metadata.finalizers";
+        let list = match metadata.get("finalizers")? {
+            Value::Array(list) => list,
+            Value::Null => return Some(Vec::new()),
+            other => {
+                self.wrong.push(not_a(at, "a list of texts", other));
+                return None;
+            }
+        };
+        let texts = list.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
+        if texts.is_none() {
+            self.refuse(at, "must be a list of texts");
+        }
+        Some(texts?.into_iter().map(str::to_owned).collect())
+    }
+
+    fn owner(&mut self, metadata: &Map<String, Value>) -> Option<Owner> {
+        let at = "metadata.ownerReferences";
+        let found = metadata.get("ownerReferences")?;
+        let Some([reference]) = found.as_array().map(Vec::as_slice) else {
+            if found.as_array().is_none_or(|list| !list.is_empty()) {
+                self.refuse(at, "must be a list of one owner");
+            }
+            return None;
+        };
+        let fields = reference.as_object().cloned().unwrap_or_default();
+        self.unknown(&format!("{at}[0]"), &fields, &["uid"]);
+        let owner = fields.get("uid").and_then(Value::as_str).map(str::parse::<Owner>);
+        match owner {
+            Some(Ok(owner)) => return Some(owner),
+            Some(Err(err)) => self.refuse(&format!("{at}[0].uid"), format!("is no uid: {err}")),
+            None => self.refuse(&format!("{at}[0].uid"), "is required"),
+        }
+        None
+    }
+
+    fn resource_version(&mut self, metadata: &Map<String, Value>) -> Option<u64> {
+        let version = match metadata.get("resourceVersion")? {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_u64(),
+        };
+        if version.is_none() {
+            self.refuse("metadata.resourceVersion", "must be the one that was read");
+        }
+        version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_document_needs_a_name_and_what_the_server_fills_in_is_ignored() {
+        let read = Manifest::read(&json!({
+            "apiVersion": "overmind/v1", "kind": "Context",
+            "metadata": {"name": "a", "labels": {"x": "y"}, "resourceVersion": "7", "uid": "?",
+                "generation": 3, "creationTimestamp": "?", "colony": "default"},
+            "spec": {"prompt": "p"}, "status": {"any": 1},
+        }));
+        let read = read.unwrap();
+        assert_eq!((read.info.name, read.name.as_str()), ("context", "a"));
+        assert_eq!(read.resource_version, Some(7));
+        assert_eq!(read.spec, json!({"prompt": "p"}));
+    }
+
+    #[test]
+    fn every_mistake_of_a_document_is_told_at_once() {
+        let wrong = Manifest::read(&json!({
+            "apiVersion": "v1", "kind": "Contxt", "metdata": {},
+            "metadata": {"name": "A/b", "lables": {}, "colony": "x", "labels": {"a": 1}},
+            "spec": {"promt": "p"},
+        }));
+        let all: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+        for want in [
+            "apiVersion must be overmind/v1",
+            "kind is `Contxt`, which is no kind; did you mean `Context`?",
+            "metdata is not a field; did you mean `metadata`?",
+            "metadata.name may have small letters, digits, hyphens and dots, not `A` at position 1",
+            "metadata.lables is not a field; did you mean `labels`?",
+            "metadata.colony must be `default`: there is one colony so far",
+            "metadata.labels.a must be a text, not a number; put it in quotes",
+        ] {
+            assert!(all.iter().any(|one| one == want), "{want}\n{all:#?}");
+        }
+        assert_eq!(all.len(), 7, "{all:#?}");
+        for odd in
+            [json!(null), json!([]), json!("x"), json!({}), json!({"metadata": 3, "spec": 1})]
+        {
+            assert!(Manifest::read(&odd).is_err(), "{odd}");
+        }
+        let typo = json!({"apiVersion": "overmind/v1", "kind": "ctx", "metadata": {"name": "watch"},
+            "spec": {"promt": "p"}});
+        let all = Manifest::read(&typo).unwrap_err();
+        assert_eq!(all.len(), 2, "those of the spec too: {all:?}");
+    }
+}

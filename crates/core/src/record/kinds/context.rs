@@ -1,0 +1,143 @@
+//! Context: values, files and a piece of a prompt that agents share by name. It is stored, checked and
+//! shown; nothing reads it yet.
+
+use serde_json::{Map, Value, json};
+
+use super::{not_a, unknown_fields};
+use crate::record::kind::{Column, KindInfo, RecordVerb};
+use crate::record::{FieldError, Record};
+use crate::row::Role;
+
+/// Longest key of `values` and longest path of `files`, in bytes.
+const MAX_KEY: usize = 253;
+
+pub const CONTEXT: KindInfo = KindInfo {
+    name: "context",
+    plural: "contexts",
+    aliases: &["ctx", "configmap", "configmaps", "cm"],
+    check,
+    terms: |_| Vec::new(),
+    due: |_, _| None,
+    role: |verb| match verb {
+        RecordVerb::Read => Role::Viewer,
+        RecordVerb::Put | RecordVerb::Status | RecordVerb::Delete => Role::Operator,
+    },
+    columns: &[
+        Column { name: "VALUES", is_wide: false, cell: |record, _| count(record, "values") },
+        Column { name: "FILES", is_wide: false, cell: |record, _| count(record, "files") },
+        Column { name: "PROMPT", is_wide: true, cell: |record, _| beginning(record) },
+    ],
+    schema,
+};
+
+fn schema() -> Value {
+    json!({
+        "description": "Values, files and a piece of a prompt that agents share by name. A Context \
+            is stored and checked; agents and workflows that name one come in a later version.",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "values": {
+                "description": "Texts by name. Not for secrets: keep those in the vault.",
+                "type": "object",
+                "maxProperties": 1024,
+                "propertyNames": { "pattern": "^[A-Za-z0-9._-]{1,253}$" },
+                "additionalProperties": { "type": "string" },
+            },
+            "files": {
+                "description": "Contents by path. A path is relative, has no `..` and no empty part.",
+                "type": "object",
+                "maxProperties": 1024,
+                "propertyNames": { "maxLength": MAX_KEY, "minLength": 1 },
+                "additionalProperties": { "type": "string" },
+            },
+            "prompt": {
+                "description": "A text to be given to agents that name this context.",
+                "type": "string",
+            },
+        },
+    })
+}
+
+fn check(spec: &Value) -> Vec<FieldError> {
+    let Some(spec) = spec.as_object() else { return vec![not_a("spec", "a mapping", spec)] };
+    let mut wrong = unknown_fields("spec", spec, &["files", "prompt", "values"]);
+    texts(&mut wrong, spec, "values", key_mistake);
+    texts(&mut wrong, spec, "files", path_mistake);
+    if let Some(prompt) = spec.get("prompt").filter(|prompt| !prompt.is_string()) {
+        wrong.push(not_a("spec.prompt", "a text", prompt));
+    }
+    wrong
+}
+
+/// Checks a mapping of texts, each of whose keys `mistake` has nothing against.
+fn texts(
+    wrong: &mut Vec<FieldError>,
+    spec: &Map<String, Value>,
+    field: &str,
+    mistake: fn(&str) -> Option<&'static str>,
+) {
+    let at = format!("spec.{field}");
+    let Some(found) = spec.get(field) else { return };
+    let Some(entries) = found.as_object() else {
+        return wrong.push(not_a(&at, "a mapping of texts", found));
+    };
+    if entries.len() > 1024 {
+        wrong
+            .push(FieldError::new(&at, format!("has {} entries; 1024 is the most", entries.len())));
+    }
+    for (key, value) in entries {
+        let path = format!("{at}.{key}");
+        if let Some(problem) = mistake(key) {
+            wrong.push(FieldError::new(&path, problem));
+        }
+        if !value.is_string() {
+            wrong.push(not_a(&path, "a text", value));
+        }
+    }
+}
+
+fn key_mistake(key: &str) -> Option<&'static str> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    let sound = (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(plain);
+    (!sound).then_some("must have a key of 1 to 253 letters, digits, `.`, `_` and `-`")
+}
+
+fn path_mistake(path: &str) -> Option<&'static str> {
+    let part = |part: &str| !matches!(part, "" | "." | "..");
+    let odd = |c: char| c.is_control() || c == '\\';
+    let sound = path.len() <= MAX_KEY && path.split('/').all(part) && !path.contains(odd);
+    (!sound).then_some("must have a relative path of at most 253 bytes, without `..`")
+}
+
+fn count(record: &Record, field: &str) -> String {
+    record.spec.get(field).and_then(Value::as_object).map_or(0, Map::len).to_string()
+}
+
+fn beginning(record: &Record) -> String {
+    let prompt = record.spec.get("prompt").and_then(Value::as_str).unwrap_or_default();
+    prompt.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_of_a_context_is_named_by_its_path() {
+        let good = json!({"values": {"PORT": "80"}, "files": {"a/b.md": "x"}, "prompt": "p"});
+        assert_eq!(check(&good), []);
+        assert_eq!(check(&json!({})), []);
+        let bad = json!({"valeus": {}, "values": {"a b": "x", "PORT": 80}, "files": {"../x": ""}});
+        let all: Vec<String> = check(&bad).iter().map(ToString::to_string).collect();
+        assert_eq!(all.len(), 4, "{all:?}");
+        for want in [
+            "spec.valeus is not a field; did you mean `values`?",
+            "spec.values.a b must",
+            "spec.values.PORT must be a text, not a number; put it in quotes",
+            "spec.files.../x must",
+        ] {
+            assert!(all.iter().any(|one| one.starts_with(want)), "{want}: {all:?}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! `/api/resources`: declared things of every kind, by one family of routes.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use overmind_api::{
+    FieldError, KindView, Manifest, Problem, ProblemKind, Resource, ResourceApplied, ResourceApply,
+    ResourceDeleted, ResourcesApplied, kind_of,
+};
+#[cfg(feature = "openapi")]
+use overmind_api::{ResourceDeleteQuery, ResourceListQuery, ResourceSnapshot};
+use overmind_core::record::decide::Outcome;
+use overmind_core::record::{self, KINDS, KindInfo, Name, Selector};
+use overmind_engine::{
+    Applied, Caller, CascadeWish, MAX_APPLIED, RecordDeleted, RecordError, RecordFilter, RecordWish,
+};
+use serde_json::Value;
+
+use crate::cx::Cx;
+use crate::extract::{Body, LargeBody, Query, Who};
+use crate::fault::Fault;
+use crate::page::{Hex, Window, json, next_link};
+use crate::proof::Proof;
+use crate::sse::{self, number, resume_after};
+
+mod stream;
+
+use stream::RecordSource;
+
+/// Mistakes that an answer lists. Further ones are counted.
+const MAX_MISTAKES: usize = 1_000;
+
+/// Lists the kinds of resources, each with the JSON Schema of its spec.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/kinds", tag = "resources", responses((status = 200, body = [KindView]))
+))]
+pub(crate) async fn kind_list(Who(_): Who, query: Query) -> Result<Response, Fault> {
+    query.finish()?;
+    let kinds: Vec<KindView> = KINDS.iter().map(KindView::from).collect();
+    Ok(json(&kinds))
+}
+
+/// Lists the resources of a kind, by name.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/resources/{kind}", tag = "resources",
+    params(("kind" = String, Path, description = "Its name, plural or an alias"), ResourceListQuery),
+    responses(
+        (status = 200, body = [Resource]),
+        (status = 404, description = "There is no such kind"),
+        (status = 422, description = "The selector is wrong; `errors` says where"),
+    )
+))]
+pub(crate) async fn resource_list(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OfKind(info): OfKind,
+    uri: Uri,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let window = Window::<Hex>::take(&mut query)?;
+    let selector = selector_of(&mut query)?;
+    query.finish()?;
+    let after = window.after.map(|Hex(name)| Name::parse(&name)).transpose();
+    let after = after.map_err(|err| Fault::invalid("cursor", err.to_string()))?;
+    let filter = RecordFilter { selector, after, limit: window.limit };
+    let page = cx.engine.record_list(&caller, info, filter).await?;
+    let next = page.records.last().filter(|_| page.more);
+    let next = next.map(|record| Hex(record.key.name.as_str().to_owned()).to_string());
+    let resources: Vec<Resource> = page.records.into_iter().map(Resource::of).collect();
+    let mut response = json(&resources);
+    if let Some(link) = next.and_then(|cursor| next_link(&uri, &cursor)) {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    Ok(response)
+}
+
+/// Fetches a resource.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/resources/{kind}/{name}", tag = "resources",
+    params(("kind" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = Resource), (status = 404, description = "There is no such kind or resource"))
+))]
+pub(crate) async fn resource_fetch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OneOf(info, name): OneOf,
+    query: Query,
+) -> Result<Response, Fault> {
+    query.finish()?;
+    let record = cx.engine.record_fetch(&caller, info, &name).await?;
+    Ok(json(&Resource::of(record)))
+}
+
+/// Creates a resource or changes it to what the document says. With `metadata.resourceVersion` only
+/// if it is still at that version.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    put, path = "/api/resources/{kind}/{name}", tag = "resources", request_body = Resource,
+    params(("kind" = String, Path), ("name" = String, Path)),
+    responses(
+        (status = 200, body = ResourceApplied),
+        (status = 201, description = "It was created", body = ResourceApplied),
+        (status = 404, description = "There is no such kind"),
+        (status = 409, description = "It is at another version, or is being deleted"),
+        (status = 422, description = "A field is wrong; `errors` names each"),
+    )
+))]
+pub(crate) async fn resource_put(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OneOf(info, name): OneOf,
+    query: Query,
+    body: Body<Value>,
+) -> Result<Response, Fault> {
+    query.finish()?;
+    let manifest = Manifest::read(&body.value);
+    let manifest = manifest.map_err(|wrong| mistakes(wrong.into_iter().map(|one| (None, one))))?;
+    if manifest.info.name != info.name {
+        return Err(Fault::invalid("kind", format!("must be {}, as in the path", info.name)));
+    }
+    if manifest.name != name {
+        return Err(Fault::invalid("metadata.name", "must be the name in the path"));
+    }
+    let applied = applied(&cx, caller, vec![wish(manifest)], false).await?;
+    let applied = applied.map_err(|err| fault(err, |_| None))?;
+    let Some(applied) = applied.into_iter().next() else {
+        return Err(Fault::internal("an apply answered nothing", &name));
+    };
+    let created = applied.outcome == Outcome::Created;
+    let mut response = json(&shown(applied));
+    if created {
+        *response.status_mut() = StatusCode::CREATED;
+    }
+    Ok(response.into_response())
+}
+
+/// Creates and changes resources of any kinds: all of them or none.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    post, path = "/api/resources", tag = "resources", request_body = ResourceApply,
+    responses(
+        (status = 200, body = ResourcesApplied),
+        (status = 409, description = "One is at another version, or is being deleted"),
+        (status = 422, description = "`errors` names each mistake of each document: `documents[0].spec.…`"),
+    )
+))]
+pub(crate) async fn resource_apply(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    LargeBody(body): LargeBody<ResourceApply>,
+) -> Result<Response, Fault> {
+    if body.documents.len() > MAX_APPLIED {
+        let problem = format!("has {}; {MAX_APPLIED} is the most", body.documents.len());
+        return Err(Fault::invalid("documents", problem));
+    }
+    let (mut wishes, mut places, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, document) in body.documents.iter().enumerate() {
+        match Manifest::read(document) {
+            Ok(manifest) => {
+                places.push(at);
+                wishes.push(wish(manifest));
+            }
+            Err(mistakes) => wrong.extend(mistakes.into_iter().map(|one| (Some(at), one))),
+        }
+    }
+    // What can be read is looked at in any case, so that all mistakes are told together.
+    let dry = body.dry_run || !wrong.is_empty();
+    let place = |at: usize| places.get(at).copied();
+    match applied(&cx, caller, wishes, dry).await? {
+        Ok(applied) if wrong.is_empty() => {
+            Ok(json(&ResourcesApplied { results: applied.into_iter().map(shown).collect() }))
+        }
+        Err(RecordError::Invalid(more)) => {
+            wrong.extend(more.into_iter().map(|(at, one)| (place(at), one)));
+            wrong.sort_by_key(|(at, _)| *at);
+            Err(mistakes(wrong))
+        }
+        Err(err) if wrong.is_empty() => Err(fault(err, place)),
+        Ok(_) | Err(_) => Err(mistakes(wrong)),
+    }
+}
+
+/// Deletes a resource, and by default what it owns.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    delete, path = "/api/resources/{kind}/{name}", tag = "resources",
+    params(("kind" = String, Path), ("name" = String, Path), ResourceDeleteQuery),
+    responses(
+        (status = 200, body = ResourceDeleted),
+        (status = 404, description = "There is no such kind or resource"),
+        (status = 409, description = "It is at another version"),
+    )
+))]
+pub(crate) async fn resource_delete(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    OneOf(info, name): OneOf,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let wanted = "background, foreground or orphan";
+    let cascade = query.take_parsed("cascade", wanted, |text| match text {
+        "background" => Some(CascadeWish::Background),
+        "foreground" => Some(CascadeWish::Foreground),
+        "orphan" => Some(CascadeWish::Orphan),
+        _ => None,
+    })?;
+    let was = query.take_parsed("resource_version", "a resource version", number)?;
+    query.finish()?;
+    let cascade = cascade.unwrap_or(CascadeWish::Background);
+    let engine = cx.engine.clone();
+    let work = async move { Ok(engine.record_delete(&caller, info, &name, cascade, was).await) };
+    let done = cx.detached(work).await?.map_err(|err| fault(err, |_| None))?;
+    Ok(json(&ResourceDeleted { gone: done == RecordDeleted::Gone }))
+}
+
+/// The resources of a kind as they change, as server-sent events.
+///
+/// Without `resource_version` and `Last-Event-ID` it begins with what is there, each as `put`, and
+/// says `snapshot`; then `put` and `deleted` follow as they happen.
+#[cfg_attr(feature = "openapi", utoipa::path(
+    get, path = "/api/resources/{kind}/watch", tag = "resources",
+    params(
+        ("kind" = String, Path),
+        ("selector" = Option<String>, Query, description = "A label selector"),
+        ("resource_version" = Option<String>, Query, description = "Changes after this one"),
+        ("Last-Event-ID" = Option<String>, Header),
+    ),
+    responses(
+        (status = 200, description = "Events `put` (a Resource), `deleted` (a ResourceGone), \
+            `snapshot` (a ResourceSnapshot), `error`", content_type = "text/event-stream", body = ResourceSnapshot),
+        (status = 404, description = "There is no such kind"),
+        (status = 410, description = "Changes after that version are no longer kept: begin again without it"),
+    )
+))]
+pub(crate) async fn resource_watch(
+    State(cx): State<Arc<Cx>>,
+    Who(caller): Who,
+    proof: Proof,
+    headers: HeaderMap,
+    OfKind(info): OfKind,
+    mut query: Query,
+) -> Result<Response, Fault> {
+    let selector = selector_of(&mut query)?;
+    let version = query.take("resource_version");
+    query.finish()?;
+    let after = resume_after(&headers, version.as_deref(), number::<u64>)?;
+    match after {
+        // A refusal is told by the status, not in the stream.
+        Some(after) => drop(
+            cx.engine
+                .record_changes(&caller, info, after, 1)
+                .await
+                .map_err(|err| fault(err, |_| None))?,
+        ),
+        None => drop(
+            cx.engine
+                .record_list(&caller, info, RecordFilter { limit: 1, ..Default::default() })
+                .await?,
+        ),
+    }
+    let source = RecordSource::new(info, selector, after);
+    Ok(sse::Stream::new(cx, proof, source).into_response())
+}
+
+/// `{kind}`: any word for it.
+pub(crate) struct OfKind(&'static KindInfo);
+
+/// `{kind}/{name}`.
+pub(crate) struct OneOf(&'static KindInfo, Name);
+
+impl<S: Send + Sync> FromRequestParts<S> for OfKind {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        let Path(kind) = path.map_err(|_| Fault::not_found("Kind"))?;
+        known(&kind).map(Self)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OneOf {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Fault> {
+        let path = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((kind, name)) = path.map_err(|_| Fault::not_found("Resource"))?;
+        let info = known(&kind)?;
+        // What cannot be a name is the name of nothing.
+        let name = Name::parse(&name).map_err(|err| {
+            let shown: String = name.chars().take(60).collect();
+            let text = format!("there is no {}/{shown}: a name {err}", info.name);
+            Fault::new(ProblemKind::NotFound, text)
+        })?;
+        Ok(Self(info, name))
+    }
+}
+
+fn known(word: &str) -> Result<&'static KindInfo, Fault> {
+    kind_of(word).map_err(|unknown| {
+        Fault::new(ProblemKind::NotFound, unknown.to_string())
+            .with_hint("`overmind api-resources` lists all kinds")
+    })
+}
+
+fn selector_of(query: &mut Query) -> Result<Selector, Fault> {
+    let text = query.take("selector").unwrap_or_default();
+    Selector::parse(&text).map_err(|err| Fault::invalid("selector", err.to_string()))
+}
+
+fn wish(manifest: Manifest) -> RecordWish {
+    let Manifest { info, name, labels, annotations, finalizers, owner, resource_version, spec } =
+        manifest;
+    RecordWish { info, name, labels, annotations, spec, finalizers, owner, was: resource_version }
+}
+
+fn shown(applied: Applied) -> ResourceApplied {
+    let outcome = applied.outcome.as_str().to_owned();
+    ResourceApplied { outcome, resource: Resource::of(applied.record) }
+}
+
+async fn applied(
+    cx: &Cx,
+    caller: Caller,
+    wishes: Vec<RecordWish>,
+    dry: bool,
+) -> Result<Result<Vec<Applied>, RecordError>, Fault> {
+    let engine = cx.engine.clone();
+    cx.detached(async move { Ok(engine.record_apply(&caller, wishes, dry).await) }).await
+}
+
+fn mistakes(wrong: impl IntoIterator<Item = (Option<usize>, record::FieldError)>) -> Fault {
+    let all: Vec<FieldError> = wrong
+        .into_iter()
+        .map(|(at, record::FieldError { path, problem, hint })| {
+            let field = match at {
+                Some(at) => format!("documents[{at}].{path}"),
+                None => path,
+            };
+            let message = match hint {
+                Some(hint) => format!("{problem}; {hint}"),
+                None => problem,
+            };
+            FieldError::new(field, message)
+        })
+        .collect();
+    let left = all.len().saturating_sub(MAX_MISTAKES);
+    let mut all = all;
+    all.truncate(MAX_MISTAKES);
+    if left > 0 {
+        all.push(FieldError::new("documents", format!("have {left} mistakes more")));
+    }
+    Problem::invalid(all).into()
+}
+
+/// `place`: which document a wish is, where there are several.
+fn fault(err: RecordError, place: impl Fn(usize) -> Option<usize>) -> Fault {
+    match err {
+        RecordError::Invalid(wrong) => {
+            mistakes(wrong.into_iter().map(|(at, one)| (place(at), one)))
+        }
+        RecordError::Changed { .. } => Fault::new(ProblemKind::Conflict, err.to_string())
+            .with_hint("read it again and repeat the change"),
+        RecordError::Contended(_) => Fault::new(ProblemKind::Conflict, err.to_string()),
+        RecordError::Changes(_) => Fault::new(ProblemKind::Gone, err.to_string())
+            .with_hint("watch again without a resource version"),
+        RecordError::Engine(err) => err.into(),
+    }
+}
