@@ -12,6 +12,8 @@
 //!   off, as is the workspace's own absolute path. Any other absolute path is an escape.
 //! * What is the server's own ([`OffLimits`]) is refused by device and inode of what was opened, so
 //!   that neither a hard link nor a bind mount nor another spelling leads to it.
+//! * What is a repository's own (`.git` and all in it, a bare repository) is read and not written: who
+//!   writes `.git/config` decides what the person's next git runs.
 //! * Only regular files are read and replaced. The kind is looked at on an `O_PATH` descriptor,
 //!   which opens nothing: a FIFO cannot make us wait, a device cannot notice.
 //!
@@ -53,6 +55,8 @@ pub(crate) enum PathError {
     OffLimits { why: String },
     #[error("{path} is a file of the server, which no tool reads or writes")]
     Own { path: String },
+    #[error("{path} is a repository's own, which no tool writes; let git do it, with a command")]
+    Repository { path: String },
     #[error("{}", secret_file::withheld(path))]
     Withheld { path: String },
     #[error("the secrets of the workspace cannot be withheld: {why}")]
@@ -87,7 +91,7 @@ impl From<PathError> for Failure {
             | PathError::NotDirectory { .. }
             | PathError::IsDirectory { .. }
             | PathError::NotRegular { .. } => Failure::new("invalid_path", message),
-            PathError::Own { .. } | PathError::Withheld { .. } => {
+            PathError::Own { .. } | PathError::Repository { .. } | PathError::Withheld { .. } => {
                 Failure::new("forbidden", message)
             }
             PathError::OffLimits { .. } => Failure::new("bad_config", message),
@@ -364,11 +368,14 @@ impl Workspace {
             Err(PathError::NotFound { .. }) => {}
             done => return done,
         }
+        if is_gits(path) {
+            return Err(PathError::Repository { path: brief(&lossy(path)) });
+        }
         // The kernel would refuse it, too, but only after some directories were made.
         if climbs_out(path) {
             return Err(PathError::Escapes);
         }
-        let mut reached = self.open_dir(Path::new("."))?;
+        let mut reached = self.no_repository(self.open_dir(Path::new("."))?, path)?;
         let mut prefix = PathBuf::new();
         for component in path.components() {
             prefix.push(component);
@@ -383,10 +390,34 @@ impl Workspace {
                     }
                     self.open_dir(&prefix)?
                 }
-                (opened, _) => opened?,
+                (opened, _) => self.no_repository(opened?, path)?,
             };
         }
         Ok(reached)
+    }
+
+    /// Refuses a directory in which, or in one above which, a repository keeps what is its own: by where
+    /// it really lies, and by what is there.
+    fn no_repository(&self, dir: OwnedFd, path: &Path) -> Result<OwnedFd, PathError> {
+        let refused = || PathError::Repository { path: brief(&lossy(path)) };
+        let real = self.real(&dir).ok_or(PathError::Escapes)?;
+        if is_gits(&real) {
+            return Err(refused());
+        }
+        let has = |above: &Path, name: &str, wanted: &[FileType]| {
+            let found = rustix::fs::statat(&self.root, above.join(name), AtFlags::SYMLINK_NOFOLLOW);
+            found.is_ok_and(|found| wanted.contains(&FileType::from_raw_mode(found.st_mode)))
+        };
+        let is_repository = |above: &Path| {
+            let directory = [FileType::Directory, FileType::Symlink];
+            has(above, "HEAD", &[FileType::RegularFile, FileType::Symlink])
+                && has(above, "objects", &directory)
+                && has(above, "refs", &directory)
+        };
+        match real.ancestors().any(is_repository) {
+            true => Err(refused()),
+            false => Ok(dir),
+        }
     }
 
     /// Where an open file lies, relative to the workspace; `given` if that cannot be told.
@@ -485,6 +516,9 @@ impl Workspace {
     }
 
     fn place(&self, path: &Path) -> Result<(OwnedFd, OsString), PathError> {
+        if is_gits(path) {
+            return Err(PathError::Repository { path: brief(&lossy(path)) });
+        }
         // `.`, `..` and `a/..` have no file name.
         let Some(name) = path.file_name().filter(|name| *name != OsStr::new(".")) else {
             self.open_dir(path)?;
@@ -494,7 +528,7 @@ impl Workspace {
             Some(above) if !above.as_os_str().is_empty() => above,
             Some(_) | None => Path::new("."),
         };
-        Ok((self.make_dir(above)?, name.to_owned()))
+        Ok((self.no_repository(self.make_dir(above)?, path)?, name.to_owned()))
     }
 }
 
@@ -574,6 +608,11 @@ fn climbs_out(path: &Path) -> bool {
         },
         Component::RootDir | Component::Prefix(_) => true,
     })
+}
+
+/// Whether a path leads to a `.git`, or into one; in any case, for file systems that do not tell.
+fn is_gits(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str().eq_ignore_ascii_case(".git"))
 }
 
 fn stat(found: &OwnedFd, path: &Path) -> Result<Stat, PathError> {

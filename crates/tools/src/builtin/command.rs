@@ -174,6 +174,7 @@ pub(super) async fn writable(
             Err(
                 err @ (PathError::Busy { .. }
                 | PathError::Own { .. }
+                | PathError::Repository { .. }
                 | PathError::Withheld { .. }
                 | PathError::NotWithheld { .. }
                 | PathError::OffLimits { .. }),

@@ -13,6 +13,25 @@ use crate::support::{Bench, is, names_in};
 
 const SECRET: &str = "outside secret";
 
+/// Every file, with its text.
+fn tree(dir: &std::path::Path) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for name in names_in(dir) {
+        let path = dir.join(&name);
+        match path.is_dir() && !path.is_symlink() {
+            true => {
+                all.push((path.display().to_string(), String::new()));
+                all.extend(tree(&path));
+            }
+            false => all.push((
+                path.display().to_string(),
+                std::fs::read_to_string(&path).unwrap_or_default(),
+            )),
+        }
+    }
+    all
+}
+
 /// A workspace beside a sibling whose name begins with the workspace's, and a secret file.
 fn hostile() -> Bench {
     let bench = Bench::new();
@@ -240,4 +259,75 @@ proptest! {
         });
         assert_untouched(&bench);
     }
+}
+
+#[tokio::test]
+async fn what_is_a_repositorys_own_is_read_and_not_written() {
+    let bench = Bench::new();
+    for (file, text) in [
+        (".git/HEAD", "ref: refs/heads/main\n"),
+        (".git/config", "[core]\n"),
+        (".git/refs/heads/main", "0\n"),
+        (".git/modules/one/config", "[core]\n"),
+        (".git/worktrees/two/HEAD", "0\n"),
+        ("libs/one/.git", "gitdir: ../../.git/modules/one\n"),
+        ("store/HEAD", "ref: refs/heads/main\n"),
+        ("store/config", "[core]\n"),
+        ("store/objects/info/packs", "\n"),
+        ("store/refs/heads/main", "0\n"),
+        ("HEAD", "a file of the project\n"),
+        ("refs/one", "1\n"),
+    ] {
+        bench.put(file, text);
+    }
+    symlink(".git", bench.path("link")).unwrap();
+    symlink("../.git/config", bench.path("libs/config")).unwrap();
+    symlink("store", bench.path("away")).unwrap();
+    let whole = || tree(&bench.context.workspace);
+    let before = whole();
+    for path in [
+        ".git",
+        ".git/config",
+        ".git/./config",
+        "libs/../.git/config",
+        ".GIT/config",
+        ".git/HEAD",
+        ".git/hooks/post-checkout",
+        ".git/info/attributes",
+        ".git/objects/info/alternates",
+        ".git/commondir",
+        ".git/config.worktree",
+        ".git/new/deep/file",
+        ".git/modules/one/config",
+        ".git/modules/new/config",
+        ".git/worktrees/two/commondir",
+        "libs/one/.git",
+        "libs/new/.git",
+        "libs/new/.git/config",
+        "link/config",
+        "link/hooks/pre-commit",
+        "libs/config",
+        "store/config",
+        "store/hooks/post-checkout",
+        "store/objects/info/alternates",
+        "away/config",
+        "/workspace/.git/config",
+    ] {
+        let write = json!({"path": path, "content": "planted"});
+        let edit = json!({"path": path, "old": "core", "new": "planted"});
+        for (tool, arguments) in [("write_file", write), ("edit_file", edit)] {
+            let (code, message) = bench.bad(tool, arguments).await;
+            let known = code == "forbidden" && message.contains("is a repository's own");
+            // There is nothing to be edited, or nothing that a file is made in.
+            let nothing = tool == "edit_file"
+                && ["not_found", "no_match", "tool_error"].contains(&code.as_str());
+            assert!(known || nothing, "{tool} {path}: {code} {message}");
+        }
+    }
+    assert_eq!(whole(), before);
+    let written = json!({"path": "refs/new/two", "content": "2"});
+    bench.good("write_file", written).await;
+    assert_eq!(bench.get("refs/new/two"), "2");
+    bench.good("write_file", json!({"path": ".gitignore", "content": "x"})).await;
+    bench.good("read_file", json!({"path": ".git/config"})).await;
 }
