@@ -406,6 +406,18 @@ pub(crate) fn shown(project: &Path, relative: &Path, own: &Own) -> io::Result<Pa
     opened.map(|()| project.join(real))
 }
 
+/// That a file or directory lies there, through no link, and nothing of git's.
+pub(crate) fn plain(top: &Path, relative: &Path, own: &Own) -> io::Result<()> {
+    let top = Dir::open(top)?.without(own);
+    if relative.components().any(|part| part.as_os_str() == ".git") {
+        return Err(refused(Refused::LeadsOut));
+    }
+    match relative.as_os_str().is_empty() || top.has_dir(relative) {
+        true => top.sub(relative).map(drop),
+        false => top.file(relative).map(drop),
+    }
+}
+
 /// That a repository's objects lie in it, and that they are objects: sandboxes show them, and git writes
 /// there. `common` is its git directory, without links.
 pub(crate) fn check_objects(common: &Dir) -> io::Result<()> {

@@ -1,13 +1,17 @@
 //! Files of a project that its services are made from, as the server's own process may read them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use super::build::{Site, blocking};
 use super::start::ServiceError;
 use crate::config::{ContainerService, DatabaseTemplate, Service};
 use crate::database::template;
 use crate::opener::{self, Own};
-use crate::services::ContainerError;
+use crate::services::compose::{Compose, ComposePlan, judge, named};
+use crate::services::{ComposeError, ContainerError};
 
 impl Site<'_> {
     /// A database of the project that one of the session's is made from, as it is called without links.
@@ -45,19 +49,51 @@ impl Site<'_> {
         read.await?
     }
 
-    /// The file of a compose project, as it is called without links: its mistakes are quoted.
+    /// The file of a compose project, as it is called without links: its mistakes are quoted. What it names
+    /// to be read with it was looked at, too.
     pub(super) async fn compose_file(&self, relative: &Path) -> Result<PathBuf, ServiceError> {
         let (worktree, relative) = (self.worktree.clone(), relative.to_owned());
         let own = Own::of(&self.workspace.options.off_limits);
         let found = blocking("looking at the compose file", move || {
             let path = worktree.join(&relative);
             match opener::place(&worktree, &relative, &own) {
-                Ok(Some(found)) => Ok(found),
+                Ok(Some(found)) => {
+                    let plain = found.strip_prefix(&worktree).unwrap_or(&relative);
+                    let looked = named::look(&worktree, plain, &own);
+                    looked.map_err(|(named, why)| ServiceError::Refused {
+                        path: worktree.join(named),
+                        why,
+                    })?;
+                    Ok(found)
+                }
                 Ok(None) => Err(ServiceError::Refused { path, why: "is not there".to_owned() }),
                 Err(err) => Err(ServiceError::Refused { path, why: opener::why(&err) }),
             }
         });
         found.await?
+    }
+
+    /// What a compose project is made of, judged: nothing of it reaches beyond its containers and the worktree.
+    pub(super) async fn compose_config(
+        &self,
+        compose: &Compose,
+        plan: &ComposePlan,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Value, ServiceError> {
+        let config = compose.config(plan, env).await?;
+        let (worktree, plan) = (self.worktree.clone(), plan.clone());
+        let own = Own::of(&self.workspace.options.off_limits);
+        let judged = blocking("judging the compose project", move || {
+            let within = |path: &Path| {
+                let relative = path.strip_prefix(&worktree);
+                let relative = relative.map_err(|_| "lies outside of the worktree".to_owned())?;
+                opener::plain(&worktree, relative, &own).map_err(|err| opener::why(&err))
+            };
+            let judged = judge::judge(&config, &plan.project, &within);
+            judged.map_err(|all| ComposeError::refused(&plan.service, &all))?;
+            Ok::<_, ServiceError>(config)
+        });
+        judged.await?
     }
 
     /// Files and directories of the worktree that a container is shown; one that a link leads out of it is

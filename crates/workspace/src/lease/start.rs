@@ -27,11 +27,12 @@ use crate::hooks;
 use crate::owner;
 use crate::ports::RegistryError;
 use crate::services::command::{self, CommandSpec};
-use crate::services::compose::{ComposePlan, ports_file};
+use crate::services::compose::{self, ComposePlan, SEALED, judge};
 use crate::services::confine::Confined;
 use crate::services::container::{ContainerPlan, ContainerRun, Engine};
 use crate::services::ready::{self, Looked};
 use crate::services::runner::{ProcessSpec, ProcessState, RunnerError};
+use crate::services::tree::LEASE_MARK;
 use crate::services::{CommandError, ComposeError, ContainerError, ReadyError};
 
 /// Why a service did not start.
@@ -393,11 +394,13 @@ impl Site<'_> {
             service: service.name.clone(),
             project: format!("ovm-{short}-{}", service.name.to_ascii_lowercase()),
             file: self.compose_file(&config.file).await?,
-            ports_file: self.journal.dir().join(format!("{}.ports.yaml", service.name)),
+            ports_file: self.journal.dir().join(format!("{}.compose.{SEALED}", service.name)),
             profiles: config.profiles.clone(),
             services: config.services.clone(),
         };
-        let published = compose.ports(&plan).await?;
+        let env = self.service_env(service, &self.values())?;
+        let config = self.compose_config(&compose, &plan, &env).await?;
+        let published = compose::ports(&plan, &config)?;
         let names: Vec<String> =
             published.iter().map(|port| format!("{}/{}", service.name, port.field())).collect();
         let leased = self.take_ports(names.clone()).await?;
@@ -406,18 +409,19 @@ impl Site<'_> {
             .zip(names)
             .filter_map(|(port, name)| Some((port, *leased.get(&name)?)))
             .collect();
-        std::fs::write(&plan.ports_file, ports_file(&ports))
+        let sealed = judge::sealed(config, &ports).to_string();
+        std::fs::write(&plan.ports_file, sealed)
             .map_err(|source| ServiceError::File { path: plan.ports_file.clone(), source })?;
         let step = self.journal.intend(&Step::Compose { plan: plan.clone() })?;
-        let values = self.values();
-        let mut env = self.service_env(service, &values)?;
-        env.extend(compose.env.clone());
         let mark = self.workspace.process_id(&self.session, &service.name);
+        // Its words are whole: no variable of the session decides about them any more.
+        let mut up_env = compose.env.clone();
+        up_env.extend(env.into_iter().filter(|(name, _)| name == LEASE_MARK));
         let spec = CommandSpec {
             label: format!("docker compose up ({})", service.name),
             argv: compose.up(&plan, service.ready.timeout),
-            env,
-            cwd: self.worktree.clone(),
+            env: up_env,
+            cwd: self.journal.dir().to_owned(),
             timeout: service.ready.timeout + Duration::from_secs(600),
             cgroup: self.workspace.group_of(&mark, None),
             mark,

@@ -1,9 +1,9 @@
 //! A compose project of the session's own: own name, own ports, own volumes and networks.
 //!
-//! The project's file is used as it is, under a project name that follows from the session. A
-//! second file replaces the published ports of each service by leased ones on the loopback
-//! address. That needs the plugin `docker compose` from 2.24 on (`!override`); without it the
-//! service is refused with a message that says so.
+//! What the plugin makes of the project's file ([`Compose::config`]) is judged, and what was judged is
+//! started, under a project name that follows from the session and with leased ports on the loopback
+//! address: the project's file is not read again. The files that the plugin reads for that are looked
+//! at before it is called ([`named`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,9 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::process::Command;
 
-/// The plugin's first version that can replace a list.
+use judge::Refusal;
+
+pub(crate) mod judge;
+pub(crate) mod named;
+
+/// The plugin's first version that is asked: it writes all that matters as it is.
 const LEAST: (u32, u32) = (2, 24);
 /// How long a question to the plugin may take.
 const ASK: Duration = Duration::from_secs(30);
@@ -28,12 +34,27 @@ pub enum ComposeError {
     Missing { service: String, why: String },
     #[error(
         "`{service}` is a compose project, and `docker compose` is {found}: {}.{} is the first that \
-         can give each session its own ports", LEAST.0, LEAST.1
+         is asked what a project is made of", LEAST.0, LEAST.1
     )]
     Old { service: String, found: String },
     #[error("`docker compose {what}` for {project}: {why}")]
     Failed { project: String, what: String, why: String },
+    #[error(
+        "the compose project `{service}` is refused, and nothing of it was started: {what}. A service may \
+         have what stays in its own containers; see \"Compose\" in docs/overmind-yml.md"
+    )]
+    Refused { service: String, what: String },
 }
+
+impl ComposeError {
+    pub(crate) fn refused(service: &str, all: &[Refusal]) -> Self {
+        let what: Vec<String> = all.iter().map(ToString::to_string).collect();
+        Self::Refused { service: service.to_owned(), what: what.join("; ") }
+    }
+}
+
+/// Names that a program reads for itself, and that a session's variables do not set for it.
+const ITS_OWN: &[&str] = &["LD_", "DOCKER_", "COMPOSE_", "BUILDX_", "BUILDKIT_", "GIT_", "SSH_"];
 
 /// A project, under a name that follows from the session.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -42,7 +63,7 @@ pub(crate) struct ComposePlan {
     pub(crate) project: String,
     /// The project's own file.
     pub(crate) file: PathBuf,
-    /// Ours, beside the journal.
+    /// Ours, beside the journal: what is started. In leases of earlier versions only the ports.
     pub(crate) ports_file: PathBuf,
     pub(crate) profiles: Vec<String>,
     pub(crate) services: Vec<String>,
@@ -73,20 +94,22 @@ pub(crate) struct Compose {
 }
 
 impl Compose {
-    fn command(&self, plan: Option<&ComposePlan>) -> Command {
+    fn command(&self, plan: Option<(&ComposePlan, &Path)>) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(socket) = &self.socket {
             command.arg("--host").arg(format!("unix://{}", socket.display()));
         }
         command.arg("compose");
-        if let Some(plan) = plan {
-            command.arg("--project-name").arg(&plan.project).arg("--file").arg(&plan.file);
+        if let Some((plan, file)) = plan {
+            command.arg("--project-name").arg(&plan.project).arg("--file").arg(file);
             for profile in &plan.profiles {
                 command.arg("--profile").arg(profile);
             }
-            if let Some(directory) = plan.file.parent() {
+            if let Some(directory) = file.parent() {
                 command.arg("--project-directory").arg(directory);
             }
+            // What a `.env` says would be the plugin's own environment too.
+            command.args(["--env-file", "/dev/null"]);
         }
         command.env_clear().envs(&self.env).stdin(Stdio::null()).kill_on_drop(true);
         command
@@ -112,34 +135,23 @@ impl Compose {
         }
     }
 
-    /// Every port that the project publishes.
-    pub(crate) async fn ports(&self, plan: &ComposePlan) -> Result<Vec<ComposePort>, ComposeError> {
-        let text = self.ask(plan, &["config", "--format", "json"]).await?;
-        let failed = |why: String| ComposeError::Failed {
-            project: plan.project.clone(),
-            what: "config".to_owned(),
-            why,
-        };
-        let config: serde_json::Value =
-            serde_json::from_str(&text).map_err(|err| failed(format!("its answer: {err}")))?;
-        let mut ports = Vec::new();
-        for (service, body) in config["services"].as_object().into_iter().flatten() {
-            for port in body["ports"].as_array().into_iter().flatten() {
-                let target = port["target"].as_u64().and_then(|target| u16::try_from(target).ok());
-                let protocol = port["protocol"].as_str().unwrap_or("tcp").to_owned();
-                let target = target.ok_or_else(|| failed(format!("a port of `{service}`")))?;
-                ports.push(ComposePort { service: service.clone(), target, protocol });
-            }
-        }
-        ports.sort();
-        ports.dedup();
-        Ok(ports)
+    /// What the project is made of, with these variables.
+    pub(crate) async fn config(
+        &self,
+        plan: &ComposePlan,
+        env: &BTreeMap<String, String>,
+    ) -> Result<Value, ComposeError> {
+        let mut command = self.command(Some((plan, &plan.file)));
+        let own = |name: &String| ITS_OWN.iter().any(|own| name.starts_with(own));
+        command.envs(env.iter().filter(|(name, _)| !own(name))).envs(&self.env);
+        let text = ask(plan, command, &["config", "--format", "json"]).await?;
+        let config = serde_json::from_str(&text);
+        config.map_err(|err| failed(plan, "config", format!("its answer: {err}")))
     }
 
     /// Words that start the project and wait until it is ready.
     pub(crate) fn up(&self, plan: &ComposePlan, timeout: Duration) -> Vec<String> {
-        let mut command = self.command(Some(plan));
-        command.arg("--file").arg(&plan.ports_file);
+        let mut command = self.command(Some((plan, &plan.ports_file)));
         command.args(["up", "--detach", "--wait", "--wait-timeout"]);
         command.arg(timeout.as_secs().max(1).to_string()).args(&plan.services);
         let command = command.as_std();
@@ -149,60 +161,58 @@ impl Compose {
 
     /// Removes containers, networks and volumes of the project, by its name alone.
     pub(crate) async fn down(&self, plan: &ComposePlan) -> Result<(), ComposeError> {
-        let mut plan = plan.clone();
-        if !plan.file.exists() {
-            // The worktree is gone already; the name is enough to remove by.
-            plan.file = plan.ports_file.with_extension("empty.yaml");
-            let written = std::fs::write(&plan.file, "services: {}\n");
-            written.map_err(|err| ComposeError::Failed {
-                project: plan.project.clone(),
-                what: "down".to_owned(),
-                why: format!("writing {}: {err}", plan.file.display()),
+        let mut file = plan.ports_file.clone();
+        if file.extension() != Some(OsStr::new(SEALED)) || !file.exists() {
+            // The name is enough to remove by.
+            file.set_extension("empty.yaml");
+            let written = std::fs::write(&file, "services: {}\n");
+            written.map_err(|err| {
+                failed(plan, "down", format!("writing {}: {err}", file.display()))
             })?;
         }
-        self.ask(&plan, &["down", "--volumes", "--remove-orphans", "--timeout", "5"])
-            .await
-            .map(drop)
-    }
-
-    async fn ask(&self, plan: &ComposePlan, words: &[&str]) -> Result<String, ComposeError> {
-        let failed = |why: String| ComposeError::Failed {
-            project: plan.project.clone(),
-            what: words.join(" "),
-            why,
-        };
-        let asked = self.command(Some(plan)).args(words).output();
-        let output = tokio::time::timeout(ASK * 4, asked)
-            .await
-            .map_err(|_| failed("it took too long".to_owned()))?
-            .map_err(|err| failed(err.to_string()))?;
-        if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        let words = ["down", "--volumes", "--remove-orphans", "--timeout", "5"];
+        ask(plan, self.command(Some((plan, &file))), &words).await.map(drop)
     }
 }
 
-/// The second file: the published ports of each service, replaced.
-pub(crate) fn ports_file(ports: &[(ComposePort, u16)]) -> String {
-    let mut services: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for (port, outside) in ports {
-        let line = format!("127.0.0.1:{outside}:{}/{}", port.target, port.protocol);
-        services.entry(&port.service).or_default().push(line);
+/// The ending of the file that is started.
+pub(crate) const SEALED: &str = "json";
+
+fn failed(plan: &ComposePlan, what: &str, why: String) -> ComposeError {
+    ComposeError::Failed { project: plan.project.clone(), what: what.to_owned(), why }
+}
+
+async fn ask(
+    plan: &ComposePlan,
+    mut command: Command,
+    words: &[&str],
+) -> Result<String, ComposeError> {
+    let failed = |why: String| failed(plan, &words.join(" "), why);
+    let output = tokio::time::timeout(ASK * 4, command.args(words).output())
+        .await
+        .map_err(|_| failed("it took too long".to_owned()))?
+        .map_err(|err| failed(err.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    let mut out = String::from("services:");
-    if services.is_empty() {
-        out.push_str(" {}");
-    }
-    out.push('\n');
-    for (service, lines) in services {
-        let service = serde_json::Value::from(service);
-        out.push_str(&format!("  {service}:\n    ports: !override\n"));
-        for line in lines {
-            out.push_str(&format!("      - \"{line}\"\n"));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Every port that the project publishes.
+pub(crate) fn ports(plan: &ComposePlan, config: &Value) -> Result<Vec<ComposePort>, ComposeError> {
+    let mut ports = Vec::new();
+    for (service, body) in config["services"].as_object().into_iter().flatten() {
+        for port in body["ports"].as_array().into_iter().flatten() {
+            let target = port["target"].as_u64().and_then(|target| u16::try_from(target).ok());
+            let protocol = port["protocol"].as_str().unwrap_or("tcp").to_owned();
+            let target =
+                target.ok_or_else(|| failed(plan, "config", format!("a port of `{service}`")))?;
+            ports.push(ComposePort { service: service.clone(), target, protocol });
         }
     }
-    out
+    ports.sort();
+    ports.dedup();
+    Ok(ports)
 }
 
 /// Where the docker client program is.

@@ -354,7 +354,8 @@ env: {DB: '${db.file}'}
     bench.assert_nothing_left(&workspace).await;
 }
 
-/// A program that answers like the client with its compose plugin, and writes down its words.
+/// A program that answers like the client with its compose plugin, and writes down its words. Of a project
+/// it says what stands in `config.json` beside it.
 fn fake_docker(bench: &Bench, version: Option<&str>) -> String {
     use std::os::unix::fs::PermissionsExt;
     let bin = bench.path("bin");
@@ -362,10 +363,9 @@ fn fake_docker(bench: &Bench, version: Option<&str>) -> String {
     let answer = match version {
         None => "echo \"docker: 'compose' is not a docker command.\" >&2; exit 1".to_owned(),
         Some(version) => format!(
-            "echo \"$*\" >> {}/calls\ncase \"$*\" in\n*version*) echo {version};;\n*config*) echo \
-             '{{\"services\": {{\"web\": {{\"ports\": [{{\"target\": 3000, \"published\": \
-             \"3000\", \"protocol\": \"tcp\"}}]}}}}}}';;\nesac",
-            bin.display()
+            "echo \"$* TAG=$TAG LD=$LD_PRELOAD\" >> {bin}/calls\ncase \"$*\" in\n*version*) echo \
+             {version};;\n*config*) cat {bin}/config.json;;\nesac",
+            bin = bin.display()
         ),
     };
     let program = bin.join("docker");
@@ -374,42 +374,112 @@ fn fake_docker(bench: &Bench, version: Option<&str>) -> String {
     format!("{}:/usr/bin:/bin", bin.display())
 }
 
+fn with_compose(bench: &Bench, version: Option<&str>) -> overmind_workspace::lease::Workspace {
+    let mut options = bench.options();
+    options.environment.insert("PATH".to_owned(), fake_docker(bench, version));
+    overmind_workspace::lease::Workspace::open(options).unwrap()
+}
+
 #[tokio::test]
 async fn compose_gives_a_project_of_its_own_name_and_ports_or_says_what_is_missing() {
     let bench = Bench::new();
-    let text = "services: {stack: {strategy: compose}}\nenv: {WEB: '${stack.web_3000}'}\n";
-    let open = |version: Option<&str>| {
-        let mut options = bench.options();
-        options.environment.insert("PATH".to_owned(), fake_docker(&bench, version));
-        overmind_workspace::lease::Workspace::open(options).unwrap()
-    };
+    let text = "services: {stack: {strategy: compose, env: {TAG: '3', LD_PRELOAD: /w/evil.so}}}\n\
+                env: {WEB: '${stack.web_3000}'}\n";
     for (version, wanted) in [
         (None, "is not installed (docker: 'compose' is not a docker command.)"),
         (Some("2.20.3"), "`docker compose` is 2.20.3: 2.24 is the first"),
     ] {
-        let workspace = open(version);
+        let workspace = with_compose(&bench, version);
         let err = workspace.build(bench.request("s1", text), &bench.told).await.unwrap_err();
         assert!(chain(&err).contains(wanted), "{}", chain(&err));
         bench.assert_nothing_left(&workspace).await;
     }
-    let workspace = open(Some("2.26.1"));
+    let workspace = with_compose(&bench, Some("2.26.1"));
+    let config = r#"{"services": {"web": {"image": "busybox:3", "environment": {"A": "$$b"}, "ports":
+        [{"target": 3000, "published": "3000", "protocol": "tcp"}]}}}"#;
+    std::fs::write(bench.path("bin/config.json"), config).unwrap();
     let files = [("compose.yaml", "services: {}\n")];
     let request = bench.request_with("s1", text, &files);
     let lease = workspace.build(request, &bench.told).await.unwrap();
     let port = lease.ports["stack/web_3000"];
     assert_eq!(lease.env["WEB"], port.to_string());
-    let ports = bench.path("home/leases/s1/stack.ports.yaml");
-    let ports = std::fs::read_to_string(ports).unwrap();
+    let started = std::fs::read(bench.path("home/leases/s1/stack.compose.json")).unwrap();
     assert_eq!(
-        ports,
-        format!(
-            "services:\n  \"web\":\n    ports: !override\n      - \"127.0.0.1:{port}:3000/tcp\"\n"
-        )
+        serde_json::from_slice::<serde_json::Value>(&started).unwrap(),
+        serde_json::json!({"services": {"web": {"image": "busybox:3", "environment": {"A": "$$b"},
+            "ports": [format!("127.0.0.1:{port}:3000/tcp")]}}})
     );
     workspace.teardown("s1", TreeEnd::Park, &bench.told).await.unwrap();
     let calls = std::fs::read_to_string(bench.path("bin/calls")).unwrap();
-    let (up, down) = (calls.find(" up --detach --wait"), calls.rfind(" down --volumes"));
-    assert!(up.is_some() && up < down, "{calls}");
-    assert!(calls.contains("--project-name ovm-"), "{calls}");
+    let line = |word: &str| calls.lines().find(|line| line.contains(word)).unwrap();
+    let (config, up, down) = (line(" config "), line(" up --detach"), line(" down --volumes"));
+    assert!(calls.find(up) < calls.find(down), "{calls}");
+    assert!(config.ends_with("TAG=3 LD=") && config.contains("--project-name ovm-"), "{config}");
+    assert!(
+        config.contains("/compose.yaml") && config.contains("--env-file /dev/null"),
+        "{config}"
+    );
+    for line in [up, down] {
+        assert!(line.contains("leases/s1/stack.compose.json"), "{line}");
+        assert!(!line.contains("compose.yaml") && line.ends_with("TAG= LD="), "{line}");
+    }
+    bench.assert_nothing_left(&workspace).await;
+}
+
+#[tokio::test]
+async fn a_compose_project_that_reaches_further_is_refused_before_anything_starts() {
+    let bench = Bench::new();
+    let workspace = with_compose(&bench, Some("2.26.1"));
+    let text = "services: {stack: {strategy: compose}}\n";
+    let outside = bench.path("secret.env");
+    std::fs::write(&outside, "A=secret\n").unwrap();
+    for (config, wanted) in [
+        (
+            r#"{"services": {"web": {"privileged": true}}}"#,
+            "service web: `privileged` reaches beyond",
+        ),
+        (
+            r#"{"services": {"db": {"volumes": [{"type": "bind", "source": "/", "target": "/h"}]}}}"#,
+            "service db: `volumes` names /, which lies outside of the worktree",
+        ),
+        (
+            r#"{"services": {}, "volumes": {"x": {"external": true, "name": "prod"}}}"#,
+            "volume x: `external`",
+        ),
+    ] {
+        std::fs::write(bench.path("bin/config.json"), config).unwrap();
+        let request = bench.request_with("s1", text, &[("compose.yaml", "services: {}\n")]);
+        let err = workspace.build(request, &bench.told).await.unwrap_err();
+        assert!(chain(&err).contains(wanted), "{}", chain(&err));
+    }
+    let calls = || std::fs::read_to_string(bench.path("bin/calls")).unwrap();
+    assert!(!calls().contains(" up "), "{}", calls());
+    // And what the plugin would read by itself is looked at before it is asked.
+    let asked = calls().matches(" config ").count();
+    let deep = format!("{}x", "a/".repeat(3));
+    for (compose, wanted) in [
+        ("services: {web: {env_file: ../../secret.env}}\n".to_owned(), "leads out of the worktree"),
+        (format!("services: {{web: {{env_file: {}}}}}\n", outside.display()), "leads out"),
+        ("services: {web: {env_file: [{path: /etc/shadow}]}}\n".to_owned(), "leads out"),
+        ("services: {web: {env_file: '${X:-/etc/shadow}'}}\n".to_owned(), "without variables"),
+        ("x: &x {env_file: /etc/shadow}\nservices: {web: {<<: *x}}\n".to_owned(), "leads out"),
+        ("services: {web: {label_file: /etc/shadow}}\n".to_owned(), "leads out"),
+        ("services: {web: {extends: {file: /etc/passwd, service: x}}}\n".to_owned(), "leads out"),
+        (format!("services: {{web: {{extends: {{file: {deep}}}}}}}\n"), "is not there"),
+        ("include: [/etc/passwd]\n".to_owned(), "leads out"),
+        ("include: ['https://example.com/x.git']\n".to_owned(), "without variables"),
+        ("include: [{path: [a.yaml, /etc/passwd]}]\n".to_owned(), "leads out"),
+        ("include: [{path: compose.yaml, env_file: /etc/shadow}]\n".to_owned(), "leads out"),
+        ("include: [{path: compose.yaml, project_directory: /etc}]\n".to_owned(), "leads out"),
+        ("secrets: {a: {file: /etc/shadow}}\n".to_owned(), "leads out"),
+        ("configs: {a: {file: ../../x}}\n".to_owned(), "leads out"),
+        ("services: [\n".to_owned(), "is no YAML"),
+    ] {
+        let request = bench.request_with("s1", text, &[("compose.yaml", &compose)]);
+        let err = workspace.build(request, &bench.told).await.unwrap_err();
+        assert!(chain(&err).contains(wanted), "{compose}: {}", chain(&err));
+        assert!(!chain(&err).contains("root:"), "{}", chain(&err));
+    }
+    assert_eq!(calls().matches(" config ").count(), asked, "{}", calls());
     bench.assert_nothing_left(&workspace).await;
 }
