@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use overmind_core::Fut;
 use overmind_core::gate::Gate as _;
-use overmind_core::time::Clock;
+use overmind_core::loops::{Pace, Reconcile, Report};
+use overmind_core::time::Timestamp;
 use overmind_engine::Engine;
 use overmind_policy::{Policy, PolicyGate};
-use tokio_util::sync::CancellationToken;
 
 use super::StartError;
 use crate::config::{ConfigError, PolicyChoice};
@@ -52,31 +53,61 @@ pub(super) fn open(choice: &PolicyChoice) -> Result<Arc<PolicyGate>, StartError>
     Ok(Arc::new(PolicyGate::new(read(choice)?)))
 }
 
-/// Tells the log which policy holds, then reads the file again whenever it has changed, until
-/// `stop`. A text that is no policy changes nothing and is told; so is a file that is gone.
-pub(super) async fn watch(
+/// Tells the log which policy holds, and starts the loop that reads its file again.
+pub(super) async fn watch(gate: Arc<PolicyGate>, choice: &PolicyChoice, engine: &Engine) {
+    match choice {
+        PolicyChoice::Off { .. } => tell(&gate, engine).await,
+        PolicyChoice::Usual(file) | PolicyChoice::File(file) => {
+            let (file, engine) = (file.clone(), engine.clone());
+            let of = PolicyFile {
+                gate,
+                file,
+                engine: engine.clone(),
+                told: false,
+                seen: None,
+                wrong: None,
+            };
+            engine.loop_add(of).await;
+        }
+    }
+}
+
+/// Reads the policy again whenever its file has changed. A text that is no policy changes nothing and
+/// is an error until the file is another one; so is a file that is gone.
+struct PolicyFile {
     gate: Arc<PolicyGate>,
-    choice: PolicyChoice,
+    file: PathBuf,
     engine: Engine,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) {
-    tell(&gate, &engine).await;
-    let file: PathBuf = match choice {
-        PolicyChoice::Off { .. } => return,
-        PolicyChoice::Usual(file) | PolicyChoice::File(file) => file,
-    };
-    let mut seen = None;
-    loop {
-        let now = stamp(&file);
-        if now != seen {
-            seen = now;
-            take(&gate, &file, &engine).await;
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep_until(clock.now().after(LOOK_EVERY)) => {}
-        }
+    told: bool,
+    seen: Option<(SystemTime, u64)>,
+    wrong: Option<String>,
+}
+
+impl Reconcile for PolicyFile {
+    fn name(&self) -> &'static str {
+        "policy-file"
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::every(LOOK_EVERY).at_once().steady()
+    }
+
+    fn pass(&mut self, _now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        Box::pin(async move {
+            if !self.told {
+                tell(&self.gate, &self.engine).await;
+                self.told = true;
+            }
+            let now = stamp(&self.file);
+            let mut said = "";
+            if now != self.seen {
+                self.seen = now;
+                let taken = take(&self.gate, &self.file, &self.engine).await;
+                self.wrong = taken.as_ref().err().cloned();
+                said = if taken? { "the policy has changed" } else { said };
+            }
+            self.wrong.clone().map_or_else(|| Ok(Report::new(said)), Err)
+        })
     }
 }
 
@@ -85,25 +116,23 @@ fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
     Some((found.modified().ok()?, found.len()))
 }
 
-async fn take(gate: &PolicyGate, file: &Path, engine: &Engine) {
+/// Whether another policy holds now.
+async fn take(gate: &PolicyGate, file: &Path, engine: &Engine) -> Result<bool, String> {
     let name = file.display().to_string();
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(err) => {
-            tracing::error!(file = name, error = %err, "the policy cannot be read; the last one holds");
-            gate.refuse(format!("reading {name}: {err}"));
-            return;
-        }
-    };
+    let text = std::fs::read_to_string(file).map_err(|err| {
+        gate.refuse(format!("reading {name}: {err}"));
+        format!("reading {name}: {err}; the last one holds")
+    })?;
     let before = gate.version();
-    match gate.reload(&text, &name) {
-        Ok(version) if version != before => {
-            tracing::info!(file = name, %version, "the policy has changed");
-            tell(gate, engine).await;
-        }
-        Ok(_) => {}
-        Err(err) => tracing::error!(file = name, error = %err, "not a policy; the last one holds"),
+    let version = gate
+        .reload(&text, &name)
+        .map_err(|err| format!("{name} is not a policy; the last one holds: {err}"))?;
+    if version == before {
+        return Ok(false);
     }
+    tracing::info!(file = name, %version, "the policy has changed");
+    tell(gate, engine).await;
+    Ok(true)
 }
 
 async fn tell(gate: &PolicyGate, engine: &Engine) {

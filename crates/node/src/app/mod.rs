@@ -12,6 +12,7 @@ mod frugal;
 pub mod gate;
 pub mod lock;
 pub mod logs;
+mod loops;
 mod off_limits;
 pub mod permissions;
 pub mod prices;
@@ -42,7 +43,7 @@ use overmind_core::time::Clock;
 use overmind_core::tool::Toolbox as _;
 use overmind_core::tool_source::{ToolServers, ToolSource};
 use overmind_core::vault::Secrets;
-use overmind_engine::{Caller, Engine, MeshDoor};
+use overmind_engine::{Engine, MeshDoor};
 use overmind_mcp::McpServers;
 use overmind_sandbox::{Enclosures, Sandboxes};
 use overmind_server::{Listener, ProviderKey, RateLimit, Server, ServerConfig, Tls};
@@ -57,14 +58,6 @@ use crate::config::{Config, env};
 use clock::{SystemClock, SystemIds};
 pub use error::{StartError, chain};
 use lock::{DataLock, ServerFile};
-
-/// How often it is looked for worktrees that wait for a decision too long.
-const UNDECIDED_EVERY: Duration = Duration::from_secs(3600);
-/// How often retention looks for sessions that are old enough, once at the start included.
-const RETENTION_EVERY: Duration = Duration::from_secs(3600);
-/// Expired memory is not found from its moment on; this is about the space it takes.
-const COLLECT_EVERY: Duration = Duration::from_secs(300);
-const COLLECT_BATCH: u32 = 200;
 
 /// A running server with everything behind it.
 #[derive(Debug)]
@@ -151,7 +144,6 @@ impl App {
             config.socket.iter().cloned().collect(),
             agents.as_ref().map(|agents| agents.path.clone()),
         );
-            records: Arc::clone(&store) as Arc<_>,
         let enclosures = Arc::new(enclosures) as Arc<dyn Enclose>;
         let rooms = rooms::open(&config, &clock, &enclosures);
         let proxy = rooms::proxy(&config, &rooms).await?;
@@ -159,6 +151,7 @@ impl App {
         let (told, addresses) = (telemetry::head(&*store).await?, Arc::clone(&models));
         let engine = Engine::start(overmind_engine::Parts {
             store: Arc::clone(&store) as Arc<dyn Store>,
+            records: Arc::clone(&store) as Arc<_>,
             models: Arc::clone(&models) as Arc<dyn Models>,
             prices: models,
             tools: Arc::new(tools),
@@ -212,15 +205,10 @@ impl App {
             let _done = done;
             serving.await
         });
-        let at = Arc::clone(&clock);
-        let housekeeping =
-            Housekeeping::start(&config, &engine, store, remembered, clock, &sandboxes);
-        let stop = housekeeping.stop.clone();
-        let watch = gate::watch(gate, config.policy.clone(), engine.clone(), at, stop);
-        housekeeping.tasks.spawn(watch);
-        let (file, at) = (config.permissions.clone(), Arc::new(SystemClock));
-        let (engine_of, stop) = (engine.clone(), housekeeping.stop.clone());
-        housekeeping.tasks.spawn(permissions::watch(file, engine_of, at, stop));
+        loops::start(&config, &engine, store, remembered).await;
+        gate::watch(gate, &config.policy, &engine).await;
+        permissions::watch(config.permissions.clone(), &engine).await;
+        let housekeeping = Housekeeping::start(&sandboxes);
         if let Some(proxy) = proxy {
             housekeeping.tasks.spawn(proxy.serve(housekeeping.stop.clone()));
         }
@@ -305,6 +293,8 @@ impl App {
         } = self;
         let mut now = std::pin::pin!(now);
         closing.cancel();
+        // A checkpoint takes milliseconds and a retention pass stops at its own commits.
+        let _ = engine.loops_drain(Duration::from_secs(2)).await;
         housekeeping.stop().await;
         let mut hurry = false;
         let requests = tokio::select! {
@@ -637,7 +627,7 @@ fn places_of_a_listener() -> usize {
     files.map_or(usize::MAX, |files| usize::try_from(files / 4).unwrap_or(usize::MAX))
 }
 
-/// What the app does from time to time as long as it runs.
+/// What the app does beside the engine: it ends with the app, and nobody waits for a result.
 #[derive(Debug)]
 struct Housekeeping {
     tasks: TaskTracker,
@@ -645,69 +635,8 @@ struct Housekeeping {
 }
 
 impl Housekeeping {
-    fn start(
-        config: &Config,
-        engine: &Engine,
-        store: Arc<overmind_store::Sqlite>,
-        memory: Arc<dyn Memory>,
-        clock: Arc<dyn Clock>,
-        sandboxes: &Sandboxes,
-    ) -> Self {
+    fn start(sandboxes: &Sandboxes) -> Self {
         let this = Self { tasks: TaskTracker::new(), stop: CancellationToken::new() };
-        let every = config.checkpoint_every;
-        let at = Arc::clone(&clock);
-        this.repeat(every, Arc::clone(&clock), move || {
-            let (store, now) = (Arc::clone(&store), at.now());
-            async move {
-                match store.checkpoint(now).await {
-                    Ok(Some(number)) => tracing::debug!(number, "signed a checkpoint"),
-                    Ok(None) => {}
-                    Err(err) => tracing::warn!(error = %err, "signing a checkpoint failed"),
-                }
-            }
-        });
-        let at = Arc::clone(&clock);
-        this.repeat(COLLECT_EVERY, at, move || {
-            let memory = Arc::clone(&memory);
-            async move {
-                // Batch by batch, so that other commits go on between them.
-                loop {
-                    match memory.collect(COLLECT_BATCH).await {
-                        Ok(gone) if gone < u64::from(COLLECT_BATCH) => return,
-                        Ok(_) => {}
-                        Err(err) => {
-                            tracing::warn!(error = %err, "removing expired memory failed");
-                            return;
-                        }
-                    }
-                }
-            }
-        });
-        if let Some(waits) = config.undecided {
-            let (engine, at) = (engine.clone(), Arc::clone(&clock));
-            this.repeat(UNDECIDED_EVERY, Arc::clone(&clock), move || {
-                let (engine, before) = (engine.clone(), at.now().before(waits));
-                async move {
-                    match engine.park_undecided(&Caller::admin(), before).await {
-                        Ok(0) => {}
-                        Ok(parked) => tracing::info!(parked, "put undecided work on its branch"),
-                        Err(err) => tracing::warn!(error = %err, "looking for undecided work"),
-                    }
-                }
-            });
-        }
-        if let Some(older_than) = config.retention {
-            let engine = engine.clone();
-            this.repeat(RETENTION_EVERY, clock, move || {
-                let engine = engine.clone();
-                async move {
-                    match engine.prune(&Caller::admin(), older_than).await {
-                        Ok(pruned) => tracing::debug!(?pruned, "retention looked"),
-                        Err(err) => tracing::warn!(error = %err, "retention failed"),
-                    }
-                }
-            });
-        }
         let sandboxes = sandboxes.clone();
         this.tasks.spawn(async move {
             // Without an engine there is nothing to sweep, and nothing that anyone waits for.
@@ -720,31 +649,9 @@ impl Housekeeping {
         this
     }
 
-    /// Does `work` after every `period`, never twice at once.
-    fn repeat<Done>(
-        &self,
-        period: Duration,
-        clock: Arc<dyn Clock>,
-        mut work: impl FnMut() -> Done + Send + 'static,
-    ) where
-        Done: Future<Output = ()> + Send + 'static,
-    {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
-            loop {
-                let next = clock.now().after(period);
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = clock.sleep_until(next) => work().await,
-                }
-            }
-        });
-    }
-
     async fn stop(self) {
         self.stop.cancel();
         self.tasks.close();
-        // A checkpoint takes milliseconds and a retention pass stops at its own commits.
         let _ = tokio::time::timeout(Duration::from_secs(2), self.tasks.wait()).await;
     }
 }

@@ -6,13 +6,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use overmind_core::Fut;
 use overmind_core::acl::PermissionsFile;
-use overmind_core::time::Clock;
+use overmind_core::loops::{Pace, Reconcile, Report};
+use overmind_core::time::Timestamp;
 use overmind_engine::Engine;
-use tokio_util::sync::CancellationToken;
 
 use super::StartError;
 use crate::config::ConfigError;
@@ -79,41 +79,62 @@ pub(super) async fn load(place: &PermissionsPlace, engine: &Engine) -> Result<()
     Ok(engine.permissions_loaded(file, &path.display().to_string()).await?)
 }
 
-/// Reads the file again whenever it has changed, until `stop`. What is no matrix changes nothing
-/// and is told; a file that is gone allows nothing.
-pub(super) async fn watch(
+/// Starts the loop that reads the file again whenever it has changed.
+pub(super) async fn watch(place: PermissionsPlace, engine: &Engine) {
+    let seen = stamp(&place);
+    engine.loop_add(Watched { place, engine: engine.clone(), seen, wrong: None }).await;
+}
+
+/// What is no matrix changes nothing and is an error until the file is another one; a file that is gone
+/// allows nothing.
+struct Watched {
     place: PermissionsPlace,
     engine: Engine,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) {
-    let mut seen = stamp(&place);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep_until(clock.now().after(LOOK_EVERY)) => {}
-        }
-        let now = stamp(&place);
-        if now == seen {
-            continue;
-        }
-        seen = now;
-        let (file, name) = match place.file() {
+    seen: Option<(PathBuf, SystemTime, u64)>,
+    wrong: Option<String>,
+}
+
+impl Reconcile for Watched {
+    fn name(&self) -> &'static str {
+        "permissions-file"
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::every(LOOK_EVERY).steady()
+    }
+
+    fn pass(&mut self, _now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        Box::pin(async move {
+            let now = stamp(&self.place);
+            let mut said = "";
+            if now != self.seen {
+                self.seen = now;
+                let taken = self.take().await;
+                self.wrong = taken.err();
+                said = "the permissions have changed";
+            }
+            self.wrong.clone().map_or_else(|| Ok(Report::new(said)), Err)
+        })
+    }
+}
+
+impl Watched {
+    async fn take(&self) -> Result<(), String> {
+        let (file, name) = match self.place.file() {
             Some(path) => (read(path), path.display().to_string()),
             None => (Ok(PermissionsFile::default()), "(the file is gone)".to_owned()),
         };
         let done = match file {
-            Ok(file) => engine.permissions_loaded(file, &name).await.map_err(|err| err.to_string()),
+            Ok(file) => {
+                self.engine.permissions_loaded(file, &name).await.map_err(|err| err.to_string())
+            }
             Err(why) => Err(why),
         };
-        match done {
-            Ok(()) => tracing::info!(file = name, "the permissions have changed"),
-            Err(why) => tracing::error!(
-                file = name,
-                error = why,
-                "not a permission matrix; the last one holds"
-            ),
-        }
+        done.map_err(|why| {
+            format!("{name} is not a permission matrix; the last one holds: {why}")
+        })?;
+        tracing::info!(file = name, "the permissions have changed");
+        Ok(())
     }
 }
 

@@ -1,0 +1,112 @@
+//! What the server does from time to time as long as it runs, as loops of the engine's runner.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overmind_core::Fut;
+use overmind_core::loops::{Pace, Reconcile, Report};
+use overmind_core::memory::Memory;
+use overmind_core::store::Store as _;
+use overmind_core::time::Timestamp;
+use overmind_engine::{Caller, Engine};
+
+use crate::config::Config;
+
+/// Between two looks for work that nobody decided about.
+const UNDECIDED_EVERY: Duration = Duration::from_hours(1);
+/// Between two looks for what the retention may remove.
+const RETENTION_EVERY: Duration = Duration::from_hours(1);
+/// Between two looks for expired memory, and how much of it goes in one commit.
+const COLLECT_EVERY: Duration = Duration::from_mins(5);
+const COLLECT_BATCH: u32 = 200;
+
+/// A loop that is a function of the time.
+struct Every<Pass> {
+    name: &'static str,
+    every: Duration,
+    pass: Pass,
+}
+
+impl<Pass, Done> Reconcile for Every<Pass>
+where
+    Pass: FnMut(Timestamp) -> Done + Send,
+    Done: Future<Output = Result<String, String>> + Send + 'static,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::every(self.every)
+    }
+
+    fn pass(&mut self, now: Timestamp) -> Fut<'_, Result<Report, String>> {
+        let done = (self.pass)(now);
+        Box::pin(async move { done.await.map(Report::new) })
+    }
+}
+
+/// Starts them: checkpoints of the log, expired memory and, if the configuration says so, undecided
+/// work and retention.
+pub(super) async fn start(
+    config: &Config,
+    engine: &Engine,
+    store: Arc<overmind_store::Sqlite>,
+    memory: Arc<dyn Memory>,
+) {
+    let pass = move |now| {
+        let store = Arc::clone(&store);
+        async move {
+            match store.checkpoint(now).await {
+                Ok(Some(number)) => Ok(format!("signed checkpoint {number}")),
+                Ok(None) => Ok(String::new()),
+                Err(err) => Err(format!("signing a checkpoint failed: {err}")),
+            }
+        }
+    };
+    engine.loop_add(Every { name: "checkpoints", every: config.checkpoint_every, pass }).await;
+    let pass = move |_| collect(Arc::clone(&memory));
+    engine.loop_add(Every { name: "expired-memory", every: COLLECT_EVERY, pass }).await;
+    if let Some(waits) = config.undecided {
+        let of = engine.clone();
+        let pass = move |now: Timestamp| {
+            let engine = of.clone();
+            async move {
+                let parked = engine.park_undecided(&Caller::admin(), now.before(waits)).await;
+                let parked = parked.map_err(|err| format!("looking for undecided work: {err}"))?;
+                Ok(counted(u64::from(parked), "put on their branches"))
+            }
+        };
+        engine.loop_add(Every { name: "undecided-work", every: UNDECIDED_EVERY, pass }).await;
+    }
+    if let Some(older_than) = config.retention {
+        let of = engine.clone();
+        let pass = move |_| {
+            let engine = of.clone();
+            async move {
+                let pruned = engine.prune(&Caller::admin(), older_than).await;
+                let pruned = pruned.map_err(|err| format!("retention failed: {err}"))?;
+                Ok(counted(pruned.sessions, "runs removed"))
+            }
+        };
+        engine.loop_add(Every { name: "retention", every: RETENTION_EVERY, pass }).await;
+    }
+}
+
+/// Batch by batch, so that other commits go on between them.
+async fn collect(memory: Arc<dyn Memory>) -> Result<String, String> {
+    let mut all = 0;
+    loop {
+        let gone = memory.collect(COLLECT_BATCH).await;
+        let gone = gone.map_err(|err| format!("removing expired memory failed: {err}"))?;
+        all += gone;
+        if gone < u64::from(COLLECT_BATCH) {
+            return Ok(counted(all, "removed"));
+        }
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    if count == 0 { String::new() } else { format!("{count} {what}") }
+}
