@@ -26,6 +26,7 @@ mod budget;
 mod command;
 mod inbox;
 mod kill;
+mod loops;
 mod mcp;
 mod memory;
 mod mesh;
@@ -33,8 +34,8 @@ mod problem;
 mod project;
 mod query;
 mod raw;
-mod room;
 mod resource;
+mod room;
 mod run;
 mod timeline;
 mod vault;
@@ -64,6 +65,7 @@ pub use inbox::{
     InboxProposal, InboxResult, InboxSnapshot, MAX_INBOX_BATCH,
 };
 pub use kill::{MAX_KILL_BATCH, RunKilled, RunsKill, RunsKilled};
+pub use loops::{Loop, LoopPass, LoopState};
 pub use mcp::{McpPin, McpServer, McpServerPut, McpServers, McpUnpin};
 pub use memory::{
     MemoryFound, MemoryItem, MemoryMatch, MemoryReembed, MemoryReembedded, MemorySearch,
@@ -84,13 +86,13 @@ pub use query::{
     AttestationQuery, CancelQuery, DiffQuery, ListQuery, MemoryListQuery, ReplayQuery, RunListQuery,
 };
 pub use raw::RawJson;
-pub use room::{
-    FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
 pub use resource::{
     KindView, Manifest, OwnerReference, RESOURCE_API_VERSION, Resource, ResourceApplied,
     ResourceApply, ResourceDeleteQuery, ResourceDeleted, ResourceGone, ResourceListQuery,
     ResourceMeta, ResourceSnapshot, ResourcesApplied, kind_of, kind_title,
 };
+pub use room::{
+    FileChange, Leak, Leaks, Room, RoomAction, RoomAttested, RoomDecision, RoomDone,
     RoomDoneResult, RoomEnd, RoomFile, RoomPhase, RoomUndo, RoomUndone, RoomWhen, RoomWish,
     RoomWork, RunsLater,
 };

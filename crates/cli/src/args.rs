@@ -390,6 +390,13 @@ Examples:
   overmind acl list
   overmind acl allow writer message editor")]
     Acl(AclCommand),
+    /// See and steer what the server does again and again
+    #[command(subcommand, visible_alias = "loops")]
+    #[command(after_help = "\
+Examples:
+  overmind loop list
+  overmind loop run retention")]
+    Loop(crate::loops::LoopCommand),
     /// Manage keys to the API
     #[command(subcommand, visible_alias = "keys")]
     #[command(after_help = "\

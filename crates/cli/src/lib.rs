@@ -41,6 +41,7 @@ pub mod init_agent;
 pub mod live;
 pub mod logs_all;
 pub mod look;
+pub mod loops;
 pub mod mcp;
 pub mod mcp_serve;
 pub mod mesh;
@@ -184,6 +185,7 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Mail(command) => Box::pin(mesh::mail(cx, command)).await,
         Command::Can(args) => mesh::can(cx, args).await,
         Command::Acl(command) => Box::pin(mesh::acl(cx, command)).await,
+        Command::Loop(command) => Box::pin(loops::run(cx, command)).await,
         Command::Key(command) => Box::pin(things::key(cx, command)).await,
         Command::Vault(command) => Box::pin(vault::run(cx, command)).await,
         Command::Get(args) => Box::pin(things::get(cx, &args)).await,

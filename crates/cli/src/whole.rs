@@ -43,6 +43,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
             "backup",
             "restore",
             "audit",
+            "loop",
             "bench",
             "completions",
             "man",

@@ -8,12 +8,13 @@ use overmind_api::{
     Agent, AgentCreate, AgentPatch, ApprovalAnswer, AttachMode, AttestationRecord, AuditReport,
     BackupDone, BackupRequest, Diff, Event, ForkRequest, InboxAnswer, InboxBatch, InboxBatchDone,
     InboxGroup, InboxItem, InboxListQuery, InboxProposal, Key, KeyCreate, KeyCreated, Leaks,
-    ListQuery, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound, MemoryItem,
-    MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore, MemoryStored,
-    ModelCall, Okay, ProcessUsage, ProjectConfirm, ProjectRevoked, ProjectTrust, ProviderKeyView,
-    PruneDone, PruneRequest, Ready, RoomDone, RoomDoneResult, RoomUndo, RoomUndone, RoomWork, Run,
-    RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop, RunUsages, RunView, RunsKill,
-    RunsKilled, Status, Step, TerminalSize, Tool, ToolCall, ToolCallRequest, VerifyReport, Version,
+    ListQuery, Loop, McpPin, McpServer, McpServerPut, McpServers, McpUnpin, MemoryFound,
+    MemoryItem, MemoryListQuery, MemoryReembed, MemoryReembedded, MemorySearch, MemoryStore,
+    MemoryStored, ModelCall, Okay, ProcessUsage, ProjectConfirm, ProjectRevoked, ProjectTrust,
+    ProviderKeyView, PruneDone, PruneRequest, Ready, RoomDone, RoomDoneResult, RoomUndo,
+    RoomUndone, RoomWork, Run, RunBasic, RunCreate, RunInput, RunListQuery, RunSend, RunStop,
+    RunUsages, RunView, RunsKill, RunsKilled, Status, Step, TerminalSize, Tool, ToolCall,
+    ToolCallRequest, VerifyReport, Version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -531,6 +532,26 @@ impl Client {
         self.act(Method::DELETE, path.as_str()).await
     }
 
+    /// What the server looks at again and again.
+    pub async fn loop_list(&self) -> Result<Vec<Loop>, ClientError> {
+        self.get("/api/loops").await
+    }
+
+    /// Runs it only by hand from now on.
+    pub async fn loop_pause(&self, name: &str) -> Result<Loop, ClientError> {
+        self.act(Method::POST, loop_path(name)?.then("/pause").as_str()).await
+    }
+
+    pub async fn loop_resume(&self, name: &str) -> Result<Loop, ClientError> {
+        self.act(Method::POST, loop_path(name)?.then("/resume").as_str()).await
+    }
+
+    /// Does one pass, and answers when it has ended.
+    pub async fn loop_run(&self, name: &str) -> Result<Loop, ClientError> {
+        let path = loop_path(name)?.then("/run");
+        parse(&self.ask(Method::POST, path.as_str(), None, vec![], Patience::Long).await?)
+    }
+
     /// Tool servers (MCP) with their tools.
     pub async fn mcp_list(&self) -> Result<McpServers, ClientError> {
         self.get("/api/settings/mcp/servers").await
@@ -703,6 +724,10 @@ fn run_path(run: &str) -> Result<TargetPath, ClientError> {
 
 fn inbox_path(item: &str) -> Result<TargetPath, ClientError> {
     Ok(TargetPath::new("/api/inbox").segment(filled("the inbox item", item)?))
+}
+
+fn loop_path(name: &str) -> Result<TargetPath, ClientError> {
+    Ok(TargetPath::new("/api/loops").segment(filled("the loop", name)?))
 }
 
 fn mcp_path(id: &str) -> Result<TargetPath, ClientError> {

@@ -74,6 +74,8 @@ path_ids! {
     KeyPath(ApiKeyId) = "id" "Key";
     /// `{id}` of a tool server.
     McpPath(String) = "id" "MCP server";
+    /// `{name}` of a loop. The engine looks it up.
+    LoopPath(String) = "name" "Loop";
     /// `{name}` of a setting.
     SettingPath(String) = "name" "Setting";
     /// `{name}` of a secret.

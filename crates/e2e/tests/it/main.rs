@@ -32,6 +32,7 @@ mod lapsed;
 mod letters;
 mod life;
 mod limits;
+mod loops;
 mod masking;
 mod mcp;
 mod mesh;

@@ -27,12 +27,13 @@ pub(crate) mod health;
 pub(crate) mod inbox;
 pub(crate) mod kills;
 pub(crate) mod llm;
+pub(crate) mod loops;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod mesh;
 pub(crate) mod projects;
-pub(crate) mod roles;
 pub(crate) mod resources;
+pub(crate) mod roles;
 pub(crate) mod rooms;
 pub(crate) mod runs;
 pub(crate) mod services;
@@ -122,7 +123,6 @@ routes! {
     Quick put "/api/projects/trust" => projects::project_confirm;
     Quick delete "/api/projects/trust" => projects::project_revoke;
 
-    Quick get "/api/inbox" => inbox::inbox_list;
     Quick get "/api/kinds" => resources::kind_list;
     Long post "/api/resources" => resources::resource_apply;
     Quick get "/api/resources/{kind}" => resources::resource_list;
@@ -131,6 +131,7 @@ routes! {
     Quick put "/api/resources/{kind}/{name}" => resources::resource_put;
     Quick delete "/api/resources/{kind}/{name}" => resources::resource_delete;
 
+    Quick get "/api/inbox" => inbox::inbox_list;
     Quick post "/api/inbox/answer" => inbox::inbox_answer_all;
     Quick get "/api/inbox/groups" => inbox::inbox_groups;
     Quick get "/api/inbox/proposals" => inbox::inbox_proposals;
@@ -158,6 +159,10 @@ routes! {
     Quick post "/api/keys" => admin::key_create;
     Quick get "/api/keys" => admin::key_list;
     Quick delete "/api/keys/{id}" => admin::key_revoke;
+    Quick get "/api/loops" => loops::loop_list;
+    Quick post "/api/loops/{name}/pause" => loops::loop_pause;
+    Quick post "/api/loops/{name}/resume" => loops::loop_resume;
+    Long post "/api/loops/{name}/run" => loops::loop_run;
     Quick get "/api/status" => admin::status;
     Quick get "/api/version" => admin::version;
     Long get "/api/audit/verify" => admin::audit_verify;

@@ -37,6 +37,7 @@ const CHANGED_BY_ADMINS: &[&str] = &[
     "/api/backup",
     "/api/budgets",
     "/api/keys",
+    "/api/loops/",
     "/api/memory/reembed",
     "/api/projects/",
     "/api/prune",
