@@ -12,7 +12,7 @@ use crate::args_mesh::{
     AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
 };
 use crate::args_more::{
-    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, GetArgs, KeyCommand,
+    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, KeyCommand,
     MemoryCommand, SandboxCommand, ToolCommand,
 };
 use crate::duration;
@@ -278,16 +278,38 @@ Examples:
 Example:
   overmind fork 019a --at 3 --model claude-sonnet-4-5")]
     Fork(ForkArgs),
-    /// Compare two runs step by step
+    /// Compare two runs step by step, or files with what is declared
     #[command(after_help = "\
-Example:
-  overmind diff 019a 019b")]
+Examples:
+  overmind diff 019a 019b
+  overmind diff -f deploy/                    what an apply would change; exit code 1 if anything")]
     Diff {
         /// A run
-        a: String,
+        #[arg(required_unless_present = "files", conflicts_with = "files")]
+        a: Option<String>,
         /// Another run
-        b: String,
+        #[arg(required_unless_present = "files")]
+        b: Option<String>,
+        #[command(flatten)]
+        from: crate::args_resource::FileArgs,
     },
+    /// Create and change declared things from files: all of them or none
+    Apply(crate::args_resource::ApplyArgs),
+    /// Show all about declared things
+    Describe(crate::args_resource::DescribeArgs),
+    /// Delete declared things
+    Delete(crate::args_resource::DeleteArgs),
+    /// Change a declared thing in your editor
+    Edit(crate::args_resource::EditArgs),
+    /// Set labels of a declared thing, or take them off
+    Label(crate::args_resource::LabelArgs),
+    /// Show the fields of a kind of declared things
+    Explain(crate::args_resource::ExplainArgs),
+    /// List the kinds of declared things
+    #[command(after_help = "\
+Example:
+  overmind api-resources")]
+    ApiResources,
     /// Show what a run has done in its worktree
     #[command(after_help = "\
 Examples:
@@ -411,15 +433,15 @@ Examples:
   overmind vault set openai_api_key
   overmind vault list")]
     Vault(crate::args_vault::VaultCommand),
-    /// List resources by kind, for whoever knows kubectl: runs, agents, hives, keys, tools, memory
-    #[command(
-        hide = true,
-        after_help = "\
+    /// List declared things by kind; also runs, agents, hives, keys, tools, memory
+    #[command(after_help = "\
 Examples:
+  overmind get contexts
+  overmind get context greeting -o yaml
+  overmind get contexts -l app=web -w         goes on and shows each change
   overmind get sessions                       the same as `overmind ps --all`
-  overmind get nodes                          the same as `overmind get hives`"
-    )]
-    Get(GetArgs),
+  overmind get nodes                          the same as `overmind get hives`")]
+    Get(crate::args_resource::GetArgs),
     /// Write a consistent copy of the database while the server runs
     #[command(after_help = "\
 Example:

@@ -351,13 +351,6 @@ pub enum RoleArg {
     Admin,
 }
 
-#[derive(Debug, Args)]
-pub struct GetArgs {
-    /// What to list
-    #[arg(value_enum)]
-    pub kind: Kind,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     #[value(alias = "run", alias = "sessions", alias = "session", alias = "pods")]

@@ -17,6 +17,7 @@ pub mod args_inbox;
 pub mod args_mcp;
 pub mod args_mesh;
 pub mod args_more;
+pub mod args_resource;
 pub mod args_room;
 pub mod args_vault;
 pub mod artifact;
@@ -54,6 +55,9 @@ pub mod policy_cmd;
 pub mod programs;
 pub mod progress;
 pub mod remote;
+pub mod resource;
+pub mod resource_apply;
+pub mod resource_file;
 pub mod room;
 pub mod run;
 pub mod sandbox;
@@ -167,7 +171,19 @@ async fn client(cx: &Context, command: Command) -> Outcome {
         Command::Replay { id, verify: true, .. } => session::verify(cx, &id).await,
         Command::Replay { id, follow, .. } => Box::pin(watch::replay(cx, &id, follow)).await,
         Command::Fork(args) => Box::pin(session::fork(cx, args)).await,
-        Command::Diff { a, b } => session::diff(cx, &a, &b).await,
+        Command::Diff { from, .. } if !from.files.is_empty() => {
+            Box::pin(resource_apply::diff(cx, &from)).await
+        }
+        Command::Diff { a, b, .. } => {
+            session::diff(cx, &a.unwrap_or_default(), &b.unwrap_or_default()).await
+        }
+        Command::Apply(args) => Box::pin(resource_apply::apply(cx, &args)).await,
+        Command::Describe(args) => Box::pin(resource::describe(cx, &args)).await,
+        Command::Delete(args) => Box::pin(resource::delete(cx, &args)).await,
+        Command::Edit(args) => Box::pin(resource_apply::edit(cx, &args)).await,
+        Command::Label(args) => Box::pin(resource::label(cx, &args)).await,
+        Command::Explain(args) => Box::pin(resource::explain(cx, &args)).await,
+        Command::ApiResources => resource::kinds(cx).await,
         Command::Work(args) => room::work(cx, &args).await,
         Command::Prune(args) => room::prune(cx, &args).await,
         Command::Trust(args) => Box::pin(trust::run(cx, &args)).await,

@@ -2,12 +2,14 @@
 
 use std::io::Read as _;
 
+use clap::ValueEnum as _;
 use overmind_api::{KeyCreate, MemoryItem, MemorySearch, MemoryStore, Role, ToolCallRequest};
 use overmind_core::memory::MemoryFilter;
 use serde_json::{Value, json};
 
 use crate::args::{Format, PsArgs};
-use crate::args_more::{GetArgs, KeyCommand, Kind, MemoryCommand, ToolCommand, spelled};
+use crate::args_resource::GetArgs;
+use crate::args_more::{KeyCommand, Kind, MemoryCommand, ToolCommand, spelled};
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
@@ -297,12 +299,21 @@ async fn keys(cx: &Context, remote: &Remote) -> Result<(), Failure> {
     )
 }
 
+/// Declared things, and what is shown like them.
+///
 /// # Errors
 ///
 /// What kept the things from being listed.
 pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
+    let Ok(kind) = Kind::from_str(&args.kind, true) else {
+        return crate::resource::get(cx, args).await;
+    };
+    if args.watch || args.selector.is_some() || !args.names.is_empty() {
+        let text = format!("{} are listed without a name, -l and -w so far", args.kind);
+        return Err(Failure::usage(text).hint("`overmind ps`, `info`, `agent get` and `top` say more"));
+    }
     let remote = Remote::connect(cx)?;
-    match args.kind {
+    match kind {
         Kind::Runs => {
             let all = PsArgs { all: true, limit: 100, ..PsArgs::default() };
             return session::ps(cx, &all).await;

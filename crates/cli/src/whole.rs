@@ -14,7 +14,7 @@ use crate::topics::TOPICS;
 
 /// What `--help` lists: each command that is not hidden stands in one group. The first is what people
 /// use all day, and has at most twelve.
-pub const GROUPS: [(&str, &[&str]); 6] = [
+pub const GROUPS: [(&str, &[&str]); 7] = [
     (
         "Daily use",
         &[
@@ -28,6 +28,10 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
             "info", "wait", "result", "send", "answer", "deny", "kill", "work", "diff", "fork",
             "undo", "prune", "replay", "events", "top", "url", "artifact",
         ],
+    ),
+    (
+        "Declared things",
+        &["get", "apply", "describe", "edit", "label", "delete", "explain", "api-resources"],
     ),
     ("What agents use", &["tool", "mcp", "memory", "mesh", "mail", "acl"]),
     ("Keys and what is allowed", &["vault", "key", "policy", "sandbox"]),

@@ -47,6 +47,7 @@ mod placeholders;
 mod policy;
 mod program;
 mod providers;
+mod resources;
 mod rooms;
 mod runs;
 mod sdks;

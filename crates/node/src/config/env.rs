@@ -11,6 +11,9 @@ use overmind_core::vault::import::PREFIXES;
 
 use super::secret::Secret;
 
+/// What `overmind edit` opens a text with; [`VISUAL`] counts first.
+pub const EDITOR: &str = "EDITOR";
+pub const VISUAL: &str = "VISUAL";
 /// The directory that holds everything of one Overmind.
 pub const DATA: &str = "OVERMIND_DATA";
 /// The configuration file, in place of `<data>/overmind.toml`.
@@ -97,6 +100,8 @@ pub const INHERITED: &[&str] = &[PATH, HOME, USER, LOGNAME, SHELL, LANG, LC_ALL,
 
 /// All of the above: nothing else is ever looked up.
 pub const NAMES: &[&str] = &[
+    EDITOR,
+    VISUAL,
     DATA,
     CONFIG,
     SERVER,
