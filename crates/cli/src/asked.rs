@@ -2,11 +2,14 @@
 //! not shown, and leave the terminal as it was.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use overmind_api::{InboxAnswer, InboxDecision, InboxKind, Run, SecretText};
+use overmind_api::{InboxAnswer, InboxDecision, InboxItem, InboxKind, InboxState, Run, SecretText};
+use overmind_client::InboxNews;
 use overmind_core::vault::{MAX_SECRET, SecretError};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
 };
@@ -43,21 +46,15 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
         return Ok(!watch::waits(remote.run(&run.id.to_string()).await?.status));
     };
     crate::inbox::tell(cx, &item);
-    let answer = loop {
-        let question = match item.kind {
-            InboxKind::Question => "answer: ",
-            InboxKind::Approval | InboxKind::Raise => "allow it, this once? [y]es, [n]o: ",
-        };
-        let Some(typed) = typed(question).await? else { return Ok(false) };
-        let (decision, message) = match (item.kind, typed.as_str()) {
-            (_, "") => continue,
-            (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
-            (InboxKind::Approval | InboxKind::Raise, "y" | "yes") => (InboxDecision::Approve, None),
-            (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
-            (InboxKind::Approval | InboxKind::Raise, _) => continue,
-        };
-        break InboxAnswer { decision, message, reason: None, raise: None };
+    let answer = tokio::select! {
+        biased;
+        closed = closed_elsewhere(remote, &item) => {
+            cx.out.note(&format!("\n{}", clean::line(&closed)));
+            return Ok(true);
+        }
+        answer = answer_of(&item) => answer?,
     };
+    let Some(answer) = answer else { return Ok(false) };
     match remote.inbox_answer(&item.id.to_string(), &answer).await {
         Ok(_) => Ok(true),
         // Somebody was quicker, on another surface.
@@ -69,19 +66,93 @@ pub async fn in_place(cx: &Context, remote: &Remote, run: &Run) -> Result<bool, 
     }
 }
 
+/// What the person answers; `None` at the end of input.
+async fn answer_of(item: &InboxItem) -> Result<Option<InboxAnswer>, Failure> {
+    loop {
+        let question = match item.kind {
+            InboxKind::Question => "answer: ",
+            InboxKind::Approval | InboxKind::Raise => "allow it, this once? [y]es, [n]o: ",
+        };
+        let Some(typed) = typed(question).await? else { return Ok(None) };
+        let (decision, message) = match (item.kind, typed.as_str()) {
+            (_, "") => continue,
+            (InboxKind::Question, _) => (InboxDecision::Answer, Some(typed)),
+            (InboxKind::Approval | InboxKind::Raise, "y" | "yes") => (InboxDecision::Approve, None),
+            (InboxKind::Approval | InboxKind::Raise, "n" | "no") => (InboxDecision::Deny, None),
+            (InboxKind::Approval | InboxKind::Raise, _) => continue,
+        };
+        return Ok(Some(InboxAnswer { decision, message, reason: None, raise: None }));
+    }
+}
+
+/// Waits until an item was answered by somebody else or withdrawn, and says so in a line. Where that
+/// cannot be heard it waits for ever: the person's own answer tells.
+async fn closed_elsewhere(remote: &Remote, item: &InboxItem) -> String {
+    if let Ok(mut news) = remote.inbox_watch().await {
+        let mut open = false;
+        while let Some(Ok(news)) = news.next().await {
+            match news {
+                InboxNews::Opened(one) => open |= one.id == item.id,
+                InboxNews::Closed(one) if one.id == item.id => return how_closed(&one),
+                InboxNews::Closed(_) => {}
+                // It was closed before this began to listen.
+                InboxNews::Snapshot(_) if !open => {
+                    return match remote.inbox_fetch(&item.id.to_string()).await {
+                        Ok(closed) => how_closed(&closed),
+                        Err(_) => "it needs no answer any more".to_owned(),
+                    };
+                }
+                InboxNews::Snapshot(_) => {}
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+fn how_closed(item: &InboxItem) -> String {
+    match (&item.answered_by, item.state) {
+        (Some(by), InboxState::Approved) => format!("{by} has allowed it"),
+        (Some(by), InboxState::Denied) => format!("{by} has denied it"),
+        (Some(by), InboxState::Answered) => format!("{by} has answered it"),
+        (_, _) => "it needs no answer any more".to_owned(),
+    }
+}
+
 /// A line that the person types; `None` at the end of input. Read beside everything else, so that
-/// `^C` is heard.
+/// `^C` is heard. Dropped, it leaves what is typed afterwards to whoever asks next.
 pub async fn typed(question: &str) -> Result<Option<String>, Failure> {
+    let failed = |err: io::Error| Failure::failed(format!("reading the answer: {err}"));
     let _ = io::stderr().lock().write_all(clean::passing(question, true).as_bytes());
     let (said, heard) = tokio::sync::oneshot::channel();
+    // Its end here is closed when nobody waits any more.
+    let (gone, _here) = pipe_with(PipeFlags::CLOEXEC).map_err(|err| failed(err.into()))?;
     std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = io::stdin().read_line(&mut line);
+        let read = line_unless(&gone);
         // Nobody listens any more when the person has left.
-        let _ = said.send(read.map(|read| (read > 0).then(|| line.trim().to_owned())));
+        let _ = said.send(read);
     });
-    let read = heard.await.unwrap_or(Ok(None));
-    read.map_err(|err| Failure::failed(format!("reading the answer: {err}")))
+    heard.await.unwrap_or(Ok(None)).map_err(failed)
+}
+
+/// The next line of standard input, unless the other end of the pipe is closed before it is there.
+fn line_unless(gone: &OwnedFd) -> io::Result<Option<String>> {
+    loop {
+        let stdin = io::stdin();
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(gone, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(err) => return Err(err.into()),
+        }
+        if !fds[1].revents().is_empty() {
+            return Ok(None);
+        }
+        if !fds[0].revents().is_empty() {
+            let mut line = String::new();
+            let read = stdin.read_line(&mut line)?;
+            return Ok((read > 0).then(|| line.trim().to_owned()));
+        }
+    }
 }
 
 /// The terminal without echo; dropped, it is as before.

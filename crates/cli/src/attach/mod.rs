@@ -113,8 +113,9 @@ pub async fn attach(cx: &Context, args: &AttachArgs) -> Outcome {
         ));
     }
     let mode = if args.read_only { AttachMode::Read } else { AttachMode::Write };
+    // Its first start may be decided, and not made yet.
     let begins = matches!(run.status, RunStatus::Queued | RunStatus::Running)
-        && run.process.as_ref().is_none_or(|process| process.life == 0)
+        && run.process.as_ref().is_none_or(|process| process.life <= 1 && process.pid.is_none())
         && watch::is_of_command(&remote, &run).await?;
     if begins {
         cx.out.note(&format!("{} is about to begin", run.name));

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::home::{Home, until};
+use crate::tty::Person;
 
 #[test]
 fn a_run_that_is_followed_tells_its_story_and_succeeds() {
@@ -87,6 +88,31 @@ fn an_action_that_needs_approval_waits_for_it() {
     let story = home.run(&["logs", "-f", &no]).ok();
     story.shows("denied by admin: not today");
     home.run(&["approve", &yes]).fails(5).says("does not wait for approval");
+}
+
+#[test]
+fn who_is_asked_at_a_terminal_goes_on_when_somebody_else_answers_or_stops_the_run() {
+    let home = Home::up();
+    home.agent("careful", &["--approvals", "run_shell"]);
+    let follow = |name: &str| {
+        let args = ["run", "--name", name, "careful", "shell: echo x > y"];
+        let person = Person::at(&home, 120, 40, &args);
+        person.sees("allow it, this once?");
+        person
+    };
+    let mut person = follow("elsewhere");
+    home.run(&["approve", "elsewhere"]).ok();
+    person.sees("admin has allowed it");
+    person.leaves();
+    let mut person = follow("stopped");
+    home.run(&["cancel", "stopped"]).ok();
+    person.sees("it needs no answer any more");
+    person.leaves();
+    // What is typed there is still an answer.
+    let mut person = follow("here");
+    person.types("n\n");
+    person.leaves();
+    home.run(&["logs", "here"]).ok().shows("denied by admin");
 }
 
 #[test]
