@@ -45,6 +45,7 @@ pub mod retry;
 pub mod room;
 pub mod row;
 pub mod sandbox;
+pub mod schedule;
 pub mod secret_file;
 pub mod session;
 pub mod store;
