@@ -128,12 +128,13 @@ struct World {
 impl World {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> =
-            Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
+        let sqlite = Arc::new(Sqlite::open(Options::new(dir.path().join("s.db"))).unwrap());
+        let store: Arc<dyn Store> = Arc::clone(&sqlite) as Arc<_>;
         let steps = Arc::new(Semaphore::new(0));
         let provider = Arc::new(Stepping { steps, asked: AtomicUsize::new(0) });
         let parts = Parts {
             store: Arc::clone(&store),
+            records: sqlite,
             models: Arc::clone(&provider) as Arc<_>,
             tools: FakeTools::ok(),
             tool_servers: None,
