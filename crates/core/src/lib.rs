@@ -37,6 +37,7 @@ pub mod off_limits;
 pub mod piped;
 pub mod policy;
 pub mod process;
+pub mod quest;
 pub mod queue;
 pub mod record;
 pub mod relay;

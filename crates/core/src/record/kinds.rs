@@ -6,6 +6,7 @@ use super::FieldError;
 use crate::nearest::nearest;
 
 pub mod context;
+pub mod quest;
 
 /// A mistake for each field of `object` that is not in `known`, with the nearest word that is. `at`
 /// is the path of the object: `spec`.

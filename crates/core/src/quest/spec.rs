@@ -1,0 +1,228 @@
+//! The spec of a quest: read strictly, with every mistake by its path.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::record::FieldError;
+use crate::record::kinds::{not_a, unknown_fields};
+use crate::sandbox::SandboxLevel;
+
+pub const MAX_COMPLETIONS: u32 = 10_000;
+pub const MAX_PARALLELISM: u32 = 100;
+pub const MAX_RETRIES: u32 = 1_000;
+/// Longest task, in bytes, as of any session.
+const MAX_TASK: usize = 200_000;
+/// The longest period of any field.
+const MAX_PERIOD: Duration = Duration::from_hours(366 * 24);
+
+const FIELDS: &[&str] = &[
+    "agent",
+    "backoff",
+    "command",
+    "completions",
+    "deadline",
+    "parallelism",
+    "project",
+    "retries",
+    "sandbox",
+    "task",
+    "ttlAfterFinish",
+];
+
+/// What a quest is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuestSpec {
+    /// Name or id.
+    pub agent: String,
+    /// Program and arguments in place of the agent's own.
+    pub command: Option<Vec<String>>,
+    pub task: String,
+    /// Sessions that must succeed: 1 to [`MAX_COMPLETIONS`].
+    pub completions: u32,
+    /// Sessions at once: 1 to [`MAX_PARALLELISM`].
+    pub parallelism: u32,
+    /// Failures that another session follows: 0 to [`MAX_RETRIES`].
+    pub retries: u32,
+    /// Before the first retry; doubled with each.
+    pub backoff: Duration,
+    /// Since the first session.
+    pub deadline: Option<Duration>,
+    /// After the end, until it is deleted.
+    pub ttl: Option<Duration>,
+    pub sandbox: Option<SandboxLevel>,
+    /// An absolute path.
+    pub project: Option<String>,
+}
+
+impl QuestSpec {
+    /// Reads the spec at the path `at`, which is `spec` or `spec.template`.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake.
+    pub fn read(at: &str, spec: &Value) -> Result<Self, Vec<FieldError>> {
+        let Some(fields) = spec.as_object() else {
+            return Err(vec![not_a(at, "a mapping", spec)]);
+        };
+        let mut reader = Reader { at, fields, wrong: unknown_fields(at, fields, FIELDS) };
+        let command = reader.words("command");
+        let agent = reader.text("agent").filter(|agent| !agent.is_empty());
+        if !fields.contains_key("command") && !fields.contains_key("agent") {
+            let hint = "name an agent (`overmind agent list`), or give a command";
+            let error = FieldError::new(format!("{at}.agent"), "is required").hint(hint);
+            reader.wrong.push(error);
+        }
+        let task = reader.text("task").unwrap_or_default();
+        if task.len() > MAX_TASK {
+            reader.refuse("task", format!("has more than {MAX_TASK} bytes"));
+        }
+        let project = reader.text("project");
+        if project.as_ref().is_some_and(|project| !Path::new(project).is_absolute()) {
+            reader.refuse("project", "must be an absolute path");
+        }
+        let sandbox = reader.text("sandbox").and_then(|word| {
+            let level = SandboxLevel::parse(&word);
+            if level.is_none() {
+                reader.refuse("sandbox", "must be a level like `namespace` or `none`");
+            }
+            level
+        });
+        let spec = Self {
+            agent: agent.unwrap_or_else(|| "command".to_owned()),
+            command,
+            task,
+            completions: reader.count("completions", 1, 1, MAX_COMPLETIONS),
+            parallelism: reader.count("parallelism", 1, 1, MAX_PARALLELISM),
+            retries: reader.count("retries", 3, 0, MAX_RETRIES),
+            backoff: reader.period("backoff").unwrap_or(Duration::from_secs(10)),
+            deadline: reader.period("deadline"),
+            ttl: reader.period("ttlAfterFinish"),
+            sandbox,
+            project,
+        };
+        if reader.wrong.is_empty() { Ok(spec) } else { Err(reader.wrong) }
+    }
+}
+
+/// Reads the fields of one mapping.
+struct Reader<'a> {
+    at: &'a str,
+    fields: &'a Map<String, Value>,
+    wrong: Vec<FieldError>,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, field: &str, problem: impl Into<String>) {
+        self.wrong.push(FieldError::new(format!("{}.{field}", self.at), problem));
+    }
+
+    fn text(&mut self, field: &str) -> Option<String> {
+        let found = self.fields.get(field)?;
+        let text = found.as_str().map(str::to_owned);
+        if text.is_none() {
+            self.wrong.push(not_a(&format!("{}.{field}", self.at), "a text", found));
+        }
+        text
+    }
+
+    fn words(&mut self, field: &str) -> Option<Vec<String>> {
+        let found = self.fields.get(field)?;
+        let list = found.as_array().filter(|list| !list.is_empty());
+        let words: Option<Vec<String>> =
+            list.and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect());
+        if words.is_none() {
+            self.refuse(field, "must be a list of texts: a program and its arguments");
+        }
+        words
+    }
+
+    fn count(&mut self, field: &str, default: u32, least: u32, most: u32) -> u32 {
+        let Some(found) = self.fields.get(field) else { return default };
+        let number = found.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.filter(|number| (least..=most).contains(number)).unwrap_or_else(|| {
+            self.refuse(field, format!("must be a whole number from {least} to {most}"));
+            default
+        })
+    }
+
+    fn period(&mut self, field: &str) -> Option<Duration> {
+        let found = self.fields.get(field)?;
+        let read = found.as_str().and_then(period);
+        if read.is_none() {
+            self.refuse(field, "must be a period like `30s`, `10m` or `1h30m`, at most 366 days");
+        }
+        read
+    }
+}
+
+/// Reads a period like `90s`, `1h30m` or `2d`: units s, m, h, d, w; at most 366 days.
+pub fn period(text: &str) -> Option<Duration> {
+    let (mut seconds, mut number) = (0_u64, String::new());
+    for c in text.chars() {
+        let unit = match c {
+            '0'..='9' => {
+                number.push(c);
+                continue;
+            }
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            'w' => 604_800,
+            _ => return None,
+        };
+        let count: u64 = number.parse().ok()?;
+        number.clear();
+        seconds = count.checked_mul(unit)?.checked_add(seconds)?;
+    }
+    let period = Duration::from_secs(seconds);
+    (number.is_empty() && !text.is_empty() && period <= MAX_PERIOD).then_some(period)
+}
+
+/// The JSON Schema of the spec.
+pub fn schema() -> Value {
+    let period = |description: &str| {
+        json!({
+            "description": description, "type": "string", "pattern": "^([0-9]+[smhdw])+$",
+        })
+    };
+    let count = |description: &str, default: u32, least: u32, most: u32| {
+        json!({
+            "description": description, "type": "integer",
+            "minimum": least, "maximum": most, "default": default,
+        })
+    };
+    json!({
+        "description": "A task that is to succeed a number of times. Each attempt is a run.",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "agent": {
+                "description": "Name or id of the agent; with a command it may be left out.",
+                "type": "string",
+            },
+            "command": {
+                "description": "Program and arguments in place of those of the agent.",
+                "type": "array", "items": { "type": "string" }, "minItems": 1,
+            },
+            "task": { "description": "What each run is to do.", "type": "string" },
+            "completions": count("Runs that must succeed.", 1, 1, MAX_COMPLETIONS),
+            "parallelism": count("Runs at once.", 1, 1, MAX_PARALLELISM),
+            "retries": count("Failures that another run follows.", 3, 0, MAX_RETRIES),
+            "backoff": period("Wait before the first retry, default 10s; doubled with each."),
+            "deadline": period("Time from the first run on; then all runs end and it has failed."),
+            "ttlAfterFinish": period("Time after the end until it is deleted; never without it."),
+            "sandbox": {
+                "description": "In place of the agent's sandbox: a stronger one.",
+                "type": "string",
+            },
+            "project": {
+                "description": "Absolute path of what the runs work in; the rules of `overmind run` \
+                    apply, and so does the trust of the project.",
+                "type": "string",
+            },
+        },
+    })
+}
