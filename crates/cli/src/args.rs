@@ -12,8 +12,8 @@ use crate::args_mesh::{
     AclCommand, CanArgs, MailCommand, MeshCommand, PublishArgs, SubscribeTopicArgs,
 };
 use crate::args_more::{
-    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, KeyCommand,
-    MemoryCommand, SandboxCommand, ToolCommand,
+    AgentCommand, AuditCommand, BenchArgs, ConfigCommand, DemoArgs, KeyCommand, MemoryCommand,
+    SandboxCommand, ToolCommand,
 };
 use crate::duration;
 

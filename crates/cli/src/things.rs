@@ -8,8 +8,8 @@ use overmind_core::memory::MemoryFilter;
 use serde_json::{Value, json};
 
 use crate::args::{Format, PsArgs};
-use crate::args_resource::GetArgs;
 use crate::args_more::{KeyCommand, Kind, MemoryCommand, ToolCommand, spelled};
+use crate::args_resource::GetArgs;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::table::{Table, Tone};
@@ -310,7 +310,9 @@ pub async fn get(cx: &Context, args: &GetArgs) -> Outcome {
     };
     if args.watch || args.selector.is_some() || !args.names.is_empty() {
         let text = format!("{} are listed without a name, -l and -w so far", args.kind);
-        return Err(Failure::usage(text).hint("`overmind ps`, `info`, `agent get` and `top` say more"));
+        return Err(
+            Failure::usage(text).hint("`overmind ps`, `info`, `agent get` and `top` say more")
+        );
     }
     let remote = Remote::connect(cx)?;
     match kind {
